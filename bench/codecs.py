@@ -1,10 +1,12 @@
-"""Microseconds a compressed batch, step by step, on one core; and the libraries that could do a step, side by side.
+"""Microseconds a compressed batch, step by step, on one core; and the libraries that could do a
+step, side by side.
 
     python bench/codecs.py                  # batches of 500 records of 107 bytes (55 KB plain)
     python bench/codecs.py --value 10240 --records 50
 
-Processor seconds, best of several runs over the same batches, so that other work on the machine moves them little. A
-batch is thinned to a quarter before it is compressed again, as a round over four writes a key would.
+Processor seconds, best of several runs over the same batches, so that other work on the machine
+moves them little. A batch is thinned to a quarter before it is compressed again, as a round over
+four writes a key would.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ import lz4.frame
 import numpy as np
 import zstandard
 
-from lastwrite.formats.compression import Codec, Codecs, compress, decompress_into
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.chunk import KafkaFormat
-from lastwrite.formats.lz4_frame import decode_frame
+from lastwrite.encoding.compression import Codec, Codecs, compress, decompress_into
+from lastwrite.encoding.lz4_frame import decode_frame
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.model.columns import NO_HORIZON, ByteArray
 
 _STAMP = 1_700_000_000_000

@@ -1,8 +1,9 @@
 """What a log holds, whatever its batches and segments look like: a sum over its records.
 
-Two cleaners may merge other segments and compress anew, and still leave the same records. A record's share is a hash of
-(offset, timestamp, key, value and headers as encoded); the sum of all shares, and their number, is the log's. Batches
-are decompressed by libraries, records are walked by a kernel of its own: no line is shared with the engine.
+Two cleaners may merge other segments and compress anew, and still leave the same records. A
+record's share is a hash of (offset, timestamp, key, value and headers as encoded); the sum of all
+shares, and their number, is the log's. Batches are decompressed by libraries, records are walked by
+a kernel of its own: no line is shared with the engine.
 
 For v2 batches without delete horizons, which all logs of the bench are.
 """
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from lastwrite.intrinsics import load64, swap32, swap64
+from lastwrite.encoding.intrinsics import load64, swap32, swap64
 
 Bytes = npt.NDArray[np.uint8]
 _DECOMPRESS = {3: cramjam.lz4.decompress, 4: cramjam.zstd.decompress}

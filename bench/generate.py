@@ -1,11 +1,12 @@
 """Big plain logs, fast, whose answer is known: who writes which key at which offset is arithmetic.
 
-    key number 7 at offset 12    the key is 7 sent through a bijection of 64 bits, the value says 12, again and again
+    key number 7 at offset 12    the key is 7 sent through a bijection of 64 bits, the value says
+                                 12, again and again
 
-So a check can turn every record that compaction left back into (number, offset) and hold it against the last offset
-of each number. It shares no line with the engine. Keys look random and have 8 bytes, values are words of 8 bytes,
-batches have 500 records; indexes and producer snapshots are a broker's. About a gigabyte a second, on one core, before
-the disk.
+So a check can turn every record that compaction left back into (number, offset) and hold it against
+the last offset of each number. It shares no line with the engine. Keys look random and have 8
+bytes, values are words of 8 bytes, batches have 500 records; indexes and producer snapshots are a
+broker's. About a gigabyte a second, on one core, before the disk.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.kafka.index import SegmentIndexer
-from lastwrite.formats.kafka.snapshot import encode_snapshot
-from lastwrite.intrinsics import load64, store16, store32, store64, swap16, swap32, swap64
+from lastwrite.encoding.checksum import crc32c
+from lastwrite.encoding.intrinsics import load64, store16, store32, store64, swap16, swap32, swap64
+from lastwrite.kafka.format.index import SegmentIndexer
+from lastwrite.kafka.format.snapshot import encode_snapshot
 
 STAMP = 1_700_000_000_000  # of offset 0, in ms; a thousand records later it is one more
 A_BATCH = 500
@@ -107,8 +108,8 @@ def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int) -> int:
 
 @njit(cache=True)
 def _fill(out: Bytes, first: int, numbers: Int64s, words: int, batches: Int64s) -> Any:
-    """Whole batches of the offsets from ``first`` into ``out``; a row (position, size, last offset, timestamp) each
-    to ``batches``. Returns (bytes, batches)."""
+    """Whole batches of the offsets from ``first`` into ``out``; a row (position, size, last offset,
+    timestamp) each to ``batches``. Returns (bytes, batches)."""
     at = rows = done = 0
     while done < len(numbers):
         count = min(A_BATCH, len(numbers) - done)
@@ -135,9 +136,10 @@ def write_log(
 ) -> dict[str, Any]:
     """Offsets ``first`` to ``end`` into ``folder``, closed by an empty active segment.
 
-    words: of 8 bytes, a record's value. A segment ends before it passes ``segment_bytes`` or holds more than
-    ``segment_records``, which whole batches divide. Returns ``records``, ``bytes``, ``segments``, ``log_end`` and
-    ``seconds``.
+    words: of 8 bytes, a record's value. A segment ends before it passes ``segment_bytes`` or holds
+    more than
+    ``segment_records``, which whole batches divide. Returns ``records``, ``bytes``, ``segments``,
+    ``log_end`` and ``seconds``.
     """
     begin = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
@@ -176,7 +178,9 @@ def write_log(
 
 
 def drawn(keys: int, seed: int = 1, lowest: int = 0) -> Numbers:
-    """Key numbers ``lowest`` to ``lowest + keys`` at random: an offset's depends on it and the seed alone."""
+    """Key numbers ``lowest`` to ``lowest + keys`` at random: an offset's depends on it and the seed
+    alone.
+    """
 
     def numbers(first: int, end: int) -> Int64s:
         found: Int64s = _draw(first, end, seed, lowest, keys)
@@ -217,7 +221,8 @@ def last_offsets(numbers: Numbers, keys: int, end: int) -> Int64s:
 
 @njit(cache=True)
 def _tally(data: Bytes, last: Int64s, words: int, seen: Bytes) -> Any:
-    """Count what lies in the whole batches of ``data``: (bytes taken, records, keys at a wrong offset).
+    """Count what lies in the whole batches of ``data``: (bytes taken, records, keys at a wrong
+    offset).
 
     ``seen`` counts each key's records. A record that does not look like ours ends the tally.
     """

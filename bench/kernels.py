@@ -1,8 +1,10 @@
-"""Nanoseconds a record, kernel by kernel, on one core: the best of many runs over one chunk in cache.
+"""Nanoseconds a record, kernel by kernel, on one core: the best of many runs over one chunk in
+cache.
 
     python bench/kernels.py
 
-The chunk is 1 MiB of plain batches of 500 records of 107 bytes, keys of 12 bytes, nine tenths of them shadowed.
+The chunk is 1 MiB of plain batches of 500 records of 107 bytes, keys of 12 bytes, nine tenths of
+them shadowed.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lastwrite.compaction import election, verdict
-from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.formats.kafka import kernels
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.chunk import KafkaFormat
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
+from lastwrite.engine.rules import election, verdict
+from lastwrite.kafka.format import kernels
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.model.columns import SHADOWED
 from lastwrite.model.policy import Policy
 

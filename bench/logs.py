@@ -34,7 +34,9 @@ class LogSpec:
 
     @property
     def config(self) -> dict[str, str]:
-        """The topic's settings, for both cleaners. Kafka's is told to clean whatever the ratio; ours asks."""
+        """The topic's settings, for both cleaners. Kafka's is told to clean whatever the ratio;
+        ours asks.
+        """
         return {"segment.bytes": str(self.segment_bytes), "min.cleanable.dirty.ratio": "0"}
 
 
@@ -90,7 +92,9 @@ def second_first_row(first: LogSpec) -> LogSpec:
 
 
 def quiet_log() -> LogSpec:
-    """40 segments of 400,000 records; only in the last four are keys written again, those of the same four."""
+    """40 segments of 400,000 records; only in the last four are keys written again, those of the
+    same four.
+    """
     records, a_segment = 16_000_000, 400_000
     loud = 36 * a_segment
     again = generate.drawn(400_000, lowest=loud)
@@ -181,8 +185,8 @@ class Logs:
         return folder, facts
 
     def copy(self, source: Path) -> Path:
-        """A fresh copy of a partition's folder and what lies beside it (checkpoints), in a root of its own: on disk
-        and in the page cache, with the times that the source has."""
+        """A fresh copy of a partition's folder and what lies beside it (checkpoints), in a root of
+        its own: on disk and in the page cache, with the times that the source has."""
         root = self._work / "run"
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(source.parent, root, ignore=shutil.ignore_patterns("done"))

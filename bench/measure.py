@@ -1,4 +1,6 @@
-"""Runs a row: each contender on fresh copies, in turn, so that a noisy minute hits all; then compares the results."""
+"""Runs a row: each contender on fresh copies, in turn, so that a noisy minute hits all; then
+compares the results.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,8 @@ def tell(repeat: int, repeats: int, sides: list[Side], say: Say) -> None:
 
 
 def check_equal(sides: list[Side], same_bytes: bool) -> dict[str, object]:
-    """Hold the results against each other: numbers of records, the records themselves, and the bytes.
+    """Hold the results against each other: numbers of records, the records themselves, and the
+    bytes.
 
     Raises:
         SystemExit: they differ in what must be equal.

@@ -1,13 +1,15 @@
 """100 million distinct keys within 2 GiB, all processes together: the proof, and its peak.
 
-    python bench/memory.py                              # about 5 minutes, 11 GB of disk while it runs
+    python bench/memory.py                              # about 5 minutes, 11 GB of disk while it
+                                                        runs
     python bench/memory.py --keys 10000000 --memory 1g  # smaller
 
-The log: key number 0 to n - 1, once each, in order; then every tenth key once more. So 1.1 n records come
-in, n must stay, and for each of them we know where: key i at offset i, or at n + i / 10 if ten divides i.
-The check decodes what compaction left, key by key and offset by offset, into one byte a key; it shares no
-line with the engine (``generate.py``). Beside it, with the same setting: 4 million keys, and how much longer a record
-takes here than there. Ends with status 1 where the peak passes the setting, or a record takes twice as long. Values are
+The log: key number 0 to n - 1, once each, in order; then every tenth key once more. So 1.1 n
+records come in, n must stay, and for each of them we know where: key i at offset i, or at n + i /
+10 if ten divides i. The check decodes what compaction left, key by key and offset by offset, into
+one byte a key; it shares no line with the engine (``generate.py``). Beside it, with the same
+setting: 4 million keys, and how much longer a record takes here than there. Ends with status 1
+where the peak passes the setting, or a record takes twice as long. Values are
 24 bytes, segments 1 GiB.
 """
 
@@ -134,7 +136,8 @@ def run(folder: Path, memory: str, master: str) -> dict[str, Any]:
     totals = report["totals"]
     if totals["cleaned"] != 1:
         raise SystemExit(f"not cleaned: {report['partitions']}")
-    # Tasks and commit; not Spark's start, for which the first stage waits, and which is the same for any log.
+    # Tasks and commit; not Spark's start, for which the first stage waits, and which is the same
+    # for any log.
     busy = totals["stage_seconds"]["commit"] + sum(
         stage["task_seconds"] for stage in totals["profile"].values()
     )

@@ -1,8 +1,9 @@
 """Naive Spark: the same answer by DataFrame operations, as one would write it in an afternoon.
 
-A row a record: Python decodes the segments into Arrow batches, ``groupBy`` finds each key's last offset, a
-join brings the records back, and Parquet takes them. No batch headers, no indexes, no rules but the last
-offset; the file that comes out is a table, not a log. Spark's settings are its defaults save for memory.
+A row a record: Python decodes the segments into Arrow batches, ``groupBy`` finds each key's last
+offset, a join brings the records back, and Parquet takes them. No batch headers, no indexes, no
+rules but the last offset; the file that comes out is a table, not a log. Spark's settings are its
+defaults save for memory.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ROWS = 50_000
 
 def session(master: str) -> SparkSession:
     """A session as one would start it, with 4 GiB."""
-    from lastwrite.pipeline.java import prepare_environment
+    from lastwrite.spark.launcher.java import prepare_environment
 
     prepare_environment()
     built: SparkSession = (

@@ -1,16 +1,19 @@
-"""What a small partition costs beyond its bytes: a root of many beside a root of one, by ``lastwrite clean --once``.
+"""What a small partition costs beyond its bytes: a root of many beside a root of one, by
+``lastwrite clean --once``.
 
-    python bench/partitions.py [--partitions 2000] [--kib 24] [--kafka 200] [--many-only] [--folder DIR] [--profile]
+    python bench/partitions.py [--partitions 2000] [--kib 24] [--kafka 200] [--many-only] [--folder
+    DIR] [--profile]
 
-Both roots have the same records; in one they lie in a single partition. The difference of the two runs, divided by
-the number of partitions, is what a partition costs: looking, planning, locking, its tasks, its files synced and
-renamed, its checkpoint. Ends with status 1 above the bar of 20 ms. ``--profile`` runs the many once more without Spark,
-in this process, and says where the driver's time goes.
+Both roots have the same records; in one they lie in a single partition. The difference of the two
+runs, divided by the number of partitions, is what a partition costs: looking, planning, locking,
+its tasks, its files synced and renamed, its checkpoint. Ends with status 1 above the bar of 20 ms.
+``--profile`` runs the many once more without Spark, in this process, and says where the driver's
+time goes.
 
-``--kafka N`` has the real cleaner clean N of them, too, one after the other in a JVM that has cleaned as many before,
-with the broker's default key map of 128 MiB, and holds the bytes against each other. Its time is what it gives for its
-rounds, opening of logs and checkpoints left out; ours beside it is all five stages, from the first listing to the last
-file removed.
+``--kafka N`` has the real cleaner clean N of them, too, one after the other in a JVM that has
+cleaned as many before, with the broker's default key map of 128 MiB, and holds the bytes against
+each other. Its time is what it gives for its rounds, opening of logs and checkpoints left out; ours
+beside it is all five stages, from the first listing to the last file removed.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import peer
 from sampling import Peak, Sampler
 
 import lastwrite
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 BAR_MS = 20.0
@@ -42,7 +45,9 @@ _SETTINGS = ["--config", "cleanup.policy=compact", "--config", "min.cleanable.di
 
 
 def write(root: Path, records: int, segments: int) -> None:
-    """One partition, ``t-0``: ``segments`` closed ones, in which three of four records are of keys written again."""
+    """One partition, ``t-0``: ``segments`` closed ones, in which three of four records are of keys
+    written again.
+    """
     root.mkdir(parents=True)
     first_ms = time.time_ns() // 1_000_000 - 3_600_000
     with TopicWriter(str(root), TopicPartition("t", 0), batch_bytes=4096) as writer:
@@ -129,7 +134,7 @@ def check_equal(ours: Path, theirs: Path, partitions: int) -> None:
 
 
 def profile(root: Path) -> None:
-    from lastwrite.pipeline.inline import INLINE
+    from lastwrite.spark.inline import INLINE
 
     profiler = cProfile.Profile()
     begin = time.perf_counter()

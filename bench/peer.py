@@ -1,8 +1,8 @@
 """Kafka's own cleaner, from the peer outside this repository.
 
 ``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository),
-``LASTWRITE_KAFKA_HOME`` a folder that the peer's ``setup.sh`` has filled; without it one is filled in the
-user's cache folder, which needs Maven.
+``LASTWRITE_KAFKA_HOME`` a folder that the peer's ``setup.sh`` has filled; without it one is filled
+in the user's cache folder, which needs Maven.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ PEER = PEERS / "kafka"
 
 
 def peer_home(system: str, oracle: str) -> Path:
-    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache; ``oracle`` is its class.
+    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache; ``oracle``
+    is its class.
 
     Raises:
         SystemExit: the peer, Java or Maven is missing; says which.

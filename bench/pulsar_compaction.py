@@ -1,16 +1,19 @@
 """A real Pulsar's own compaction and Lastwrite, of the same topics, in turn in one run.
 
-    python bench/pulsar_compaction.py [--messages 1000000] [--keys 250000] [--repeats 3] [--json FILE]
+    python bench/pulsar_compaction.py [--messages 1000000] [--keys 250000] [--repeats 3] [--json
+    FILE]
 
-Four topics, produced by the Java client: single messages and batches of 500, plain and LZ4. Theirs is the broker's
-compaction of the whole topic from scratch (its subscription is removed before each run), by the seconds that the broker
-itself states; ours is the whole call of ``lastwrite.compact`` on a topic folder with the same raw ledgers, without what
-an earlier round left: in a Spark session, and without Spark on one core (``spark=INLINE``). All sides are warm: each
-has done the same job once. In every row the compacted ledgers are compared, entry for entry: the same bytes, but of LZ4
-batches, which two libraries compress differently: there the ids, the metadata and the decompressed payloads.
+Four topics, produced by the Java client: single messages and batches of 500, plain and LZ4. Theirs
+is the broker's compaction of the whole topic from scratch (its subscription is removed before each
+run), by the seconds that the broker itself states; ours is the whole call of ``lastwrite.compact``
+on a topic folder with the same raw ledgers, without what an earlier round left: in a Spark session,
+and without Spark on one core (``spark=INLINE``). All sides are warm: each has done the same job
+once. In every row the compacted ledgers are compared, entry for entry: the same bytes, but of LZ4
+batches, which two libraries compress differently: there the ids, the metadata and the decompressed
+payloads.
 
-``LASTWRITE_PULSAR_HOME`` names a folder with Pulsar's jars; without it Maven fills one in the user's cache. The topics
-stay in the work folder, so that a second run need not produce them.
+``LASTWRITE_PULSAR_HOME`` names a folder with Pulsar's jars; without it Maven fills one in the
+user's cache. The topics stay in the work folder, so that a second run need not produce them.
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ from sampling import Sampler, Stopwatch, machine
 
 sys.path.insert(0, str(REPOSITORY))
 
-from tests import pulsar_archive as archive  # noqa: E402
-from tests import pulsar_entries as entries_of  # noqa: E402
-from tests.system.pulsar.broker import Broker, Unavailable, pulsar_home  # noqa: E402
-from tests.system.pulsar.driver import Driver  # noqa: E402
+from tests.support.pulsar import archive  # noqa: E402
+from tests.support.pulsar import entries as entries_of  # noqa: E402
+from tests.support.pulsar.broker import Broker, Unavailable, pulsar_home  # noqa: E402
+from tests.support.pulsar.driver import Driver  # noqa: E402
 
 _COMPACTION = "__compaction"
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -104,7 +107,9 @@ class Theirs:
         return size
 
     def compact(self, row: Row) -> dict[str, float]:
-        """Wall and processor seconds of one compaction from scratch, and the process's peak of resident memory."""
+        """Wall and processor seconds of one compaction from scratch, and the process's peak of
+        resident memory.
+        """
         if self.driver.horizon(row.topic) is not None:
             self.driver.ask("unsubscribe", topic=row.topic, subscription=_COMPACTION)
         process = Path(f"/proc/{self.broker.pid}")
@@ -150,8 +155,8 @@ class Ours:
 
 
 def fresh(source: Path, copy: Path) -> Path:
-    """The raw ledgers alone, by hard links: no round changes them. Under a name that is new to the session, which
-    knows the ledgers that it has surveyed by their names."""
+    """The raw ledgers alone, by hard links: no round changes them. Under a name that is new to the
+    session, which knows the ledgers that it has surveyed by their names."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(source, copy, copy_function=os.link)
     os.sync()

@@ -1,9 +1,11 @@
-"""Nanoseconds a message, step by step, over Pulsar's entries, on one core: the best of many runs over one object.
+"""Nanoseconds a message, step by step, over Pulsar's entries, on one core: the best of many runs
+over one object.
 
     python bench/pulsar_kernels.py
 
-Messages of 110 bytes with keys of 5 to 10, as the Java client sends them: single ones, and batches of 200, plain or
-packed by each codec. Values of packed batches compress to a fifth or so. Of the messages one in four is kept.
+Messages of 110 bytes with keys of 5 to 10, as the Java client sends them: single ones, and batches
+of 200, plain or packed by each codec. Values of packed batches compress to a fifth or so. Of the
+messages one in four is kept.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.formats.pulsar.chunk import PulsarFormat
-from lastwrite.formats.pulsar.codecs import Codec
-from lastwrite.formats.pulsar.entry import Message, encode_batch, encode_entry, encode_single
-from lastwrite.formats.pulsar.offload import block_header
-from lastwrite.formats.pulsar.survey import Surveyor
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.model.columns import COPY, DROP, REBUILD, ROW_COLUMNS, BatchTable
+from lastwrite.pulsar.format.chunk import PulsarFormat
+from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.entry import Message, encode_batch, encode_entry, encode_single
+from lastwrite.pulsar.format.offload import block_header
+from lastwrite.pulsar.format.survey import Surveyor
 
 _RUNS = 15
 _MESSAGES = 6000

@@ -1,15 +1,18 @@
-"""RocketMQ's own compaction classes and Lastwrite, on copies of the same compaction logs, in turn in one run.
+"""RocketMQ's own compaction classes and Lastwrite, on copies of the same compaction logs, in turn
+in one run.
 
-    python bench/rocketmq_compaction.py [--messages 2060000] [--keys 500000] [--repeats 5] [--json FILE]
+    python bench/rocketmq_compaction.py [--messages 2060000] [--keys 500000] [--repeats 5] [--json
+    FILE]
 
-One queue, and 16 queues with as many messages in all, in files a sixteenth as large: a broker never compacts a queue of
-one file. It compacts queues side by side, on as many threads as the machine has processors: here in as many JVMs, each
-on a copy of its own. Both sides are warm: each has done the same job once. Theirs is what its run takes (map, rewrite,
-replacement), opening of logs left out; ours is the whole call. After each repeat the offsets that are left are
-compared, queue for queue.
+One queue, and 16 queues with as many messages in all, in files a sixteenth as large: a broker never
+compacts a queue of one file. It compacts queues side by side, on as many threads as the machine has
+processors: here in as many JVMs, each on a copy of its own. Both sides are warm: each has done the
+same job once. Theirs is what its run takes (map, rewrite,
+replacement), opening of logs left out; ours is the whole call. After each repeat the offsets that
+are left are compared, queue for queue.
 
-``LASTWRITE_PEERS`` names the folder of peers, ``LASTWRITE_ROCKETMQ_HOME`` one that RocketMQ's ``setup.sh`` has filled;
-without it one is filled in the user's cache, which needs Maven.
+``LASTWRITE_PEERS`` names the folder of peers, ``LASTWRITE_ROCKETMQ_HOME`` one that RocketMQ's
+``setup.sh`` has filled; without it one is filled in the user's cache, which needs Maven.
 """
 
 from __future__ import annotations
@@ -89,7 +92,9 @@ class Broker:
         self._ask(0, queues, {**filling, "count": messages, "keys": keys, "body": body})
 
     def compact(self, source: Path, copies: Path, queues: int) -> tuple[float, list[Path]]:
-        """Seconds of the JVM that runs the longest, opening of logs left out; and by queue the copy it lies in."""
+        """Seconds of the JVM that runs the longest, opening of logs left out; and by queue the copy
+        it lies in.
+        """
         used = min(queues, len(self._jvms))
         stores = [fresh(source, copies.with_name(f"{copies.name}-{n}")) for n in range(used)]
 

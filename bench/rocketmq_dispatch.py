@@ -1,12 +1,13 @@
 """Dispatch of a commit log beside ``cp`` of the same bytes, in one run.
 
-    python bench/rocketmq_dispatch.py              # one file of 1 GiB, a topic of 8 queues, on Spark, two workers
+    python bench/rocketmq_dispatch.py              # one file of 1 GiB, a topic of 8 queues, on
+                                                   Spark, two workers
     python bench/rocketmq_dispatch.py --inline     # without Spark, in this process, on one core
     python bench/rocketmq_dispatch.py --compacted  # and a compaction log of every record
 
-Records are about 250 bytes, as a 5.5.0 broker stores single messages. Each round starts from the commit log alone, in
-the page cache, in a process and a Spark that have done it once; dispatch ends when its files are synced, ``cp`` is not
-synced. Best of some rounds, seconds of the wall clock.
+Records are about 250 bytes, as a 5.5.0 broker stores single messages. Each round starts from the
+commit log alone, in the page cache, in a process and a Spark that have done it once; dispatch ends
+when its files are synced, ``cp`` is not synced. Best of some rounds, seconds of the wall clock.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 import lastwrite
-from lastwrite.formats.rocketmq.record import encode_message, make_message
-from lastwrite.model.dispatch import DispatchReport
-from lastwrite.pipeline.inline import INLINE, Inline
-from lastwrite.pipeline.session import spark_session
+from lastwrite.rocketmq.dispatch_work import DispatchReport
+from lastwrite.rocketmq.format.record import encode_message, make_message
+from lastwrite.spark.inline import INLINE, Inline
+from lastwrite.spark.session import spark_session
 
 _FILE_BYTES = 1 << 30
 _START = 1_700_000_000_000

@@ -1,9 +1,11 @@
-"""Nanoseconds a record, kernel by kernel, over RocketMQ records, on one core: the best of many runs over one chunk.
+"""Nanoseconds a record, kernel by kernel, over RocketMQ records, on one core: the best of many runs
+over one chunk.
 
     python bench/rocketmq_kernels.py
 
-The chunk is 1 MiB of records of 290 bytes as a 5.5.0 broker stores single messages: a body of 60 bytes, KEYS of
-8 to 10, UNIQ_KEY, CLUSTER, MSG_REGION, TRACE_ON, WAIT, and a tag on every second one.
+The chunk is 1 MiB of records of 290 bytes as a 5.5.0 broker stores single messages: a body of 60
+bytes, KEYS of 8 to 10, UNIQ_KEY, CLUSTER, MSG_REGION, TRACE_ON, WAIT, and a tag on every second
+one.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lastwrite.formats.rocketmq import index_file, kernels
-from lastwrite.formats.rocketmq.record import Host, encode_message, make_message
+from lastwrite.rocketmq.format import index_file, kernels
+from lastwrite.rocketmq.format.record import Host, encode_message, make_message
 
 _RUNS = 200
 _STAMP = 1_700_000_000_000

@@ -12,7 +12,7 @@ from generate import drawn
 from logs import MAP_BYTES, LogSpec, written_by_kafka
 from sides import ColdKafka, ColdLastwrite, Contender, WarmKafka, WarmLastwrite, workers_of
 
-from lastwrite.pipeline.memory import fixed_bytes
+from lastwrite.spark.memory import fixed_bytes
 
 SMALL_MAP_BYTES = 25_165_824  # 24 MiB: about a million keys, so 15 rounds
 _BIG = {
@@ -36,7 +36,8 @@ FIRST = written_by_kafka("none", **_BIG)
 class Target:
     """A ratio of the row, and what it should and must be.
 
-    other: a side, which should take so many times as long as ``ours``; or, with ``at_most``, of whose time ours may
+    other: a side, which should take so many times as long as ``ours``; or, with ``at_most``, of
+    whose time ours may
     take so much. Or a figure of the row, which is a ratio itself. goal None: told, not judged.
     """
 
@@ -104,7 +105,9 @@ def cold(master: str, config: dict[str, str]) -> list[Contender]:
 
 
 def cores(master: str, config: dict[str, str]) -> list[Contender]:
-    """One worker that has the machine's other core for Spark, one worker that has one core for all, and two."""
+    """One worker that has the machine's other core for Spark, one worker that has one core for all,
+    and two.
+    """
     return [
         WarmLastwrite("local[1]", config, name="1 worker"),
         WarmLastwrite("local[1]", config, name="1 core", processors={min(os.sched_getaffinity(0))}),

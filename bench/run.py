@@ -4,9 +4,10 @@
     python bench/run.py none-warm naive     # these rows only
     python bench/run.py --list
 
-A repeat of a row runs each side once, one after the other, so that a noisy minute hits both; the table
-shows medians. Every run gets a fresh copy of the log, written and synced before the clock starts. After
-each row the records left are compared, one by one through a sum of hashes; where both must, all bytes, too.
+A repeat of a row runs each side once, one after the other, so that a noisy minute hits both; the
+table shows medians. Every run gets a fresh copy of the log, written and synced before the clock
+starts. After each row the records left are compared, one by one through a sum of hashes; where both
+must, all bytes, too.
 
 See README.md beside this file for the rows, the columns and what is not measured.
 """
@@ -50,8 +51,10 @@ def found_in(name: str, logs: Logs, given: argparse.Namespace) -> dict[str, Any]
 
 
 def touch_memory() -> None:
-    """Write to half of the free memory once: a virtual machine's host may not have given it yet, and gives it page by
-    page, to whoever writes first: 433 MB of segments then cost 0.6 s of a processor instead of 0.15."""
+    """Write to half of the free memory once: a virtual machine's host may not have given it yet,
+    and gives it page by page, to whoever writes first: 433 MB of segments then cost 0.6 s of a
+    processor instead of 0.15.
+    """
     free = os.sysconf("SC_AVPHYS_PAGES")
     room = np.empty(free // 2 * mmap.PAGESIZE, dtype=np.uint8)
     room[:: mmap.PAGESIZE] = 1

@@ -1,8 +1,8 @@
 """What a tree of processes takes: resident memory at its highest, and processor seconds.
 
-A Spark program is a driver, a JVM, a fork server and workers; what one of them takes says little. RSS
-counts a page once for each process that has it; PSS shares it out, so that the sum counts it once. Forked
-workers share much, so PSS is what the machine really gives. Both sums are reported.
+A Spark program is a driver, a JVM, a fork server and workers; what one of them takes says little.
+RSS counts a page once for each process that has it; PSS shares it out, so that the sum counts it
+once. Forked workers share much, so PSS is what the machine really gives. Both sums are reported.
 
 Linux only: everything is read from /proc.
 """
@@ -23,7 +23,9 @@ _PROC = Path("/proc")
 
 @dataclass(slots=True)
 class Peak:
-    """The highest sums over all samples, in bytes, and what each kind of process had at the PSS peak."""
+    """The highest sums over all samples, in bytes, and what each kind of process had at the PSS
+    peak.
+    """
 
     pss_bytes: int = 0
     rss_bytes: int = 0
@@ -98,8 +100,8 @@ def _rss(pid: int) -> int:
 
 
 def _kind(pid: int, root: int) -> str:
-    """``root`` is the driver, or Kafka's JVM. What a driver forks for workers to come from has its command line, and
-    counts with them."""
+    """``root`` is the driver, or Kafka's JVM. What a driver forks for workers to come from has its
+    command line, and counts with them."""
     try:
         words = (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -114,8 +116,8 @@ def _kind(pid: int, root: int) -> str:
 class Sampler:
     """Samples the tree of ``root`` until it is closed: ``with Sampler(pid) as s: ...; s.peak``.
 
-    A sample walks the page tables of the tree (some milliseconds a gigabyte), so runs that are timed are
-    not sampled. ``every_seconds`` is the pause between samples.
+    A sample walks the page tables of the tree (some milliseconds a gigabyte), so runs that are
+    timed are not sampled. ``every_seconds`` is the pause between samples.
     """
 
     def __init__(self, root: int, every_seconds: float = 0.05) -> None:
@@ -154,7 +156,9 @@ class Sampler:
 
 
 class Stopwatch:
-    """Wall and processor seconds of a tree between two looks: ``for`` use as ``with Stopwatch(pid) as w``."""
+    """Wall and processor seconds of a tree between two looks: ``for`` use as ``with Stopwatch(pid)
+    as w``.
+    """
 
     def __init__(self, root: int) -> None:
         self._root = root

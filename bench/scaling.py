@@ -1,4 +1,6 @@
-"""Rows that are no contest on one log: how the cost of a record holds as logs, keys and partitions grow."""
+"""Rows that are no contest on one log: how the cost of a record holds as logs, keys and partitions
+grow.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from sides import ColdLastwrite, Side, WarmLastwrite
 HERE = Path(__file__).resolve().parent
 SIZES = (1_000_000, 16_000_000, 64_000_000)
 BIGGEST = 256_000_000
-_COPIED = 16_000_000  # what is bigger is made anew for each run: two of them would not stay in the page cache
+# what is bigger is made anew for each run: two of them would not stay in the page cache
+_COPIED = 16_000_000
 MANY_KEYS = 100_000_000
 Say = Callable[[str], None]
 
@@ -88,7 +91,9 @@ def _size(
 
 
 def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
-    """100 M distinct keys within 2 GiB, beside 4 M in as many records of the same size; from the shell to the end."""
+    """100 M distinct keys within 2 GiB, beside 4 M in as many records of the same size; from the
+    shell to the end.
+    """
     records, few_keys, memory = MANY_KEYS + MANY_KEYS // 10, 4_000_000, 2 << 30
     spec = small_records(records, few_keys)
     few = Side("4 M keys", setting_bytes=memory)
@@ -151,7 +156,9 @@ def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
 
 
 def partitions(work: Path, say: Say) -> dict[str, Any]:
-    """2,000 partitions of 1 MB, by one command; Kafka's rounds over a tenth of them, one after the other."""
+    """2,000 partitions of 1 MB, by one command; Kafka's rounds over a tenth of them, one after the
+    other.
+    """
     told = _program(
         "partitions.py",
         "--many-only",

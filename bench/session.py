@@ -1,12 +1,13 @@
 """A Spark session that lives on and compacts what it is told: the warm runs' other side.
 
-    python bench/session.py lastwrite local[2]      # then one JSON request a line, one answer a line
+    python bench/session.py lastwrite local[2]      # then one JSON request a line, one answer a
+                                                    line
     python bench/session.py naive local[2]
     python bench/session.py inline -                # without Spark, on one core
 
 A process of its own, so that its tree is all that its memory and processor seconds are made of.
-First it says when it is ready, and what memory it may take where a request names none (0: no setting).
-Requests: {"path": …, "now_ms": …, "config": {…}, "memory": …}.
+First it says when it is ready, and what memory it may take where a request names none (0: no
+setting). Requests: {"path": …, "now_ms": …, "config": {…}, "memory": …}.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import lastwrite
-from lastwrite.pipeline.inline import INLINE, Inline
-from lastwrite.pipeline.memory import plan_memory
-from lastwrite.pipeline.session import spark_session
+from lastwrite.spark.inline import INLINE, Inline
+from lastwrite.spark.memory import plan_memory
+from lastwrite.spark.session import spark_session
 
 
 def compact(session: SparkSession | Inline, request: dict[str, Any]) -> dict[str, Any]:

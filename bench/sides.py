@@ -1,7 +1,7 @@
 """Who runs in a row, and what their runs took.
 
-A contender cleans a fresh copy of a log and says how many records it left; ``Side`` gathers its figures. Warm ones keep
-one process for all their runs, cold ones start one each time.
+A contender cleans a fresh copy of a log and says how many records it left; ``Side`` gathers its
+figures. Warm ones keep one process for all their runs, cold ones start one each time.
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ def median(values: list[float]) -> float:
 
 
 class Contender(Protocol):
-    """Whoever cleans a folder. ``most`` bounds its timed runs; ``leaves_a_log``: its result is in the folder."""
+    """Whoever cleans a folder. ``most`` bounds its timed runs; ``leaves_a_log``: its result is in
+    the folder.
+    """
 
     name: str
     most: int
@@ -131,7 +133,9 @@ class Contender(Protocol):
     setting_bytes: int
 
     def run(self, folder: Path, sampled: list[Peak] | None) -> tuple[Outcome, dict[str, float]]:
-        """What a run took, and processor seconds by kind of process. With ``sampled`` memory is watched, too."""
+        """What a run took, and processor seconds by kind of process. With ``sampled`` memory is
+        watched, too.
+        """
 
     def close(self) -> None: ...
 
@@ -162,7 +166,9 @@ class Warm:
 
 
 class WarmKafka(Warm):
-    """Kafka's cleaner in a JVM that has cleaned such a log before. ``seconds`` is what it gives for its rounds."""
+    """Kafka's cleaner in a JVM that has cleaned such a log before. ``seconds`` is what it gives for
+    its rounds.
+    """
 
     name = "kafka"
 
@@ -199,9 +205,11 @@ def kafka_outcome(answer: dict[str, Any]) -> Outcome:
 
 
 class WarmLastwrite(Warm):
-    """``session.py`` as a child: a Spark session that has run before. ``seconds`` is the whole call.
+    """``session.py`` as a child: a Spark session that has run before. ``seconds`` is the whole
+    call.
 
-    kept_below: where a first round ended, which keeps its scans; then come the dirty records, and the clock starts.
+    kept_below: where a first round ended, which keeps its scans; then come the dirty records, and
+    the clock starts.
     """
 
     def __init__(
@@ -265,10 +273,12 @@ class WarmLastwrite(Warm):
         return self._read()
 
     def _keep_scans(self, folder: Path) -> None:
-        """The first round, over the clean part alone: what it keeps belongs to these files and to no copy of them."""
+        """The first round, over the clean part alone: what it keeps belongs to these files and to
+        no copy of them.
+        """
         active = folder / f"{self._kept_below:020d}.log"
-        aside = folder.parent / "dirty"
-        aside.mkdir()
+        staged = folder.parent / "dirty"
+        staged.mkdir()
         dirty = [
             file
             for file in folder.iterdir()
@@ -277,15 +287,15 @@ class WarmLastwrite(Warm):
             and file.name != active.with_suffix(".snapshot").name
         ]
         for file in dirty:
-            file.rename(aside / file.name)
+            file.rename(staged / file.name)
         (folder.parent / CHECKPOINT).unlink()
         active.touch()
         answer = self._ask(folder)
         if not list(folder.glob("*.kept")):
             raise RuntimeError(f"nothing was kept: {answer}")
         for file in dirty:
-            (aside / file.name).replace(file)
-        aside.rmdir()
+            (staged / file.name).replace(file)
+        staged.rmdir()
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -335,7 +345,7 @@ class ColdLastwrite:
     name, most, leaves_a_log = "lastwrite", 1_000_000, True
 
     def __init__(self, master: str, config: dict[str, str], memory: int | None = None) -> None:
-        from lastwrite.pipeline.memory import plan_memory
+        from lastwrite.spark.memory import plan_memory
 
         self._words = ["--json", "--master", master, "--now", str(NOW_MS)]
         self._words += [word for item in config.items() for word in ("--config", "=".join(item))]
@@ -367,7 +377,9 @@ def workers_of(master: str) -> int:
 
 
 def watched(process: subprocess.Popen[str], sampled: list[Peak] | None) -> tuple[int, str]:
-    """(status, standard output) when it has ended; with ``sampled`` the peak of its memory goes there."""
+    """(status, standard output) when it has ended; with ``sampled`` the peak of its memory goes
+    there.
+    """
     if sampled is None:
         said, _ = process.communicate()
         return process.returncode, said

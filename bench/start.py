@@ -1,12 +1,13 @@
-"""Where a cold start goes: a new process, step by step, in wall seconds and in processor seconds of all processes.
+"""Where a cold start goes: a new process, step by step, in wall seconds and in processor seconds of
+all processes.
 
     python bench/start.py [REPEATS]
 
-The steps are those of ``lastwrite compact`` around its work: the interpreter with the command line; the JVM started
-and, while it comes up, everything imported, the compiled kernels loaded (they were compiled once before), and the
-process forked that workers come from; waiting for Spark's context; a first job, of which until a worker runs; a second
-job; stopping; and leaving the interpreter. Medians, and the best. On a machine that does other work too, compare the
-processor seconds.
+The steps are those of ``lastwrite compact`` around its work: the interpreter with the command line;
+the JVM started and, while it comes up, everything imported, the compiled kernels loaded (they were
+compiled once before), and the process forked that workers come from; waiting for Spark's context; a
+first job, of which until a worker runs; a second job; stopping; and leaving the interpreter.
+Medians, and the best. On a machine that does other work too, compare the processor seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def step(name):
     said[name] = [now[0] - last[0], now[1] - last[1]]; last[:] = now
 import lastwrite.cli.app
 step("the command line")
-from lastwrite.pipeline.session import OwnSpark, start_ahead
+from lastwrite.spark.session import OwnSpark, start_ahead
 start_ahead("local[2]", {})
 import lastwrite; lastwrite.compact
 step("start Java; imports, kernels")

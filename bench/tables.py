@@ -170,7 +170,9 @@ def _ratio_name(target: Found) -> str:
 
 
 def markdown_of(rows: list[Found]) -> str:
-    """A line a target: work, the other side's seconds, ours, the ratio, goal and must, what was reached."""
+    """A line a target: work, the other side's seconds, ours, the ratio, goal and must, what was
+    reached.
+    """
     lines = [
         "| Work | Beside us | Its time | Ours | Ratio | Goal | Must | Reached | Peak MiB (PSS) |",
         "|---|---|---|---|---|---|---|---|---|",

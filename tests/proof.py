@@ -1,10 +1,12 @@
-"""Thousands of random logs, cleaned by their own cleaner and by Lastwrite:  python -m tests.proof --seeds 2000
+"""Thousands of random logs, cleaned by their own cleaner and by Lastwrite:  python -m tests.proof
+--seeds 2000
 
-With ``--system rocketmq`` RocketMQ's; with ``--system pulsar`` topics of a real standalone (300 seeds, half an hour). A
-seed is a log with everything in its mix, several rounds under a moving clock; ``tests/conformance/rounds.py`` and its
-sisters ``rocketmq_rounds.py``, ``pulsar_rounds.py`` say what has to agree. Seeds are independent: ``--start N`` goes on
-where a run was stopped. A seed that failed is named, with the place, and played again alone by ``--start N --seeds 1``;
-one that found a fault is kept in the list of ``tests/conformance/test_real_cleaner.py``.
+With ``--system rocketmq`` RocketMQ's; with ``--system pulsar`` topics of a real standalone (300
+seeds, half an hour). A seed is a log with everything in its mix, several rounds under a moving
+clock; ``tests/support/SYSTEM/judged.py`` says what has to agree. Seeds are independent:
+``--start N`` goes on where a run was stopped. A seed that failed is named, with the place, and
+played again alone by ``--start N --seeds 1``; one that found a fault is kept in the list of
+``tests/conformance/test_real_cleaner.py``.
 
 Needs what the tests marked ``oracle`` need: Java 17, and the peer that ``LASTWRITE_PEERS`` names.
 """
@@ -19,21 +21,23 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tests.conformance import pulsar_rounds, rocketmq_rounds, rounds
-from tests.conformance.oracle import Oracle
-from tests.conformance.pulsar_oracle import PulsarOracle
-from tests.conformance.rocketmq_oracle import RocketmqOracle
+from tests.support.kafka import judged as kafka_judged
+from tests.support.kafka.oracle import Oracle
+from tests.support.pulsar import judged as pulsar_judged
+from tests.support.pulsar.oracle import PulsarOracle
+from tests.support.rocketmq import judged as rocketmq_judged
+from tests.support.rocketmq.oracle import RocketmqOracle
 
 PROGRESS_SECONDS = 30
 
 
 def _play_pulsar(oracle: PulsarOracle, seed: int) -> Counter[str]:
-    return pulsar_rounds.check_seed(oracle.standalone(pulsar_rounds.settings_of(seed)), seed)
+    return pulsar_judged.check_seed(oracle.standalone(pulsar_judged.settings_of(seed)), seed)
 
 
 _SYSTEMS: dict[str, tuple[Callable[[], Any], Callable[[Any, int], Counter[str]]]] = {
-    "kafka": (Oracle, rounds.check_seed),
-    "rocketmq": (RocketmqOracle, rocketmq_rounds.check_seed),
+    "kafka": (Oracle, kafka_judged.check_seed),
+    "rocketmq": (RocketmqOracle, rocketmq_judged.check_seed),
     "pulsar": (PulsarOracle, _play_pulsar),
 }
 
@@ -85,7 +89,7 @@ def _where(error: Exception) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename.endswith("rounds.py")
+        if frame.filename.endswith("judged.py")
     ]
     frame = frames[-1]
     return f"{frame.name}, line {frame.lineno}: {frame.line}: {type(error).__name__}: {str(error)[:300]}"

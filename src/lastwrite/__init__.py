@@ -16,38 +16,42 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "clean": "lastwrite.cleaner.clean",
-    "compact": "lastwrite.pipeline.compact",
-    "dispatch": "lastwrite.pipeline.dispatch",
-    "plan": "lastwrite.pipeline.compact",
-    "verify": "lastwrite.audit.verify",
-    "inspect": "lastwrite.audit.inspect",
-    "dump": "lastwrite.audit.dump",
-    "explain": "lastwrite.audit.explain",
-    "export": "lastwrite.serving.export",
-    "fetch": "lastwrite.pipeline.fetch",
-    "release": "lastwrite.pipeline.release",
-    "restore": "lastwrite.pipeline.restore",
-    "send": "lastwrite.remote.rocketmq.send",
-    "latest": "lastwrite.serving.latest",
-    "read": "lastwrite.serving.read",
+    "compact": "lastwrite.commands.compact",
+    "cut": "lastwrite.rocketmq.jobs.cut",
+    "dispatch": "lastwrite.rocketmq.jobs.dispatch",
+    "plan": "lastwrite.commands.compact",
+    "verify": "lastwrite.commands.verify",
+    "inspect": "lastwrite.commands.inspect",
+    "dump": "lastwrite.commands.dump",
+    "explain": "lastwrite.commands.explain",
+    "export": "lastwrite.rocketmq.look.export",
+    "fetch": "lastwrite.commands.fetch",
+    "release": "lastwrite.commands.release",
+    "restore": "lastwrite.commands.restore",
+    "send": "lastwrite.rocketmq.network.send",
+    "settings": "lastwrite.commands.settings",
+    "latest": "lastwrite.commands.latest",
+    "read": "lastwrite.commands.read",
 }
 
 if TYPE_CHECKING:
-    from lastwrite.audit.dump import dump as dump
-    from lastwrite.audit.explain import explain as explain
-    from lastwrite.audit.inspect import inspect as inspect
-    from lastwrite.audit.verify import verify as verify
     from lastwrite.cleaner.clean import clean as clean
-    from lastwrite.pipeline.compact import compact as compact
-    from lastwrite.pipeline.compact import plan as plan
-    from lastwrite.pipeline.dispatch import dispatch as dispatch
-    from lastwrite.pipeline.fetch import fetch as fetch
-    from lastwrite.pipeline.release import release as release
-    from lastwrite.pipeline.restore import restore as restore
-    from lastwrite.remote.rocketmq.send import send as send
-    from lastwrite.serving.export import export as export
-    from lastwrite.serving.latest import latest as latest
-    from lastwrite.serving.read import read as read
+    from lastwrite.commands.compact import compact as compact
+    from lastwrite.commands.compact import plan as plan
+    from lastwrite.commands.dump import dump as dump
+    from lastwrite.commands.explain import explain as explain
+    from lastwrite.commands.fetch import fetch as fetch
+    from lastwrite.commands.inspect import inspect as inspect
+    from lastwrite.commands.latest import latest as latest
+    from lastwrite.commands.read import read as read
+    from lastwrite.commands.release import release as release
+    from lastwrite.commands.restore import restore as restore
+    from lastwrite.commands.settings import settings as settings
+    from lastwrite.commands.verify import verify as verify
+    from lastwrite.rocketmq.jobs.cut import cut as cut
+    from lastwrite.rocketmq.jobs.dispatch import dispatch as dispatch
+    from lastwrite.rocketmq.look.export import export as export
+    from lastwrite.rocketmq.network.send import send as send
 
 
 def __getattr__(name: str) -> Any:
@@ -60,6 +64,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "clean",
     "compact",
+    "cut",
     "dispatch",
     "dump",
     "explain",
@@ -72,5 +77,6 @@ __all__ = [
     "release",
     "restore",
     "send",
+    "settings",
     "verify",
 ]

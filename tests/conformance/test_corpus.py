@@ -1,4 +1,6 @@
-"""The corpus that a real broker wrote, read by us: the same records as a consumer got, and the same bytes again."""
+"""The corpus that a real broker wrote, read by us: the same records as a consumer got, and the same
+bytes again.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Batch, Record, encode_batch, iter_batches
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.batch import encode_batch, iter_batches
+from lastwrite.kafka.format.batch_layout import Batch, Record
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "kafka-4.4.0"
 STATES = ("stopped", "crashed", "cleaned")
@@ -84,9 +87,11 @@ def test_every_offset_index_entry_points_at_a_batch(folder: Path) -> None:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name)
 def test_encoding_again_gives_the_brokers_bytes_or_decodes_alike(folder: Path) -> None:
-    """Byte for byte where nothing is compressed; compressors of other versions may choose other matches.
+    """Byte for byte where nothing is compressed; compressors of other versions may choose other
+    matches.
 
-    A broker that stamps its own time changes the header in place; the producer's deltas stay in the records.
+    A broker that stamps its own time changes the header in place; the producer's deltas stay in the
+    records.
     """
     for log in sorted(folder.glob("*.log")):
         data = log.read_bytes()

@@ -1,4 +1,6 @@
-"""Kafka's own loader opens what a killed commit left: it ends with the old records or the new ones, as we say."""
+"""Kafka's own loader opens what a killed commit left: it ends with the old records or the new ones,
+as we say.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from tests.conformance.oracle import Oracle
-from tests.crashing import (
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.crashing import (
     LAYOUTS,
     Layout,
     compact,
@@ -21,7 +22,8 @@ from tests.crashing import (
     transaction_indexes_seen,
     write_layout,
 )
-from tests.logs import bases, check_indexes, headers_of
+from tests.support.kafka.logs import bases, check_indexes, headers_of
+from tests.support.kafka.oracle import Oracle
 
 
 @pytest.fixture(scope="module")

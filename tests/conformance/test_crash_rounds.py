@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.oracle import Oracle
 from tests.crash.rounds import prepare
 from tests.crash.trial import KILLS_A_LOG, drawn, run_trial
-from tests.logs import SCRATCH
+from tests.support.kafka.logs import SCRATCH
+from tests.support.kafka.oracle import Oracle
 
 
 @pytest.fixture(scope="module")

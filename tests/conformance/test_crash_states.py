@@ -1,8 +1,10 @@
-"""A folder like a killed broker left it: we see the log that Kafka's own loader ends with, in every state of S.17.
+"""A folder like a killed broker left it: we see the log that Kafka's own loader ends with, in every
+state of docs/formats/kafka-cleaning.md, "Loading a log".
 
-For each state Kafka's loader opens a copy. Its log end, log start, segments, their sizes and largest timestamps are
-those that we list for the original. Then ``recover`` puts another copy in order, and ``compact`` cleans a third: the
-loader still comes to the same end, and to the same last value of each key.
+For each state Kafka's loader opens a copy. Its log end, log start, segments, their sizes and
+largest timestamps are those that we list for the original. Then ``recover`` puts another copy in
+order, and ``compact`` cleans a third: the loader still comes to the same end, and to the same last
+value of each key.
 """
 
 from __future__ import annotations
@@ -14,13 +16,35 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.logstore import kafka
+from lastwrite.kafka.format.remedy import REBUILD, RESTORE
+from lastwrite.kafka.store import log_dir
+from lastwrite.kafka.store.loss import (
+    where_a_start_cuts,
+    where_a_start_goes_on,
+    where_a_start_trusts,
+)
 from lastwrite.model.log import PartitionLog, ProblemKind
-from lastwrite.pipeline.inline import INLINE
-from tests.conformance.oracle import Oracle
-from tests.killed import EACH, LATER_MS, STATES, State, left_by_crash
-from tests.logs import bases, check_indexes, read_segments
-from tests.model import records_of
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.killed import (
+    ACTIVE,
+    BASES,
+    EACH,
+    END,
+    LATER_MS,
+    LOSSES,
+    STATES,
+    TORN,
+    Harm,
+    Loss,
+    State,
+    left_by_crash,
+    name,
+    put,
+    remove,
+)
+from tests.support.kafka.logs import bases, check_indexes, read_segments
+from tests.support.kafka.model import records_of
+from tests.support.kafka.oracle import Oracle
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +57,13 @@ def oracle() -> Iterator[Oracle]:
 CASES = [
     pytest.param(s, point, id=f"{s.name}, flushed to {point}")
     for s in STATES
+    for point in s.recovery_points
+]
+
+
+LOST = [
+    pytest.param(s, point, id=f"{s.name}, flushed to {point}")
+    for s in LOSSES
     for point in s.recovery_points
 ]
 
@@ -65,7 +96,9 @@ def seen(log: PartitionLog) -> dict[str, object]:
 
 
 def without_file_times(found: dict[str, object]) -> dict[str, object]:
-    """The largest timestamp of a segment without timestamps is its file's, which a loader touches where it cuts."""
+    """The largest timestamp of a segment without timestamps is its file's, which a loader touches
+    where it cuts.
+    """
     segments = found["segments"]
     assert isinstance(segments, list)
     empty = {base for base, size, _ in segments if not size}
@@ -94,7 +127,7 @@ def test_we_see_what_kafkas_loader_ends_with(
 ) -> None:
     folder = left_by_crash(tmp_path / "root", state, recovery_point)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, (
         "looking changes nothing"
     )
@@ -104,8 +137,8 @@ def test_we_see_what_kafkas_loader_ends_with(
     assert without_file_times(seen(log)) == without_file_times(theirs)
 
     shutil.copytree(folder.parent, tmp_path / "recovered")
-    kafka.recover(str(tmp_path / "recovered" / "t-0"))
-    again = kafka.read_partition(str(tmp_path / "recovered" / "t-0"))
+    log_dir.recover(str(tmp_path / "recovered" / "t-0"))
+    again = log_dir.read_partition(str(tmp_path / "recovered" / "t-0"))
     assert seen(again) == seen(log)
     for segment in again.segments[:-1]:
         assert segment.is_indexed
@@ -121,17 +154,121 @@ def test_we_see_what_kafkas_loader_ends_with(
         lastwrite.compact(str(folder), to=str(tmp_path / "to"), now_ms=LATER_MS, spark=INLINE),
     ):
         assert report.exit_status == 0, report.to_dict()
-    copied = kafka.read_partition(str(tmp_path / "to" / "t-0"))
+    copied = log_dir.read_partition(str(tmp_path / "to" / "t-0"))
     assert all("snapshot" in problem.path for problem in copied.problems), copied.problems
     assert lastwrite.verify(str(tmp_path / "to" / "t-0"), spark=INLINE).exit_status == 0
     assert (copied.log_start, copied.end_offset) == (log.log_start, log.end_offset)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
     shutil.copytree(folder.parent, tmp_path / "compacted")
-    report = lastwrite.compact(str(tmp_path / "compacted"), now_ms=LATER_MS, spark=INLINE)
+    report = lastwrite.compact(
+        str(tmp_path / "compacted"), topic="t", now_ms=LATER_MS, spark=INLINE
+    )
     assert report.exit_status == 0, report.partitions[0].reason
     ours = loaded(oracle, tmp_path / "compacted" / "t-0", recovery_point)
     assert (ours["log_start"], ours["log_end"]) == (theirs["log_start"], theirs["log_end"])
     start = log.log_start
     assert table(tmp_path / "compacted" / "t-0", start) == table(tmp_path / "kafkas" / "t-0", start)
     assert bases(tmp_path / "compacted" / "t-0")[-1] == bases(tmp_path / "kafkas" / "t-0")[-1]
+
+
+@pytest.mark.parametrize(("loss", "recovery_point"), LOST)
+def test_the_remedy_says_what_kafkas_loader_does(
+    tmp_path: Path, oracle: Oracle, loss: Loss, recovery_point: int
+) -> None:
+    """Where records are lost the remedy names the offset at which a start cuts, and the segments
+    that it removes.
+    """
+    folder = left_by_crash(tmp_path / "root", loss, recovery_point)
+    before = bases(folder)
+    (damage,) = [
+        p for p in log_dir.read_partition(str(folder)).problems if p.kind is ProblemKind.DAMAGED
+    ]
+    theirs = loaded(oracle, folder, recovery_point)
+    assert isinstance(theirs["segments"], list) and damage.remedy is not None
+    left = [base for base, _, _ in theirs["segments"]]
+    removed = [base for base in before if base not in left]
+    starts = folder.parent / "log-start-offset-checkpoint"
+    log_start = int(starts.read_text().split()[-1]) if starts.exists() else 0
+    if loss.ends is None:
+        assert (left, theirs["log_end"]) == (before, before[-1] + END - ACTIVE)
+        assert damage.remedy == RESTORE
+        return
+    assert (theirs["log_end"], len(removed)) == (loss.ends, loss.removed)
+    offset = loss.missing[0] if loss.missing else loss.ends
+    assert damage.remedy in (
+        where_a_start_cuts(offset, removed, log_start),
+        where_a_start_goes_on(offset, log_start),
+    )
+    assert f"offset {loss.ends}" in damage.remedy
+
+
+# ---------------------------------------------------------------------- other remedies, followed
+
+
+def after_an_orderly_shutdown(root: Path, state: State) -> Path:
+    folder = left_by_crash(root, state, END)
+    (root / ".kafka_cleanshutdown").touch()
+    for kind in ("index", "timeindex"):  # which are cut to their entries by then
+        (folder / name(ACTIVE, kind)).write_bytes(b"")
+    return folder
+
+
+def test_only_without_the_note_of_its_shutdown_a_broker_cuts_a_torn_tail(
+    tmp_path: Path, oracle: Oracle
+) -> None:
+    folder = after_an_orderly_shutdown(tmp_path / "root", State("", [TORN]))
+    shutil.copytree(tmp_path / "root", tmp_path / "copy")
+    (damage,) = log_dir.read_partition(str(folder)).problems
+    assert damage.remedy == where_a_start_trusts(ACTIVE + 8)
+    size = (folder / name(ACTIVE)).stat().st_size
+    answer = oracle.ask("load", dir=str(folder), clean_shutdown=True, recovery_point=END)
+    assert (answer["log_end"], answer["segments"][-1]["size"]) == (ACTIVE + 8, size), (
+        "it writes behind what is torn"
+    )
+    # As the remedy says: without the note it cuts there, and no more.
+    answer = oracle.ask(
+        "load", dir=str(tmp_path / "copy" / "t-0"), clean_shutdown=False, recovery_point=END
+    )
+    assert (answer["log_end"], answer["segments"][-1]["size"]) == (ACTIVE + 8, size - 50)
+    assert [one["base"] for one in answer["segments"]] == bases(tmp_path / "copy" / "t-0") == BASES
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        put(name(2 * EACH, "index"), b"\0\0\0\x05\0\0\0\x07"),
+        put(name(2 * EACH, "timeindex"), bytes(11) + b"\x20"),
+        put(name(2 * EACH, "txnindex"), bytes(34)),
+        remove(name(2 * EACH, "index")),
+        remove(name(2 * EACH, "timeindex")),
+    ],
+    ids=["offset index", "time index", "transaction index", "no offset index", "no time index"],
+)
+def test_a_broker_makes_indexes_anew_that_were_moved_away(
+    tmp_path: Path, oracle: Oracle, harm: Harm
+) -> None:
+    whole = after_an_orderly_shutdown(tmp_path / "whole", State("", []))
+    folder = after_an_orderly_shutdown(tmp_path / "root", State("", [harm]))
+    report = lastwrite.verify(str(folder), spark=INLINE)
+    assert report.exit_status == 3
+    assert {problem.remedy for problem in report.partitions[0].problems} == {REBUILD}
+    for kind in ("index", "timeindex", "txnindex"):
+        (folder / name(2 * EACH, kind)).unlink(missing_ok=True)
+    answer = oracle.ask("load", dir=str(folder), clean_shutdown=True, recovery_point=END)
+    assert answer["log_end"] == END
+    for kind in ("log", "txnindex"):
+        assert (folder / name(2 * EACH, kind)).read_bytes() == (
+            whole / name(2 * EACH, kind)
+        ).read_bytes()
+    check_indexes(folder, 2 * EACH)
+    assert lastwrite.verify(str(folder), spark=INLINE).exit_status == 0
+
+
+def test_a_removed_time_index_alone_comes_back_empty(tmp_path: Path, oracle: Oracle) -> None:
+    """Which is why the remedy names all three: retention would go by the file's time."""
+    folder = after_an_orderly_shutdown(
+        tmp_path / "root", State("", [remove(name(2 * EACH, "timeindex"))])
+    )
+    oracle.ask("load", dir=str(folder), clean_shutdown=True, recovery_point=END)
+    assert (folder / name(2 * EACH, "timeindex")).read_bytes() == b""

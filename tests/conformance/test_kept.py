@@ -1,4 +1,6 @@
-"""Kafka's own loader over a folder in which scans are kept: it takes the log as it is, and leaves our files alone."""
+"""Kafka's own loader over a folder in which scans are kept: it takes the log as it is, and leaves
+our files alone.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,11 @@ from unittest.mock import patch
 
 import pytest
 
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from tests.conformance.oracle import Oracle
-from tests.engine import compact
-from tests.logs import NAME, write_segment
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from tests.support.engine import compact
+from tests.support.kafka.logs import NAME, write_segment
+from tests.support.kafka.oracle import Oracle
 
 pytestmark = pytest.mark.oracle
 
@@ -49,7 +52,7 @@ def test_kafka_loads_a_folder_with_kept_files(
         [encode_batch([Record(3 * EACH, NOW_MS, b"key 7", b"")])],
         mtime_ms=NOW_MS,
     )
-    with patch("lastwrite.pipeline.keep._LEAST_SEGMENT_BYTES", 1):
+    with patch("lastwrite.engine.scan_cache.use._LEAST_SEGMENT_BYTES", 1):
         compact(root, {}, NOW_MS, keep_scans=True)
     kept = kept_files(root / NAME)
     assert len(kept) == 4

@@ -1,4 +1,6 @@
-"""Logs of formats v0 and v1 that Kafka wrote, read by us: the records that Kafka reads, and the same bytes again."""
+"""Logs of formats v0 and v1 that Kafka wrote, read by us: the records that Kafka reads, and the
+same bytes again.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,12 @@ import numpy as np
 import pytest
 
 import lastwrite
-from lastwrite.audit.inspect import inspect
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import MAGIC, Batch, decode_batch, iter_batches
-from lastwrite.formats.kafka.chunk import KafkaFormat
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
+from lastwrite.commands.inspect import inspect
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.batch import decode_batch, iter_batches
+from lastwrite.kafka.format.batch_layout import MAGIC, Batch
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "old-formats"
 SEEN: dict[str, list[dict[str, Any]]] = json.loads(

@@ -1,4 +1,5 @@
-"""Logs of message formats v0 and v1, beside Kafka's own cleaner: by hand, drawn, and bytes that Kafka no longer writes.
+"""Logs of message formats v0 and v1, beside Kafka's own cleaner: by hand, drawn, and bytes that
+Kafka no longer writes.
 
 What each round is held to stands in ``rounds.py``.
 """
@@ -14,20 +15,21 @@ from typing import Any
 
 import pytest
 
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
 from lastwrite.model.report import Status
-from tests.conformance.oracle import MAP_SLOTS, Oracle, scenario, shut_down
-from tests.conformance.rounds import (
+from tests.support.engine import compact
+from tests.support.kafka.judged import (
     Round,
     batches_of,
     checked,
     played,
     seen_as_new,
 )
-from tests.engine import compact
-from tests.logs import NAME, SCRATCH, read_segments, write_segment
+from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_segment
+from tests.support.kafka.oracle import MAP_SLOTS, Oracle, scenario, shut_down
 
 START = 1_700_000_000_000
 CONFIG = {
@@ -110,7 +112,9 @@ def kept(round_: Round) -> list[tuple[int, str | None]]:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("magic", [0, 1])
 def test_each_magic_in_each_codec(magic: int, codec: str, oracle: Oracle) -> None:
-    """First, last and middle records of wrappers go; keyless ones; whole wrappers; nothing at all goes; v2 between."""
+    """First, last and middle records of wrappers go; keyless ones; whole wrappers; nothing at all
+    goes; v2 between.
+    """
     first = [
         *old(magic, codec, ("a", "1"), ("b", "1"), ("c", "1")),
         *old(magic, codec, ("a", "2"), ("d", "x" * 90), ("b", "2")),
@@ -161,7 +165,9 @@ def test_append_time(codec: str, oracle: Oracle) -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("past", [-1, 0, 1])
 def test_tombstones_age_by_their_file(past: int, magic: int, codec: str, oracle: Oracle) -> None:
-    """One goes if its file was last changed at or before the last clean file's change minus the retention."""
+    """One goes if its file was last changed at or before the last clean file's change minus the
+    retention.
+    """
     retention = int(CONFIG["delete.retention.ms"])
     plan = plan_of(
         (START + 50_000, [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL], START + 50_001),
@@ -184,7 +190,9 @@ def test_tombstones_age_by_their_file(past: int, magic: int, codec: str, oracle:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("magic", [0, 1])
 def test_what_kafka_gives_up_is_solved(magic: int, codec: str, oracle: Oracle) -> None:
-    """A tombstone that may go, or a keyless record, in an old batch that ends the replicated log: an empty v2 batch."""
+    """A tombstone that may go, or a keyless record, in an old batch that ends the replicated log:
+    an empty v2 batch.
+    """
     first = [*old(magic, codec, ("a", "1"), ("b", "1")), ROLL]
     second = [*old(magic, codec, (None, "no key"), (None, "either")), ROLL]
     rounds = list(
@@ -198,7 +206,9 @@ def test_what_kafka_gives_up_is_solved(magic: int, codec: str, oracle: Oracle) -
 def test_the_last_record_of_a_wrapper_that_ends_the_log(
     magic: int, rolled: bool, oracle: Oracle
 ) -> None:
-    """In a closed segment Kafka lets the batch end sooner. In the active one, which it never cleans, the log would."""
+    """In a closed segment Kafka lets the batch end sooner. In the active one, which it never
+    cleans, the log would.
+    """
     written = [*old(magic, "gzip", ("a", "1"), (None, "no key")), *([ROLL] if rolled else [])]
     with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
         [round_] = played(oracle, plan_of((START, written, START + 1)), Path(folder))
@@ -286,7 +296,8 @@ def entries_of_old_brokers(codec: Codec) -> list[bytes]:
         # KAFKA-4298: messages of magic 0 in a wrapper of magic 1, with either kind of time.
         encode_wrapper(records(1, b"a", b"b", b"c"), 1, codec, inner_magic=0),
         encode_wrapper(records(4, b"d", b"e"), 1, codec, inner_magic=0, append_time_ms=START + 77),
-        # Wrappers that an earlier compaction thinned: holes, and relative offsets that begin anywhere.
+        # Wrappers that an earlier compaction thinned: holes, and relative offsets that begin
+        # anywhere.
         encode_wrapper(records(6, b"f", b"g", b"a", step=3), 0, codec),
         encode_wrapper(records(20, b"h", b"i", b"b", step=5), 1, codec, inner_offsets=[7, 12, 17]),
         # A largest timestamp that is none of a record's.
@@ -334,5 +345,6 @@ def test_wrappers_of_old_brokers(codec: Codec, oracle: Oracle) -> None:
         wanted = seen_as_new(batches_of(read_segments(kafka / NAME)))
         for copy, like_broker in ((ours, True), (sparing, False)):
             compact(copy, CONFIG, now_ms, like_broker=like_broker)
-            # Base timestamps apart: with an append time nobody reads them, and Kafka takes -1 from a record of magic 0.
+            # Base timestamps apart: with an append time nobody reads them, and Kafka takes -1 from
+            # a record of magic 0.
             assert seen_as_new(batches_of(read_segments(copy / NAME))) == wanted

@@ -1,7 +1,9 @@
-"""Kafka's loader as judge of what is read at plan time: producers, the stable part, aborted transactions.
+"""Kafka's loader as judge of what is read at plan time: producers, the stable part, aborted
+transactions.
 
-A log of random rounds, as it was before and after each: whole, then without its newest snapshots, then without all
-of them and without its transaction indexes, which the loader then builds anew, as ``read_history`` does.
+A log of random rounds, as it was before and after each: whole, then without its newest snapshots,
+then without all of them and without its transaction indexes, which the loader then builds anew, as
+``read_history`` does.
 """
 
 from __future__ import annotations
@@ -13,18 +15,26 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.logstore.kafka import read_partition
-from lastwrite.logstore.producers import read_history
+from lastwrite.kafka.store.log_dir import read_partition
+from lastwrite.kafka.store.producers import read_history
 from lastwrite.model.log import AbortedTransaction
-from tests.conformance.oracle import Oracle, scenario
-from tests.conformance.rounds import batches_of, played
-from tests.logs import NAME, SCRATCH, bases, read_aborted, read_checkpoint, read_segments
-from tests.model import ModelBatch
-from tests.producers import read_snapshot, snapshots
+from tests.support.kafka.judged import batches_of, played
+from tests.support.kafka.logs import (
+    NAME,
+    SCRATCH,
+    bases,
+    read_aborted,
+    read_checkpoint,
+    read_segments,
+)
+from tests.support.kafka.model import ModelBatch
+from tests.support.kafka.oracle import Oracle, scenario
+from tests.support.kafka.producers import read_snapshot, snapshots
 
 pytestmark = pytest.mark.oracle
 
-# The oracle expires what is a day old, by the clock that it is given. Ours keeps all that it ever read.
+# The oracle expires what is a day old, by the clock that it is given. Ours keeps all that it ever
+# read.
 BEFORE_ALL_EXPIRY_MS = 0
 
 State = dict[int, tuple[int, int, int, int]]
@@ -49,7 +59,8 @@ def test_kafka_loads_the_same_state(seed: int, oracle: Oracle) -> None:
 def check_producers(oracle: Oracle, root: Path) -> None:
     """Equal with all snapshots, and with fewer and fewer of them.
 
-    Kafka takes no notice of one in the middle of a segment, which a broker leaves that is stopped and started.
+    Kafka takes no notice of one in the middle of a segment, which a broker leaves that is stopped
+    and started.
     """
     begins = bases(root / NAME)
     present = [
@@ -61,8 +72,8 @@ def check_producers(oracle: Oracle, root: Path) -> None:
             if offset not in present[:kept]:
                 (copy / NAME / f"{offset:020d}.snapshot").unlink()
         log = read_partition(str(copy / NAME))
-        # Without any snapshot Kafka takes it after an orderly shutdown that there are no producers, and looks
-        # only after a crash.
+        # Without any snapshot Kafka takes it after an orderly shutdown that there are no producers,
+        # and looks only after a crash.
         loaded = oracle.ask(
             "load",
             dir=str(copy / NAME),
@@ -72,7 +83,8 @@ def check_producers(oracle: Oracle, root: Path) -> None:
             clean_shutdown=kept > 0,
         )
         assert loaded["log_end"] == log.end_offset
-        # It leaves its state at the log's end, unless nothing lies between there and the log's start.
+        # It leaves its state at the log's end, unless nothing lies between there and the log's
+        # start.
         left = read_snapshot(copy / NAME, log.end_offset) if log.end_offset > log.log_start else {}
         theirs: State = {
             producer: (known.epoch, known.last_offset, known.timestamp_ms, known.open_from)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from lastwrite.errors import LogError, TruncatedLog
-from lastwrite.formats.pulsar.compacted import decode_record, encode_record, is_record
-from lastwrite.formats.pulsar.entry import (
+from lastwrite.pulsar.format.compacted import decode_record, encode_record, is_record
+from lastwrite.pulsar.format.entry import (
     PLACEHOLDER,
     TXN_ABORT,
     Entry,
@@ -29,20 +29,27 @@ from lastwrite.formats.pulsar.entry import (
     plain_payload,
     rebatched,
 )
-from lastwrite.formats.pulsar.entry_log import LogRecord, decode_map, walk_entry_log, walk_journal
-from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata
-from lastwrite.formats.pulsar.managed_ledger import (
+from lastwrite.pulsar.format.entry_log import LogRecord, decode_map, walk_entry_log, walk_journal
+from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
+from lastwrite.pulsar.format.managed_ledger import (
     CursorInfo,
     ManagedLedgerInfo,
     PositionInfo,
     from_json,
 )
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX, parse_map_file_name, parse_object_name
-from lastwrite.formats.pulsar.offload import IndexObject, encode_data, walk_data
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.sequence_file import METADATA_KEY, walk_sequence_file
-from tests.conformance.oracle import PEERS
-from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, raw_entries, rows
+from lastwrite.pulsar.format.names import INDEX_SUFFIX, parse_map_file_name, parse_object_name
+from lastwrite.pulsar.format.offload import IndexObject, encode_data, walk_data
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.sequence_file import METADATA_KEY, walk_sequence_file
+from tests.support.kafka.oracle import PEERS
+from tests.support.pulsar.corpus import (
+    CORPUS,
+    TOPICS,
+    compacted_entries,
+    horizon,
+    raw_entries,
+    rows,
+)
 
 NAMES = list(TOPICS)
 ROUNDS = [(name, number) for name in NAMES for number in (1, 2)]
@@ -74,7 +81,9 @@ def aborted(name: str) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_raw_entry_is_proven_and_encodes_to_itself(name: str) -> None:
-    """Pulsar's own writers put fields where our tables do, so what is decoded and encoded again is the same bytes."""
+    """Pulsar's own writers put fields where our tables do, so what is decoded and encoded again is
+    the same bytes.
+    """
     without_checksum = 0
     for entry, data in zip(entries(name), raw_entries(name).values(), strict=True):
         assert not is_record(data)
@@ -118,7 +127,9 @@ def test_the_corpus_has_every_shape() -> None:
 
 
 def is_readable(entry: Entry) -> bool:
-    """Whether it is something whole, and in a shape that a reader can open; ``odd`` has some that are not."""
+    """Whether it is something whole, and in a shape that a reader can open; ``odd`` has some that
+    are not.
+    """
     try:
         messages_of(entry)
     except LogError:
@@ -153,7 +164,9 @@ def shown(message: Message, place: tuple[int, int], size: int | None) -> dict[st
 
 
 def told(path: str) -> dict[tuple[int, int, int], dict[str, Any]]:
-    """The Java reader's messages by place; one of the readers gave up at a message that it cannot read."""
+    """The Java reader's messages by place; one of the readers gave up at a message that it cannot
+    read.
+    """
     return {
         (row["ledger"], row["entry"], row.get("batchIndex", -1)): row
         for row in rows(path)
@@ -206,7 +219,9 @@ def broker_s_own(entry: Entry, kept: set[int], with_prefix: bool) -> bytes | Non
 
 @pytest.mark.parametrize(("name", "number"), ROUNDS)
 def test_the_real_compactor_s_batches_are_rebuilt_the_same(name: str, number: int) -> None:
-    """From the raw entry and who survived: the bytes that the real compactor wrote, decoded where they are packed."""
+    """From the raw entry and who survived: the bytes that the real compactor wrote, decoded where
+    they are packed.
+    """
     originals = {(entry.ledger, entry.entry): entry for entry in entries(name)}
     batches = 0
     places = []
@@ -244,7 +259,9 @@ def test_the_real_compactor_s_batches_are_rebuilt_the_same(name: str, number: in
 
 @pytest.mark.parametrize("kind", [row["kind"] for row in rows("topics/unreadable.jsonl")])
 def test_batches_that_nobody_can_read(kind: str) -> None:
-    """The real compactor keeps some whole and gives up over others; to us all are one thing that stays."""
+    """The real compactor keeps some whole and gives up over others; to us all are one thing that
+    stays.
+    """
     (row,) = (row for row in rows("topics/unreadable.jsonl") if row["kind"] == kind)
     raw = {(one["ledger"], one["entry"]): base64.b64decode(one["bytes"]) for one in row["raw"]}
     found = [decode_entry(data, *place) for place, data in raw.items()]
@@ -339,7 +356,9 @@ LOGS = sorted((CORPUS / "bookies").rglob("*.log.gz"))
 
 
 def test_entry_logs() -> None:
-    """Every record is proven, by a digest that was guessed and by the one that its ledger's metadata name."""
+    """Every record is proven, by a digest that was guessed and by the one that its ledger's
+    metadata name.
+    """
     everything = {place: data for name in NAMES for place, data in raw_entries(name).items()}
     digests = {
         ledger: Digest(node.digest) for ledger, node in ledger_nodes().items() if node.digest

@@ -1,4 +1,6 @@
-"""A real Pulsar's compaction beside ours, where its settings are others: keyless messages stay, event times decide."""
+"""A real Pulsar's compaction beside ours, where its settings are others: keyless messages stay,
+event times decide.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.pulsar_oracle import PulsarOracle
-from tests.conformance.pulsar_rounds import BLOCK, check_seed, settings_of
+from tests.support.pulsar.judged import BLOCK, check_seed, settings_of
+from tests.support.pulsar.oracle import PulsarOracle
 
 pytestmark = [
     pytest.mark.broker,

@@ -1,7 +1,9 @@
-"""Topics that a real cluster stored and compacted, compacted by us from the same raw entries: nobody needs a broker.
+"""Topics that a real cluster stored and compacted, compacted by us from the same raw entries:
+nobody needs a broker.
 
-Each round gets the ledgers that the topic had then. Horizon and compacted ledger are to be the real ones: the horizon
-stops before a transaction that is open, and passes over markers and what was aborted.
+Each round gets the ledgers that the topic had then. Horizon and compacted ledger are to be the real
+ones: the horizon stops before a transaction that is open, and passes over markers and what was
+aborted.
 """
 
 from __future__ import annotations
@@ -14,16 +16,23 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.formats.pulsar.compacted import decode_record
-from lastwrite.formats.pulsar.entry import decode_entry, is_undecodable, plain_payload
-from lastwrite.formats.pulsar.managed_ledger import ManagedLedgerInfo
-from lastwrite.formats.pulsar.names import MANAGED_LEDGER
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, raw_entries, unpack
-from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+from lastwrite.pulsar.format.compacted import decode_record
+from lastwrite.pulsar.format.entry import decode_entry, is_undecodable, plain_payload
+from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
+from lastwrite.pulsar.format.names import MANAGED_LEDGER
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.corpus import (
+    CORPUS,
+    TOPICS,
+    compacted_entries,
+    horizon,
+    raw_entries,
+    unpack,
+)
+from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
 EVENTS = {
     "compactionServiceFactoryClassName": "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory",
@@ -33,7 +42,9 @@ EVENTS = {
 
 
 def lay_out(name: str, number: int, folder: Path) -> None:
-    """What the topic had when the real compactor made that round; a ledger that both rounds ended in grew."""
+    """What the topic had when the real compactor made that round; a ledger that both rounds ended
+    in grew.
+    """
     told = [horizon(name, each)["horizon"] for each in (1, 2)]
     grew = told[0]["ledger"] if told[0]["ledger"] == told[1]["ledger"] and number == 1 else None
     node = CORPUS / "topics" / name / str(number) / "managed-ledger"
@@ -50,7 +61,9 @@ def lay_out(name: str, number: int, folder: Path) -> None:
 
 
 def known(records: Iterable[tuple[Position, bytes]]) -> list[tuple[object, ...]]:
-    """What entries hold, of metadata the fields that a broker knows: it drops others from a batch, and we do not."""
+    """What entries hold, of metadata the fields that a broker knows: it drops others from a batch,
+    and we do not.
+    """
     found = []
     for position, body in records:
         entry = decode_entry(body, *position)
@@ -87,7 +100,9 @@ def test_round_after_round_it_is_what_the_real_compactor_made(tmp_path: Path, na
 
 @pytest.mark.parametrize("name", ["shapes", "odd", "files"])
 def test_a_round_goes_on_from_what_the_real_compactor_left(tmp_path: Path, name: str) -> None:
-    """The compacted ledger of the real first round, from the bookies' own files, and the raw entries behind it."""
+    """The compacted ledger of the real first round, from the bookies' own files, and the raw
+    entries behind it.
+    """
     bookies = unpack("bookies", tmp_path / "bookies")
     said = CORPUS / "topics" / name
     lastwrite.fetch(

@@ -1,6 +1,8 @@
-"""Topics that a real cluster compacted: fetched from its bookies and compacted by us, entry for entry the same.
+"""Topics that a real cluster compacted: fetched from its bookies and compacted by us, entry for
+entry the same.
 
-As ``test_pulsar_compaction``, without a broker: raw entries and compacted ledgers are those of the corpus.
+As ``test_pulsar_compaction``, without a broker: raw entries and compacted ledgers are those of the
+corpus.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.logstore.pulsar.manifest import read_manifest
-from lastwrite.logstore.pulsar.objects import read_entries
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from tests import pulsar_entries as slow
-from tests.pulsar_corpus import CORPUS, TOPICS, compacted_entries, horizon, unpack
+from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.pulsar.store.objects import read_entries
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar import entries as slow
+from tests.support.pulsar.corpus import CORPUS, TOPICS, compacted_entries, horizon, unpack
 
 EVENTS = {
     "topicCompactionRetainNullKey": "true",
@@ -23,8 +25,9 @@ EVENTS = {
     "compactionServiceFactoryClassName": "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory",
 }
 SETTINGS = {"events": EVENTS}
-# The topic, the round to equal, and the one before it, if any. The ledger that was open after the first round of
-# ``events`` went on growing, and by event time two rounds are not one: a broker forgets the times of what it deleted.
+# The topic, the round to equal, and the one before it, if any. The ledger that was open after the
+# first round of ``events`` went on growing, and by event time two rounds are not one: a broker
+# forgets the times of what it deleted.
 CASES = [
     *(
         (name, number, before)
@@ -72,7 +75,9 @@ def compacted(archive: Path, folder: Path, name: str) -> tuple[str, list[bytes]]
 
 
 def same(ours: list[bytes], theirs: list[bytes]) -> None:
-    """Entry for entry; a library may compress otherwise, and the broker drops fields that it does not know."""
+    """Entry for entry; a library may compress otherwise, and the broker drops fields that it does
+    not know.
+    """
     places = [[slow.record(each)[0] for each in side] for side in (ours, theirs)]
     assert places[0] == places[1]
     for our, their in zip(ours, theirs, strict=True):

@@ -1,4 +1,6 @@
-"""What a real Pulsar's Java reader got of topics, and what ``read`` makes of the same bytes: tests/corpus/pulsar."""
+"""What a real Pulsar's Java reader got of topics, and what ``read`` makes of the same bytes:
+tests/corpus/pulsar.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.formats.pulsar.compacted import decode_record
-from lastwrite.formats.pulsar.entry import decode_entry
-from lastwrite.formats.pulsar.position import Position
-from tests.pulsar_folders import write_compacted, write_ledger
-from tests.pulsar_topics import topic_folder
+from lastwrite.pulsar.format.compacted import decode_record
+from lastwrite.pulsar.format.entry import decode_entry
+from lastwrite.pulsar.format.position import Position
+from tests.support.pulsar.folders import write_compacted, write_ledger
+from tests.support.pulsar.topics import topic_folder
 
 TOPICS = Path(__file__).resolve().parents[1] / "corpus" / "pulsar" / "topics"
 ROUNDS = sorted(folder.relative_to(TOPICS) for folder in TOPICS.glob("*/[0-9]"))

@@ -1,4 +1,6 @@
-"""``verify`` finds nothing wrong in what a real cluster wrote, compacted ledgers too, nor in what we make of it."""
+"""``verify`` finds nothing wrong in what a real cluster wrote, compacted ledgers too, nor in what
+we make of it.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.logstore.pulsar.manifest import read_manifest, replace_manifest
-from lastwrite.pipeline.inline import INLINE
-from tests.pulsar_corpus import CORPUS, TOPICS, unpack
+from lastwrite.pulsar.store.manifest import read_manifest, replace_manifest
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.corpus import CORPUS, TOPICS, unpack
 
 
 def test_what_was_offloaded_and_compacted_by_us(tmp_path: Path) -> None:
@@ -63,7 +65,9 @@ def test_a_ledger_that_the_real_compactor_wrote(tmp_path: Path, bookies: Path, n
 def test_what_the_real_compactor_left_keeps_the_promises(
     tmp_path: Path, bookies: Path, name: str
 ) -> None:
-    """Its compacted ledger, held against all raw ledgers by a proof that knows neither its code nor ours."""
+    """Its compacted ledger, held against all raw ledgers by a proof that knows neither its code nor
+    ours.
+    """
     said = CORPUS / "topics" / name / "2"
     sources = [str(bookies / str(number)) for number in range(3)]
     known: dict[str, Any] = {
@@ -82,7 +86,7 @@ def test_what_the_real_compactor_left_keeps_the_promises(
             fetched.folder, replace(manifest, order="event-time", retain_null_key=True)
         )
     report = lastwrite.verify(str(tmp_path / "after"), before=str(tmp_path / "before"))
-    # Fields that a broker does not know are gone from the batches that it thins (spec/pulsar.md section 1).
+    # Fields that a broker does not know are gone from the batches that it thins.
     assert {found.promise for found in report.violations} == (
         {"changed"} if name == "odd" else set()
     )

@@ -1,8 +1,10 @@
-"""Kafka's own retention as judge: the same segments go, at every boundary, and Kafka's loader opens what is left.
+"""Kafka's own retention as judge: the same segments go, at every boundary, and Kafka's loader opens
+what is left.
 
-The logs are the peer's random ones, written by Kafka's append path and often cleaned once, so that there are merged
-and empty segments, transactions, several leader epochs and timestamps from the future. Of each log the limits are
-drawn that just do and just do not take a segment: its age and the age next to it, the bytes behind it and one more.
+The logs are the peer's random ones, written by Kafka's append path and often cleaned once, so that
+there are merged and empty segments, transactions, several leader epochs and timestamps from the
+future. Of each log the limits are drawn that just do and just do not take a segment: its age and
+the age next to it, the bytes behind it and one more.
 """
 
 from __future__ import annotations
@@ -19,18 +21,25 @@ from typing import Any
 
 import pytest
 
-from lastwrite.compaction.retention import expired
-from lastwrite.compaction.settings import KafkaTopicConfig
-from lastwrite.formats.kafka.snapshot import encode_snapshot
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.kafka import read_partition, recover
-from lastwrite.logstore.retention import retain as take_out
+from lastwrite.kafka.format.snapshot import encode_snapshot
+from lastwrite.kafka.rules.retention import expired
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.store.log_dir import read_partition, recover
+from lastwrite.kafka.store.retention import retain as take_out
 from lastwrite.model.log import PartitionLog
-from tests.conformance.oracle import MAP_SLOTS, Oracle, scenario, shut_down
-from tests.crashing import run_until
-from tests.expiring import EXPIRING, NOW_MS, Expiring, retain, write_expiring
-from tests.logs import NAME, SCRATCH, bases, headers_of, read_checkpoint, write_checkpoint
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.crashing import run_until
+from tests.support.kafka.expiring import EXPIRING, NOW_MS, Expiring, retain, write_expiring
+from tests.support.kafka.logs import (
+    NAME,
+    SCRATCH,
+    bases,
+    headers_of,
+    read_checkpoint,
+    write_checkpoint,
+)
+from tests.support.kafka.oracle import MAP_SLOTS, Oracle, scenario, shut_down
 
 SEEDS = int(os.environ.get("LASTWRITE_RETENTION_SEEDS", "60"))
 CASES = 5  # of each log
@@ -69,7 +78,9 @@ class Case:
 def write_log(
     oracle: Oracle, rng: random.Random, seed: int, folder: Path
 ) -> tuple[dict[str, str], int]:
-    """A random log; returns its topic's settings without retention, and the clock when it was written."""
+    """A random log; returns its topic's settings without retention, and the clock when it was
+    written.
+    """
     plan = scenario(seed)
     config = {
         name: value for name, value in plan["config"].items() if not name.startswith("retention")

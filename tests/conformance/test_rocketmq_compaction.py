@@ -1,4 +1,6 @@
-"""RocketMQ's own compaction beside ours, seed by seed; thousands: ``python -m tests.proof --system rocketmq``."""
+"""RocketMQ's own compaction beside ours, seed by seed; thousands: ``python -m tests.proof --system
+rocketmq``.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.rocketmq_oracle import RocketmqOracle
-from tests.conformance.rocketmq_rounds import check_seed
+from tests.support.rocketmq.judged import check_seed
+from tests.support.rocketmq.oracle import RocketmqOracle
 
 SEEDS = int(os.environ.get("LASTWRITE_ROCKETMQ_SEEDS", "40"))
 

@@ -1,4 +1,6 @@
-"""What real brokers 5.5.0 and 4.9.3 wrote, decoded in full and built again from the commit log, byte for byte."""
+"""What real brokers 5.5.0 and 4.9.3 wrote, decoded in full and built again from the commit log,
+byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lastwrite.formats.rocketmq import index_file, kernels, names, properties, sides, units
-from lastwrite.formats.rocketmq.java_hash import tags_code
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.rocketmq.format import index_file, kernels, names, properties, sides, units
+from lastwrite.rocketmq.format.java_hash import tags_code
+from lastwrite.rocketmq.format.record import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
@@ -27,7 +29,7 @@ from lastwrite.formats.rocketmq.record import (
     offset_message_id,
     split_inner,
 )
-from tests.rocketmq_records import array, slow_row, split
+from tests.support.rocketmq.records import array, slow_row, split
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "rocketmq"
 STORES = ["5.5.0", "5.5.0-ipv6", "4.9.3"]
@@ -186,7 +188,9 @@ def test_consume_queues_are_what_the_commit_log_gives(store: str, folder: str) -
 
 
 def check_extension(store: str, queue: tuple[str, int], found: bytes, wanted: bytes) -> None:
-    """Address and size as ever; the tags code says where in the extension the real one is, with the store time."""
+    """Address and size as ever; the tags code says where in the extension the real one is, with the
+    store time.
+    """
     extension = b"".join(
         data
         for _, data in files(

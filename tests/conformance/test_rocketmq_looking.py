@@ -1,5 +1,6 @@
-"""``dump`` and ``inspect`` on stores that real brokers wrote: every record as RocketMQ's own decoder reads it, and each
-found again by everything that is known of it, through the indexes that the broker built."""
+"""``dump`` and ``inspect`` on stores that real brokers wrote: every record as RocketMQ's own
+decoder reads it, and each found again by everything that is known of it, through the indexes that
+the broker built."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pytest
 
 import lastwrite
 from lastwrite.model.log import ProblemKind
-from lastwrite.model.store_inspection import StoreReport
+from lastwrite.rocketmq.look.inspection import StoreReport
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "rocketmq"
 STORES = sorted(path.parent.name for path in CORPUS.glob("*/records.jsonl.gz"))

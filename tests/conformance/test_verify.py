@@ -1,4 +1,6 @@
-"""``verify`` before logs that it did not make: a real broker's, and what Kafka's own cleaner made of random ones."""
+"""``verify`` before logs that it did not make: a real broker's, and what Kafka's own cleaner made
+of random ones.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ import pytest
 
 import lastwrite
 from lastwrite.model.verification import VerifyReport
-from lastwrite.pipeline.inline import INLINE
-from tests.conformance.oracle import Oracle, scenario
-from tests.conformance.rounds import Round, played
-from tests.faults import FAULTS, read_pair, strike
-from tests.reference import listed
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.faults import FAULTS, read_pair, strike
+from tests.support.kafka.judged import Round, played
+from tests.support.kafka.oracle import Oracle, scenario
+from tests.support.kafka.reference import listed
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "kafka-4.4.0"
 
@@ -53,7 +55,9 @@ def test_kafkas_own_cleaner_keeps_what_it_promises(
     rng = random.Random(seed)
     for round_ in played(oracle, scenario(seed), tmp_path):
         if listed(round_.before).last_stable_offset < round_.last_stable:
-            break  # Kafka forgot that a marker was not replicated, and cleaned what a running broker would not
+            # Kafka forgot that a marker was not replicated, and cleaned what a running broker would
+            # not
+            break
         report = verified(round_, round_.after)
         assert report.exit_status == 0, [str(problem) for problem in report.problems]
         (partition,) = report.partitions
@@ -98,6 +102,7 @@ def verified(round_: Round, after: Path) -> VerifyReport:
         config=round_.config,
         now_ms=round_.now_ms,
         spark=INLINE,
+        drop_keyless=True,
     )
 
 

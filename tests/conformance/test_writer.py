@@ -1,4 +1,6 @@
-"""Kafka loads what the writer writes, changes nothing, and makes the same indexes where it has to make them."""
+"""Kafka loads what the writer writes, changes nothing, and makes the same indexes where it has to
+make them.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.formats.compression import Codec
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
-from tests.conformance.oracle import Oracle
+from tests.support.kafka.oracle import Oracle
 
 pytestmark = pytest.mark.oracle
 
@@ -26,7 +28,9 @@ def oracle() -> Iterator[Oracle]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files but the indexes of the empty active segment, which Kafka fills with zeros when it opens the log."""
+    """All files but the indexes of the empty active segment, which Kafka fills with zeros when it
+    opens the log.
+    """
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()

@@ -1,17 +1,20 @@
-"""Record the corpus anew: log directories as a real broker left them, and what a consumer read from them.
+"""Record the corpus anew: log directories as a real broker left them, and what a consumer read from
+them.
 
-    .venv/bin/python -m tests.corpus.make            # from the project's root; needs java 17 and mvn
+    .venv/bin/python -m tests.corpus.make            # from the project's root; needs java 17 and
+                                                     mvn
 
 Writes ``tests/corpus/kafka-4.4.0/<state>/``, three log roots as a broker's ``log.dirs`` has them:
 
-stopped   after an orderly shutdown; also holds ``__cluster_metadata-0``, where the topics' settings are
+stopped   after an orderly shutdown; also holds ``__cluster_metadata-0``, where the topics' settings
+          are
 crashed   the broker was killed while it ran: preallocated indexes, no clean-shutdown file
 cleaned   like ``stopped``, after the broker's own cleaner ran over it and more was appended
 
-Beside each root, ``<state>.jsonl.gz``: one line a record as a consumer got it (keys and values in base64), and in
-``ORIGIN.md`` the versions. Names of topics say who compressed: ``client-*`` by librdkafka, ``broker-*`` by the
-broker's Java libraries, which frame differently. Left out, for their size: the broker's other internal topics, and
-the indexes of ``__cluster_metadata-0``.
+Beside each root, ``<state>.jsonl.gz``: one line a record as a consumer got it (keys and values in
+base64), and in ``ORIGIN.md`` the versions. Names of topics say who compressed: ``client-*`` by
+librdkafka, ``broker-*`` by the broker's Java libraries, which frame differently. Left out, for
+their size: the broker's other internal topics, and the indexes of ``__cluster_metadata-0``.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from pathlib import Path
 
 import confluent_kafka
 
-from tests.system.broker.broker import VERSION, Broker, kafka_home
-from tests.system.broker.clients import (
+from tests.support.kafka.broker import VERSION, Broker, kafka_home
+from tests.support.kafka.clients import (
     CODECS,
     Seen,
     Sent,
@@ -113,7 +116,9 @@ def fill(broker: Broker) -> list[str]:
 def record(
     state: str, topics: list[str], broker: Broker, end: Callable[[], None], *more: str
 ) -> None:
-    """Write down what a consumer reads, end the broker, and keep those topics' folders and ``more``."""
+    """Write down what a consumer reads, end the broker, and keep those topics' folders and
+    ``more``.
+    """
     lines = []
     for topic in topics:
         lines += [
@@ -187,7 +192,7 @@ def main() -> None:
             produce(broker, topic, events(7, 10))
         record("cleaned", dirty, broker, broker.stop)
     (TARGET / "ORIGIN.md").write_text(
-        f"Written by Apache Kafka {VERSION}, one KRaft broker with the settings of `tests/system/broker/broker.py`,\n"
+        f"Written by Apache Kafka {VERSION}, one KRaft broker with the settings of `tests/support/kafka/broker.py`,\n"
         f"and confluent-kafka {confluent_kafka.version()} with librdkafka {confluent_kafka.libversion()[0]},\n"
         f"on {time.strftime('%Y-%m-%d', time.gmtime())} by:\n\n    python -m tests.corpus.make\n\n"
         "`make.py` says what each folder is. Nothing in it was touched afterwards; do not edit it, record it anew.\n"

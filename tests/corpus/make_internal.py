@@ -1,11 +1,14 @@
-"""Record Kafka's own compacted topics: ``tests/corpus/internal-topics/``, as a real broker left them.
+"""Record Kafka's own compacted topics: ``tests/corpus/internal-topics/``, as a real broker left
+them.
 
-    .venv/bin/python -m tests.corpus.make_internal      # from the project's root; needs java 17 and mvn
+    .venv/bin/python -m tests.corpus.make_internal      # from the project's root; needs java 17 and
+                                                        mvn
 
-``__consumer_offsets-0`` and ``__transaction_state-0`` after an orderly shutdown: groups of both protocols, by topics'
-names and by a pattern, a static member, a deleted group; transactions that were committed and aborted, one with a
-group's offsets. Beside them ``coordinator-records.jsonl.gz``, by ``CoordinatorRecords.java``: every type of record in
-every version as Kafka's own classes write it, and its fields as Kafka's own converters name them.
+``__consumer_offsets-0`` and ``__transaction_state-0`` after an orderly shutdown: groups of both
+protocols, by topics' names and by a pattern, a static member, a deleted group; transactions that
+were committed and aborted, one with a group's offsets. Beside them
+``coordinator-records.jsonl.gz``, by ``CoordinatorRecords.java``: every type of record in every
+version as Kafka's own classes write it, and its fields as Kafka's own converters name them.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from pathlib import Path
 
 import confluent_kafka
 
-from tests.system.broker.broker import VERSION, Broker, kafka_home
-from tests.system.broker.clients import create_topic
-from tests.system.broker.groups import forget, join_and_commit, transact
+from tests.support.kafka.broker import VERSION, Broker, kafka_home
+from tests.support.kafka.clients import create_topic
+from tests.support.kafka.groups import forget, join_and_commit, transact
 
 TARGET = Path(__file__).with_name("internal-topics")
 KEPT = ("__consumer_offsets-0", "__transaction_state-0")
@@ -65,7 +68,7 @@ def main() -> None:
     ).stdout
     (TARGET / "coordinator-records.jsonl.gz").write_bytes(gzip.compress(lines, 9, mtime=0))
     (TARGET / "ORIGIN.md").write_text(
-        f"Written by Apache Kafka {VERSION}, one KRaft broker with the settings of `tests/system/broker/broker.py`,\n"
+        f"Written by Apache Kafka {VERSION}, one KRaft broker with the settings of `tests/support/kafka/broker.py`,\n"
         f"and confluent-kafka {confluent_kafka.version()} with librdkafka {confluent_kafka.libversion()[0]},\n"
         f"on {time.strftime('%Y-%m-%d', time.gmtime())} by:\n\n    python -m tests.corpus.make_internal\n\n"
         "`make_internal.py` says what each file is. Do not edit it, record it anew.\n"

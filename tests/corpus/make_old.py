@@ -1,12 +1,14 @@
-"""Record logs of message formats v0 and v1: ``tests/corpus/old-formats/``, written by Kafka's own append path.
+"""Record logs of message formats v0 and v1: ``tests/corpus/old-formats/``, written by Kafka's own
+append path.
 
-    .venv/bin/python -m tests.corpus.make_old      # from the project's root; needs java 17 and mvn, or a filled
+    .venv/bin/python -m tests.corpus.make_old      # from the project's root; needs java 17 and mvn,
+                                                   or a filled
                                                    # LASTWRITE_KAFKA_HOME
 
-A broker of today writes neither format, but its classes do when they are told to, as a follower of an old leader: the
-peer's ``write`` does that. ``v0-gzip-0`` and the like hold one format in one codec, ``v1-append-time-*-0`` the broker's
-time, ``mixed-0`` all of it with v2 between. Beside them ``records.json.gz``, by folder: every batch and record
-as Kafka reads them, keys and values in hex.
+A broker of today writes neither format, but its classes do when they are told to, as a follower of
+an old leader: the peer's ``write`` does that. ``v0-gzip-0`` and the like hold one format in one
+codec, ``v1-append-time-*-0`` the broker's time, ``mixed-0`` all of it with v2 between. Beside them
+``records.json.gz``, by folder: every batch and record as Kafka reads them, keys and values in hex.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.oracle import Oracle, shut_down
+from tests.support.kafka.oracle import Oracle, shut_down
 
 TARGET = Path(__file__).with_name("old-formats")
 START = 1_700_000_000_000
@@ -30,7 +32,9 @@ WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta")
 
 
 def batches(seed: int, magic: int, codec: str, **more: Any) -> list[dict[str, Any]]:
-    """Appends: some wrappers of one to nine records, or as many messages; null and empty keys and values."""
+    """Appends: some wrappers of one to nine records, or as many messages; null and empty keys and
+    values.
+    """
     rng = random.Random(seed)
     found, clock = [], START
     for _ in range(6):

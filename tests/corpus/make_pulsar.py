@@ -1,21 +1,26 @@
 """Small topics as a real Pulsar stored them: ``tests/corpus/pulsar/``.
 
-    .venv/bin/python -m tests.corpus.make_pulsar HOME VENV [PART…]    # from the project's root; needs java 17
+    .venv/bin/python -m tests.corpus.make_pulsar HOME VENV [PART…]    # from the project's root;
+                                                                      needs java 17
 
-HOME is the folder that the Pulsar peer's ``setup.sh`` filled (LASTWRITE_PEERS names the folder of peers), VENV a
-virtual environment with ``moto[server,s3]`` and ``boto3``. ``pulsar-client`` must be here. PART is one of ``shapes``,
-``blocks``, ``killed`` and ``direct``; without one all is recorded anew.
+HOME is the folder that the Pulsar peer's ``setup.sh`` filled (LASTWRITE_PEERS names the folder of
+peers), VENV a virtual environment with ``moto[server,s3]`` and ``boto3``. ``pulsar-client`` must be
+here. PART is one of ``shapes``, ``blocks``, ``killed`` and ``direct``; without one all is recorded
+anew.
 
 One cluster of three bookies (two copies of every entry) is started three times over the same data:
 
-1. without broker entry metadata. ``shapes`` gets singles and batches of the Java and the C++ client in every codec,
-   keyless, byte keys, nulls, empty values, encrypted ones, chunks, transactions committed and aborted; ``odd`` gets
-   what no client of today sends (no checksum, unknown fields, a batch that cannot be read); ``parts`` has two
-   partitions; ``files`` is offloaded to a file system; ``shapes``, ``odd`` and ``parts`` to an object store. All are
-   compacted.
-2. with broker entry metadata: later values, deletes, and in ``shapes`` a transaction that stays open, with messages
+1. without broker entry metadata. ``shapes`` gets singles and batches of the Java and the C++ client
+in every codec,
+   keyless, byte keys, nulls, empty values, encrypted ones, chunks, transactions committed and
+   aborted; ``odd`` gets what no client of today sends (no checksum, unknown fields, a batch that
+   cannot be read); ``parts`` has two partitions; ``files`` is offloaded to a file system;
+   ``shapes``, ``odd`` and ``parts`` to an object store. All are compacted.
+2. with broker entry metadata: later values, deletes, and in ``shapes`` a transaction that stays
+open, with messages
    behind it. All are compacted again.
-3. keyless messages are kept, consumers see the broker's entry metadata, event time decides, nodes of the metadata
+3. keyless messages are kept, consumers see the broker's entry metadata, event time decides, nodes
+of the metadata
    store are compressed: ``events``, and ``shapes`` once more.
 
 What lies there afterwards:
@@ -23,15 +28,18 @@ What lies there afterwards:
 - ``offloaded/``: a bucket's objects, and beside each its user metadata as ``NAME.meta.json``
 - ``filesystem/``: what the file-system offloader wrote
 - ``bookies/N/current/*.log.gz``: each bookie's entry logs after an orderly stop
-- ``topics/NAME/ROUND/``: after each compaction ``managed-ledger`` and ``cursor`` (nodes of the metadata store),
-  ``cursor-ledger.jsonl`` (entries of the cursor's ledger, Base64), ``stats-internal.json`` (what
-  ``pulsar-admin topics stats-internal`` prints), ``horizon.json``, ``compacted.jsonl.gz`` (the real compacted
-  ledger's entries), ``read.jsonl.gz`` and ``read-compacted.jsonl.gz`` (messages as the Java reader gets them)
+- ``topics/NAME/ROUND/``: after each compaction ``managed-ledger`` and ``cursor`` (nodes of the
+  metadata store), ``cursor-ledger.jsonl`` (entries of the cursor's ledger, Base64),
+  ``stats-internal.json`` (what ``pulsar-admin topics stats-internal`` prints), ``horizon.json``,
+  ``compacted.jsonl.gz`` (the real compacted ledger's entries), ``read.jsonl.gz`` and
+  ``read-compacted.jsonl.gz`` (messages as the Java reader gets them)
 - ``topics/NAME/raw.jsonl.gz``: all raw entries as the bookies answered them
-- ``topics/unreadable.jsonl``: batches that nobody can read, and what the real compactor did with each
+- ``topics/unreadable.jsonl``: batches that nobody can read, and what the real compactor did with
+  each
 - ``ledgers/``: nodes of the ledgers in the metadata store
 - ``blocks/``: one offloaded ledger of two blocks with padding, of another cluster
-- ``direct/``: an entry log that a bookie wrote with direct I/O, of another cluster; its topic is ``topics/direct``
+- ``direct/``: an entry log that a bookie wrote with direct I/O, of another cluster; its topic is
+  ``topics/direct``
 - ``killed/``: a bookie that was killed before it wrote an entry log: all lies in its journal
 """
 
@@ -413,7 +421,9 @@ def open_shapes() -> list[dict[str, Any]]:
 
 
 def send_by_cpp(topic: str) -> None:
-    """What the C++ client writes differently: no size where nothing was compressed, batches of one message."""
+    """What the C++ client writes differently: no size where nothing was compressed, batches of one
+    message.
+    """
     import pulsar
 
     client = pulsar.Client(
@@ -521,7 +531,9 @@ def unreadable_frames(kind: str) -> list[tuple[bytes, bytes, bool]]:
 
 
 def send_frames(topic: str, frames: list[tuple[bytes, bytes, bool]]) -> None:
-    """Frames that a broker stores as they come: it checks the checksum where there is one, and nothing else."""
+    """Frames that a broker stores as they come: it checks the checksum where there is one, and
+    nothing else.
+    """
 
     def frame(kind: int, body: bytes, behind: bytes = b"") -> bytes:
         command = _put(1, kind) + _put(kind, body)

@@ -1,19 +1,21 @@
 """Small stores as real brokers left them: ``tests/corpus/rocketmq/``.
 
-    .venv/bin/python -m tests.corpus.make_rocketmq HOME_5.5.0 HOME_4.9.3    # from the project's root; needs java 17
+    .venv/bin/python -m tests.corpus.make_rocketmq HOME_5.5.0 HOME_4.9.3    # from the project's
+                                                                            root; needs java 17
 
-The two folders are those that the RocketMQ peer's ``setup.sh`` filled (LASTWRITE_PEERS names the folder of peers).
+The two folders are those that the RocketMQ peer's ``setup.sh`` filled (LASTWRITE_PEERS names the
+folder of peers).
 
-- ``5.5.0`` has topics of all three kinds of queues: ``ctopic`` compacted, ``btopic`` of batches, ``ptopic``
-  ordinary; bodies in all codecs, deletes, batches, a delayed and a prepared message; index files of 16
-  slots and 100 entries.
+- ``5.5.0`` has topics of all three kinds of queues: ``ctopic`` compacted, ``btopic`` of batches,
+  ``ptopic`` ordinary; bodies in all codecs, deletes, batches, a delayed and a prepared message;
+  index files of 16 slots and 100 entries.
 - ``5.5.0-compacted`` is its ``compaction/`` after RocketMQ's own compaction of both queues.
-- ``5.5.0-ipv6`` was listening on ``::``, its own address ``::1``; with extension, record checksums and
-  a topic of 140 characters.
+- ``5.5.0-ipv6`` was listening on ``::``, its own address ``::1``; with extension, record checksums
+  and a topic of 140 characters.
 - ``4.9.3`` is the old release: no compaction, no last byte of the properties, empty ``abort``.
 
-Each has ``records.jsonl.gz``, every record of the commit log as RocketMQ's own decoder reads it, and
-``abort.running``, what lay there as ``abort`` while the broker ran.
+Each has ``records.jsonl.gz``, every record of the commit log as RocketMQ's own decoder reads it,
+and ``abort.running``, what lay there as ``abort`` while the broker ran.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from lastwrite.formats.rocketmq.properties import build as properties
-from lastwrite.formats.rocketmq.record import encode_inner
+from lastwrite.rocketmq.format.properties import build as properties
+from lastwrite.rocketmq.format.record import encode_inner
 
 TARGET = Path(__file__).with_name("rocketmq")
 PEER = Path(os.environ.get("LASTWRITE_PEERS", "../shared/peers")).absolute() / "rocketmq"
@@ -118,7 +120,9 @@ def commands_old() -> list[str]:
 
 
 def send_inner_batches() -> None:
-    """What mqtool cannot: batches with a unique key of their own, which a broker stores as inner batches."""
+    """What mqtool cannot: batches with a unique key of their own, which a broker stores as inner
+    batches.
+    """
     for n in range(6):
         members = [
             (n, f"inner {n}.{i}".encode(), properties({"KEYS": f"k{i}", "TAGS": "T"}))

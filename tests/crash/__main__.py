@@ -1,11 +1,12 @@
 """Rounds over random logs, killed at random operations:  python -m tests.crash --seeds 10000
 
-A seed is a log (``tests/crash/rounds.py``; 20 seeds share one), an operation before which the process kills itself by
-SIGKILL, and in a third of them a second one at which the run after it does. After each kill every partition must be the
-old log or the new one, batch for batch, for us and, in every ``--loader``-th seed, for Kafka's own loader too. The
-run after that must end in the bytes of a run that nobody killed, with no ``.cleaned``, ``.swap``, ``.deleted`` or
-``.tmp`` left. Seeds are independent: ``--start N`` goes on where a run was stopped, and ``--start N --seeds 1`` plays
-one alone.
+A seed is a log (``tests/crash/rounds.py``; 20 seeds share one), an operation before which the
+process kills itself by SIGKILL, and in a third of them a second one at which the run after it does.
+After each kill every partition must be the old log or the new one, batch for batch, for us and, in
+every ``--loader``-th seed, for Kafka's own loader too. The run after that must end in the bytes of
+a run that nobody killed, with no ``.cleaned``, ``.swap``, ``.deleted`` or ``.tmp`` left. Seeds are
+independent: ``--start N`` goes on where a run was stopped, and ``--start N --seeds 1`` plays one
+alone.
 
 With ``--loader`` above 0 it needs what the tests marked ``oracle`` need: Java 17, and the peer that
 ``LASTWRITE_PEERS`` names.
@@ -22,10 +23,10 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-from tests.conformance.oracle import Oracle
 from tests.crash.rounds import prepare
 from tests.crash.trial import KILLS_A_LOG, drawn, run_trial
-from tests.logs import SCRATCH
+from tests.support.kafka.logs import SCRATCH
+from tests.support.kafka.oracle import Oracle
 
 PROGRESS_SECONDS = 30
 

@@ -1,8 +1,10 @@
-"""A random log root and the round over it that will be killed: with everything in its mix that a round can meet.
+"""A random log root and the round over it that will be killed: with everything in its mix that a
+round can meet.
 
-Partitions of several segments with transactions (committed, aborted, open), idempotent producers, batches of old
-formats, all codecs, tombstones and gaps; most were cleaned once before, so that there are checkpoints, horizons and
-shells; some lose segments to retention in the same round; some lie in the root of a broker that was killed itself.
+Partitions of several segments with transactions (committed, aborted, open), idempotent producers,
+batches of old formats, all codecs, tombstones and gaps; most were cleaned once before, so that
+there are checkpoints, horizons and shells; some lose segments to retention in the same round; some
+lie in the root of a broker that was killed itself.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import lastwrite
-from lastwrite.logstore import files, kafka
-from lastwrite.logstore.files import FaultPoints
+from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import PartitionLog, ProblemKind
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import bases, decode_model, write_checkpoint
-from tests.model import ModelBatch, ModelRecord
-from tests.strategies import Phase, Writer, append
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.logs import bases, decode_model, write_checkpoint
+from tests.support.kafka.model import ModelBatch, ModelRecord
+from tests.support.kafka.strategies import Phase, Writer, append
 
 START_MS = 1_700_000_000_000
 STEP_MS = 100_000  # between two phases of a log
@@ -211,15 +214,25 @@ class Settings:
     include_active: bool
     was_killed: bool = False  # the broker of that root
 
-    def compact(self, root: Path) -> None:
+    def compact(self, root: Path, **arguments: Any) -> None:
         report = lastwrite.compact(
             str(root),
             config=self.config,
             now_ms=self.now_ms,
             include_active=self.include_active,
             spark=INLINE,
+            drop_keyless=True,
+            **arguments,
         )
         assert report.exit_status == 0, [str(partition.reason) for partition in report.partitions]
+
+    def without_retention(self) -> Settings:
+        """The same where nothing expires."""
+        return replace(self, config={**self.config, "cleanup.policy": "compact"})
+
+    def alive(self) -> Settings:
+        """The same where no broker was killed."""
+        return replace(self, was_killed=False)
 
 
 @dataclass
@@ -238,7 +251,9 @@ class Round:
 
 
 def prepare(seed: int, place: Path) -> Round:
-    """The root of ``seed``, and what an undisturbed round makes of it; a round without work is drawn again."""
+    """The root of ``seed``, and what an undisturbed round makes of it; a round without work is
+    drawn again.
+    """
     origin, done, cleaned = place / "origin", place / "done", place / "cleaned"
     operations = attempt = 0
     while not operations:
@@ -255,7 +270,7 @@ def prepare(seed: int, place: Path) -> Round:
             files.faults = FaultPoints()
         attempt += 1
     shutil.copytree(origin, cleaned)
-    replace(settings, config={**settings.config, "cleanup.policy": "compact"}).compact(cleaned)
+    settings.without_retention().compact(cleaned)
     folders = sorted(path.name for path in origin.iterdir() if path.is_dir())
     before = {name: batches_seen(origin / name)[1] for name in folders}
     after = {name: batches_seen(cleaned / name)[1] for name in folders}
@@ -268,8 +283,10 @@ def prepare(seed: int, place: Path) -> Round:
 
 
 def batches_seen(folder: Path) -> tuple[PartitionLog, Batches]:
-    """The log as our listing has it, and the batches that a reader of it comes to, from the log start on."""
-    log = kafka.read_partition(str(folder))
+    """The log as our listing has it, and the batches that a reader of it comes to, from the log
+    start on.
+    """
+    log = log_dir.read_partition(str(folder))
     wrong = [problem for problem in log.problems if problem.kind is not ProblemKind.RECOVERED]
     assert not wrong, wrong
     sources = [(Path(segment.path), segment.size_bytes) for segment in log.segments]
@@ -299,7 +316,9 @@ def from_start(batches: Batches, log_start: int) -> Batches:
 
 
 def files_of(root: Path) -> dict[str, object]:
-    """Every file: its bytes, of segments also when they were modified; of a checkpoint its lines, in any order."""
+    """Every file: its bytes, of segments also when they were modified; of a checkpoint its lines,
+    in any order.
+    """
     found: dict[str, object] = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.name != ".lock":

@@ -9,9 +9,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from tests.conformance.oracle import Oracle
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
 from tests.crash.rounds import (
     Batches,
     Round,
@@ -21,7 +20,8 @@ from tests.crash.rounds import (
     from_start,
     odd_files,
 )
-from tests.logs import bases, read_checkpoint
+from tests.support.kafka.logs import bases, read_checkpoint
+from tests.support.kafka.oracle import Oracle
 
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 KILLS_A_LOG = 20  # seeds that share one log
@@ -32,7 +32,9 @@ class Broken(AssertionError):
 
 
 def drawn(round_: Round, seed: int) -> tuple[int, int | None]:
-    """The operation before which the round is killed, and the one before which the run after it is, if it is."""
+    """The operation before which the round is killed, and the one before which the run after it is,
+    if it is.
+    """
     rng = random.Random(f"kill-{seed}")
     point = rng.randint(1, round_.operations)
     return point, rng.randint(1, round_.operations) if rng.random() < 0.35 else None
@@ -41,12 +43,15 @@ def drawn(round_: Round, seed: int) -> tuple[int, int | None]:
 def run_trial(
     round_: Round, place: Path, point: int, again: int | None = None, oracle: Oracle | None = None
 ) -> Counter[str]:
-    """Kill the round, look, run it again (and perhaps kill that too, and look), run it to its end, and look.
+    """Kill the round, look, run it again (and perhaps kill that too, and look), run it to its end,
+    and look.
 
-    With ``oracle`` Kafka's loader opens what the kill left, and what the last run left. Counts what was done.
+    With ``oracle`` Kafka's loader opens what the kill left, and what the last run left. Counts what
+    was done.
 
     Raises:
-        Broken: a record was lost or doubled, a suffix was left, or the end differs from that of a run nobody killed.
+        Broken: a record was lost or doubled, a suffix was left, or the end differs from that of a
+            run nobody killed.
     """
     root = place / "run"
     shutil.rmtree(root, ignore_errors=True)
@@ -54,15 +59,27 @@ def run_trial(
     if not _kill(round_, root, point):
         raise Broken(f"it took fewer than {point} operations")
     met = Counter({"kills": 1})
-    side = _look(round_, root, place, oracle, met)
+    side = look(round_, root, place, oracle, met)
     if again is not None and _kill(round_, root, again):
         met["kills of the run after a kill"] += 1
-        then = _look(round_, root, place, oracle, met)
+        then = look(round_, root, place, oracle, met)
         for name in round_.folders:
             if side[name] > then[name]:
                 raise Broken(
                     f"{name}: the new log counted, and after the second kill the old one did"
                 )
+    run_to_the_end(round_, root, place)
+    if oracle is not None:
+        load(round_, root, place, oracle, met)
+    return met
+
+
+def run_to_the_end(round_: Round, root: Path, place: Path) -> None:
+    """Run the round once more: it ends in the bytes of a run that nobody disturbed.
+
+    Raises:
+        Broken: it does not.
+    """
     round_.settings.compact(root)
     odd = odd_files(root)
     if odd:
@@ -78,15 +95,14 @@ def run_trial(
             root, read_checkpoint(place / "done", CLEANER_OFFSETS)
         ):
             raise Broken(f"not the bytes of a run that nobody killed: {sorted(names)}")
-    if oracle is not None:
-        _load(round_, root, place, oracle, met)
-    return met
 
 
 def _is_a_round_more(root: Path, done: dict[str, int]) -> bool:
-    """Whether the checkpoints differ only because retention was killed when it had begun a new active segment.
+    """Whether the checkpoints differ only because retention was killed when it had begun a new
+    active segment.
 
-    What was active before is closed for the run after that: it is one more round, and then expires as it would have.
+    What was active before is closed for the run after that: it is one more round, and then expires
+    as it would have.
     """
     left = read_checkpoint(root, CLEANER_OFFSETS)
     further = [name for name in left if left[name] != done.get(name)]
@@ -96,7 +112,9 @@ def _is_a_round_more(root: Path, done: dict[str, int]) -> bool:
 
 
 def _kill(round_: Round, root: Path, point: int) -> bool:
-    """Run the round in a child that kills itself before operation ``point``; False: it ended before that."""
+    """Run the round in a child that kills itself before operation ``point``; False: it ended before
+    that.
+    """
     child = os.fork()
     if child == 0:
         status = 1
@@ -118,7 +136,7 @@ def _kill(round_: Round, root: Path, point: int) -> bool:
     return False
 
 
-def _look(
+def look(
     round_: Round, root: Path, place: Path, oracle: Oracle | None, met: Counter[str]
 ) -> dict[str, int]:
     """Each partition is the old log (0) or the new one (1), for us and for Kafka's loader."""
@@ -137,11 +155,11 @@ def _look(
             "partitions seen as the new log" if sides[name] else "partitions seen as the old log"
         ] += 1
     if oracle is not None:
-        _load(round_, root, place, oracle, met, seen)
+        load(round_, root, place, oracle, met, seen)
     return sides
 
 
-def _load(
+def load(
     round_: Round,
     root: Path,
     place: Path,
@@ -149,7 +167,9 @@ def _load(
     met: Counter[str],
     seen: dict[str, Batches] | None = None,
 ) -> None:
-    """Kafka's loader opens a copy: it ends with the same batches and end as we do, and leaves no odd suffix."""
+    """Kafka's loader opens a copy: it ends with the same batches and end as we do, and leaves no
+    odd suffix.
+    """
     copy = place / "loaded"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(root, copy)

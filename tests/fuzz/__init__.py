@@ -1,0 +1,1 @@
+"""Damaged bytes for every reader of the three systems; see ``python -m tests.fuzz --help``."""

@@ -1,6 +1,7 @@
 """Broken segments: real batches flipped, cut, spliced and lied about, and plain noise.
 
-Half of the mutations inside a batch get a checksum that fits, so that they reach the code behind it.
+Half of the mutations inside a batch get a checksum that fits, so that they reach the code behind
+it.
 """
 
 from __future__ import annotations
@@ -8,13 +9,16 @@ from __future__ import annotations
 import random
 import struct
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import google_crc32c
 
-from lastwrite.formats.compression import Codec, compress
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
+from lastwrite.encoding.compression import Codec, compress
+from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
 
 START = 1_700_000_000_000
 _EXTREMES = [
@@ -41,13 +45,17 @@ _EXTREMES = [
 
 
 def sound_segments(rng: random.Random) -> list[bytes]:
-    """Small segments with all codecs, headers, nulls, horizons, holes, empty batches, old formats; and real ones."""
+    """Small segments with all codecs, headers, nulls, horizons, holes, empty batches, old formats;
+    and real ones.
+    """
     found = []
     for codec in Codec:
         for _ in range(3):
             found.append(_segment(rng, codec))
     for _ in range(12):
         found.append(_old_segment(rng))
+    for _ in range(8):
+        found.append(_transactions(rng))
     corpus = Path(__file__).parents[1] / "corpus"
     for file in sorted(corpus.rglob("*.log")):
         data = file.read_bytes()
@@ -80,6 +88,34 @@ def _segment(rng: random.Random, codec: Codec) -> bytes:
                 delete_horizon_ms=rng.choice([None, START + 50]) if records else None,
             )
         )
+    return b"".join(out)
+
+
+def _transactions(rng: random.Random) -> bytes:
+    """Data of one or two producers and the markers that end their transactions, some of them
+    emptied.
+    """
+    out, offset = [], rng.choice([0, 7])
+    for _ in range(rng.randint(1, 3)):
+        writer: dict[str, Any] = {
+            "producer_id": rng.randint(0, 2),
+            "producer_epoch": 1,
+            "transactional": True,
+        }
+        record = Record(offset, START, rng.choice([None, b"a", b"b"]), b"v")
+        out.append(
+            encode_batch([record], base_sequence=offset, codec=rng.choice(list(Codec)), **writer)
+        )
+        marker = encode_control_record(
+            offset + 1, START, rng.choice([ControlType.ABORT, ControlType.COMMIT]), 3
+        )
+        held = [marker] if rng.random() < 0.8 else []
+        out.append(
+            encode_batch(
+                held, base_offset=offset + 1, last_offset=offset + 1, control=True, **writer
+            )
+        )
+        offset += 2
     return b"".join(out)
 
 
@@ -183,7 +219,7 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
     elif size > 26:  # a lie among the records
         head = min(size - 1, 61 if data[start + 16] >= 2 else 18)
         at = start + head + rng.randrange(size - head)
-        lie = rng.choice(
+        contradiction = rng.choice(
             [
                 b"\xff" * rng.randint(1, 11),
                 b"\x00",
@@ -193,7 +229,7 @@ def mutate(rng: random.Random, segments: list[bytes]) -> bytes:
                 rng.randbytes(3),
             ]
         )
-        data[at : at + len(lie)] = lie[: start + size - at]
+        data[at : at + len(contradiction)] = contradiction[: start + size - at]
     _reseal(data, start, size, rng.random() < 0.7)
     return bytes(data)
 
@@ -219,3 +255,113 @@ def _entry_starts(data: bytes | bytearray) -> list[tuple[int, int]]:
         found.append((at, size))
         at += size
     return found or [(0, len(data))]
+
+
+_NUMBERS = [
+    0,
+    1,
+    2,
+    3,
+    4,
+    6,
+    7,
+    8,
+    12,
+    13,
+    14,
+    16,
+    46,
+    60,
+    61,
+    91,
+    127,
+    128,
+    255,
+    2**15 - 1,
+    2**15,
+    2**16 - 1,
+]
+_NUMBERS += [2**24 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1]
+_VARINTS = [
+    b"\xff",
+    b"\0",
+    b"\x01",
+    b"\x7f",
+    b"\x80",
+    b"\x80\0",
+    b"\xff\xff\xff\xff\x07",
+    b"\xfe\xff\xff\xff\x0f",
+]
+_VARINTS += [
+    b"\xff\xff\xff\xff\x0f",
+    b"\xff" * 9 + b"\x01",
+    b"\xff" * 9 + b"\x7f",
+    b"\xff" * 10,
+    b"\x80" * 12,
+]
+_TEXTS = [
+    b"0",
+    b"-1",
+    b"9" * 19,
+    b"9" * 25,
+    b"1e999",
+    b"NaN",
+    b"null",
+    b"{}",
+    b"[]",
+    b'"',
+    b"\n",
+    b" ",
+    b"[" * 3000,
+]
+_TEXTS += [
+    b"1" * 5000,
+    b"\xc3\xa9",
+    b"\xed\xa0\x80",
+    b"\xf0\x9f\x98\x80",
+    "\u0661".encode(),
+    "\u00b2".encode(),
+    b"\\ud800",
+]
+
+
+def harm(
+    rng: random.Random, data: bytes, others: Sequence[bytes], extra: Sequence[bytes] = ()
+) -> bytes:
+    """One broken (or, rarely, still sound) file of any kind: noise, a cut, a splice, a hole, flips,
+    extremes.
+    """
+    out = bytearray(data)
+    kind = rng.randrange(9)
+    if kind == 0:
+        if rng.random() < 0.2:
+            return rng.randbytes(rng.choice([0, 1, 4, 12, 40, 128, 140, 300]))
+        kind = 4
+    if kind == 1:
+        return bytes(out[: rng.randrange(len(out) + 1)])
+    at = rng.randrange(len(out) + 1)
+    if kind == 2:
+        other = rng.choice(others)
+        start = rng.randrange(len(other) + 1)
+        out[at:at] = other[start : start + rng.randrange(min(len(other), 400) + 1)]
+    elif kind == 3:
+        del out[at : at + rng.randrange(1, 40)]
+    elif kind == 4:
+        for _ in range(rng.choice([1, 1, 2, 8])):
+            if out:
+                out[rng.randrange(len(out))] ^= 1 << rng.randrange(8)
+    elif kind == 5:
+        size = rng.choice([1, 2, 4, 4, 8])
+        out[at : at + size] = (rng.choice(_NUMBERS) % 256**size).to_bytes(
+            size, rng.choice(["big", "big", "little"])
+        )
+    elif kind == 6:
+        contradiction = rng.choice(_VARINTS)
+        out[at : at + len(contradiction) * rng.randrange(2)] = contradiction
+    elif kind == 7:
+        contradiction = rng.choice([*_TEXTS, *extra])
+        out[at : at + rng.choice([0, 1, len(contradiction)])] = contradiction
+    elif out:
+        size = rng.randrange(1, 60)
+        out[at:at] = out[at : at + size] * rng.choice([1, 1, 2, 30])
+    return bytes(out)

@@ -1,20 +1,21 @@
-"""Pulsar's part of the fuzz:  python -m tests.fuzz --system pulsar --inputs 100000 --seed 1
+"""Pulsar's part of the fuzz: data objects, entries, metadata, bookies' files, compacted topics.
 
-Every input is a data object, raw or compacted, flipped, cut, spliced and lied about, half of the time under checksums
-that hold. It goes through split, open, walk and rebuild, beside the slow readers: both accept the same entries, see the
-same records, and what is rebuilt holds what was kept. With it one file of another kind (index, entry log, journal,
-MapFile, node of the metadata store, JSON) goes to its reader. Every ``--whole``-th input is a topic folder with damage
-in some of its files, compacted, read and looked at: it is refused and stays as it was, or holds what the plain model
-says.
+A data object, raw or compacted, goes through split, open, walk and rebuild, beside the slow
+readers: both accept the same entries, see the same records, and what is rebuilt holds what was
+kept. Every other kind of file (index, entry log,
+journal, MapFile, node of the metadata store, JSON) goes to its reader. A topic folder with damage
+in some of its files is compacted, read and looked at: it is refused and stays as it was, or holds
+what the plain model says.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import random
-import shutil
 import struct
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,16 +25,30 @@ import google_crc32c
 import numpy as np
 
 import lastwrite
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.errors import LogError, OutOfMemoryBudget
-from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.formats.pulsar import kernels
-from lastwrite.formats.pulsar.chunk import PulsarFormat
-from lastwrite.formats.pulsar.codecs import Codec
-from lastwrite.formats.pulsar.compacted import decode_record, is_record
-from lastwrite.formats.pulsar.entry import Entry, batch_parts, decode_entry, plain_payload
-from lastwrite.formats.pulsar.entry_log import decode_map, walk_entry_log, walk_journal
-from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
-from lastwrite.formats.pulsar.managed_ledger import (
+from lastwrite.model.columns import COPY, DROP, REBUILD, ROW_COLUMNS, SHADOWED
+from lastwrite.model.policy import Policy, Strategy
+from lastwrite.model.report import Status
+from lastwrite.pulsar.format import entry_log_kernels, kernels, protobuf
+from lastwrite.pulsar.format.chunk import PulsarFormat
+from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.compacted import MessageId, decode_record, is_record
+from lastwrite.pulsar.format.entry import (
+    Entry,
+    Metadata,
+    SingleMetadata,
+    batch_parts,
+    checked,
+    decode_entry,
+    is_undecodable,
+    messages_of,
+    plain_payload,
+    rebatched,
+)
+from lastwrite.pulsar.format.entry_log import decode_map, encode_map, walk_entry_log, walk_journal
+from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
+from lastwrite.pulsar.format.managed_ledger import (
     CursorInfo,
     LedgerInfo,
     ManagedLedgerInfo,
@@ -41,48 +56,48 @@ from lastwrite.formats.pulsar.managed_ledger import (
     from_json,
     wrapped,
 )
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX, MANAGED_LEDGER, parse_object_name
-from lastwrite.formats.pulsar.offload import (
+from lastwrite.pulsar.format.missing import EntryRange, decode_ranges
+from lastwrite.pulsar.format.names import (
+    FETCHED,
+    INDEX_SUFFIX,
+    MANAGED_LEDGER,
+    MANIFEST,
+    SURVEY_SUFFIX,
+    TopicName,
+    parse_entry_log_name,
+    parse_map_file_name,
+    parse_object_name,
+    parse_streamed_name,
+)
+from lastwrite.pulsar.format.offload import (
     IndexObject,
     StreamedIndexObject,
     StreamedLedger,
     walk_data,
     walk_streamed,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.sequence_file import encode_sequence_file, walk_sequence_file
-from lastwrite.logstore.pulsar.manifest import read_manifest
-from lastwrite.model.columns import COPY, DROP, REBUILD, ROW_COLUMNS, SHADOWED
-from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from tests.pulsar_corpus import CORPUS
-from tests.pulsar_drawn import as_records, buffer_of, data_object, slots_of
-from tests.pulsar_model import START_MS, Author, ModelTopic, Rules, content
-from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.sequence_file import encode_sequence_file, walk_sequence_file
+from lastwrite.pulsar.format.survey import Surveyor
+from lastwrite.pulsar.network import commands
+from lastwrite.pulsar.store.exported_metadata import read_said
+from lastwrite.pulsar.store.known import Known, read_known
+from lastwrite.pulsar.store.manifest import checksum_of, read_manifest
+from lastwrite.pulsar.store.survey import Survey, kept_survey
+from lastwrite.spark.inline import INLINE
+from tests.fuzz.mutate import harm
+from tests.fuzz.target import INPUT, OUTPUT, Target, files, on_disk, outcome, reader
+from tests.support.pulsar.corpus import CORPUS
+from tests.support.pulsar.drawn import as_records, data_object, slots_of
+from tests.support.pulsar.model import START_MS, Author, ModelTopic, Rules, content
+from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
 PLAIN_LIMIT = 1 << 20
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
 LEDGER = 10
+BY_TIME = Policy(now_ms=0, tombstone_retention_ms=0, strategy=Strategy.EVENT_TIME)
 EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
 _PADDING = b"\xfe\xdc\xde\xad"
-_EXTREMES = [
-    0,
-    1,
-    2,
-    3,
-    4,
-    6,
-    8,
-    12,
-    127,
-    128,
-    255,
-    2**15,
-    2**31 - 1,
-    2**32 - 1,
-    2**63 - 1,
-    2**64 - 1,
-]
 _LIES = [
     b"\xff",
     b"\0",
@@ -102,16 +117,70 @@ _LIES = [
 ]
 
 
-@dataclass(frozen=True)
-class Sound:
-    """What inputs are made of."""
+def targets() -> list[Target]:
+    """All readers of Pulsar's bytes."""
+    objects = sound_objects()
+    others = [data for data, _ in objects]
+    form, surveyor = PulsarFormat(PLAIN_LIMIT), Surveyor(PLAIN_LIMIT)
 
-    objects: list[tuple[bytes, int]]  # with the least offset that its first entry may have
-    files: list[tuple[Callable[[bytes], Any], bytes]]
+    def harmed(rng: random.Random) -> tuple[bytes, Any]:
+        data, lowest = rng.choice(objects)
+        return mutate_object(rng, data, others), lowest
+
+    found = [
+        Target(
+            "pulsar object",
+            harmed,
+            lambda data, lowest, rng: check_in_memory(form, data, lowest, rng),
+            (
+                "pulsar.chunk:PulsarFormat.split",
+                "pulsar.chunk:PulsarFormat.opened",
+                "pulsar.chunk:PulsarFormat.walk",
+                "pulsar.chunk:PulsarFormat.rebuild",
+                "pulsar.chunk:PulsarFormat.records_below",
+                "pulsar.chunk:PulsarFormat.add_versions",
+                "pulsar.kernels:split",
+                "pulsar.kernels:open_many",
+                "pulsar.kernels:walk",
+                "pulsar.kernels:thin",
+                "pulsar.kernels:rebuild",
+                "pulsar.kernels:thin_many",
+                "pulsar.kernels:put_head",
+                "pulsar.entry:decode_entry",
+                "pulsar.entry:batch_parts",
+                "pulsar.entry:plain_payload",
+                "pulsar.compacted:decode_record",
+                "pulsar.compacted:is_record",
+                "pulsar.offload:walk_data",
+            ),
+            share=2,
+        ),
+        Target(
+            "pulsar survey",
+            harmed,
+            lambda data, lowest, rng: check_survey(surveyor, data, lowest, rng),
+            (
+                "pulsar.survey:Surveyor.take",
+                "pulsar.entry:messages_of",
+                "pulsar.entry:decode_properties",
+                "pulsar.entry:is_undecodable",
+                "pulsar.entry:checked",
+                "pulsar.entry:rebatched",
+                "pulsar.protobuf:without",
+            ),
+            share=1,
+        ),
+        Target(
+            "pulsar topic", lambda rng: (rng.randbytes(8), None), on_disk(check_topic), share=0.01
+        ),
+    ]
+    return found + _files() + _kernels() + _folders()
 
 
-def sound() -> Sound:
-    """Objects of every shape of entry, of a real cluster too, and a sample for each other reader."""
+def sound_objects() -> list[tuple[bytes, int]]:
+    """Objects of every shape of entry, of a real cluster too, with the least offset that the first
+    entry may have.
+    """
     objects: list[tuple[bytes, int]] = []
     for seed in range(24):
         bodies = Author(seed).entries(9)
@@ -127,55 +196,350 @@ def sound() -> Sound:
         named = parse_object_name(path.name)
         if named is not None and path.stat().st_size < 12_000:
             objects.append((path.read_bytes(), named[1] << 32))
-    return Sound(objects, _files())
+    return objects
 
 
-def _files() -> list[tuple[Callable[[bytes], Any], bytes]]:
-    def some(pattern: str, count: int = 4) -> list[bytes]:
-        found = [_unpacked(path) for path in sorted(CORPUS.glob(pattern))]
-        return [data for data in found if 0 < len(data)][:count]
+def _some(pattern: str, count: int = 4, most: int = 1 << 20) -> list[bytes]:
+    found = [_unpacked(path)[:most] for path in sorted(CORPUS.glob(pattern)) if path.is_file()]
+    return [data for data in found if data][:count]
 
-    def walked(walk: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-        return lambda data: list(walk(data))
 
-    files: list[tuple[Callable[[bytes], Any], bytes]] = []
-    files += [(walked(walk_entry_log), data[:6000]) for data in some("bookies/*/current/*.log.gz")]
-    files += [(decode_map, data) for data in some("bookies/*/current/*.log.gz")]
-    files += [(walked(walk_journal), data[:6000]) for data in some("bookies/*/current/*.txn.gz")]
-    files += [(walked(walk_sequence_file), data) for data in some("filesystem/**/data")]
-    files.append(
-        (
-            walked(walk_sequence_file),
-            encode_sequence_file([(n, b"v" * n) for n in range(9)], bytes(16), has_blocks=True),
-        )
+def _walked(walk: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    return lambda data: list(walk(data))
+
+
+def _files() -> list[Target]:
+    """A sample for each reader of a whole file or node."""
+    logs, journals = (
+        _some("bookies/*/current/*.log.gz", most=6000),
+        _some("bookies/*/current/*.txn.gz", most=6000),
     )
-    files += [(IndexObject.decode, data) for data in some(f"offloaded/*{INDEX_SUFFIX}")]
+    pairs = encode_sequence_file([(n, b"v" * n) for n in range(9)], bytes(16), has_blocks=True)
+    indexes, nodes = _some(f"offloaded/*{INDEX_SUFFIX}"), _some("topics/*/1/managed-ledger")
     streamed = StreamedIndexObject(
-        999, (StreamedLedger(7, b"\x08\x07", IndexObject.decode(files[-1][1]).blocks[:1]),)
+        999, (StreamedLedger(7, b"\x08\x07", IndexObject.decode(indexes[0]).blocks[:1]),)
     )
-    files.append((StreamedIndexObject.decode, streamed.encode()))
-    files.append(
-        (
-            walked(walk_streamed),
-            struct.pack(">Iqqqq92xiq3s", 0x26A66D32, 128, 143, 0, 7, 3, 0, b"abc"),
+    block = struct.pack(">Iqqqq92xiq3s", 0x26A66D32, 128, 143, 0, 7, 3, 0, b"abc")
+    wrapped_nodes = [wrapped(nodes[0], codec) for codec in Codec]
+    position = bytes.fromhex("080a100522180a14436f6d706163746564546f7069634c6564676572104d")
+    maps = [encode_map({1: 5, 2: 900}), *_some("bookies/*/current/*.log.gz")]
+
+    def name(data: bytes) -> None:
+        word = data.decode("utf-8", "replace")
+        for parse in (
+            parse_object_name,
+            parse_streamed_name,
+            parse_map_file_name,
+            parse_entry_log_name,
+        ):
+            parse(word)
+        for parse in (TopicName.parse, TopicName.of_managed_ledger, Position.parse):
+            outcome(lambda: parse(word))  # noqa: B023
+
+    def message(data: bytes) -> None:
+        protobuf.spans(data)
+        protobuf.fields(data)
+        for kind in (Metadata, SingleMetadata, MessageId):
+            outcome(lambda: kind.decode(data))  # noqa: B023
+
+    command = commands.encode_command(
+        commands.BaseCommand(
+            kind=6,
+            success=commands.Success(request_id=7),
+            connect=commands.Connect(client_version="x"),
         )
     )
-    files += [(LedgerMetadata.decode_node, data) for data in some("ledgers/*")]
-    nodes = some("topics/*/1/managed-ledger")
-    files += [(ManagedLedgerInfo.decode_node, data) for data in nodes]
-    files += [(ManagedLedgerInfo.decode_node, wrapped(nodes[0], codec)) for codec in Codec]
-    files += [(CursorInfo.decode_node, data) for data in some("topics/*/1/cursor")]
-    files.append(
-        (
-            PositionInfo.decode_node,
-            bytes.fromhex("080a100522180a14436f6d706163746564546f7069634c6564676572104d"),
-        )
-    )
-    files += [
-        (lambda data: from_json(data.decode("latin-1")), data)
-        for data in some("topics/*/1/stats-internal.json")
+    names = [
+        b"persistent://public/default/t-partition-3",
+        b"public/default/persistent/a%2Fb",
+        b"12:7",
+        b"12:7:1:3",
     ]
-    return files
+    names += [path.name.encode() for path in sorted((CORPUS / "offloaded").iterdir())][:6]
+    return [
+        reader(
+            "pulsar entry log",
+            _walked(walk_entry_log),
+            logs,
+            [
+                "pulsar.entry_log:walk_entry_log",
+                "pulsar.entry_log:decode_header",
+                "pulsar.entry_log:digest_of",
+            ],
+        ),
+        reader("pulsar entry log map", decode_map, maps, ["pulsar.entry_log:decode_map"]),
+        reader(
+            "pulsar journal", _walked(walk_journal), journals, ["pulsar.entry_log:walk_journal"]
+        ),
+        reader(
+            "pulsar sequence file",
+            _walked(walk_sequence_file),
+            [*_some("filesystem/**/data", most=4000), pairs],
+            ["pulsar.sequence_file:walk_sequence_file", "pulsar.sequence_file:decode_header"],
+        ),
+        reader(
+            "pulsar index",
+            IndexObject.decode,
+            indexes,
+            [
+                "pulsar.offload:IndexObject.decode",
+                "pulsar.offload:parse_block_header",
+                "pulsar.offload:is_padding",
+            ],
+        ),
+        reader(
+            "pulsar streamed index",
+            StreamedIndexObject.decode,
+            [streamed.encode()],
+            ["pulsar.offload:StreamedIndexObject.decode"],
+        ),
+        reader(
+            "pulsar streamed object",
+            _walked(walk_streamed),
+            [block, block * 3],
+            ["pulsar.offload:walk_streamed"],
+        ),
+        reader(
+            "pulsar ledger node",
+            LedgerMetadata.decode_node,
+            _some("ledgers/*", 12),
+            [
+                "pulsar.ledger_metadata:LedgerMetadata.decode_node",
+                "pulsar.protobuf:ProtoMessage.decode",
+            ],
+        ),
+        reader(
+            "pulsar managed ledger",
+            ManagedLedgerInfo.decode_node,
+            nodes + wrapped_nodes,
+            [
+                "pulsar.managed_ledger:ManagedLedgerInfo.decode_node",
+                "pulsar.managed_ledger:unwrapped",
+            ],
+        ),
+        reader(
+            "pulsar cursor",
+            CursorInfo.decode_node,
+            _some("topics/*/1/cursor"),
+            ["pulsar.managed_ledger:CursorInfo.decode_node"],
+        ),
+        reader(
+            "pulsar position",
+            PositionInfo.decode_node,
+            [position],
+            ["pulsar.managed_ledger:PositionInfo.decode_node"],
+        ),
+        reader(
+            "pulsar stats",
+            lambda data: from_json(data.decode("latin-1")),
+            _some("topics/*/1/stats-internal.json"),
+            ["pulsar.managed_ledger:from_json"],
+            extra=[b"null", b"1.5", b"true", b'"x"', b"[]", b"{}"],
+        ),
+        reader(
+            "pulsar names",
+            name,
+            names,
+            [
+                "pulsar.names:TopicName.parse",
+                "pulsar.names:TopicName.of_managed_ledger",
+                "pulsar.position:Position.parse",
+                "pulsar.names:parse_object_name",
+                "pulsar.names:parse_streamed_name",
+                "pulsar.names:parse_map_file_name",
+                "pulsar.names:parse_entry_log_name",
+            ],
+        ),
+        reader(
+            "pulsar protobuf",
+            message,
+            [*_some("topics/*/1/cursor"), *nodes],
+            [
+                "pulsar.protobuf:spans",
+                "pulsar.protobuf:fields",
+                "pulsar.protobuf:decode_varint",
+                "pulsar.protobuf:ProtoField.decode",
+            ],
+        ),
+        reader(
+            "pulsar missing entries",
+            decode_ranges,
+            [b"0-3,7,9-12", b"5"],
+            ["pulsar.missing:decode_ranges"],
+            extra=[b",", b"-", b"1"],
+            share=0.5,
+        ),
+        reader(
+            "pulsar command",
+            commands.decode_command,
+            [command],
+            ["pulsar.network.commands:decode_command"],
+        ),
+    ]
+
+
+def _kernels() -> list[Target]:
+    """A bookie's files by the kernel, beside the slow readers; payloads of each codec."""
+    logs, journals = (
+        _some("bookies/*/current/*.log.gz", most=6000),
+        _some("bookies/*/current/*.txn.gz", most=6000),
+    )
+    samples = [(data[1024:], False) for data in logs if len(data) > 1100] + [
+        (data[512:], True) for data in journals
+    ]
+    kept = [data for data, _ in samples]
+    codecs = Codecs()
+    plain = [b"", b"x", b"abc" * 90, bytes(range(256)) * 4]
+    packed = [(codec, codecs.compress(codec, data), len(data)) for codec in Codec for data in plain]
+
+    def bookie(rng: random.Random) -> tuple[bytes, Any]:
+        data, is_journal = rng.choice(samples)
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            data = harm(rng, data, kept)
+        return data, is_journal
+
+    def payload(rng: random.Random) -> tuple[bytes, Any]:
+        codec, data, size = rng.choice(packed)
+        for _ in range(rng.choice([0, 1, 1, 2])):
+            data = harm(rng, data, [data])
+        return data, (codec, rng.choice([size, size, size + 1, 0, 7, 2**31 - 1]))
+
+    def open_payload(data: bytes, said: Any, rng: random.Random) -> str:
+        codec, size = said
+        out = OUTPUT.room(rng.choice([min(size, 5000), 100, 5000]))
+        try:
+            fits = codecs.open_into(codec, data, size, out)
+        except LogError:
+            assert outcome(lambda: codecs.decompress(codec, data, size, PLAIN_LIMIT)) == "refused"
+            return "refused"
+        if fits:
+            assert codecs.decompress(codec, data, size, PLAIN_LIMIT) == out[:size].tobytes()
+            return "read"
+        outcome(lambda: codecs.decompress(codec, data, size, PLAIN_LIMIT))
+        return "too large"
+
+    return [
+        Target(
+            "pulsar bookie",
+            bookie,
+            check_bookie,
+            ("pulsar.entry_log_kernels:walk", "pulsar.entry_log_kernels:frame"),
+            share=2,
+        ),
+        Target(
+            "pulsar payload",
+            payload,
+            open_payload,
+            ("pulsar.codecs:Codecs.open_into", "pulsar.codecs:Codecs.decompress"),
+            share=2,
+        ),
+    ]
+
+
+def check_bookie(data: bytes, is_journal: bool, rng: random.Random) -> str:
+    """The kernel's rows lie within the bytes, and what is framed of them is what they are."""
+    buffer, wanted = INPUT.put(data), np.array(sorted(rng.sample(range(12), 6)) + [77], np.int64)
+    table, scratch = (
+        np.zeros(rng.choice([2, 64]), entry_log_kernels.STORED),
+        OUTPUT.room(rng.choice([100, 1 << 14])),
+    )
+    at, proves, count = 0, rng.random() < 0.3, 0
+    for _ in range(200):
+        rows, now, proves, why = entry_log_kernels.walk(
+            buffer, at, proves, wanted, is_journal, table, scratch
+        )
+        count += rows
+        found = table[:rows]
+        assert at <= now <= len(data)
+        assert all(
+            0 <= row["at"] and row["size"] >= 0 and row["at"] + row["size"] <= len(data)
+            for row in found
+        )
+        places = np.cumsum([0, *(12 + found["size"])])
+        out = np.zeros(int(places[-1]), np.uint8)
+        entry_log_kernels.frame(buffer, found, places, out)
+        for row, place in zip(found, places[:-1].tolist(), strict=True):
+            body = data[int(row["at"]) : int(row["at"] + row["size"])]
+            assert out[place + 12 : place + 12 + len(body)].tobytes() == body
+        if why != entry_log_kernels.TABLE_FULL:
+            break
+        at = now
+    return "found" if count else "nothing"
+
+
+def _folders() -> list[Target]:
+    """Files of an archive, as the store reads them."""
+    nodes, cursors = _some("topics/*/1/managed-ledger"), _some("topics/*/1/cursor")
+    stats = _some("topics/*/1/stats-internal.json")
+    manifest = _sound_manifest()
+    runs, marks = np.array([[0, 3, 1, -1]], np.int64), np.array([[2, 90]], np.int64)
+    survey = Survey(9, 12, START_MS, 0, runs, marks).encode(100, 5)
+
+    known = Known(
+        topic="persistent://public/default/t",
+        entries={10: 30, 80: 90},
+        damaged={80: (EntryRange(91, 95),)},
+        compacted=(77, Position(10, 5)),
+        cursor=78,
+    ).encode()
+
+    def survey_file(folder: Path) -> None:
+        kept_survey(str(folder / "x"), 100, 5)
+
+    return [
+        files(
+            "pulsar manifest",
+            lambda folder: read_manifest(str(folder)),
+            MANIFEST,
+            [manifest],
+            ["pulsar.store.manifest:read_manifest"],
+            seal=_seal_manifest,
+        ),
+        files(
+            "pulsar survey file",
+            survey_file,
+            f"x{SURVEY_SUFFIX}",
+            [survey],
+            ["pulsar.store.survey:kept_survey"],
+            seal=_seal_survey,
+        ),
+        files(
+            "pulsar known",
+            lambda folder: read_known(str(folder)),
+            FETCHED,
+            [known],
+            ["pulsar.store.known:read_known"],
+            seal=_seal_manifest,
+        ),
+        files(
+            "pulsar said",
+            lambda folder: read_said(str(folder / "said")),
+            "said",
+            nodes + stats + cursors,
+            ["pulsar.store.exported_metadata:read_said"],
+        ),
+    ]
+
+
+def _sound_manifest() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        topic = topic_folder(Path(folder))
+        put_ledger(topic, 3, Author(1).entries(6), 1 << 20)
+        run(topic, Rules(False, False, False, False))
+        return (topic / MANIFEST).read_bytes()
+
+
+def _seal_manifest(data: bytearray) -> bytes:
+    try:
+        content = json.loads(bytes(data))
+        content.pop("checksum", None)
+        return json.dumps({**content, "checksum": checksum_of(content)}).encode()
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return bytes(data)
+
+
+def _seal_survey(data: bytearray) -> bytes:
+    return bytes(data[:-4]) + google_crc32c.value(bytes(data[:-4])).to_bytes(4, "little")
 
 
 def _unpacked(path: Path) -> bytes:
@@ -186,38 +550,12 @@ def _unpacked(path: Path) -> bytes:
 # ---------------------------------------------------------------- harm
 
 
-def mutate(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """One broken (or, rarely, still sound) file of any kind."""
-    out = bytearray(data)
-    match rng.randrange(7):
-        case 0:
-            return rng.randbytes(rng.choice([0, 1, 4, 12, 128, 140, 300]))
-        case 1:
-            return bytes(out[: rng.randrange(len(out) + 1)])
-        case 2:
-            other = rng.choice(others)
-            at, start = rng.randrange(len(out) + 1), rng.randrange(len(other) + 1)
-            return bytes(out[:at] + other[start : start + rng.randrange(len(other) + 1)] + out[at:])
-        case 3:
-            at = rng.randrange(len(out) + 1)
-            del out[at : at + rng.randrange(1, 40)]
-        case 4:
-            for _ in range(rng.choice([1, 1, 2, 8])):
-                if out:
-                    out[rng.randrange(len(out))] ^= 1 << rng.randrange(8)
-        case 5:
-            at, size = rng.randrange(len(out) + 1), rng.choice([1, 2, 4, 4, 8])
-            out[at : at + size] = (rng.choice(_EXTREMES) % 256**size).to_bytes(size, "big")
-        case _:
-            at, lie = rng.randrange(len(out) + 1), rng.choice(_LIES)
-            out[at : at + len(lie) * rng.randrange(2)] = lie
-    return bytes(out)
-
-
 def mutate_object(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """A broken data object; often harm is done inside one entry, whose lengths and checksum then hold again."""
+    """A broken data object; often harm is done inside one entry, whose lengths and checksum then
+    hold again.
+    """
     if rng.random() < 0.35:
-        return mutate(rng, data, others)
+        return harm(rng, data, others)
     places = [(at, size) for _, at, size in walk_data(data)]
     if not places:
         return data
@@ -227,8 +565,11 @@ def mutate_object(rng: random.Random, data: bytes, others: list[bytes]) -> bytes
     if rng.random() < 0.8:
         inner = bytearray(body[front:])
         for _ in range(rng.choice([1, 1, 2, 3])):
-            place, lie = rng.randrange(len(inner) + 1), rng.choice([*_LIES, rng.randbytes(2)])
-            inner[place : place + len(lie) * rng.randrange(2)] = lie
+            place, contradiction = (
+                rng.randrange(len(inner) + 1),
+                rng.choice([*_LIES, rng.randbytes(2)]),
+            )
+            inner[place : place + len(contradiction) * rng.randrange(2)] = contradiction
         changed = bytes(inner)
         if rng.random() < 0.85:
             changed = resealed(changed)
@@ -237,7 +578,7 @@ def mutate_object(rng: random.Random, data: bytes, others: list[bytes]) -> bytes
         else:
             body = body[:front] + changed
     else:
-        body = mutate(rng, body, [body])
+        body = harm(rng, body, [body])
     delta = len(body) - size
     out = bytearray(data)
     out[at - 12 : at - 8] = len(body).to_bytes(4, "big")
@@ -336,7 +677,7 @@ def seen(data: bytes, lowest: int) -> Seen:
 def check_in_memory(form: PulsarFormat, data: bytes, lowest: int, rng: random.Random) -> str:
     """Scan and rewrite one object; returns what became of it."""
     expected = seen(data, lowest)
-    buffer = buffer_of(data)
+    buffer = INPUT.put(data)
     at, floor, count = 0, lowest, 0
     while at < len(buffer):
         try:
@@ -377,7 +718,15 @@ def check_rounds(
     found = np.zeros((records + 1, 3), np.uint64)
     place = filled = 0
     for run in form.opened(buffer, table):
+        before = filled
         filled = form.walk(run, table, SECRET, place, states[place:], found, filled)
+        form.add_versions(buffer, run, table, BY_TIME, place, found, before, filled)
+        row = table[run.first]
+        assert (
+            0
+            <= form.records_below(run, row, int(row["base_offset"]) + rng.randrange(4))
+            <= row["records"]
+        )
         place += int(table["records"][run.first : run.last].sum())
     assert place == records
     ends = np.cumsum(table["records"])
@@ -405,7 +754,7 @@ def check_rounds(
                 if stays and slot.index is not None
             }
             expected.append((entry, held if entry.is_readable_batch else None))
-    out = np.empty(form.rebuilt_size(table, records), np.uint8)
+    out = OUTPUT.room(form.rebuilt_size(table, records))
     rows = np.empty((len(table), ROW_COLUMNS), np.int64)
     out, size, count = form.rebuild(
         buffer, table, actions, np.zeros(len(table), np.int64), keep, out, rows
@@ -432,24 +781,29 @@ def check_rounds(
         assert again.metadata.unknown == entry.metadata.unknown
 
 
-def check_file(files: list[tuple[Callable[[bytes], Any], bytes]], rng: random.Random) -> str:
-    """One file of another kind; returns what became of it."""
-    read, data = rng.choice(files)
-    for _ in range(rng.choice([1, 1, 2])):
-        data = mutate(rng, data, [data])
+def check_survey(surveyor: Surveyor, data: bytes, lowest: int, rng: random.Random) -> str:
+    """The entries by their metadata alone, a row each; and each whole one by all slow readers."""
+    buffer = INPUT.put(data)
     try:
-        read(data)
+        table, consumed, _ = surveyor.take(buffer, 0, len(buffer), lowest)
+        assert consumed <= len(data) and (table["records"] >= 0).all()
     except LogError:
-        return "file: refused"
-    return "file: read"
+        table = None
+    for _, body, entry in seen(data, lowest).entries[:4]:
+        is_undecodable(entry, PLAIN_LIMIT)
+        outcome(lambda: messages_of(entry, PLAIN_LIMIT))  # noqa: B023
+        outcome(lambda: checked(entry))  # noqa: B023
+        outcome(lambda: rebatched(entry, lambda n: n % 2 == 0, PLAIN_LIMIT))  # noqa: B023
+        outcome(lambda: protobuf.without(body, 1, 2))  # noqa: B023
+    return "refused" if table is None else "surveyed"
 
 
 # ---------------------------------------------------------------- whole
 
 
-def check_whole(work: Path, rng: random.Random) -> str:
+def check_topic(data: bytes, work: Path, rng: random.Random) -> str:
     """A topic folder of some ledgers, perhaps compacted before, with harm in its files."""
-    shutil.rmtree(work, ignore_errors=True)
+    rng = random.Random(data)
     folder = topic_folder(work)
     author, model = Author(rng.randrange(1 << 30)), ModelTopic()
     rules = Rules(rng.random() < 0.3, rng.random() < 0.3, rng.random() < 0.3, rng.random() < 0.2)
@@ -486,7 +840,7 @@ def check_whole(work: Path, rng: random.Random) -> str:
     for _ in range(rng.choice([0, 1, 1, 1, 2])):
         name = rng.choice(objects) if rng.random() < 0.5 else rng.choice(names)
         data = (folder / name).read_bytes()
-        change = mutate_object if name in objects and rng.random() < 0.7 else mutate
+        change = mutate_object if name in objects and rng.random() < 0.7 else harm
         with contextlib.suppress(LogError):
             new = change(rng, data, [data])
             (folder / name).write_bytes(new)

@@ -1,7 +1,7 @@
 """What holds of every compaction, of any log: the engine in this process beside plain Python.
 
-Each example is the life of a log: it grows and is cleaned by turns, under a clock that moves over delete
-horizons. The engine works on one copy of its folder, the reference on another.
+Each example is the life of a log: it grows and is cleaned by turns, under a clock that moves over
+delete horizons. The engine works on one copy of its folder, the reference on another.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lastwrite.model.work import Limits
-from tests import reference
-from tests.engine import compact
-from tests.logs import (
+from tests.support.engine import compact
+from tests.support.kafka import reference
+from tests.support.kafka.logs import (
     NAME,
     SCRATCH,
     bases,
@@ -31,7 +31,7 @@ from tests.logs import (
     read_segments,
     write_checkpoint,
 )
-from tests.model import (
+from tests.support.kafka.model import (
     ModelBatch,
     ModelRecord,
     ModelSegment,
@@ -40,8 +40,8 @@ from tests.model import (
     readable,
     records_of,
 )
-from tests.producers import snapshots
-from tests.strategies import START_MS, Life, Phase, append, lives
+from tests.support.kafka.producers import snapshots
+from tests.support.kafka.strategies import START_MS, Life, Phase, append, lives
 
 
 @contextmanager
@@ -67,8 +67,8 @@ def twin_of(root: Path) -> Path:
 def batches_of(segments: tuple[ModelSegment, ...], old: Set[int] = frozenset()) -> list[ModelBatch]:
     """All batches as readers see them: a base timestamp that is no horizon is nobody's business.
 
-    ``old``: base offsets of batches that are of an old format still, in segments that were left alone. They are
-    looked at as what they will be converted to, which is when they will be stamped.
+    ``old``: base offsets of batches that are of an old format still, in segments that were left
+    alone. They are looked at as what they will be converted to, which is when they will be stamped.
     """
     seen = []
     for batch in (batch for segment in segments for batch in segment.batches):
@@ -150,7 +150,8 @@ def test_it_leaves_the_same_batches(life: Life, like_broker: bool) -> None:
                     check_indexes(root / NAME, base)
 
 
-# The log ends in an old batch whose last record goes: with the active segment the batch alone tells where.
+# The log ends in an old batch whose last record goes: with the active segment the batch alone tells
+# where.
 @example(life=life_of((wrapper(0),)), like_broker=False)
 @example(life=life_of((wrapper(1),)), like_broker=True)
 @example(
@@ -187,18 +188,20 @@ def test_with_the_active_segment_it_leaves_the_same_batches(life: Life, like_bro
 def test_however_small_the_pieces_it_leaves_the_same_files(
     life: Life, piece_bytes: int, part_bytes: int, bits: int, limits: Limits, exact: bool
 ) -> None:
-    """Segments cut into pieces, blocks that fill, elections by slices, outputs in parts: nothing shows."""
+    """Segments cut into pieces, blocks that fill, elections by slices, outputs in parts: nothing
+    shows.
+    """
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
             twin = twin_of(root)
             compact(twin, life.config, phase.now_ms, like_broker=True)
             with (
-                patch("lastwrite.pipeline.engine._PIECE_BYTES", piece_bytes),
-                patch("lastwrite.pipeline.engine._LEAST_PART_BYTES", part_bytes),
-                patch("lastwrite.pipeline.runner.InlineRunner.workers", 3),
-                patch("lastwrite.pipeline.engine.bucket_bits", lambda _: bits),
-                patch("lastwrite.pipeline.memory.MemoryPlan.limits", lambda _: limits),
+                patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
+                patch("lastwrite.engine.shares._LEAST_PART_BYTES", part_bytes),
+                patch("lastwrite.engine.runner.InlineRunner.workers", 3),
+                patch("lastwrite.engine.plan.bucket_bits", lambda _: bits),
+                patch("lastwrite.spark.memory.MemoryPlan.limits", lambda _: limits),
             ):
                 [told] = compact(
                     root, life.config, phase.now_ms, like_broker=True, exact=exact

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.election import (
+from lastwrite.engine.rules.election import (
     drop_losers,
     elect,
     elect_groups,
@@ -131,7 +131,9 @@ TIMED_BLOCKS = st.lists(st.lists(TIMED, max_size=30), max_size=4)
 
 
 def by_event_time(records: list[tuple[str, int, bool, bool]]) -> tuple[dict[str, int], set[int]]:
-    """The rule as spec/pulsar.md section 12.1 says it: who holds each key in the end, and who has lost."""
+    """The rule of docs/formats/pulsar-compaction.md, "Event time": the last of each key, and the
+    losers.
+    """
     latest: dict[str, tuple[int, int]] = {}
     losers = set()
     for place, (key, time, is_single, is_delete) in enumerate(records):
@@ -155,7 +157,9 @@ def told(
     dirty: int,
     exact: bool,
 ) -> tuple[int, set[tuple[int, int]], list[str]]:
-    """What a kernel says of blocks of (key, version): the winners' count, who has lost, and the keys' names."""
+    """What a kernel says of blocks of (key, version): the winners' count, who has lost, and the
+    keys' names.
+    """
     names: list[str] = []
     keys: list[bytes] = []
     sorted_blocks, ends = [], np.zeros((len(blocks), 1 << bits), np.uint32)

@@ -1,4 +1,6 @@
-"""What ``explain`` says of every record of every key, held against what the next compaction then does."""
+"""What ``explain`` says of every record of every key, held against what the next compaction then
+does.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.compaction.ranges import Hold, Range
-from lastwrite.compaction.reasons import dirty_bytes_missing
+from lastwrite.engine.rules.ranges import Hold, Range
+from lastwrite.kafka.rules.explain_range import dirty_bytes_missing
 from lastwrite.model.explanation import Fate, PartitionExplanation
-from tests.engine import compact
-from tests.logs import NAME, read_segments
 from tests.property.test_compaction import empty_root, grow
-from tests.strategies import Life, lives
+from tests.support.engine import compact
+from tests.support.kafka.logs import NAME, read_segments
+from tests.support.kafka.strategies import Life, lives
 
 
 def explained(
     root: Path, life: Life, now_ms: int, key: bytes | None, include_active: bool
 ) -> PartitionExplanation:
     report = lastwrite.explain(
-        str(root), config=life.config, now_ms=now_ms, key=key, include_active=include_active
+        str(root),
+        config=life.config,
+        now_ms=now_ms,
+        key=key,
+        include_active=include_active,
+        drop_keyless=True,
     )
     (found,) = report.partitions
     assert found.problems == []

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.horizon import EARLIEST, Source, last_source, step
+from lastwrite.pulsar.rules.horizon import EARLIEST, Source, last_source, step
 
 
 class Written(NamedTuple):
@@ -66,7 +66,7 @@ def read_all(
 
 
 def stock_search(position: int, offsets: Sequence[int]) -> int | None:
-    """Section 14.3: the search with probes at start, middle and end."""
+    """The search with probes at start, middle and end."""
 
     def among(start: int, end: int) -> int | None:
         if offsets[start] >= position:

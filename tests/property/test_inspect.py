@@ -1,4 +1,6 @@
-"""What ``inspect`` and ``verify`` count of transactions, producers, keys and formats is what the plain model counts."""
+"""What ``inspect`` and ``verify`` count of transactions, producers, keys and formats is what the
+plain model counts.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ from pathlib import Path
 from hypothesis import given
 
 import lastwrite
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import NAME, SCRATCH, read_segments, write_checkpoint
-from tests.model import aborted_offsets
-from tests.producers import EXPIRATION_MS, producers_of
-from tests.reference import listed
-from tests.strategies import Life, append, lives
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_checkpoint
+from tests.support.kafka.model import aborted_offsets
+from tests.support.kafka.producers import EXPIRATION_MS, producers_of
+from tests.support.kafka.reference import listed
+from tests.support.kafka.strategies import Life, append, lives
 
 
 @given(lives(max_rounds=2))

@@ -1,4 +1,6 @@
-"""What is kept of scans changes no result: the engine that keeps, beside one that does not, round after round."""
+"""What is kept of scans changes no result: the engine that keeps, beside one that does not, round
+after round.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.model.report import CompactionReport
-from tests.engine import compact
-from tests.logs import NAME, read_checkpoint, write_checkpoint
-from tests.model import ModelBatch, ModelRecord
 from tests.property.test_compaction import empty_root, grow
-from tests.strategies import DAY_MS, START_MS, Life, Phase, lives
+from tests.support.engine import compact
+from tests.support.kafka.logs import NAME, read_checkpoint, write_checkpoint
+from tests.support.kafka.model import ModelBatch, ModelRecord
+from tests.support.kafka.strategies import DAY_MS, START_MS, Life, Phase, lives
 
 Story = dict[str, object]
 
@@ -26,11 +28,11 @@ Story = dict[str, object]
 def keeping_everything(piece_bytes: int, part_bytes: int, bits: int) -> Iterator[None]:
     """However little there is, it is kept, in pieces that are small."""
     with (
-        patch("lastwrite.pipeline.keep._LEAST_SEGMENT_BYTES", 1),
-        patch("lastwrite.pipeline.keep._LEAST_FILLED", 0),
-        patch("lastwrite.pipeline.engine._PIECE_BYTES", piece_bytes),
-        patch("lastwrite.pipeline.engine._LEAST_PART_BYTES", part_bytes),
-        patch("lastwrite.pipeline.engine.bucket_bits", lambda _: bits),
+        patch("lastwrite.engine.scan_cache.use._LEAST_SEGMENT_BYTES", 1),
+        patch("lastwrite.engine.scan_cache.use._LEAST_FILLED", 0),
+        patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
+        patch("lastwrite.engine.shares._LEAST_PART_BYTES", part_bytes),
+        patch("lastwrite.engine.plan.bucket_bits", lambda _: bits),
     ):
         yield
 
@@ -130,7 +132,9 @@ def test_round_after_round_the_files_are_those_of_an_engine_that_keeps_nothing(
     include_active: bool,
     forgets: int | None,
 ) -> None:
-    """Whatever the number of buckets is from round to round; ``forgets``: before that one the checkpoint is lost."""
+    """Whatever the number of buckets is from round to round; ``forgets``: before that one the
+    checkpoint is lost.
+    """
     with empty_root() as root:
         for n, phase in enumerate(life.phases):
             phase = replace(phase, replicated=1.0) if include_active else phase

@@ -9,14 +9,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastwrite.compaction.producers import active
-from lastwrite.logstore import kafka, producers
-from lastwrite.logstore.producers import read_history
+from lastwrite.kafka.rules.producers import active
+from lastwrite.kafka.store import log_dir, producers
+from lastwrite.kafka.store.producers import read_history
 from lastwrite.model.log import AbortedTransaction, Producer
-from tests import producers as plain
-from tests.logs import NAME, SCRATCH, read_segments, write_checkpoint
-from tests.model import ModelSegment
-from tests.strategies import Life, append, lives
+from tests.support.kafka import producers as plain
+from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_checkpoint
+from tests.support.kafka.model import ModelSegment
+from tests.support.kafka.strategies import Life, append, lives
 
 
 def as_read(state: plain.State) -> tuple[Producer, ...]:
@@ -63,7 +63,7 @@ def test_the_state_of_a_log_is_the_fold_of_its_batches(life: Life, data: st.Data
 
         segments = read_segments(folder)
         state, aborted = fed(segments)
-        log = kafka.read_partition(str(folder))
+        log = log_dir.read_partition(str(folder))
         assert log.producers == as_read(state)
         assert log.first_unstable_offset == plain.first_unstable(segments, high_watermark)
         assert log.aborted == tuple(aborted), "as the transaction indexes have them"

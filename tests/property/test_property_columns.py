@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.formats.rocketmq.properties import items
-from lastwrite.formats.rocketmq.property_columns import property_items
-from lastwrite.formats.slices import gathered
+from lastwrite.encoding.slices import gathered
+from lastwrite.rocketmq.format.properties import items
+from lastwrite.rocketmq.format.property_columns import property_items
 
 # Mostly of the bytes that mean something.
 RAW = st.lists(

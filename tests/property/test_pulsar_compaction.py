@@ -1,4 +1,6 @@
-"""What holds of every compaction of Pulsar topics: the engine in this process beside plain Python, entry by entry."""
+"""What holds of every compaction of Pulsar topics: the engine in this process beside plain Python,
+entry by entry.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.model.report import CompactionReport, Status
 from lastwrite.model.work import Limits
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import SCRATCH
-from tests.pulsar_model import START_MS, Author, ModelTopic, Rules, content
-from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+from lastwrite.pulsar.format.names import INDEX_SUFFIX
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.logs import SCRATCH
+from tests.support.pulsar.model import START_MS, Author, ModelTopic, Rules, content
+from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
 TOPICS = ("persistent://public/default/t", "persistent://a/b/t-partition-3")
 EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
@@ -163,14 +165,14 @@ def test_however_small_the_pieces_it_is_the_same(
         for _ in range(2):
             topic.grow()
             with (
-                patch("lastwrite.pipeline.engine._PIECE_BYTES", piece_bytes),
-                patch("lastwrite.pipeline.engine._LEAST_PIECE_BYTES", piece_bytes),
-                patch("lastwrite.pipeline.engine._LEAST_PART_BYTES", 1),
-                patch("lastwrite.pipeline.runner.InlineRunner.workers", 3),
-                patch("lastwrite.pipeline.engine.bucket_bits", lambda _: bits),
-                patch("lastwrite.pipeline.memory.MemoryPlan.limits", lambda _: limits),
-                patch("lastwrite.logstore.pulsar.survey._MARK_BYTES", 400),
-                patch("lastwrite.logstore.pulsar.aside.BLOCK_BYTES", block_bytes),
+                patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
+                patch("lastwrite.engine.pieces._LEAST_PIECE_BYTES", piece_bytes),
+                patch("lastwrite.engine.shares._LEAST_PART_BYTES", 1),
+                patch("lastwrite.engine.runner.InlineRunner.workers", 3),
+                patch("lastwrite.engine.plan.bucket_bits", lambda _: bits),
+                patch("lastwrite.spark.memory.MemoryPlan.limits", lambda _: limits),
+                patch("lastwrite.pulsar.store.survey._MARK_BYTES", 400),
+                patch("lastwrite.pulsar.store.staging.BLOCK_BYTES", block_bytes),
             ):
                 report = run(topic.folder, rules, exact=exact)
             topic.check(topic.model.compact(rules), report)

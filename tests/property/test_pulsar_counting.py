@@ -8,16 +8,16 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.audit.pulsar_count import count_ledger
-from lastwrite.audit.pulsar_inspect import count_entry
-from lastwrite.audit.pulsar_walk import walk
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.reading import LedgerReader
-from lastwrite.logstore.pulsar.topic import Ledger, list_topic
-from lastwrite.model.topic_inspection import Entries
-from tests.pulsar_folders import batch, write_compacted, write_ledger
-from tests.pulsar_model import Author, ModelTopic, Rules
-from tests.pulsar_topics import topic_folder
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.count import count_ledger
+from lastwrite.pulsar.look.inspect import count_entry
+from lastwrite.pulsar.look.inspection import Entries
+from lastwrite.pulsar.look.walk import walk
+from lastwrite.pulsar.store.reading import LedgerReader
+from lastwrite.pulsar.store.topic import Ledger, list_topic
+from tests.support.pulsar.folders import batch, write_compacted, write_ledger
+from tests.support.pulsar.model import Author, ModelTopic, Rules
+from tests.support.pulsar.topics import topic_folder
 
 
 def check(ledger: Ledger, is_compacted: bool) -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.pulsar.codecs import Codec
-from lastwrite.formats.pulsar.compacted import MessageId, decode_record, encode_record, is_record
-from lastwrite.formats.pulsar.entry import (
+from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.compacted import MessageId, decode_record, encode_record, is_record
+from lastwrite.pulsar.format.entry import (
     BrokerMetadata,
     Message,
     Metadata,
@@ -25,20 +25,15 @@ from lastwrite.formats.pulsar.entry import (
     messages_of,
     rebatched,
 )
-from lastwrite.formats.pulsar.entry_log import (
+from lastwrite.pulsar.format.entry_log import (
     decode_map,
     encode_header,
     walk_entry_log,
     walk_journal,
 )
-from lastwrite.formats.pulsar.entry_log import encode_record as log_record
-from lastwrite.formats.pulsar.ledger_metadata import (
-    CustomMetadata,
-    Digest,
-    Ensemble,
-    LedgerMetadata,
-)
-from lastwrite.formats.pulsar.managed_ledger import (
+from lastwrite.pulsar.format.entry_log import encode_record as log_record
+from lastwrite.pulsar.format.ledger_metadata import CustomMetadata, Digest, Ensemble, LedgerMetadata
+from lastwrite.pulsar.format.managed_ledger import (
     CursorInfo,
     LedgerInfo,
     LongProperty,
@@ -49,23 +44,23 @@ from lastwrite.formats.pulsar.managed_ledger import (
     from_json,
     wrapped,
 )
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.offload import (
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.offload import (
     IndexObject,
     StreamedIndexObject,
     encode_data,
     walk_data,
     walk_streamed,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.protobuf import inserted, put, spans, without
-from lastwrite.formats.pulsar.sequence_file import (
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.protobuf import inserted, put, spans, without
+from lastwrite.pulsar.format.sequence_file import (
     DEFAULT_CODEC,
     GZIP_CODEC,
     encode_sequence_file,
     walk_sequence_file,
 )
-from tests.pulsar_bytes import EXAMPLES
+from tests.support.pulsar.bytes import EXAMPLES
 
 U32 = st.integers(0, (1 << 32) - 1)
 I32 = st.integers(-(1 << 31), (1 << 31) - 1)

@@ -1,5 +1,5 @@
-"""Bytes of entries changed at random, under checksums that hold all the same: what lies is named or kept as it is, and
-nothing is allocated on its word."""
+"""Bytes of entries changed at random, under checksums that hold all the same: what lies is named or
+kept as it is, and nothing is allocated on its word."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
-from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.formats.pulsar import kernels
-from lastwrite.formats.pulsar.chunk import PulsarFormat
-from lastwrite.formats.pulsar.codecs import Codec, Codecs
-from lastwrite.formats.pulsar.compacted import decode_record, is_record
-from lastwrite.formats.pulsar.entry import Metadata, decode_entry, encode_entry
-from lastwrite.formats.pulsar.position import Position
 from lastwrite.model.columns import COPY, DROP, REBUILD, ROW_COLUMNS, SHADOWED
-from tests.pulsar_drawn import START_MS, as_records, buffer_of, data_object, entries, slots_of
+from lastwrite.pulsar.format import kernels
+from lastwrite.pulsar.format.chunk import PulsarFormat
+from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.compacted import decode_record, is_record
+from lastwrite.pulsar.format.entry import Metadata, decode_entry, encode_entry
+from lastwrite.pulsar.format.position import Position
+from tests.support.pulsar.drawn import (
+    START_MS,
+    as_records,
+    buffer_of,
+    data_object,
+    entries,
+    slots_of,
+)
 
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
 BASE = 10 << 32

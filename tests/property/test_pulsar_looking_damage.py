@@ -1,4 +1,6 @@
-"""Damaged topic folders: whatever byte is wrong, readers name it or are not concerned, and nothing else goes wrong."""
+"""Damaged topic folders: whatever byte is wrong, readers name it or are not concerned, and nothing
+else goes wrong.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import LogError
-from lastwrite.formats.pulsar.position import Position
-from tests.pulsar_folders import batch, single, write_compacted, write_ledger
-from tests.pulsar_topics import topic_folder
+from lastwrite.pulsar.format.position import Position
+from tests.support.pulsar.folders import batch, single, write_compacted, write_ledger
+from tests.support.pulsar.topics import topic_folder
 
 RAW = [single(f"k{n % 3}", f"value {n}", n) for n in range(6)] + [
     batch([("a", "1"), ("b", "2"), ("c", None)], 7)

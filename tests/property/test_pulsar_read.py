@@ -1,4 +1,6 @@
-"""Reading a topic folder, held against a plain list of what a consumer gets, also while newer horizons appear."""
+"""Reading a topic folder, held against a plain list of what a consumer gets, also while newer
+horizons appear.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import LogError
-from lastwrite.formats.pulsar.entry import Entry, decode_entry, messages_of
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.serving.pulsar_read import TopicReading
-from tests.pulsar_folders import write_compacted, write_ledger
-from tests.pulsar_model import ABORT, COMMIT, Author, ModelTopic, Rules
-from tests.pulsar_topics import topic_folder
+from lastwrite.pulsar.format.entry import Entry, decode_entry, messages_of
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.read import TopicReading
+from tests.support.pulsar.folders import write_compacted, write_ledger
+from tests.support.pulsar.model import ABORT, COMMIT, Author, ModelTopic, Rules
+from tests.support.pulsar.topics import topic_folder
 
 Told = tuple[int, int, int, str | None, bytes | None]  # ledger, entry, index, key, value
 
@@ -79,7 +81,9 @@ class Written:
 
 
 def readable(entries: Sequence[tuple[Position, bytes]]) -> list[tuple[Position, bytes]]:
-    """What a broker dispatches of a backlog: no markers, no aborted data, nothing from an open transaction on."""
+    """What a broker dispatches of a backlog: no markers, no aborted data, nothing from an open
+    transaction on.
+    """
     decoded = [(place, body, decode_entry(body, *place)) for place, body in entries]
     ends = {
         entry.metadata.transaction: entry.metadata.marker_type
@@ -257,8 +261,10 @@ def test_a_newer_horizon_while_reading(seed: int, sizes: list[int], data: st.Dat
 
 
 def check_read_to_the_end(got: list[Told], topic: Written, everything: list[Told]) -> None:
-    """What is promised to who read all of it, whatever was compacted meanwhile: ids rise, nothing is made up, and of
-    every key that lives the last write was seen. Who missed a delete below a horizon knows nothing of it."""
+    """What is promised to who read all of it, whatever was compacted meanwhile: ids rise, nothing
+    is made up, and of every key that lives the last write was seen. Who missed a delete below a
+    horizon knows nothing of it.
+    """
     assert [one[:3] for one in got] == sorted({one[:3] for one in got})
     assert set(got) <= set(everything)
     in_parts = {
@@ -274,7 +280,9 @@ def check_read_to_the_end(got: list[Told], topic: Written, everything: list[Told
 
 
 def test_readers_and_a_publisher_at_once(tmp_path: Path) -> None:
-    """Readers read from the begin again and again while every horizon from 10:0 to the end is published."""
+    """Readers read from the begin again and again while every horizon from 10:0 to the end is
+    published.
+    """
     topic, author = Written(topic_folder(tmp_path, TOPIC)), Author(7)
     for number in range(3):
         topic.add(10 + number, author.entries(40), 900)

@@ -1,4 +1,6 @@
-"""``verify`` against what a topic was: every true round passes; what is taken out, put in or changed is named."""
+"""``verify`` against what a topic was: every true round passes; what is taken out, put in or
+changed is named.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
-from lastwrite.formats.pulsar.entry import decode_entry, encode_entry
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.manifest import read_manifest, replace_manifest
 from lastwrite.model.verification import VerifyReport
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import SCRATCH
-from tests.pulsar_model import START_MS, Author
-from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
+from lastwrite.pulsar.format.entry import decode_entry, encode_entry
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.manifest import read_manifest, replace_manifest
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.logs import SCRATCH
+from tests.support.pulsar.model import START_MS, Author
+from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
 EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
 
@@ -211,7 +213,7 @@ def test_what_lies_beyond_the_horizon_has_to_be_there() -> None:
             path.unlink()
         report = verified(folder, before)
         assert [(found.promise, found.message) for found in report.violations] == [
-            ("backlog", "raw ledger 20 lies beyond the horizon, and is gone")
+            ("backlog", "raw ledger 20 is beyond the horizon, and is gone")
         ]
 
 
@@ -242,7 +244,7 @@ def test_a_topic_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_more_messages_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lastwrite.audit.pulsar_verify._MESSAGE_BYTES", 1 << 40)
+    monkeypatch.setattr("lastwrite.pulsar.look.proof._MESSAGE_BYTES", 1 << 40)
     with topic(7) as (folder, _):
         before = copied(folder)
         compact(folder)

@@ -1,13 +1,15 @@
-"""The range of a round and the groups of segments, beside the rules as an offset-by-offset model says them."""
+"""The range of a round and the groups of segments, beside the rules as an offset-by-offset model
+says them.
+"""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.grouping import group_segments
-from lastwrite.compaction.ranges import cleanable_range
-from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.engine.rules.ranges import cleanable_range
+from lastwrite.kafka.rules.grouping import group_segments
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 
 TIMES = st.integers(0, 40)

@@ -1,4 +1,6 @@
-"""Whatever is done to the bytes of a log, inspect answers, dump ends, and what dump gives was there."""
+"""Whatever is done to the bytes of a log, inspect answers, dump ends, and what dump gives was
+there.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog, UnsupportedFormat
-from lastwrite.formats.compression import Codec
-from lastwrite.model.inspection import InspectReport
+from lastwrite.kafka.look.inspection import InspectReport
 from tests.unit.test_dump import write
 
 UNPROVEN = (

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.retention import expired
-from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.kafka.rules.retention import expired
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 
 TIMES = st.integers(0, 40)

@@ -1,4 +1,6 @@
-"""What holds of every compaction of RocketMQ queues: the engine in this process beside plain Python, file by file."""
+"""What holds of every compaction of RocketMQ queues: the engine in this process beside plain
+Python, file by file.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.formats.rocketmq.sides import decode_positions
 from lastwrite.model.report import PartitionReport, Status
 from lastwrite.model.work import Limits
-from tests.engine import compact
-from tests.logs import SCRATCH
-from tests.rocketmq_model import (
+from lastwrite.rocketmq.format.sides import decode_positions
+from tests.support.engine import compact
+from tests.support.kafka.logs import SCRATCH
+from tests.support.rocketmq.model import (
     COMPRESSIONS,
     START_MS,
     ModelMessage,
@@ -29,9 +31,9 @@ from tests.rocketmq_model import (
     read_files,
     write_store,
 )
-from tests.rocketmq_model import compact as model_compact
-from tests.rocketmq_model import compact_like_broker as model_like_broker
-from tests.rocketmq_model import files_of as model_files
+from tests.support.rocketmq.model import compact as model_compact
+from tests.support.rocketmq.model import compact_like_broker as model_like_broker
+from tests.support.rocketmq.model import files_of as model_files
 
 RETENTION_MS = 1000
 
@@ -182,7 +184,8 @@ def test_the_active_file_keeps_the_last_record(life: Life, keeps_keyless: bool) 
     with empty_store() as root:
         for phase in life.phases:
             live = grow(root, queues, phase)
-            # As another writer than a broker may: without a key, with nothing but white space for one.
+            # As another writer than a broker may: without a key, with nothing but white space for
+            # one.
             for queue in live:
                 for key in (None, " \t"):
                     odd = message(queue.end_offset, key, b"x", phase.now_ms, queue=queue.number)
@@ -235,12 +238,12 @@ def test_however_small_the_pieces_it_leaves_the_same_files(
             if not live:
                 continue
             with (
-                patch("lastwrite.pipeline.engine._PIECE_BYTES", piece_bytes),
-                patch("lastwrite.pipeline.engine._LEAST_PIECE_BYTES", piece_bytes),
-                patch("lastwrite.pipeline.engine._LEAST_PART_BYTES", 1),
-                patch("lastwrite.pipeline.runner.InlineRunner.workers", 3),
-                patch("lastwrite.pipeline.engine.bucket_bits", lambda _: bits),
-                patch("lastwrite.pipeline.memory.MemoryPlan.limits", lambda _: limits),
+                patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
+                patch("lastwrite.engine.pieces._LEAST_PIECE_BYTES", piece_bytes),
+                patch("lastwrite.engine.shares._LEAST_PART_BYTES", 1),
+                patch("lastwrite.engine.runner.InlineRunner.workers", 3),
+                patch("lastwrite.engine.plan.bucket_bits", lambda _: bits),
+                patch("lastwrite.spark.memory.MemoryPlan.limits", lambda _: limits),
             ):
                 run(root, phase.now_ms, exact=exact, like_broker=like_broker)
             for queue in live:
@@ -299,7 +302,7 @@ def test_a_plan_tells_what_a_round_does(
     life: Life, like_broker: bool, include_active: bool
 ) -> None:
     import lastwrite
-    from lastwrite.pipeline.inline import INLINE
+    from lastwrite.spark.inline import INLINE
 
     queues = life.new_queues()
     with empty_store() as root:

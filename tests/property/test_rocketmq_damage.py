@@ -1,4 +1,6 @@
-"""Bytes of a store changed at random: a round says so or does its work, and a queue it does not clean is as it was."""
+"""Bytes of a store changed at random: a round says so or does its work, and a queue it does not
+clean is as it was.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from lastwrite.model.report import Status
 from tests.property.test_rocketmq_compaction import Life, all_files, empty_store, grow, lives, run
-from tests.rocketmq_model import read_files
+from tests.support.rocketmq.model import read_files
 
 
 @st.composite

@@ -1,4 +1,6 @@
-"""Dispatch makes what a broker's reput thread makes, however the log is cut and however often it stops."""
+"""Dispatch makes what a broker's reput thread makes, however the log is cut and however often it
+stops.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import LogError
-from lastwrite.model.dispatch import DispatchReport
-from lastwrite.pipeline import dispatch as pipeline
-from lastwrite.pipeline.inline import INLINE
-from tests.rocketmq_dispatch import Broker, Files, brokers, read_dispatched, write_store
+from lastwrite.rocketmq.dispatch_work import DispatchReport
+from lastwrite.rocketmq.jobs import dispatch as pipeline
+from lastwrite.spark.inline import INLINE
+from tests.support.rocketmq.dispatch import Broker, Files, brokers, read_dispatched, write_store
 
 NOW = 1_700_000_500_000
 # No shrinking: it takes minutes, and what a broker was sent is told a line a message.
@@ -84,7 +86,7 @@ def test_it_goes_on_from_where_it_stopped(data: st.DataObject) -> None:
 
 def cut(whole: Broker, count: int) -> Broker:
     """The same commit log with only its first messages."""
-    from lastwrite.formats.rocketmq.record import decode_message
+    from lastwrite.rocketmq.format.record import decode_message
 
     broker = Broker(whole.sizes, whole.first_address)
     for address in whole.addresses[:count]:
@@ -98,7 +100,9 @@ def cut(whole: Broker, count: int) -> Broker:
 @slowly
 @given(st.data())
 def test_whatever_lies_there_it_ends_in_words(data: st.DataObject) -> None:
-    """Bytes of any file are changed: dispatch refuses, or reports, and what it made a second run agrees with."""
+    """Bytes of any file are changed: dispatch refuses, or reports, and what it made a second run
+    agrees with.
+    """
     whole = data.draw(brokers(30))
     stop = data.draw(st.integers(0, len(whole.addresses)))
     with tempfile.TemporaryDirectory() as folder:
@@ -128,11 +132,11 @@ def harm(path: Path, data: st.DataObject) -> None:
         path.write_bytes(content[: len(content) // 2])
         return
     at = data.draw(st.integers(0, min(len(content) - 1, 400)))
-    lie = data.draw(
+    contradiction = data.draw(
         st.sampled_from(
             [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x80\0\0\0", b"\0\0\0\x01"]
         )
         | st.binary(min_size=1, max_size=12)
     )
-    content[at : at + len(lie)] = lie
+    content[at : at + len(contradiction)] = contradiction
     path.write_bytes(content[: path.stat().st_size])

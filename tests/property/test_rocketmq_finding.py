@@ -1,4 +1,6 @@
-"""Whatever becomes of the indexes of a store, its messages are found as if the commit log had been read by hand."""
+"""Whatever becomes of the indexes of a store, its messages are found as if the commit log had been
+read by hand.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import CorruptLog
-from tests.rocketmq_stores import StoreWriter
+from tests.support.rocketmq.stores import StoreWriter
 
 sends = st.lists(
     st.tuples(
@@ -115,8 +117,10 @@ def test_keys(
     wanted: list[tuple[int, float, str, int]],
     first_file: int,
 ) -> None:
-    """Files of the index may be lost. What they say is never believed without the record. An entry that was taken from
-    its chain without a trace is not missed by a lookup (``inspect`` sees it): of other damage no more is asked."""
+    """Files of the index may be lost. What they say is never believed without the record. An entry
+    that was taken from its chain without a trace is not missed by a lookup (``inspect`` sees it):
+    of other damage no more is asked.
+    """
     root = Path(tempfile.mkdtemp())
     try:
         writer = made(root, sent, first_file)

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.encoding.compression import Codec
+from lastwrite.engine import pieces
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.pipeline import engine
-from tests.engine import compact
-from tests.logs import NAME, SCRATCH, read_segments, write_segment
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from tests.support.engine import compact
+from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_segment
 
 NOW = 1_700_000_000_000
 NEVER = str(2**62)
@@ -46,7 +47,9 @@ def version_of(record: Record, strategy: str) -> int:
 
 
 def expected(records: list[Record], strategy: str, end: int, last: int) -> list[int]:
-    """Offsets that stay: nothing at or above ``end`` takes part; the log's last record stays in any case."""
+    """Offsets that stay: nothing at or above ``end`` takes part; the log's last record stays in any
+    case.
+    """
     winner: dict[bytes, tuple[int, int]] = {}
     for record in records:
         if record.key is not None and record.offset < end:
@@ -101,12 +104,14 @@ def test_the_greatest_version_stays(
     exact: bool,
     codec: Codec,
 ) -> None:
-    """Two rounds, so that a clean record meets a dirty one of a lesser version; pieces of a few bytes."""
+    """Two rounds, so that a clean record meets a dirty one of a lesser version; pieces of a few
+    bytes.
+    """
     config = {"compaction.strategy": strategy, "delete.retention.ms": NEVER}
     if strategy == "header":
         config["compaction.strategy.header"] = "v"
-    whole = engine._PIECE_BYTES
-    engine._PIECE_BYTES = 64
+    whole = pieces._PIECE_BYTES
+    pieces._PIECE_BYTES = 64
     try:
         with tempfile.TemporaryDirectory(prefix="lastwrite-strategy-", dir=SCRATCH) as root:
             folder = Path(root) / NAME
@@ -124,7 +129,7 @@ def test_the_greatest_version_stays(
                     before, strategy, end, end - 1
                 )
     finally:
-        engine._PIECE_BYTES = whole
+        pieces._PIECE_BYTES = whole
 
 
 def test_the_last_record_of_the_log_is_never_removed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.verdict import Verdict, judge
+from lastwrite.engine.rules.verdict import Verdict, judge
 from lastwrite.model.columns import (
     COPY,
     DROP,
@@ -19,7 +19,7 @@ from lastwrite.model.columns import (
     batch_table,
 )
 from lastwrite.model.policy import Policy
-from tests.model import ModelBatch, ModelRecord, clean
+from tests.support.kafka.model import ModelBatch, ModelRecord, clean
 
 KEYS = st.none() | st.sampled_from([b"a", b"b", b"c", b""])
 VALUES = st.none() | st.just(b"v")
@@ -27,7 +27,9 @@ VALUES = st.none() | st.just(b"v")
 
 @st.composite
 def runs_of_batches(draw: st.DrawFn) -> list[ModelBatch]:
-    """Batches as rounds leave them: thinned, empty, with horizons before and after the clock at 100."""
+    """Batches as rounds leave them: thinned, empty, with horizons before and after the clock at
+    100.
+    """
     found, offset = [], 0
     for _ in range(draw(st.integers(0, 6))):
         size = draw(st.integers(1, 4))
@@ -120,13 +122,15 @@ def test_tombstones_age_by_their_own_writes(
     retention_ms: int,
     keeps_keyless: bool,
     keeps_end: bool,
-    lies: bool,
+    contradictions: bool,
 ) -> None:
-    """Batches of one record each, whose horizon is when they were written; the last one before the log's end stays."""
+    """Batches of one record each, whose horizon is when they were written; the last one before the
+    log's end stays.
+    """
     table = batch_table(len(records))
     for n, (row, (_, written_ms)) in enumerate(zip(table, records, strict=True)):
         row["next_offset"], row["records"], row["flags"] = n + 1, 1, 0
-        row["horizon"] = 2**63 - 1 if lies else written_ms
+        row["horizon"] = 2**63 - 1 if contradictions else written_ms
     states = np.array([state for state, _ in records], np.uint8)
     keep, actions = np.full(len(records), 9, np.uint8), np.full(len(records), 9, np.uint8)
     horizons, counts = np.zeros(len(records), np.int64), np.zeros(len(Verdict), np.int64)
@@ -149,7 +153,7 @@ def test_tombstones_age_by_their_own_writes(
         elif state == KEYLESS:
             stays = keeps_keyless
         elif state == TOMBSTONE:
-            stays = lies or 100 - retention_ms < written_ms
+            stays = contradictions or 100 - retention_ms < written_ms
         else:
             stays = True
         assert bool(keep[n]) == stays

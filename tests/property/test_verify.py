@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 import lastwrite
 from lastwrite.model.report import Status
 from lastwrite.model.verification import VerifyReport
-from lastwrite.pipeline.inline import INLINE
-from tests.engine import compact
-from tests.faults import FAULTS, Fault, Pair, read_pair, strike, without_record
-from tests.logs import NAME, SCRATCH, read_segments, write_checkpoint
-from tests.model import aborted_offsets
-from tests.producers import active, producers_of
-from tests.reference import listed
-from tests.strategies import Life, append, lives
+from lastwrite.spark.inline import INLINE
+from tests.support.engine import compact
+from tests.support.kafka.faults import FAULTS, Fault, Pair, read_pair, strike, without_record
+from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_checkpoint
+from tests.support.kafka.model import aborted_offsets
+from tests.support.kafka.producers import active, producers_of
+from tests.support.kafka.reference import listed
+from tests.support.kafka.strategies import Life, append, lives
 
 
 @given(lives(), st.data())
@@ -63,7 +63,12 @@ def test_round_by_round(life: Life, data: st.DataObject) -> None:
 
 def verified(after: Path, before: Path, life: Life, now_ms: int | None) -> VerifyReport:
     return lastwrite.verify(
-        str(after), before=str(before), config=life.config, now_ms=now_ms, spark=INLINE
+        str(after),
+        before=str(before),
+        config=life.config,
+        now_ms=now_ms,
+        spark=INLINE,
+        drop_keyless=True,
     )
 
 
@@ -83,7 +88,9 @@ def pair_of(before: Path, after: Path, now_ms: int) -> Pair:
 
 
 def _lose_one(root: Path, before: Path, struck: Path, life: Life, data: st.DataObject) -> None:
-    """Take one record out of what remains; held against what remained, it is missing, or it was not needed."""
+    """Take one record out of what remains; held against what remained, it is missing, or it was not
+    needed.
+    """
     shutil.rmtree(before)
     shutil.copytree(root, before)
     pair = pair_of(before, root, 0)

@@ -7,17 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import lastwrite
+from lastwrite.commands.systems import system_at
 from lastwrite.model.report import CompactionReport
-from lastwrite.pipeline.inline import INLINE
+from lastwrite.spark.inline import INLINE
 
 
 def compact(
     root: Path, config: Mapping[str, object], now_ms: int, **arguments: Any
 ) -> CompactionReport:
-    """One round over the logs under ``root``, whatever share of them is dirty."""
+    """One round over the logs under ``root``, whatever share of them is dirty; compacted, if
+    ``config`` is silent.
+
+    Keyless records of Kafka may go.
+    """
+    is_kafka = system_at(str(root), arguments.get("system")).name == "kafka"
+    policy = {"cleanup.policy": "compact"} if is_kafka else {}
+    arguments.setdefault("drop_keyless", is_kafka)
     return lastwrite.compact(
         str(root),
-        config={**config, "min.cleanable.dirty.ratio": "0"},
+        config={**policy, **config, "min.cleanable.dirty.ratio": "0"},
         now_ms=now_ms,
         spark=INLINE,
         **arguments,

@@ -42,7 +42,9 @@ def need_java() -> None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Nobody else fills ``folder`` meanwhile: of several workers of a test run one fetches, the others find it done."""
+    """Nobody else fills ``folder`` meanwhile: of several workers of a test run one fetches, the
+    others find it done.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -50,7 +52,8 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def fetch_jars(home: Path, what: str, pom: Path, marker: str, *properties: str) -> None:
-    """Have Maven copy the jars that ``pom`` names to ``home/lib``, unless the jar ``marker`` is there.
+    """Have Maven copy the jars that ``pom`` names to ``home/lib``, unless the jar ``marker`` is
+    there.
 
     They are copied aside, then renamed: a fetch cut short leaves nothing that looks whole.
 
@@ -107,7 +110,9 @@ def run_until_stopped(
     start: Callable[[Path, Mapping[str, str]], AbstractContextManager[T]],
     ready: Callable[[T], str],
 ) -> int:
-    """A broker as a program: FOLDER and NAME=VALUE… from the command line; says when it is ready, ends at Ctrl-C."""
+    """A broker as a program: FOLDER and NAME=VALUE… from the command line; says when it is ready,
+    ends at Ctrl-C.
+    """
     if len(sys.argv) < 2:
         print(usage, file=sys.stderr)
         return 2

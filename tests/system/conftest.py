@@ -1,4 +1,6 @@
-"""What several modules of system tests share: one standalone of Pulsar a session, started when first asked for."""
+"""What several modules of system tests share: one standalone of Pulsar a session, started when
+first asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.pulsar.broker import Broker, Unavailable, pulsar_home
-from tests.system.pulsar.driver import Driver
+from tests.support.pulsar.broker import Broker, Unavailable, pulsar_home
+from tests.support.pulsar.driver import Driver
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,6 @@
-"""``lastwrite clean`` as an operator meets it: a process that lives, and is told things by files and signals."""
+"""``lastwrite clean`` as an operator meets it: a process that lives, and is told things by files
+and signals.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,18 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import lastwrite
-from lastwrite.formats.kafka.names import CLEANER_OFFSETS
-from lastwrite.logstore.checkpoints import read_offsets, write_offset
-from lastwrite.logstore.uncleanable import read_uncleanable
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.format.names import CLEANER_OFFSETS
+from lastwrite.kafka.store.checkpoints import read_offsets, write_offset
+from lastwrite.kafka.store.watching import NOTES
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
+from lastwrite.storage.quarantine import read_quarantine
 
 pytestmark = pytest.mark.spark
 
 _HOLD = """
 import sys
-from lastwrite.logstore import lock
+from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 with lock.hold(sys.argv[1], [TopicPartition(sys.argv[2], 0)]):
     print("held", flush=True)
@@ -42,7 +45,9 @@ with lock.hold(sys.argv[1], [TopicPartition(sys.argv[2], 0)]):
 def write(
     root: Path, topic: str, records: int = 400, clean_to: int = 0, value_bytes: int = 60
 ) -> Path:
-    """A partition of closed segments, five keys again and again; below ``clean_to`` it counts as clean."""
+    """A partition of closed segments, five keys again and again; below ``clean_to`` it counts as
+    clean.
+    """
     first_ms = time.time_ns() // 1_000_000 - 60_000
     name = TopicPartition(topic, 0)
     segment_bytes = max(4000, records * value_bytes // 8)
@@ -168,7 +173,9 @@ def replace(file: Path, text: str) -> None:
 
 
 def test_a_life(tmp_path: Path) -> None:
-    """Two roots; the order; a damaged, a held and a not so dirty partition; new settings; metrics; the end."""
+    """Two roots; the order; a damaged, a held and a not so dirty partition; new settings; metrics;
+    the end.
+    """
     x, y = tmp_path / "x", tmp_path / "y"
     x.mkdir()
     y.mkdir()
@@ -204,15 +211,15 @@ def test_a_life(tmp_path: Path) -> None:
                 and first["saved_percent"] > 90
             )
             running.expect("round", topic="more")
-            aside = running.expect("uncleanable", topic="torn")
+            staged = running.expect("uncleanable", topic="torn")
             assert (
-                "checksum" in aside["reason"]
-                and str(segment) in aside["reason"]
-                and aside["tries"] == 1
+                "checksum" in staged["reason"]
+                and str(segment) in staged["reason"]
+                and staged["tries"] == 1
             )
             assert [e["topic"] for e in running.events if e["event"] == "round"] == ["most", "more"]
             shown = lastwrite.inspect(str(x), topic="torn").to_dict()["partitions"][0]
-            assert shown["uncleanable"]["reason"] == aside["reason"]
+            assert shown["uncleanable"]["reason"] == staged["reason"]
 
             # What another process holds is left to it, and taken once that has crashed.
             assert len(list(held.glob("*.log"))) > 2
@@ -252,7 +259,7 @@ def test_a_life(tmp_path: Path) -> None:
             segment.write_bytes(whole)
             assert [str(name) for name in lastwrite.release(str(damaged))] == ["torn-0"]
             running.expect("round", topic="torn")
-            assert read_uncleanable(str(x)) == {}
+            assert read_quarantine(str(x), NOTES) == {}
             assert running.stop() < 10
     assert not any(
         has_odd_suffix(folder) for root in (x, y) for folder in root.iterdir() if folder.is_dir()
@@ -279,7 +286,8 @@ def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
             assert running.stop(signal.Signals[whom]) < 8
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert (
-        read_offsets(str(tmp_path), CLEANER_OFFSETS) == {} and read_uncleanable(str(tmp_path)) == {}
+        read_offsets(str(tmp_path), CLEANER_OFFSETS) == {}
+        and read_quarantine(str(tmp_path), NOTES) == {}
     )
     report = lastwrite.verify(str(tmp_path))
     assert report.exit_status == 0
@@ -305,7 +313,7 @@ def test_when_spark_dies_the_log_is_as_it_was_and_the_daemon_says_so(tmp_path: P
         _, errors = running.process.communicate(timeout=60)
         assert running.process.returncode == 1 and "Spark has died" in errors
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert read_uncleanable(str(tmp_path)) == {}, "the partition is not to blame"
+    assert read_quarantine(str(tmp_path), NOTES) == {}, "the partition is not to blame"
 
 
 def test_the_throttle_holds_over_all_workers(tmp_path: Path) -> None:
@@ -325,5 +333,6 @@ def test_the_throttle_holds_over_all_workers(tmp_path: Path) -> None:
     stages = rounds[0]["stage_seconds"]
     assert rounds[0]["wave_partitions"] == 2 and moved > 20_000_000
     assert 0.9 * moved / rate - 0.3 <= stages["scan"] + stages["rewrite"]
-    # From above the rate says nothing of a machine that is busy with other things, nor of the workers' start.
+    # From above the rate says nothing of a machine that is busy with other things, nor of the
+    # workers' start.
     assert stages["scan"] + stages["rewrite"] < 1.1 * moved / rate + 10

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
-from lastwrite.logstore import lock
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
+COMPACTED = ("--config", "cleanup.policy=compact")
 COMMANDS = (
     "demo",
     "inspect",
+    "settings",
     "plan",
     "compact",
     "clean",
@@ -200,8 +202,12 @@ def test_inspect(tmp_path: Path) -> None:
 def test_inspect_takes_the_clock_and_settings(tmp_path: Path) -> None:
     write(tmp_path)
     options = ("--config", "min.compaction.lag.ms=1000", "--json")
-    early = one_document(lastwrite("inspect", tmp_path, "--now", 1_700_000_000_500, *options))
-    late = one_document(lastwrite("inspect", tmp_path, "--now", 1_700_000_100_000, *options))
+    early = one_document(
+        lastwrite("inspect", *COMPACTED, tmp_path, "--now", 1_700_000_000_500, *options)
+    )
+    late = one_document(
+        lastwrite("inspect", *COMPACTED, tmp_path, "--now", 1_700_000_100_000, *options)
+    )
     assert (early["now_ms"], early["partitions"][0]["is_due"]) == (1_700_000_000_500, False)
     assert late["partitions"][0]["is_due"] is True
 
@@ -297,7 +303,9 @@ def test_doctor() -> None:
 
 
 def test_doctor_says_what_to_do(tmp_path: Path) -> None:
-    """With nothing but bash on the search path and no wheel with Java, it asks for Java, and git is optional."""
+    """With nothing but bash on the search path and no wheel with Java, it asks for Java, and git is
+    optional.
+    """
     for shell in ("bash", "sh"):
         os.symlink(shutil.which(shell) or f"/bin/{shell}", tmp_path / shell)
     hide = tmp_path / "sitecustomize.py"
@@ -325,7 +333,9 @@ def test_doctor_finds_too_little_memory() -> None:
 
 @pytest.mark.spark
 def test_plan_then_compact_then_verify(tmp_path: Path) -> None:
-    """One damaged partition among three: the others are done, the statuses and documents are as promised."""
+    """One damaged partition among three: the others are done, the statuses and documents are as
+    promised.
+    """
     root = tmp_path / "log"
     write(root, "first")
     write(root, "second")
@@ -334,7 +344,7 @@ def test_plan_then_compact_then_verify(tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / "before")
     told = {file.name: file.read_bytes() for file in hurt.iterdir()}
 
-    done = lastwrite("plan", root, "--json", "--master", "local[2]")
+    done = lastwrite("plan", root, *COMPACTED, "--json", "--master", "local[2]")
     planned = one_document(done)
     assert done.returncode == 3
     assert set(planned) >= {"partitions", "totals"} and all(
@@ -343,7 +353,9 @@ def test_plan_then_compact_then_verify(tmp_path: Path) -> None:
     assert [row["status"] for row in planned["partitions"]] == ["cleaned", "damaged", "cleaned"]
     assert "scan" in done.stderr
 
-    done = lastwrite("compact", root, "--json", "--master", "local[2]", "--memory", "2g")
+    done = lastwrite(
+        "compact", root, *COMPACTED, "--json", "--master", "local[2]", "--memory", "2g"
+    )
     cleaned = one_document(done)
     assert done.returncode == 3
     for before, after in zip(planned["partitions"], cleaned["partitions"], strict=True):

@@ -1,8 +1,10 @@
-"""A real process is killed before every operation that changes a file: the log is the old one or the new one.
+"""A real process is killed before every operation that changes a file: the log is the old one or
+the new one.
 
-Which one, two judges say apart from our own listing: Kafka's loader written down from the specification, and in
-``tests/conformance`` Kafka's loader itself. Then the run is repeated, and must end in the very bytes of a run that
-nobody disturbed. Recovery is killed at each of its own operations as well.
+Which one, two judges say apart from our own listing: Kafka's loader written once more
+for tests, and in ``tests/conformance`` Kafka's loader itself. Then the run is repeated, and
+must end in the very bytes of a run that nobody disturbed. Recovery is killed at each of its own
+operations as well.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import LogError
-from lastwrite.logstore import files, kafka
-from lastwrite.logstore.files import FaultPoints
-from tests.crashing import (
+from lastwrite.kafka.store import log_dir
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.crashing import (
     LAYOUTS,
     Layout,
     compact,
@@ -32,7 +35,7 @@ from tests.crashing import (
     transaction_indexes_seen,
     write_layout,
 )
-from tests.logs import bases, check_indexes, read_checkpoint
+from tests.support.kafka.logs import bases, check_indexes, read_checkpoint
 
 pytestmark = pytest.mark.skipif(
     not hasattr(__import__("os"), "fork"), reason="kills a child that was forked"
@@ -130,7 +133,7 @@ def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends
         # Looking changes nothing.
         recovered = place / "recovered"
         shutil.copytree(folder.parent, recovered)
-        kafka.recover(str(recovered / "t-0"))
+        log_dir.recover(str(recovered / "t-0"))
         assert offsets_seen(recovered / "t-0") == seen, point
         left = contents(recovered)
         if decided[-1]:
@@ -160,7 +163,7 @@ def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
         while is_killed:
             root = place / "again"
             shutil.copytree(folder.parent, root)
-            is_killed = run_until(again, lambda root=root: kafka.recover(str(root / "t-0")))
+            is_killed = run_until(again, lambda root=root: log_dir.recover(str(root / "t-0")))
             assert offsets_seen(root / "t-0") == seen, (point, again)
             shutil.copytree(root / "t-0", place / "loaded")
             assert load_like_kafka(place / "loaded") == seen, (point, again)
@@ -202,7 +205,7 @@ def test_an_operation_that_fails_leaves_the_old_log_or_says_that_the_new_one_is_
             assert "new segments are safe" in raised.remedy, point
         else:
             assert seen == layout.old_offsets, point
-            kafka.recover(str(folder))
+            log_dir.recover(str(folder))
             assert contents(folder.parent) == old, point
         shutil.copytree(folder, place / "loaded")
         assert load_like_kafka(place / "loaded") == seen, point

@@ -1,7 +1,9 @@
-"""Kill a whole compaction at every file operation: the folder means the old log or the new one, and run again it
-ends in the bytes of an undisturbed run. The child is forked with its kernels compiled, so a kill costs milliseconds.
+"""Kill a whole compaction at every file operation: the folder means the old log or the new one, and
+run again it ends in the bytes of an undisturbed run. The child is forked with its kernels compiled,
+so a kill costs milliseconds.
 
-The commit alone, over more layouts and with Kafka's own loader as the judge, is tested in ``test_crash_commit``.
+The commit alone, over more layouts and with Kafka's own loader as the judge, is tested in
+``test_crash_commit``.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import read_segments, write_segment
-from tests.model import records_of
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.logs import read_segments, write_segment
+from tests.support.kafka.model import records_of
 
 NOW = 1_700_000_100_000
 # name: settings, rounds before the one that is killed, whether the active segment is cleaned
@@ -36,7 +39,9 @@ LAYOUTS = {
 
 
 def make_log(root: Path) -> None:
-    """Six segments: two of them have nothing to lose, one loses everything; an active one at the end."""
+    """Six segments: two of them have nothing to lose, one loses everything; an active one at the
+    end.
+    """
     rng = random.Random(3)
     offset = 0
     for segment in range(6):
@@ -73,7 +78,7 @@ def folder_files(root: Path) -> dict[str, tuple[bytes, int]]:
 def compact(root: Path, config: dict[str, object], include_active: bool) -> None:
     report = lastwrite.compact(
         str(root),
-        config={"index.interval.bytes": 200, **config},
+        config={"cleanup.policy": "compact", "index.interval.bytes": 200, **config},
         now_ms=NOW,
         include_active=include_active,
         spark=INLINE,
@@ -99,15 +104,17 @@ def records(root: Path, partition: int = 0) -> list[object]:
     view = root.with_name("view")
     shutil.rmtree(view, ignore_errors=True)
     shutil.copytree(root, view)
-    from lastwrite.logstore import kafka
+    from lastwrite.kafka.store import log_dir
 
-    kafka.recover(str(view / f"t-{partition}"))
+    log_dir.recover(str(view / f"t-{partition}"))
     return list(records_of(read_segments(view / f"t-{partition}")))
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: kills test the order of operations, not the disk's speed."""
+    """A folder in memory where there is one: kills test the order of operations, not the disk's
+    speed.
+    """
     shm = Path("/dev/shm")
     if not os.access(shm, os.W_OK):
         yield tmp_path

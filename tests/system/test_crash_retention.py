@@ -1,6 +1,7 @@
-"""A process that takes segments out is killed before every operation: the log loads, and the next run ends it.
+"""A process that takes segments out is killed before every operation: the log loads, and the next
+run ends it.
 
-Two judges beside our own listing: Kafka's loader as written down from the specification, and, in
+Two judges beside our own listing: Kafka's loader as written once more for tests, and, in
 ``tests/conformance/test_retention.py``, that loader itself.
 """
 
@@ -15,14 +16,16 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.logstore import files, kafka
-from lastwrite.logstore.files import FaultPoints
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.store import log_dir
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from tests.crashing import contents, fail_at, load_like_kafka, offsets_seen, run_until
-from tests.expiring import EXPIRING, NOW_MS, Expiring, retain, write_expiring
-from tests.logs import NAME, bases, headers_of, read_checkpoint, write_segment
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.crashing import contents, fail_at, load_like_kafka, offsets_seen, run_until
+from tests.support.kafka.expiring import EXPIRING, NOW_MS, Expiring, retain, write_expiring
+from tests.support.kafka.logs import NAME, bases, headers_of, read_checkpoint, write_segment
 
 pytestmark = pytest.mark.skipif(
     not hasattr(__import__("os"), "fork"), reason="kills a child that was forked"
@@ -61,7 +64,7 @@ def bytes_of(root: Path) -> dict[str, bytes]:
 
 def readable(folder: Path) -> list[int]:
     """What our own listing leads a reader to, from the log's start on."""
-    start = kafka.read_partition(str(folder)).log_start
+    start = log_dir.read_partition(str(folder)).log_start
     return [offset for offset in offsets_seen(folder) if offset >= start]
 
 
@@ -72,7 +75,7 @@ def test_an_undisturbed_run_leaves_what_has_not_expired_and_nothing_else(
     folder = write_expiring(place / "root", layout)
     untouched = {base: (folder / f"{base:020d}.log").stat() for base in layout.segments}
     retain(folder, layout)
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert not log.problems, log.problems
     assert (log.log_start, log.end_offset, bases(folder)) == (
         layout.new_start,
@@ -122,13 +125,13 @@ def test_killed_before_any_operation_the_log_loads_and_the_next_run_ends_in_the_
         shutil.rmtree(place / "loaded")
         recovered = place / "recovered"
         shutil.copytree(folder.parent, recovered)
-        kafka.recover(str(recovered / NAME))
-        start = kafka.read_partition(str(recovered / NAME)).log_start
+        log_dir.recover(str(recovered / NAME))
+        start = log_dir.read_partition(str(recovered / NAME)).log_start
         assert start in (layout.old_start, layout.new_start), point
         expected = [offset for offset in layout.offsets if offset >= start]
         assert readable(recovered / NAME) == expected, point
         assert [offset for offset in loaded if offset >= start] == expected, point
-        assert kafka.read_partition(str(recovered / NAME)).end_offset == layout.end, point
+        assert log_dir.read_partition(str(recovered / NAME)).end_offset == layout.end, point
         shutil.rmtree(recovered)
         started.append(start == layout.new_start)
         retain(folder, layout)
@@ -171,7 +174,9 @@ ROUND = {
 
 
 def write_mixed(root: Path) -> Path:
-    """Four closed segments with the same five keys and one that only one of them has, and an active one."""
+    """Four closed segments with the same five keys and one that only one of them has, and an active
+    one.
+    """
     for base in range(0, 30, 6):
         keys = [b"a", b"b", b"c", b"d", b"e", b"only-%d" % base]
         batches = [

@@ -1,5 +1,6 @@
-"""Kill a dispatch at every file operation: each tree is the old one or the new one, in an order that a broker completes
-by itself, and run again it ends in the bytes of a run that nobody disturbed.
+"""Kill a dispatch at every file operation: each tree is the old one or the new one, in an order
+that a broker completes by itself, and run again it ends in the bytes of a run that nobody
+disturbed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.rocketmq.trees import GUARD, ORDER
-from lastwrite.pipeline.inline import INLINE
-from tests.rocketmq_dispatch import (
+from lastwrite.rocketmq.store.trees import GUARD, ORDER
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.rocketmq.dispatch import (
     BATCHED,
     COMPACTED,
     Broker,
@@ -60,7 +61,9 @@ def trees(root: Path) -> dict[str, Files]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: kills test the order of operations, not the disk's speed."""
+    """A folder in memory where there is one: kills test the order of operations, not the disk's
+    speed.
+    """
     shm = Path("/dev/shm")
     if not os.access(shm, os.W_OK):
         yield tmp_path
@@ -106,7 +109,8 @@ def test_killed_anywhere_each_tree_is_old_or_new(place: Path, kind: str, is_firs
             f"point {point}: {dict(zip(changed, is_new, strict=True))}"
         )
         states.add(sum(is_new))
-        # Where only one kind of consume queues has changed, a broker would lose what the other lacks.
+        # Where only one kind of consume queues has changed, a broker would lose what the other
+        # lacks.
         if "batchconsumequeue" in changed and is_new[-2] != is_new[-1]:
             assert (root / "commitlog" / GUARD).exists(), f"point {point}"
         dispatch(root, broker)

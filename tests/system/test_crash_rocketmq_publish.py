@@ -1,9 +1,10 @@
-"""A real process is killed before every operation of a publication: a broker finds the old store or the new one.
+"""A real process is killed before every operation of a publication: a broker finds the old store or
+the new one.
 
-What a broker finds is said by a loader written from the specification; the real broker says it in
-``tests/system/rocketmq``. Logs, indexes and positions change in one step: each state is old in all of them, or new.
-Then recovery puts things in order, and must leave exactly the one or the other; and a run that is repeated ends in the
-bytes of a run that nobody disturbed.
+A loader written for tests says what a broker finds; the real broker says it in
+``test_rocketmq_broker_after_kill.py``. Logs, indexes and positions change in one step: each state
+is old in all of them, or new. Then recovery puts things in order, and must leave exactly the one or the other;
+and a run that is repeated ends in the bytes of a run that nobody disturbed.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.rocketmq import lock, publish
-from tests.crashing import fail_at, run_until
-from tests.rocketmq_trees import (
+from lastwrite.rocketmq.store import lock, publish
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.crashing import fail_at, run_until
+from tests.support.rocketmq.trees import (
     LAYOUTS,
     Layout,
     compact,

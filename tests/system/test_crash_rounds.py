@@ -1,7 +1,8 @@
-"""Whole rounds over random logs, killed: some hundred kills of those that ``python -m tests.crash`` plays by thousands.
+"""Whole rounds over random logs, killed: some hundred kills of those that ``python -m tests.crash``
+plays by thousands.
 
-Three logs are killed at every operation, a dozen others at drawn ones, a third of these twice. Kafka's own loader
-is asked in ``tests/conformance/test_crash_rounds.py``.
+Three logs are killed at every operation, a dozen others at drawn ones, a third of these twice.
+Kafka's own loader is asked in ``tests/conformance/test_crash_rounds.py``.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ import pytest
 
 from tests.crash.rounds import Round, prepare
 from tests.crash.trial import KILLS_A_LOG, drawn, run_trial
-from tests.logs import SCRATCH
+from tests.support.kafka.logs import SCRATCH
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child that was forked")
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder in memory where there is one: kills test the order of operations, not the disk's speed."""
+    """A folder in memory where there is one: kills test the order of operations, not the disk's
+    speed.
+    """
     with tempfile.TemporaryDirectory(prefix="lastwrite-crash-", dir=SCRATCH) as folder:
         yield Path(folder)
 

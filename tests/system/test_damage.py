@@ -1,5 +1,5 @@
-"""Damage of every kind the issue names: ``inspect`` and ``verify`` say file and byte, ``compact`` leaves the
-partition as it was to the byte, finishes the others, and exits 3."""
+"""Damage of every kind the issue names: ``inspect`` and ``verify`` say file and byte, ``compact``
+leaves the partition as it was to the byte, finishes the others, and exits 3."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import google_crc32c
 import pytest
 
 import lastwrite
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import write_segment
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.logs import write_segment
 
 NOW = 1_700_000_000_000
 
@@ -168,13 +169,13 @@ def test_damage_is_named_and_left_alone(tmp_path: Path, damage: Callable[[Path],
         assert named[0].remedy
     assert inspected.is_damaged and verified.exit_status == 3
 
-    planned = lastwrite.plan(str(tmp_path), now_ms=NOW, spark=INLINE)
+    planned = lastwrite.plan(str(tmp_path), topic="t", now_ms=NOW, spark=INLINE)
     assert [p.status for p in planned.partitions] == [
         Status.CLEANED,
         Status.DAMAGED,
         Status.CLEANED,
     ]
-    report = lastwrite.compact(str(tmp_path), now_ms=NOW, spark=INLINE)
+    report = lastwrite.compact(str(tmp_path), topic="t", now_ms=NOW, spark=INLINE)
     assert [p.status for p in report.partitions] == [Status.CLEANED, Status.DAMAGED, Status.CLEANED]
     assert file.name in (report.partitions[1].reason or "")
     assert report.exit_status == 3
@@ -207,7 +208,7 @@ def test_a_copy_takes_a_damaged_partition_as_it_is(tmp_path: Path) -> None:
     flipped_byte(tmp_path / "log" / "t-0")
     before = contents(tmp_path / "log" / "t-0")
     report = lastwrite.compact(
-        str(tmp_path / "log"), to=str(tmp_path / "copy"), now_ms=NOW, spark=INLINE
+        str(tmp_path / "log"), to=str(tmp_path / "copy"), topic="t", now_ms=NOW, spark=INLINE
     )
     assert report.exit_status == 3
     assert contents(tmp_path / "log" / "t-0") == before
@@ -217,15 +218,17 @@ def test_a_copy_takes_a_damaged_partition_as_it_is(tmp_path: Path) -> None:
 def test_offsets_that_fall_between_two_pieces_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The base offset lies outside the checksum; a piece alone does not see that it comes too early."""
+    """The base offset lies outside the checksum; a piece alone does not see that it comes too
+    early.
+    """
     make_partition(tmp_path / "t-0")
     file = closed(tmp_path / "t-0")
     base = int(file.stem)
     entries = file.with_suffix(".index").read_bytes()
     middle = int.from_bytes(entries[12:16], "big")
     patched(file, middle, (base + 1).to_bytes(8, "big"))
-    monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 300)
-    report = lastwrite.compact(str(tmp_path), now_ms=NOW, spark=INLINE)
+    monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 300)
+    report = lastwrite.compact(str(tmp_path), topic="t", now_ms=NOW, spark=INLINE)
     assert report.partitions[0].status is Status.DAMAGED
     assert f"{file.name}, byte {middle}" in (report.partitions[0].reason or "")
 
@@ -250,7 +253,7 @@ def test_a_claim_of_a_billion_records_takes_no_memory(tmp_path: Path) -> None:
     )
     resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), limit[1]))
     try:
-        report = lastwrite.compact(str(tmp_path), now_ms=NOW, spark=INLINE)
+        report = lastwrite.compact(str(tmp_path), topic="t", now_ms=NOW, spark=INLINE)
         assert lastwrite.inspect(str(tmp_path)).partitions[1].is_damaged
         assert lastwrite.verify(str(tmp_path), spark=INLINE).exit_status == 3
     finally:

@@ -18,11 +18,11 @@ from lastwrite.cli import run
 from lastwrite.demo.proof import prove, read_table
 from lastwrite.demo.run import DemoReport, run_demo
 from lastwrite.errors import InvalidConfig, NotALog
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from tests.system.git_repository import Repository, needs_git
+from lastwrite.spark.inline import INLINE
+from tests.support.git_repository import Repository, needs_git
 from tests.system.test_git_history import (
     HISTORIES,
     merged,
@@ -209,6 +209,7 @@ def test_thirteen_years_of_a_large_repository(tmp_path: Path) -> None:
         str(tmp_path / "before"),
         to=str(tmp_path / "after"),
         config=settings,
+        topic="git",
         now_ms=NOW_MS,
         spark=INLINE,
     )
@@ -225,6 +226,7 @@ def test_thirteen_years_of_a_large_repository(tmp_path: Path) -> None:
         str(tmp_path / "after"),
         before=str(tmp_path / "before"),
         config=settings,
+        topic="git",
         now_ms=NOW_MS,
         spark=INLINE,
     )

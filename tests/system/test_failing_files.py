@@ -1,8 +1,9 @@
-"""Every operation of ``lastwrite.compact`` that changes a file fails once: a full disk, an I/O error.
+"""Every operation of ``lastwrite.compact`` that changes a file fails once: a full disk, an I/O
+error.
 
-From then on all fail, clean-up included. The partition is reported as failed with the file, the log is whole, and the
-next run, with the disk in order, ends in the bytes of an undisturbed one. (Where the process is killed instead:
-``test_crash_engine``.)
+From then on all fail, clean-up included. The partition is reported as failed with the file, the log
+is whole, and the next run, with the disk in order, ends in the bytes of an undisturbed one. (Where
+the process is killed instead: ``test_crash_engine``.)
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.logstore import files, kafka
-from lastwrite.logstore.files import FaultPoints
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import ProblemKind
-from lastwrite.pipeline.inline import INLINE
-from tests.crashing import contents
-from tests.logs import headers_of, write_checkpoint, write_segment
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.crashing import contents
+from tests.support.kafka.logs import headers_of, write_checkpoint, write_segment
 
 NOW_MS = 1_700_000_100_000
 CONFIG = {
+    "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": 0,
     "internal.segment.bytes": 6000,
     "index.interval.bytes": 500,
@@ -34,8 +38,8 @@ CONFIG = {
 
 
 def write_log(root: Path) -> Path:
-    """Five closed segments and an active one: keys written again and again, some deleted, two segments of keys that
-    nobody writes again."""
+    """Five closed segments and an active one: keys written again and again, some deleted, two
+    segments of keys that nobody writes again."""
     folder = root / "t-0"
     for n in range(6):
         batches = []
@@ -62,7 +66,7 @@ def compact(root: Path) -> None:
 
 
 def seen(folder: Path) -> list[tuple[int, int, int]]:
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert all(problem.kind is ProblemKind.RECOVERED for problem in log.problems), log.problems
     return [
         (header.base_offset, header.crc, header.record_count)

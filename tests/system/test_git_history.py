@@ -11,7 +11,7 @@ import pytest
 
 from lastwrite.demo.git_history import Change, History, open_history
 from lastwrite.errors import EnvironmentUnfit, LogError, NotALog
-from tests.system.git_repository import Repository, needs_git
+from tests.support.git_repository import Repository, needs_git
 
 pytestmark = needs_git
 

@@ -1,8 +1,9 @@
 """A broker still knows the last batch of a producer when compaction has taken all its records.
 
-Two idempotent producers write the same keys, one after the other. Of the first nothing stays but the shell of its
-last batch. That batch is then sent again byte for byte, as a producer does that did not get the answer: the broker
-has to answer with the offset of the first time, and store nothing.
+Two idempotent producers write the same keys, one after the other. Of the first nothing stays but
+the shell of its last batch. That batch is then sent again byte for byte, as a producer does that
+did not get the answer: the broker has to answer with the offset of the first time, and store
+nothing.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.formats.kafka.batch import BatchHeader, Record, decode_batch_header, encode_batch
+from lastwrite.kafka.format.batch import decode_batch_header, encode_batch
+from lastwrite.kafka.format.batch_layout import BatchHeader, Record
 from lastwrite.model.report import Status
-from tests.engine import compact
-from tests.logs import headers_of
-from tests.system.broker.broker import Broker, Unavailable, kafka_home
-from tests.system.broker.clients import Sent, bounds, consume, create_topic, produce
-from tests.system.broker.wire import OUT_OF_ORDER_SEQUENCE_NUMBER, Answer, Wire
+from tests.support.engine import compact
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.clients import Sent, bounds, consume, create_topic, produce
+from tests.support.kafka.logs import headers_of
+from tests.support.kafka.wire import OUT_OF_ORDER_SEQUENCE_NUMBER, Answer, Wire
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -82,7 +84,9 @@ def following(header: BatchHeader, skip: int = 0) -> bytes:
 
 
 def forget(broker: Broker) -> None:
-    """What a crash may cost: no snapshot of producers, no sign of an orderly shutdown. The log has to tell."""
+    """What a crash may cost: no snapshot of producers, no sign of an orderly shutdown. The log has
+    to tell.
+    """
     (broker.data / ".kafka_cleanshutdown").unlink()
     for file in folder_of(broker).glob("*.snapshot"):
         file.unlink()
@@ -153,7 +157,8 @@ def test_a_duplicate_of_an_emptied_batch_is_recognised(broker: Broker, tmp_path:
         assert wire.produce(TOPIC, newest) == Answer(0, 109)
     broker.stop()
 
-    # A day later the first producer has expired. Without the shell the broker takes the duplicate for news.
+    # A day later the first producer has expired. Without the shell the broker takes the duplicate
+    # for news.
     compacted(spare, now_ms + DAY_MS)
     assert of_producer(spare, first.producer_id) == []
     forget(spare)

@@ -1,8 +1,8 @@
 """Kafka's own compacted topics, cleaned by us and loaded by the broker that wrote them.
 
-Groups of both protocols commit, again and again; producers commit and abort transactions, with offsets of groups in
-them. Between the rounds the broker starts on what we left: groups stand where they stood, a deleted one stays
-deleted, and a transactional id goes on with its producer id.
+Groups of both protocols commit, again and again; producers commit and abort transactions, with
+offsets of groups in them. Between the rounds the broker starts on what we left: groups stand where
+they stood, a deleted one stays deleted, and a transactional id goes on with its producer id.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 from confluent_kafka import Consumer
 
 import lastwrite
-from lastwrite.formats.kafka.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
-from lastwrite.pipeline.inline import INLINE
-from tests.system.broker.broker import Broker, Unavailable, kafka_home
-from tests.system.broker.clients import Sent, consume, create_topic, produce, set_topic
-from tests.system.broker.groups import PROTOCOLS, committed, forget, join_and_commit, transact
+from lastwrite.kafka.format.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.clients import Sent, consume, create_topic, produce, set_topic
+from tests.support.kafka.groups import PROTOCOLS, committed, forget, join_and_commit, transact
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -48,7 +48,9 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def decoded(broker: Broker, topic: str) -> list[dict[str, Any]]:
-    """All records of the topic's partitions, each as ``dump --decode`` reads it; there is nothing it does not know."""
+    """All records of the topic's partitions, each as ``dump --decode`` reads it; there is nothing
+    it does not know.
+    """
     rows = list(lastwrite.dump(str(broker.data), topic=topic, decode=True))
     assert [
         row["decoded"]["problem"]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lastwrite
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.pipeline.session import spark_session
-from tests.pulsar_folders import batch, single, write_compacted, write_ledger
-from tests.pulsar_topics import topic_folder
-from tests.rocketmq_queues import TIME_MS, Sent, write_queue
+from lastwrite.pulsar.format.position import Position
+from lastwrite.spark.session import spark_session
+from tests.support.pulsar.folders import batch, single, write_compacted, write_ledger
+from tests.support.pulsar.topics import topic_folder
+from tests.support.rocketmq.queues import TIME_MS, Sent, write_queue
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

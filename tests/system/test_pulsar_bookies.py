@@ -9,14 +9,14 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import CorruptLog, RemoteFailed
-from lastwrite.formats.pulsar.ledger_metadata import Ensemble, LedgerMetadata
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
-from lastwrite.remote.pulsar.ledgers import Quorums, open_metadata, write_ledger
-from lastwrite.remote.pulsar.metadata import MetadataStore
-from tests.system.pulsar.broker import Broker, Unavailable, pulsar_home
-from tests.system.pulsar.driver import Driver
+from lastwrite.pulsar.format.ledger_metadata import Ensemble, LedgerMetadata
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.network.bookies import Bookies, Ledger, LedgerWriter
+from lastwrite.pulsar.network.ledgers import Quorums, open_metadata, write_ledger
+from lastwrite.pulsar.network.metadata import MetadataStore
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.broker import Broker, Unavailable, pulsar_home
+from tests.support.pulsar.driver import Driver
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.long]
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import lastwrite
-from lastwrite.formats.pulsar.entry import Message, decode_entry, encode_entry, encode_single
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+from lastwrite.pulsar.format.entry import Message, decode_entry, encode_entry, encode_single
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
 
 def chunk(uuid: str, number: int, count: int = 3, key: bytes | None = b"k") -> bytes:

@@ -1,4 +1,6 @@
-"""``lastwrite clean persistent://…``: the daemon over topics of a real standalone, in this process, without Spark."""
+"""``lastwrite clean persistent://…``: the daemon over topics of a real standalone, in this process,
+without Spark.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
 from lastwrite.cleaner.live import LiveCleaner
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.remote.pulsar.cluster import Access, Cluster, Hold
-from tests.system.pulsar.broker import Broker
-from tests.system.pulsar.driver import Driver
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.network.cluster import Access, Cluster, CursorHold
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.broker import Broker
+from tests.support.pulsar.driver import Driver
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -158,7 +160,7 @@ def test_what_somebody_else_compacts_is_passed_by(pulsar: Broker, driver: Driver
     config = settings(pulsar, compactionThreshold="1K")
     with (
         Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster,
-        Hold(cluster, TopicName.parse(topic)),
+        CursorHold(cluster, TopicName.parse(topic)),
     ):
         status, events = clean(config, topic)
     assert (status, compacted(events)) == (4, []) and isinstance(events[0], Note)
@@ -212,7 +214,7 @@ def put(pulsar: Broker, method: str, path: str, value: int) -> None:
         (
             ["persistent://public/default/x"],
             {"compactionThreshold": 1},
-            "metadata store is was not said",
+            "metadata store is missing",
         ),
         (["persistent://x"], {"metadataStoreUrl": "zk:h:1", "compactionThreshold": 1}, "topic"),
     ],

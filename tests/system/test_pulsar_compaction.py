@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.pulsar_oracle import Standalone
-from tests.conformance.pulsar_rounds import check_seed
-from tests.conformance.pulsar_topics import Sender
-from tests.system.pulsar.broker import Broker
-from tests.system.pulsar.driver import Driver
+from tests.support.pulsar.broker import Broker
+from tests.support.pulsar.driver import Driver
+from tests.support.pulsar.judged import check_seed
+from tests.support.pulsar.judged_topics import Sender
+from tests.support.pulsar.oracle import Standalone
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.pulsar_corpus import CORPUS, TOPICS, horizon, unpack
+from tests.support.pulsar.corpus import CORPUS, TOPICS, horizon, unpack
 from tests.system.test_cli import lastwrite, one_document, one_line
 
 

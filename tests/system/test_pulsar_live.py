@@ -1,4 +1,5 @@
-"""``lastwrite compact persistent://…`` on a real standalone; Pulsar's Java client and its C++ client read the result.
+"""``lastwrite compact persistent://…`` on a real standalone; Pulsar's Java client and its C++
+client read the result.
 
 Rounds run in this process, without Spark; one goes through the command and Spark.
 """
@@ -21,14 +22,14 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog, RemoteFailed
-from lastwrite.formats.pulsar.names import TopicName
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.pulsar_live import backlog_bytes
-from lastwrite.remote.pulsar.cluster import Access, Cluster, Compaction, Hold
-from tests.system.pulsar.broker import Broker
-from tests.system.pulsar.driver import Driver
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.live import backlog_bytes
+from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.broker import Broker
+from tests.support.pulsar.driver import Driver
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -92,7 +93,9 @@ def leftovers(broker: Broker, topic: str) -> tuple[list[int], list[int]]:
 
 
 def every_shape(round_: int) -> list[dict[str, Any]]:
-    """Singles and batches of every codec, deletes, keyless messages, chunks, transactions of every end."""
+    """Singles and batches of every codec, deletes, keyless messages, chunks, transactions of every
+    end.
+    """
     lines: list[dict[str, Any]] = []
     for n, codec in enumerate(CODECS):
         lines.append(
@@ -157,7 +160,8 @@ def test_both_clients_read_it_before_and_after_a_restart(
         read = []
         while reader.has_message_available():
             message = reader.read_next(10_000)
-            # The C++ client hands out the places of messages that are gone, empty and without a key.
+            # The C++ client hands out the places of messages that are gone, empty and without a
+            # key.
             if message.partition_key() or message.data():
                 read.append((message.partition_key(), message.data()))
         client.close()
@@ -186,7 +190,9 @@ def test_both_clients_read_it_before_and_after_a_restart(
 def test_nothing_is_lost_while_a_producer_goes_on(
     pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Rounds over a ledger that grows, also across reloads of the topic: its readers end with the last of every key."""
+    """Rounds over a ledger that grows, also across reloads of the topic: its readers end with the
+    last of every key.
+    """
     import pulsar as cpp
 
     topic = fresh(driver, request)
@@ -263,7 +269,7 @@ def test_a_plan_and_a_copy_change_nothing(
 ) -> None:
     topic = fresh(driver, request)
     driver.send(topic, [line("a=1", "a=2", "b=1")])
-    with Hold(
+    with CursorHold(
         cluster := Cluster(Access(metadata_store=pulsar.metadata_store)), TopicName.parse(topic)
     ):
         pass
@@ -298,7 +304,7 @@ def test_who_holds_the_topic_is_said(
     driver.send(topic, [line("a=1")])
     with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster:
         with (
-            Hold(cluster, TopicName.parse(topic)),
+            CursorHold(cluster, TopicName.parse(topic)),
             pytest.raises(LogHeld, match="another compaction"),
         ):
             compact(pulsar, topic)
@@ -319,7 +325,7 @@ def test_what_is_wrong_is_said_before_anything_is_done(pulsar: Broker, tmp_path:
         compact(pulsar, topic, config={"brokerServiceUrl": "pulsar+ssl://h:6651"})
     with pytest.raises(InvalidConfig, match="--archive"):
         lastwrite.compact(str(tmp_path), archive=str(tmp_path), spark=INLINE)
-    with pytest.raises(InvalidConfig, match="says system and topic"):
+    with pytest.raises(InvalidConfig, match="names the system and the topic"):
         lastwrite.compact(topic, topic="x", config=settings(pulsar), spark=INLINE)
     with pytest.raises(RemoteFailed, match="connection refused"):
         compact(pulsar, topic, config={"brokerServiceUrl": "pulsar://127.0.0.1:1"})
@@ -336,7 +342,7 @@ def test_a_lost_compacted_ledger_is_said_and_gone_over_when_asked(
     with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster:
         cluster.store.delete_ledger(first["ledger"])
     driver.unload(topic)
-    with pytest.raises(CorruptLog, match="that is gone") as caught:
+    with pytest.raises(CorruptLog, match="which is gone") as caught:
         compact(pulsar, topic)
     assert "--unclean" in str(caught.value.remedy)
     report = compact(pulsar, topic, config={"unclean": "true"})
@@ -423,8 +429,8 @@ def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
     driver.send(topic, [line("b=2", "c=1")])
     log = tmp_path / "points"
     script = (
-        "import sys, lastwrite\nfrom lastwrite.logstore.files import faults\n"
-        "from lastwrite.pipeline.inline import INLINE\n"
+        "import sys, lastwrite\nfrom lastwrite.storage.files import faults\n"
+        "from lastwrite.spark.inline import INLINE\n"
         "reach = faults.reach\n"
         "def stop(step, path):\n"
         "    if step == sys.argv[3] and path == sys.argv[1]:\n"
@@ -439,7 +445,9 @@ def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
     )
     assert done.returncode == -9, (done.stderr, log)
     deadline = time.monotonic() + 60
-    while True:  # the store ends the session of the one that was killed, the broker its subscription, in their own time
+    # the store ends the session of the one that was killed, the broker its subscription, in their
+    # own time
+    while True:
         try:
             report = compact(pulsar, topic, archive=str(tmp_path / "archive"))
             break

@@ -1,7 +1,8 @@
-"""The commit of a compacted ledger into a topic that a real broker serves, and each trap on its way.
+"""The commit of a compacted ledger into a topic that a real broker serves, and each trap on its
+way.
 
-What is committed here is what a compactor would write, in a few lines of Python; whether readers get it is asked of
-Pulsar's own Java client.
+What is committed here is what a compactor would write, in a few lines of Python; whether readers
+get it is asked of Pulsar's own Java client.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from lastwrite.errors import CommitConflict, LogError, LogHeld, RemoteFailed
-from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
-from lastwrite.formats.pulsar.entry import decode_entry
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.remote.pulsar import publish as publishing
-from lastwrite.remote.pulsar.cluster import Access, Cluster, Compaction, Hold
-from lastwrite.remote.pulsar.ledgers import Quorums, write_ledger
-from lastwrite.remote.pulsar.publish import Published, publish, sweep
-from tests.system.pulsar.broker import Broker
-from tests.system.pulsar.driver import Driver
+from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
+from lastwrite.pulsar.format.entry import decode_entry
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.network import publish as publishing
+from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold
+from lastwrite.pulsar.network.ledgers import Quorums, write_ledger
+from lastwrite.pulsar.network.publish import Published, publish, sweep
+from tests.support.pulsar.broker import Broker
+from tests.support.pulsar.driver import Driver
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -89,7 +90,7 @@ def compacted(
 
 
 def commit(
-    cluster: Cluster, topic: TopicName, hold: Hold, base: Compaction | None, **other: object
+    cluster: Cluster, topic: TopicName, hold: CursorHold, base: Compaction | None, **other: object
 ) -> Published:
     records, horizon = compacted(cluster, topic)
     custom = ledger_custom_metadata(topic.full, horizon)
@@ -124,7 +125,7 @@ def test_rounds_follow_one_another_through_reloads_and_the_brokers_own_rounds(
     pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1", "a=2", "c=1", "c=")
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         first = commit(cluster, topic, hold, None)
         assert first.tries == 1
         send(driver, topic, "b=2", "d=1")
@@ -140,11 +141,12 @@ def test_rounds_follow_one_another_through_reloads_and_the_brokers_own_rounds(
     send(driver, topic, "a=3")
     assert driver.compact(topic.full)["did"]  # the broker takes ours as its input
     assert read(driver, topic) == ["b=2", "d=1", "a=3"]
-    # So soon after the last commit it may not have written this one down; nobody but its memory knows then.
+    # So soon after the last commit it may not have written this one down; nobody but its memory
+    # knows then.
     theirs = cluster.compaction_of(topic)
     assert theirs is not None and theirs.ledger != second.ledger
     send(driver, topic, "b=", "d=2")
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         last = commit(cluster, topic, hold, theirs)
     assert read(driver, topic) == ["a=3", "d=2"]
     wait_for_ledgers(cluster, topic, [last.ledger])
@@ -154,9 +156,11 @@ def test_rounds_follow_one_another_through_reloads_and_the_brokers_own_rounds(
 def test_nothing_is_lost_by_a_crash_right_after_a_commit(
     pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName
 ) -> None:
-    """Two commits one behind the other, and the broker is killed: with a pause too short, readers would hang now."""
+    """Two commits one behind the other, and the broker is killed: with a pause too short, readers
+    would hang now.
+    """
     send(driver, topic, "a=1", "b=1")
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         first = commit(cluster, topic, hold, None)
         send(driver, topic, "a=2")
         second = commit(cluster, topic, hold, Compaction(first.horizon, first.ledger))
@@ -168,14 +172,14 @@ def test_nothing_is_lost_by_a_crash_right_after_a_commit(
 
 def test_somebody_else_was_faster(driver: Driver, cluster: Cluster, topic: TopicName) -> None:
     send(driver, topic, "a=1", "b=1")
-    hold = Hold(cluster, topic)
+    hold = CursorHold(cluster, topic)
     with pytest.raises(LogHeld, match="another compaction of the topic runs"):
-        Hold(cluster, topic)
+        CursorHold(cluster, topic)
     hold.release()
     assert driver.compact(topic.full)["did"]
     theirs = state(cluster, topic)
     with (
-        Hold(cluster, topic) as hold,
+        CursorHold(cluster, topic) as hold,
         pytest.raises(CommitConflict, match=f"into ledger {theirs.ledger} meanwhile"),
     ):
         commit(cluster, topic, hold, None)
@@ -189,10 +193,10 @@ def test_the_subscription_stands_at_the_begin_of_a_newer_ledger(
     driver: Driver, cluster: Cluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1", "a=2")
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         first = commit(cluster, topic, hold, None)
     driver.unload(topic.full)
-    with Hold(cluster, topic) as hold:  # loads it again
+    with CursorHold(cluster, topic) as hold:  # loads it again
         here = state(cluster, topic)
         again = commit(cluster, topic, hold, here)
         mark_delete = hold.again().last_message().mark_delete
@@ -211,7 +215,7 @@ def test_a_horizon_that_the_topic_has_not_is_refused(
     send(driver, topic, "a=1", "b=1")
     records, horizon = compacted(cluster, topic)
     custom = ledger_custom_metadata(topic.full, horizon)
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         for wrong in (Position(horizon.ledger, 2), Position(horizon.ledger + 100, 0)):
             with pytest.raises(CommitConflict, match="no entry"):
                 publish(hold, None, wrong, lambda: records, ONE, custom, NOW_MS)
@@ -236,7 +240,7 @@ def test_a_ledger_whose_horizon_was_refused_is_kept_as_long_as_it_is_served(
     """Nothing says that it was refused: readers get the ledger until the topic is loaded again."""
     send(driver, topic, "a=1", "b=1", "a=2")
     records, horizon = compacted(cluster, topic)
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         good = commit(cluster, topic, hold, None)
         refused = write_ledger(
             cluster.store,
@@ -257,7 +261,7 @@ def test_a_ledger_whose_horizon_was_refused_is_kept_as_long_as_it_is_served(
         assert sweep(hold) == ()
     driver.unload(topic.full)
     assert read(driver, topic) == ["b=1", "a=2"]
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         assert sweep(hold) == (refused.id,)
     assert compacted_ledgers(cluster, topic) == [good.ledger]
 
@@ -267,7 +271,7 @@ def test_an_acknowledgement_that_is_lost_is_followed_by_another_with_a_fresh_led
 ) -> None:
     send(driver, topic, "a=1", "a=2")
     steps: list[str] = []
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
 
         def cut_off(step: str) -> None:
             steps.append(step)
@@ -287,12 +291,12 @@ def test_a_pointer_to_a_ledger_that_is_gone_is_mended(
     driver: Driver, cluster: Cluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "b=1", "a=2")
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         first = commit(cluster, topic, hold, None)
     send(driver, topic, "b=2")
     cluster.store.delete_ledger(first.ledger)
     driver.unload(topic.full)
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         stale = state(cluster, topic)
         assert stale.ledger == first.ledger
         done = commit(cluster, topic, hold, stale)
@@ -323,7 +327,7 @@ def test_what_a_crash_left_is_removed(
         if step == last:
             raise Crash
 
-    with Hold(cluster, topic) as hold, pytest.raises(Crash):
+    with CursorHold(cluster, topic) as hold, pytest.raises(Crash):
         # Nothing tidies up after a crash: what is caught on the way would.
         store = cluster.store.delete_ledger
         cluster.store.delete_ledger = lambda number: None  # type: ignore[method-assign]
@@ -334,7 +338,7 @@ def test_what_a_crash_left_is_removed(
     time.sleep(0.5)
     left = cluster.store.noted(topic)
     assert left
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         sweep(hold)
         here = cluster.written_down(topic)
         if here is not None and here.ledger is not None:
@@ -350,9 +354,11 @@ def test_what_a_crash_left_is_removed(
 def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
     pulsar: Broker, driver: Driver, cluster: Cluster, topic: TopicName, step: str
 ) -> None:
-    """Broker, bookie and metadata store are killed and come back; we go on, or say why not, and go on next time."""
+    """Broker, bookie and metadata store are killed and come back; we go on, or say why not, and go
+    on next time.
+    """
     send(driver, topic, "a=1", "b=1")
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         first = commit(cluster, topic, hold, None)
     send(driver, topic, "a=2")
     crashed: list[str] = []
@@ -365,7 +371,7 @@ def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
 
     base = Compaction(first.horizon, first.ledger)
     try:
-        with Hold(cluster, topic) as hold:
+        with CursorHold(cluster, topic) as hold:
             commit(cluster, topic, hold, base, reach=crash)
     except LogError as error:
         assert error.remedy
@@ -374,7 +380,7 @@ def test_a_cluster_that_crashes_at_a_step_has_the_old_round_or_the_new(
         "a=2",
     ]  # either way, the tail is read behind the old round
     send(driver, topic, "c=1")
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         sweep(hold)
         done = commit(cluster, topic, hold, cluster.compaction_of(topic))
     assert read(driver, topic) == ["b=1", "a=2", "c=1"]
@@ -386,7 +392,7 @@ def test_a_compacted_ledger_may_be_empty(
     driver: Driver, cluster: Cluster, topic: TopicName
 ) -> None:
     send(driver, topic, "a=1", "a=")
-    with Hold(cluster, topic) as hold:
+    with CursorHold(cluster, topic) as hold:
         done = commit(cluster, topic, hold, None)
     ledger = cluster.store.ledger(done.ledger)
     assert ledger is not None and ledger.metadata.last_entry == -1
@@ -401,7 +407,7 @@ def test_a_broker_that_stops_answers_with_an_error_and_nothing_is_changed(
     send(driver, topic, "a=1")
     with (
         Cluster(Access(metadata_store=pulsar.metadata_store, timeout=3)) as cluster,
-        Hold(cluster, topic) as hold,
+        CursorHold(cluster, topic) as hold,
     ):
         before = compacted(cluster, topic)
         pulsar.kill()

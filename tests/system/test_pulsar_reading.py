@@ -1,5 +1,5 @@
-"""``read`` of what was fetched from a real cluster, against what its clients get: the messages, and the id of the last,
-which readers wait for."""
+"""``read`` of what was fetched from a real cluster, against what its clients get: the messages, and
+the id of the last, which readers wait for."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pulsar as client
 import pytest
 
 import lastwrite
-from lastwrite.serving.pulsar_read import TopicReading
-from tests.system.pulsar.broker import Broker
-from tests.system.pulsar.driver import Driver
+from lastwrite.pulsar.look.read import TopicReading
+from tests.support.pulsar.broker import Broker
+from tests.support.pulsar.driver import Driver
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

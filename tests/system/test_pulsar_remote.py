@@ -1,4 +1,5 @@
-"""Our client against a real cluster: what its metadata store says, ledgers read and written on bookies, brokers.
+"""Our client against a real cluster: what its metadata store says, ledgers read and written on
+bookies, brokers.
 
 Pulsar's and BookKeeper's own Java clients are the judges (``Driver``).
 """
@@ -20,18 +21,18 @@ from lastwrite.errors import (
     NotALog,
     RemoteFailed,
 )
-from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
-from lastwrite.formats.pulsar.ledger_metadata import Digest
-from lastwrite.formats.pulsar.managed_ledger import PositionInfo
-from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, TopicName
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.remote.pulsar.admin import TopicInMemory, topic_in_memory
-from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
-from lastwrite.remote.pulsar.broker import find_owner, parse_broker_url
-from lastwrite.remote.pulsar.ledgers import Quorums, choose_bookies, open_metadata, write_ledger
-from lastwrite.remote.pulsar.metadata import MetadataStore
-from tests.system.pulsar.broker import Broker
-from tests.system.pulsar.driver import Driver
+from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
+from lastwrite.pulsar.format.ledger_metadata import Digest
+from lastwrite.pulsar.format.managed_ledger import PositionInfo
+from lastwrite.pulsar.format.names import COMPACTION_CURSOR, TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.network.admin import TopicInMemory, topic_in_memory
+from lastwrite.pulsar.network.bookies import Bookies, Ledger, LedgerWriter
+from lastwrite.pulsar.network.broker import find_owner, parse_broker_url
+from lastwrite.pulsar.network.ledgers import Quorums, choose_bookies, open_metadata, write_ledger
+from lastwrite.pulsar.network.metadata import MetadataStore
+from tests.support.pulsar.broker import Broker
+from tests.support.pulsar.driver import Driver
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -104,7 +105,9 @@ def test_ledgers_are_read_as_bookkeepers_own_client_reads_them(
 def test_an_open_ledger_is_read_and_goes_on(
     pulsar: Broker, driver: Driver, store: MetadataStore, bookies: Bookies
 ) -> None:
-    """Its last entry is not confirmed to readers until the next comes; its broker knows it all the same."""
+    """Its last entry is not confirmed to readers until the next comes; its broker knows it all the
+    same.
+    """
     name = topic("open")
     driver.create(name.full)
     driver.send(name.full, singles(9))

@@ -1,4 +1,5 @@
-"""Topic folders on a real Spark session: both orders, whole keys and fingerprints, the answer of the inline engine.
+"""Topic folders on a real Spark session: both orders, whole keys and fingerprints, the answer of
+the inline engine.
 
 By default by Spark's shuffle; that scratch files give the same is a longer run.
 """
@@ -14,10 +15,10 @@ import pytest
 
 import lastwrite
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.session import spark_session
-from tests.pulsar_model import Author
-from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+from lastwrite.spark.inline import INLINE
+from lastwrite.spark.session import spark_session
+from tests.support.pulsar.model import Author
+from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
 EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
 NOW = 1_700_000_100_000
@@ -34,9 +35,9 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
 def test_spark_leaves_what_the_inline_engine_leaves(
     tmp_path: Path, spark: Any, exact: bool, by_event_time: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 3000)
+    monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 3000)
     monkeypatch.setattr(
-        "lastwrite.pipeline.engine._LEAST_PART_BYTES", 2000
+        "lastwrite.engine.shares._LEAST_PART_BYTES", 2000
     )  # the new ledger is joined of parts
     mine, twin = tmp_path / "spark", tmp_path / "inline"
     keys = [b"k%d" % n for n in range(40)]

@@ -1,10 +1,12 @@
 """Kafka judges what we wrote: produce, stop, compact, start again, consume; twice over.
 
-The model here knows records only, no bytes: what was produced, and the rules of ``spec/kafka-cleanup.md`` 7 and 8.
+The model here knows records only, no bytes: what was produced, and the rules of
+docs/formats/kafka-cleaning.md.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
@@ -14,14 +16,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lastwrite
 from lastwrite.errors import LogHeld
-from lastwrite.pipeline.inline import INLINE
-from tests.system.broker.broker import Broker, Unavailable, kafka_home
-from tests.system.broker.clients import (
+from lastwrite.model.report import Status
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.clients import (
     CODECS,
     Seen,
     Sent,
@@ -37,7 +41,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 NOW_MS = 1_800_000_000_000
 RETENTION_MS = 60_000
-# Larger segments than the broker was told: several become one, as in a topic whose segments have shrunk.
+# Larger segments than the broker was told: several become one, as in a topic whose segments have
+# shrunk.
 CONFIG = {
     "delete.retention.ms": RETENTION_MS,
     "min.cleanable.dirty.ratio": 0,
@@ -121,7 +126,9 @@ class Trial:
             model.compact(segments[-1], now_ms)
 
     def judge(self) -> None:
-        """Every topic: no complaint from the broker, the model's records, offsets that can be found."""
+        """Every topic: no complaint from the broker, the model's records, offsets that can be
+        found.
+        """
         for topic, model in self.models.items():
             assert consume(self.broker, topic) == model.records, topic
             assert bounds(self.broker, topic) == (0, model.end), topic
@@ -137,7 +144,8 @@ class Trial:
                 first = next(
                     record.offset for record in records if record.timestamp_ms >= timestamp_ms
                 )
-                # An empty segment has its file's time, which is later than all of these, and ends the broker's search.
+                # An empty segment has its file's time, which is later than all of these, and ends
+                # the broker's search.
                 expected = (
                     -1 if any(base <= first for base in self._empty_segments(topic)) else first
                 )
@@ -158,7 +166,9 @@ class Trial:
 
 
 def events(seed: int, count: int) -> list[Sent]:
-    """Updates and deletes of sixty keys; headers, empty keys and values; timestamps that mostly rise."""
+    """Updates and deletes of sixty keys; headers, empty keys and values; timestamps that mostly
+    rise.
+    """
     rng = random.Random(seed)
     keys = [f"key-{n}".encode() for n in range(58)] + [b"", b"\x00\xff"]
     sent = []
@@ -223,14 +233,15 @@ def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> N
 
     trial.expect_compacted(NOW_MS)
     shutil.copytree(broker.data, tmp_path / "before")
-    report = lastwrite.compact(str(broker.data), config=CONFIG, now_ms=NOW_MS)
+    check_that_keyless_records_stay(tmp_path / "before", tmp_path / "kept")
+    report = lastwrite.compact(str(broker.data), config=CONFIG, now_ms=NOW_MS, drop_keyless=True)
     statuses = {partition.topic: str(partition.status) for partition in report.partitions}
     assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(
         trial.models, "cleaned"
     )
     assert statuses["policy-delete"] == "unchanged"
     verified = lastwrite.verify(
-        str(broker.data), str(tmp_path / "before"), now_ms=NOW_MS, spark=INLINE
+        str(broker.data), str(tmp_path / "before"), now_ms=NOW_MS, spark=INLINE, drop_keyless=True
     )
     assert [str(problem) for problem in verified.problems] == []
     assert verified.ok
@@ -263,7 +274,7 @@ def test_a_broker_serves_what_compaction_left(trial: Trial, tmp_path: Path) -> N
 
 KILLED = """
 import sys, lastwrite
-from lastwrite.pipeline.inline import INLINE
+from lastwrite.spark.inline import INLINE
 lastwrite.compact(sys.argv[1], config={"min.cleanable.dirty.ratio": 0}, now_ms=int(sys.argv[2]), spark=INLINE)
 """
 
@@ -318,9 +329,43 @@ def run_until(data: Path, environment: dict[str, str], status: int) -> None:
     assert done.returncode == status, done.stderr
 
 
+def check_that_keyless_records_stay(root: Path, copy: Path) -> None:
+    """A topic that a broker took records without a key for is left as it is, until it is said that
+    they may go.
+    """
+    shutil.copytree(root, copy)
+    before = {path.name: path.read_bytes() for path in (copy / "keyless-0").iterdir()}
+    report = lastwrite.compact(
+        str(copy), config=CONFIG, now_ms=NOW_MS, topic="keyless", spark=INLINE
+    )
+    (one,) = report.partitions
+    assert one.status is Status.SKIPPED and one.is_keyless and one.keyless_records > 10, one.reason
+    assert (
+        one.first_keyless_offset == 0
+        and "of " in str(one.reason)
+        and "--drop-keyless" in str(one.reason)
+    )
+    assert {path.name: path.read_bytes() for path in (copy / "keyless-0").iterdir()} == before
+    lastwrite.compact(
+        str(copy), config=CONFIG, now_ms=NOW_MS, topic="keyless", spark=INLINE, drop_keyless=True
+    )
+    told = lastwrite.verify(str(copy), str(root), topic="keyless", now_ms=NOW_MS, spark=INLINE)
+    assert told.exit_status == 5 and {violation.promise for violation in told.violations} == {
+        "keyless"
+    }
+
+
 def compact_by_command(trial: Trial, now_ms: int) -> None:
     program = str(Path(sys.executable).with_name("lastwrite"))
-    command = [program, "compact", str(trial.broker.data), "--json", "--now", str(now_ms)]
+    command = [
+        program,
+        "compact",
+        str(trial.broker.data),
+        "--json",
+        "--drop-keyless",
+        "--now",
+        str(now_ms),
+    ]
     settings = [
         argument for name, value in CONFIG.items() for argument in ("--config", f"{name}={value}")
     ]
@@ -338,3 +383,54 @@ def compact_by_command(trial: Trial, now_ms: int) -> None:
     assert {topic: statuses[topic] for topic in trial.models} == dict.fromkeys(
         trial.models, "cleaned"
     )
+
+
+def test_read_gives_what_a_consumer_gets(trial: Trial) -> None:
+    """By time from the files that a broker wrote, by offset also from what compaction left of them."""
+    broker = trial.broker.start()
+    trial.create("client-lz4", "lz4")
+    trial.create("broker-zstd", compression_type="zstd")
+    trial.produce(1, 300)
+    broker.stop()
+
+    def read(topic: str, **start: int) -> list[Seen]:
+        rows = lastwrite.read(
+            str(broker.data), topic=topic, isolation_level="read_committed", **start
+        )
+        return [seen_of(row) for row in rows]
+
+    def by_offset() -> dict[tuple[str, int], list[Seen]]:
+        offsets = (0, 1, 150, 299, 300)
+        return {(topic, at): read(topic, offset=at) for topic in trial.models for at in offsets}
+
+    times = range(1_700_010_000_000, 1_700_010_260_000, 37_000)
+    by_time = {
+        (topic, time_ms): read(topic, time_ms=time_ms)[0].offset
+        for topic in trial.models
+        for time_ms in times
+    }
+    for is_compacted in (False, True):
+        if is_compacted:
+            broker.stop()
+            lastwrite.compact(str(broker.data), config=CONFIG, now_ms=NOW_MS, spark=INLINE)
+        ours = by_offset()
+        broker.start()
+        assert ours == {(topic, at): consume(broker, topic, start=at) for topic, at in ours}
+        # An empty segment, which a compacted log may have, ends a broker's search by time too early.
+        if not is_compacted:
+            assert by_time == {
+                (topic, at): first_offset_since(broker, topic, at) for topic, at in by_time
+            }
+
+
+def seen_of(row: dict[str, Any]) -> Seen:
+    """A row of ``read`` as a consumer has the record."""
+    key, value = (
+        None if row[name] is None else base64.b64decode(row[name]) for name in ("key", "value")
+    )
+    headers = tuple(
+        (name, None if content is None else base64.b64decode(content))
+        for name, content in row["headers"]
+    )
+    is_create_time = row["timestamp_type"] == "CreateTime"
+    return Seen(row["offset"], key, value, row["timestamp"], headers, is_create_time)

@@ -1,7 +1,9 @@
-"""Kafka judges what we left of transactions: real producers, over four rounds between which the broker is stopped.
+"""Kafka judges what we left of transactions: real producers, over four rounds between which the
+broker is stopped.
 
-Commits and aborts of several producers interleave on the same keys, and at each stop one transaction is open: its
-producer outlives the stop, goes on in it, and decides it later. The model here knows records and their fates, no bytes.
+Commits and aborts of several producers interleave on the same keys, and at each stop one
+transaction is open: its producer outlives the stop, goes on in it, and decides it later. The model
+here knows records and their fates, no bytes.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
 import lastwrite
-from lastwrite.pipeline.inline import INLINE
-from tests import reference
-from tests.conformance.oracle import Oracle, shut_down
-from tests.logs import NAME, read_segments, write_checkpoint
-from tests.model import records_of
-from tests.system.broker.broker import Broker, Unavailable, kafka_home
-from tests.system.broker.clients import Seen, Sent, bounds, consume, create_topic, produce
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka import reference
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.clients import Seen, Sent, bounds, consume, create_topic, produce
+from tests.support.kafka.logs import NAME, read_segments, write_checkpoint
+from tests.support.kafka.model import records_of
+from tests.support.kafka.oracle import Oracle, shut_down
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -120,7 +122,9 @@ class Bank:
             producer.init_transactions(60)
 
     def write(self, name: str, records: list[tuple[bytes, bytes | None]]) -> None:
-        """Send ``records`` in the transaction of ``name``, which begins if none is open; wait until they are stored."""
+        """Send ``records`` in the transaction of ``name``, which begins if none is open; wait until
+        they are stored.
+        """
         producer = self.producers[name]
         if name not in self.ledger.open:
             producer.begin_transaction()
@@ -171,7 +175,9 @@ class Bank:
         )
 
     def judge(self) -> None:
-        """A reader of committed records sees them, and never an aborted one; any other reader sees all there is."""
+        """A reader of committed records sees them, and never an aborted one; any other reader sees
+        all there is.
+        """
         assert consume(self.broker, TOPIC) == self.ledger.committed()
         assert consume(self.broker, TOPIC, isolation=READ_UNCOMMITTED) == self.ledger.records
         for start in range(0, bounds(self.broker, TOPIC)[1], 97):
@@ -217,7 +223,8 @@ def test_committed_records_stay_and_aborted_ones_never_come_back(
         left = {record.key: record.value for record in bank.ledger.committed()}
         assert left | {key: None for key in table if key not in left} == table
     assert len(bank.ledger.aborted) > 50
-    # Markers outlive their data by a horizon: some were dropped, those of the last rounds are there.
+    # Markers outlive their data by a horizon: some were dropped, those of the last rounds are
+    # there.
     markers = [
         batch.marker
         for segment in read_segments(folder)

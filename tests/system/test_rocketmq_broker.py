@@ -1,4 +1,6 @@
-"""RocketMQ judges what we wrote: produce, stop, dispatch, compact, start again, consume; at last it compacts itself."""
+"""RocketMQ judges what we wrote: produce, stop, dispatch, compact, start again, consume; at last it
+compacts itself.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ import pytest
 import lastwrite
 from lastwrite.errors import LogHeld
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.remote.rocketmq.client import Client
-from tests.system.rocketmq.broker import (
+from lastwrite.rocketmq.network.client import Client
+from lastwrite.spark.inline import INLINE
+from tests.support.rocketmq.broker import (
     COMPACTED,
     SIZES,
     SMALL_FILES,
@@ -24,8 +26,8 @@ from tests.system.rocketmq.broker import (
     Unavailable,
     rocketmq_home,
 )
-from tests.system.rocketmq.scenario import Topic, active_from, wait_until_dispatched
-from tests.system.rocketmq.stock import StockClient
+from tests.support.rocketmq.scenario import Topic, active_from, wait_until_dispatched
+from tests.support.rocketmq.stock import StockClient
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

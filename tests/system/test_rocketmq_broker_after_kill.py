@@ -1,4 +1,5 @@
-"""The real broker starts on what a killed publication left, and serves the old queues or the new ones, whole.
+"""The real broker starts on what a killed publication left, and serves the old queues or the new
+ones, whole.
 
 Every operation is a place to die; here are those around the exchange, with LASTWRITE_LONG=1 all of
 them. Beside it: that our locks and a real broker's keep each other out, its start included.
@@ -19,21 +20,21 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import LogHeld
-from lastwrite.formats.rocketmq.names import file_name
-from lastwrite.formats.rocketmq.record import decode_message, encode_message
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, batch_units, valid_count
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.rocketmq import lock, publish
-from lastwrite.logstore.rocketmq.positions import read_positions
-from lastwrite.logstore.rocketmq.publish import Change, Pair
 from lastwrite.model.log import TopicPartition
-from lastwrite.remote.rocketmq.client import Client, PullStatus
-from lastwrite.remote.rocketmq.outgoing import Outgoing
-from lastwrite.remote.rocketmq.route import MessageQueue
-from tests.crashing import run_until
-from tests.rocketmq_trees import INDEX_BYTES, LOG_BYTES, fresh
-from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from lastwrite.rocketmq.format.names import file_name
+from lastwrite.rocketmq.format.record import decode_message, encode_message
+from lastwrite.rocketmq.format.units import BATCH_UNIT, batch_units, valid_count
+from lastwrite.rocketmq.network.client import Client, PullStatus
+from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.route import MessageQueue
+from lastwrite.rocketmq.store import lock, publish
+from lastwrite.rocketmq.store.positions import read_positions
+from lastwrite.rocketmq.store.publish import Change, Pair
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.crashing import run_until
+from tests.support.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.support.rocketmq.trees import INDEX_BYTES, LOG_BYTES, fresh
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -117,7 +118,9 @@ def _served(client: Client) -> Served:
 
 
 def _round(store: Path) -> None:
-    """In place, of two queues: each closed file keeps what was written last of its keys; the third is not due."""
+    """In place, of two queues: each closed file keeps what was written last of its keys; the third
+    is not due.
+    """
     root = str(store)
     with lock.hold(root, COUNTS):
         for name in COUNTS:
@@ -157,7 +160,7 @@ def _change(root: str, name: TopicPartition) -> Change:
             continue
         gone.append(file)
         if kept:
-            pairs.append(_write_pair(publish.aside_folder(root, name), file, kept))
+            pairs.append(_write_pair(publish.staging_folder(root, name), file, kept))
     return Change(name=name, gone=gone, pairs=pairs, position=rows[-1][2].queue_offset)
 
 

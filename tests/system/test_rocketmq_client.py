@@ -1,4 +1,6 @@
-"""Our client against a real name server and broker: routes, sends of every kind, pulls, bounds, refusals."""
+"""Our client against a real name server and broker: routes, sends of every kind, pulls, bounds,
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ import pytest
 import lastwrite
 from lastwrite import cli
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.formats.rocketmq.record import Compression, Message, body_of, decode_message
-from lastwrite.remote.rocketmq.client import Client, PullStatus
-from lastwrite.remote.rocketmq.outgoing import Outgoing
-from lastwrite.remote.rocketmq.route import MessageQueue, queue_of
-from tests.system.rocketmq.broker import (
+from lastwrite.rocketmq.format.record import Compression, Message, body_of, decode_message
+from lastwrite.rocketmq.network.client import Client, PullStatus
+from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.route import MessageQueue, queue_of
+from tests.support.rocketmq.broker import (
     COMPACTED,
     OLD_VERSION,
     SMALL_FILES,
@@ -25,7 +27,7 @@ from tests.system.rocketmq.broker import (
     Unavailable,
     rocketmq_home,
 )
-from tests.system.rocketmq.stock import Seen, StockClient
+from tests.support.rocketmq.stock import Seen, StockClient
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

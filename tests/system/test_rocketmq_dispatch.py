@@ -1,4 +1,6 @@
-"""Dispatch against a real broker: what it had built is lost and made again byte for byte, and it goes on with that."""
+"""Dispatch against a real broker: what it had built is lost and made again byte for byte, and it
+goes on with that.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.logstore.rocketmq.trees import GUARD
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.remote.rocketmq.client import Client
-from lastwrite.remote.rocketmq.outgoing import Outgoing
-from lastwrite.remote.rocketmq.route import MessageQueue
-from tests.rocketmq_dispatch import Files, read_dispatched
-from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
-from tests.system.rocketmq.stock import Seen, StockClient
+from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.route import MessageQueue
+from lastwrite.rocketmq.store.trees import GUARD
+from lastwrite.spark.inline import INLINE
+from tests.support.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.support.rocketmq.dispatch import Files, read_dispatched
+from tests.support.rocketmq.stock import Seen, StockClient
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -38,6 +40,8 @@ TOPICS: dict[str, dict[str, str]] = {
     "plain": {},
     "batched": {"queue.type": "BatchCQ"},
 }
+QUEUES = [(topic, queue) for topic in TOPICS for queue in (0, 1)]
+Queues = dict[tuple[str, int], list[Seen]]
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +151,65 @@ def test_a_broker_goes_on_with_the_result(
     )
 
 
+def damage(store: Path, share: float) -> tuple[int, dict[tuple[str, int], int]]:
+    """Destroy the head of a record: its physical offset, and of each queue the first offset from
+    there on.
+    """
+    rows = [row for row in lastwrite.dump(str(store)) if row["topic"] in TOPICS]
+    row = rows[int(len(rows) * share)]
+    with open(row["file"], "r+b") as file:
+        file.seek(row["position"] + 5)
+        file.write(b"\xee" * 20)
+    firsts: dict[tuple[str, int], int] = {}
+    for later in rows[int(len(rows) * share) :]:
+        firsts.setdefault((later["topic"], later["queue_id"]), later["queue_offset"])
+    return row["physical_offset"], firsts
+
+
+def below(seen: Queues, firsts: dict[tuple[str, int], int]) -> Queues:
+    return {
+        name: [one for one in messages if one.offset < firsts.get(name, 1 << 62)]
+        for name, messages in seen.items()
+    }
+
+
+def test_a_broker_goes_on_after_a_cut(
+    home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
+) -> None:
+    """More, with an undo, in ``test_rocketmq_cut``."""
+    at, firsts = damage(store, 0.6)
+    before = dispatched(store)
+    report = lastwrite.dispatch(str(store), config=CONFIG, whole_log=True, spark=INLINE)
+    assert report.exit_status == 3 and dispatched(store) == before
+    assert report.damage is not None and report.damage.physical_offset == at
+    (lost,) = report.damage.lost
+    assert (
+        lost.first == lost.last == firsts[lost.topic, lost.queue] and lost.source == "consume queue"
+    )
+    lastwrite.cut(str(store), at=at)
+    kept = below(written[1], firsts)
+    rng = random.Random(6)
+    with Broker(home, store, SETTINGS).disposable() as broker, Client(broker.name_server) as client:
+        assert consumed(broker, QUEUES) == kept
+        queues = {topic: client.route(topic).writable for topic in TOPICS}
+        for n in range(40):
+            send(client, queues, rng, n)
+        more = consumed(broker, QUEUES)
+    for name, messages in kept.items():
+        assert more[name][: len(messages)] == messages
+        count = len(more[name]) - len(messages)
+        assert [one.offset for one in more[name][len(messages) :]] == [
+            firsts[name] + n for n in range(count)
+        ]
+    assert sum(map(len, more.values())) == sum(map(len, kept.values())) + 40
+
+
 def test_what_a_killed_dispatch_leaves_does_not_mislead_a_broker(
     home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
 ) -> None:
-    """Beside the trees it passes everything over; between the two kinds of consume queues it does not start at all."""
+    """Beside the trees it passes everything over; between the two kinds of consume queues it does
+    not start at all.
+    """
     shutil.copytree(store / "consumequeue", store / "consumequeue.dispatched")
     (store / "lastwrite-dispatch").mkdir()
     (store / "lastwrite-dispatch" / "ab12").write_bytes(b"half a file")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lastwrite import cli
-from tests.rocketmq_dispatch import COMPACTED, Broker, read_dispatched, send, write_store
+from tests.support.rocketmq.dispatch import COMPACTED, Broker, read_dispatched, send, write_store
 
 
 @pytest.mark.spark

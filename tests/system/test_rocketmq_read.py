@@ -1,4 +1,6 @@
-"""``read`` answers as the real broker does, at every offset: status, next offset, bounds and messages of each pull."""
+"""``read`` answers as the real broker does, at every offset: status, next offset, bounds and
+messages of each pull.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogHeld
-from lastwrite.formats.rocketmq.record import decode_message
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.remote.rocketmq.client import Client, Pulled
-from lastwrite.remote.rocketmq.route import MessageQueue
-from tests.system.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
-from tests.system.rocketmq.routes import await_route
-from tests.system.rocketmq.scenario import Topic, wait_until_dispatched
+from lastwrite.rocketmq.format.record import decode_message
+from lastwrite.rocketmq.network.client import Client, Pulled
+from lastwrite.rocketmq.network.route import MessageQueue
+from lastwrite.spark.inline import INLINE
+from tests.support.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
+from tests.support.rocketmq.routes import await_route
+from tests.support.rocketmq.scenario import Topic, wait_until_dispatched
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -45,7 +47,9 @@ def offsets_in(pulled: Pulled) -> list[int]:
 
 
 def check_every_offset(client: Client, queue: MessageQueue, copy: Path) -> set[str]:
-    """Pull at each offset and a few beyond, with answers of several sizes; what the files say is the same."""
+    """Pull at each offset and a few beyond, with answers of several sizes; what the files say is
+    the same.
+    """
     seen = set()
     path, topic, number = str(copy), queue.topic, queue.queue
     largest = lastwrite.read(path, topic=topic, queue=number, limit=0)
@@ -87,8 +91,8 @@ def test_every_offset_is_answered_as_by_the_broker(broker: Broker, tmp_path: Pat
 
     report = lastwrite.compact(str(broker.store), topic="compacted", config=CONFIG, spark=INLINE)
     assert {partition.status for partition in report.partitions} == {Status.CLEANED}
-    # Pairs without a unit, which a broker never leaves but another program might (section 24.3): the first one of
-    # queue 0, one in the middle of queue 1.
+    # Pairs without a unit, which a broker never leaves but another program might:
+    # the first one of queue 0, one in the middle of queue 1.
     for queue, place in ((0, 0), (1, 1)):
         for part in ("compactionLog", "compactionCq"):
             path = sorted((broker.store / "compaction" / part / "emptied" / str(queue)).iterdir())[

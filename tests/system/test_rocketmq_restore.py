@@ -16,14 +16,14 @@ import pytest
 import lastwrite
 from lastwrite import cli
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, RemoteFailed
-from lastwrite.formats.rocketmq.units import batch_units
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.rocketmq.compacted import CompactedQueue
 from lastwrite.model.log import TopicPartition
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.remote.rocketmq.client import Client
-from tests.system.rocketmq.broker import (
+from lastwrite.rocketmq.format.units import batch_units
+from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.store.compacted import CompactedQueue
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.rocketmq.broker import (
     COMPACTED,
     SIZES,
     SMALL_FILES,
@@ -31,8 +31,8 @@ from tests.system.rocketmq.broker import (
     Unavailable,
     rocketmq_home,
 )
-from tests.system.rocketmq.scenario import Topic, active_from, wait_until_dispatched
-from tests.system.rocketmq.stock import StockClient
+from tests.support.rocketmq.scenario import Topic, active_from, wait_until_dispatched
+from tests.support.rocketmq.stock import StockClient
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -68,7 +68,9 @@ def produced(tmp_path_factory: pytest.TempPathFactory) -> Produced:
 
 
 class Trial:
-    """A live broker with a compacted topic, and a store that has only the later part of the same commit log."""
+    """A live broker with a compacted topic, and a store that has only the later part of the same
+    commit log.
+    """
 
     def __init__(self, produced: Produced, folder: Path) -> None:
         self.topic = copy.deepcopy(produced.topic)
@@ -101,7 +103,9 @@ class Trial:
         return int(batch_units(index.read_bytes())["base"][0])
 
     def check_lost(self) -> None:
-        """A broker on the restored store serves exactly what the live one has, compacted to the end."""
+        """A broker on the restored store serves exactly what the live one has, compacted to the
+        end.
+        """
         again = Broker(self.live.home, self.lost, SETTINGS)
         for queue, messages in self.topic.messages.items():
             self.topic.compact(queue, messages[-1].offset + 1)
@@ -156,7 +160,9 @@ def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixtu
 
 
 def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
-    """The store's own round dropped deletes of keys whose values only the live broker's older files have."""
+    """The store's own round dropped deletes of keys whose values only the live broker's older files
+    have.
+    """
     trial.dispatch()
     lastwrite.compact(str(trial.lost), system="rocketmq", config=dict(AT_ONCE), spark=INLINE)
     ends = {queue: active_from(trial.lost, "table", queue) for queue in trial.topic.messages}
@@ -264,7 +270,9 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
     with trial.live.disposable():
         point = 0
         while True:
-            point += 13  # of some 500 operations; those of the publication alone are all in test_crash_rocketmq_publish
+            # of some 500 operations; those of the publication alone are all in
+            # test_crash_rocketmq_publish
+            point += 13
             store = tmp_path / "copy"
             shutil.copytree(trial.lost, store)
             faults = FaultPoints(point, errno.EIO)

@@ -1,4 +1,5 @@
-"""``docs/guide/rocketmq-tables.md``, run: the stock producer writes, we compact, the stock consumer reads it back.
+"""``docs/guide/rocketmq-tables.md``, run: the stock producer writes, we compact, the stock consumer
+reads it back.
 
 Blocks of the page that are a single expression are what the page says is true.
 """
@@ -17,12 +18,12 @@ import pytest
 
 import lastwrite
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.session import spark_session
-from lastwrite.remote.rocketmq.client import Client
-from tests.system.rocketmq.broker import COMPACTED, Broker, Unavailable, rocketmq_home
-from tests.system.rocketmq.routes import await_route
-from tests.system.rocketmq.stock import StockClient
+from lastwrite.rocketmq.network.client import Client
+from lastwrite.spark.inline import INLINE
+from lastwrite.spark.session import spark_session
+from tests.support.rocketmq.broker import COMPACTED, Broker, Unavailable, rocketmq_home
+from tests.support.rocketmq.routes import await_route
+from tests.support.rocketmq.stock import StockClient
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

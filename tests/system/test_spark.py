@@ -12,13 +12,14 @@ from unittest.mock import patch
 import pytest
 
 import lastwrite
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import ControlType, Record, encode_batch, encode_control_record
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.model.report import Status
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.session import spark_session
-from tests.logs import read_files, write_segment
-from tests.model import ModelAborted
+from lastwrite.spark.inline import INLINE
+from lastwrite.spark.session import spark_session
+from tests.support.kafka.logs import read_files, write_segment
+from tests.support.kafka.model import ModelAborted
 
 NOW = 1_700_000_100_000
 
@@ -29,8 +30,10 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield session
 
 
-def make_root(root: Path, seed: int = 7) -> Path:
-    """Three partitions of some segments with all codecs, tombstones, keyless records and interleaved transactions."""
+def make_root(root: Path, seed: int = 7, *, keyless: bool = False) -> Path:
+    """Three partitions of some segments with all codecs, tombstones, interleaved transactions,
+    ``keyless`` records.
+    """
     for partition in range(3):
         rng = random.Random(seed + partition)
         offset = 0
@@ -44,7 +47,7 @@ def make_root(root: Path, seed: int = 7) -> Path:
                 for _ in range(rng.randint(1, 40)):
                     key = rng.choice(
                         [
-                            None,
+                            None if keyless else b"solo",
                             b"",
                             b"k%d" % rng.randint(0, 150),
                             b"long key " * 4 + b"%d" % rng.randint(0, 50),
@@ -96,10 +99,8 @@ def files(root: Path) -> dict[str, bytes]:
 def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(
     tmp_path: Path, spark: Any, exact: bool, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "lastwrite.pipeline.engine._PIECE_BYTES", 1500
-    )  # transactions across pieces
-    root = make_root(tmp_path / "spark")
+    monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 1500)  # transactions across pieces
+    root = make_root(tmp_path / "spark", keyless=True)
     twin = tmp_path / "inline"
     shutil.copytree(root, twin)
     config = {"segment.bytes": 3000, "delete.retention.ms": 5, "compaction.strategy": strategy}
@@ -108,6 +109,8 @@ def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(
             "config": {**config, "min.cleanable.dirty.ratio": 0},
             "now_ms": now_ms,
             "exact": exact,
+            "topic": "t",
+            "drop_keyless": True,
         }
         planned = lastwrite.plan(str(root), spark=spark, **arguments)
         before = files(root)
@@ -153,7 +156,7 @@ def test_one_damaged_partition_leaves_the_others_alone(tmp_path: Path, spark: An
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
     before = files(root / "t-1")
-    report = lastwrite.compact(str(root), spark=spark, now_ms=NOW)
+    report = lastwrite.compact(str(root), topic="t", spark=spark, now_ms=NOW)
     assert [p.status for p in report.partitions] == [Status.CLEANED, Status.DAMAGED, Status.CLEANED]
     assert victim.name in (report.partitions[1].reason or "") and report.exit_status == 3
     assert files(root / "t-1") == before
@@ -162,14 +165,14 @@ def test_one_damaged_partition_leaves_the_others_alone(tmp_path: Path, spark: An
 def test_a_large_segment_is_rewritten_in_parts(
     tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lastwrite.pipeline.engine._PIECE_BYTES", 4096)
-    monkeypatch.setattr("lastwrite.pipeline.engine._LEAST_PART_BYTES", 6000)
+    monkeypatch.setattr("lastwrite.engine.pieces._PIECE_BYTES", 4096)
+    monkeypatch.setattr("lastwrite.engine.shares._LEAST_PART_BYTES", 6000)
     root = make_root(tmp_path / "parts")
     twin = tmp_path / "whole"
     shutil.copytree(root, twin)
-    lastwrite.compact(str(root), spark=spark, now_ms=NOW)
+    lastwrite.compact(str(root), topic="t", spark=spark, now_ms=NOW)
     monkeypatch.undo()
-    lastwrite.compact(str(twin), spark=INLINE, now_ms=NOW)
+    lastwrite.compact(str(twin), topic="t", spark=INLINE, now_ms=NOW)
     assert files(root) == files(twin)
     assert read_files(root / "t-0", 0) == read_files(twin / "t-0", 0)
 
@@ -177,7 +180,9 @@ def test_a_large_segment_is_rewritten_in_parts(
 def test_what_is_kept_is_not_read_again_where_workers_share_a_folder(
     tmp_path: Path, spark: Any
 ) -> None:
-    """The second round on either exchange leaves the same files; by Spark's shuffle nothing is kept."""
+    """The second round on either exchange leaves the same files; by Spark's shuffle nothing is
+    kept.
+    """
     root = tmp_path / "log"
     for base in (0, 100, 200):
         batches = [
@@ -192,8 +197,9 @@ def test_what_is_kept_is_not_read_again_where_workers_share_a_folder(
         "config": {"min.cleanable.dirty.ratio": "0", "segment.bytes": "4000"},
         "now_ms": NOW,
         "spark": spark,
+        "topic": "t",
     }
-    with patch("lastwrite.pipeline.keep._LEAST_SEGMENT_BYTES", 1):
+    with patch("lastwrite.engine.scan_cache.use._LEAST_SEGMENT_BYTES", 1):
         lastwrite.compact(str(root), keep_scans=True, **arguments)
         shares_a_folder = spark.sparkContext.getConf().get("spark.lastwrite.exchange") == "folder"
         assert len(list((root / "t-0").glob("*.kept"))) == (3 if shares_a_folder else 0)

@@ -1,4 +1,6 @@
-"""Spark as we start it: what comes up goes down, whoever ends first, and where we cannot start it Spark does."""
+"""Spark as we start it: what comes up goes down, whoever ends first, and where we cannot start it
+Spark does.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lastwrite.attach import ADDRESS
-from lastwrite.pipeline.nursery import Nursery, _load_modules_and_kernels
-from lastwrite.pipeline.session import OwnSpark
+from lastwrite.spark.launcher.attach import ADDRESS
+from lastwrite.spark.launcher.forkserver import ForkServer, _load_all
+from lastwrite.spark.session import OwnSpark
 
 ROUND = """
 import sys, time
-from lastwrite.pipeline.session import OwnSpark, start_ahead
+from lastwrite.spark.session import OwnSpark, start_ahead
 if {ahead}:
     start_ahead("local[2]", {{}})
 spark = OwnSpark("local[2]", {{}})
@@ -70,7 +72,7 @@ def test_the_driver_is_killed_and_everything_ends(ahead: bool) -> None:
     ) as driver:
         assert driver.stdout is not None and driver.stdout.readline() == "55 True\n"
         started = psutil.Process(driver.pid).children(recursive=True)
-        assert len(started) >= 5  # JVM, nursery, attached, daemon, workers
+        assert len(started) >= 5  # JVM, fork server, attached, daemon, workers
         driver.kill()
     wait_for(
         lambda: (
@@ -134,13 +136,13 @@ def test_a_session_that_nobody_waited_for_ends_at_once() -> None:
     assert not left
 
 
-# ---------------------------------------------------------------------- the nursery by itself
+# ---------------------------------------------------------------------- the fork server by itself
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
+def fork_server() -> Iterator[ForkServer]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        made = Nursery(Path(folder))
+        made = ForkServer(Path(folder))
         made.spawn()
         yield made
         made.close()
@@ -149,7 +151,7 @@ def nursery() -> Iterator[Nursery]:
 def attach(cwd: Path | None = None, **environment: str) -> subprocess.Popen[bytes]:
     """What the JVM starts: a daemon, which says on standard output where it listens."""
     return subprocess.Popen(
-        [sys.executable, "-m", "lastwrite.attach", "pyspark.worker"],
+        [sys.executable, "-m", "lastwrite.spark.launcher.attach", "pyspark.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHON_WORKER_FACTORY_SECRET": "secret", **environment},
@@ -173,25 +175,27 @@ def forked_worker(
             yield psutil.Process(worker)
 
 
-def test_a_daemon_comes_from_the_nursery_and_ends_with_its_input(nursery: Nursery) -> None:
-    with attach(**nursery.environment) as daemon:
+def test_a_daemon_comes_from_the_fork_server_and_ends_with_its_input(
+    fork_server: ForkServer,
+) -> None:
+    with attach(**fork_server.environment) as daemon:
         with forked_worker(daemon) as worker:
-            assert worker.parent().ppid() == nursery._spawned.pid  # type: ignore[union-attr]
+            assert worker.parent().ppid() == fork_server._spawned.pid  # type: ignore[union-attr]
         assert daemon.stdin is not None
         daemon.stdin.close()
         daemon.wait(20)
 
 
-def test_a_daemon_ends_with_what_attached_it(nursery: Nursery) -> None:
-    with attach(**nursery.environment) as daemon:
+def test_a_daemon_ends_with_what_attached_it(fork_server: ForkServer) -> None:
+    with attach(**fork_server.environment) as daemon:
         with forked_worker(daemon) as worker:
             parent = worker.parent()
         daemon.send_signal(signal.SIGTERM)  # the JVM ends it, and closes its streams
     wait_for(lambda: not parent.is_running())
 
 
-@pytest.mark.parametrize("address", ["", "/no/such/nursery"])
-def test_without_a_nursery_it_is_the_daemon_itself(address: str) -> None:
+@pytest.mark.parametrize("address", ["", "/no/such/forkserver"])
+def test_without_a_fork_server_it_is_the_daemon_itself(address: str) -> None:
     with attach(**({ADDRESS: address} if address else {})) as daemon:
         with forked_worker(daemon) as worker:
             assert worker.ppid() == daemon.pid
@@ -200,9 +204,13 @@ def test_without_a_nursery_it_is_the_daemon_itself(address: str) -> None:
         daemon.wait(20)
 
 
-def test_it_takes_environment_and_folder_of_what_attached(nursery: Nursery, tmp_path: Path) -> None:
+def test_it_takes_environment_and_folder_of_what_attached(
+    fork_server: ForkServer, tmp_path: Path
+) -> None:
     """The secret comes by the environment; the worker that was told it says ok."""
-    with attach(cwd=tmp_path, **nursery.environment, PYTHON_WORKER_FACTORY_SECRET="ä b") as daemon:
+    with attach(
+        cwd=tmp_path, **fork_server.environment, PYTHON_WORKER_FACTORY_SECRET="ä b"
+    ) as daemon:
         with forked_worker(daemon, "ä b") as worker:
             assert Path(worker.parent().cwd()) == tmp_path
         assert daemon.stdin is not None
@@ -211,4 +219,4 @@ def test_it_takes_environment_and_folder_of_what_attached(nursery: Nursery, tmp_
 
 def test_what_a_worker_needs_can_be_loaded_beforehand() -> None:
     """``load`` passes over what fails, so that the work says it; it must not fail by itself."""
-    _load_modules_and_kernels()
+    _load_all()

@@ -8,20 +8,25 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.session import spark_session
+from lastwrite.cli import run
+from lastwrite.spark.inline import INLINE
+from lastwrite.spark.session import spark_session
 from tests.system.test_spark import NOW, make_root
 
 pytestmark = pytest.mark.spark
+
+STORE = Path(__file__).resolve().parents[1] / "corpus" / "rocketmq" / "5.5.0"
+ROCKETMQ_NOW = 1_795_300_000_000
 
 
 def test_spark_finds_what_is_found_without_it(tmp_path: Path) -> None:
     before = make_root(tmp_path / "before")
     after = tmp_path / "after"
     shutil.copytree(before, after)
-    config = {"segment.bytes": 3000, "min.cleanable.dirty.ratio": 0}
+    config = {"cleanup.policy": "compact", "segment.bytes": 3000, "min.cleanable.dirty.ratio": 0}
     lastwrite.compact(str(after), config=config, now_ms=NOW, spark=INLINE)
-    # t-0 stays right; of t-1 the last batch of the first segment is cut off; in t-2 a byte is flipped.
+    # t-0 stays right; of t-1 the last batch of the first segment is cut off; in t-2 a byte is
+    # flipped.
     cut, flipped = (min((after / f"t-{n}").glob("*.log")) for n in (1, 2))
     data = cut.read_bytes()
     ends = [0]
@@ -37,3 +42,26 @@ def test_spark_finds_what_is_found_without_it(tmp_path: Path) -> None:
     assert [str(p.status) for p in found.partitions] == ["verified", "broken", "damaged"]
     assert [p.to_dict() for p in found.partitions] == [p.to_dict() for p in expected.partitions]
     assert found.exit_status == 5
+
+
+def test_a_store_of_rocketmq(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = shutil.copytree(STORE, tmp_path / "before")
+    after = shutil.copytree(STORE, tmp_path / "after")
+    lastwrite.compact(str(after), now_ms=ROCKETMQ_NOW, spark=INLINE)
+    options = ["--now", str(ROCKETMQ_NOW), "--master", "local[2]"]
+    assert run(["verify", str(after), str(before), *options]) == 0
+    shown = capsys.readouterr().out
+    assert "ctopic-1" in shown and "All is as it should be" in shown
+    for folder in ("compaction/compactionLog/ctopic/0", "commitlog"):
+        log = min((after / folder).iterdir())
+        log.write_bytes(bytes([0xFF]) + log.read_bytes()[1:])
+    with spark_session("local[2]", {}) as session:
+        found = lastwrite.verify(
+            str(after), before=str(before), now_ms=ROCKETMQ_NOW, spark=session
+        ).to_dict()
+    expected = lastwrite.verify(
+        str(after), before=str(before), now_ms=ROCKETMQ_NOW, spark=INLINE
+    ).to_dict()
+    assert found["exit_status"] == 3 and found["store"]["status"] == "damaged"
+    del found["seconds"], expected["seconds"]
+    assert found == expected

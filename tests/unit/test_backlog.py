@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lastwrite.compaction.backlog import RawSegment, backlog_of
+from lastwrite.engine.rules.backlog import RawSegment, backlog_of
 
 MB = 1 << 20
 NOW = 1_000_000
@@ -62,7 +62,7 @@ def test_an_age_that_nobody_states_takes_nothing() -> None:
     assert (
         found.segments_free == 0
         and found.reason is not None
-        and "nobody says when it was closed" in found.reason
+        and "its close time is not known" in found.reason
     )
 
 

@@ -1,4 +1,6 @@
-"""Kafka's record batch against bytes that Kafka's own classes made (spec S.20), and against every lie."""
+"""Kafka's record batch against bytes that Kafka's own classes made, and against every
+lie.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.encoding.compression import Codec, compress
+from lastwrite.encoding.varint import encode_varint
 from lastwrite.errors import (
     CorruptLog,
     LogError,
@@ -17,15 +21,8 @@ from lastwrite.errors import (
     TruncatedLog,
     UnsupportedFormat,
 )
-from lastwrite.formats.compression import Codec, compress
-from lastwrite.formats.kafka.batch import (
-    BATCH_HEADER,
-    Batch,
-    BatchAttributes,
-    BatchHeader,
+from lastwrite.kafka.format.batch import (
     ControlType,
-    Record,
-    decode_attributes,
     decode_batch,
     decode_batch_header,
     decode_control_record,
@@ -35,7 +32,14 @@ from lastwrite.formats.kafka.batch import (
     rebuild_batch,
     seal_batch,
 )
-from lastwrite.formats.varint import encode_varint
+from lastwrite.kafka.format.batch_layout import (
+    BATCH_HEADER,
+    Batch,
+    BatchAttributes,
+    BatchHeader,
+    Record,
+    decode_attributes,
+)
 
 TWO = (Record(0, 283843, b"key1", b"value1"), Record(1, 1234, b"key2", b"value2"))
 TWO_BYTES = bytes.fromhex(

@@ -1,4 +1,6 @@
-"""Transactions, producers and converted batches as facts tell them, beside plain twins that go forwards."""
+"""Transactions, producers and converted batches as facts tell them, beside plain twins that go
+forwards.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.batch_promises import (
-    KnownProducer,
-    Redecided,
-    Snapshot,
-    history,
-    owed_batches,
-    redecided,
-    thinned,
-    unmarked,
-    wrongly_converted,
-)
 from lastwrite.model.columns import NO_HORIZON, Int64Array
 from lastwrite.model.contents import (
     ABORT_MARKER,
@@ -30,6 +21,17 @@ from lastwrite.model.contents import (
     OLD_DATA,
     SIMPLE_DATA,
     TRANSACTION_DATA,
+)
+from lastwrite.verification.batch_invariants import (
+    KnownProducer,
+    Redecided,
+    Snapshot,
+    history,
+    owed_batches,
+    redecided,
+    thinned,
+    unmarked,
+    wrongly_converted,
 )
 
 DATA, ABORT, COMMIT, EMPTIED, PLAIN = (

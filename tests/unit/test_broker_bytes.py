@@ -7,31 +7,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lastwrite.formats.compression import Codec, compress, decompress
-from lastwrite.formats.kafka.batch import (
-    BATCH_HEADER,
-    decode_attributes,
+from lastwrite.encoding.compression import Codec, compress, decompress
+from lastwrite.kafka.format.batch import (
     decode_batch,
     encode_records,
     iter_batches,
     rebuild_batch,
 )
-from lastwrite.formats.kafka.index import (
+from lastwrite.kafka.format.batch_layout import BATCH_HEADER, decode_attributes
+from lastwrite.kafka.format.index import (
     SegmentIndexer,
     decode_offset_index,
     decode_time_index,
     encode_offset_index,
     encode_time_index,
 )
-from lastwrite.formats.kafka.names import (
+from lastwrite.kafka.format.names import (
     CLEAN_SHUTDOWN,
     FileKind,
     Suffix,
     classify,
     decode_folder_name,
 )
-from lastwrite.formats.kafka.snapshot import decode_snapshot, encode_snapshot
-from lastwrite.formats.kafka.text import (
+from lastwrite.kafka.format.snapshot import decode_snapshot, encode_snapshot
+from lastwrite.kafka.format.text import (
     decode_clean_shutdown,
     decode_leader_epochs,
     decode_offset_checkpoint,
@@ -109,7 +108,9 @@ def test_indexes_of_one_session_are_the_brokers(log: Path) -> None:
 
 @pytest.mark.parametrize("log", LOGS, ids=name)
 def test_indexes_of_any_session_are_true(log: Path) -> None:
-    """A broker that starts again counts the bytes to the next entry from 0, so it has fewer entries than we."""
+    """A broker that starts again counts the bytes to the next entry from 0, so it has fewer entries
+    than we.
+    """
     positions, _, last_offsets, timestamps_ms = columns(log)
     largest_ms = np.maximum.accumulate(timestamps_ms)
     index_file, time_file = log.with_suffix(".index"), log.with_suffix(".timeindex")

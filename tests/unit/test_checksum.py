@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.formats.checksum import check_against_library, crc32c
+from lastwrite.encoding.checksum import check_against_library, crc32c
 
 
 def test_the_check_value_of_the_field() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.pipeline.class_archive import ClassArchive, cache_folder, class_archive
-from lastwrite.pipeline.java import JavaFound
+from lastwrite.spark.launcher.class_archive import ClassArchive, cache_folder, class_archive
+from lastwrite.spark.launcher.java import JavaFound
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,6 @@
-"""The daemon's loop without Spark: what is picked, what is set aside, what is left to others, when it ends."""
+"""The daemon's loop without Spark: what is picked, what is set aside, what is left to others, when
+it ends.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,13 @@ import lastwrite
 from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.errors import InvalidConfig, NotALog
-from lastwrite.formats.kafka.names import CLEANER_OFFSETS
-from lastwrite.logstore.checkpoints import read_offsets, write_offset
-from lastwrite.logstore.uncleanable import FILE, read_uncleanable, set_aside
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.format.names import CLEANER_OFFSETS
+from lastwrite.kafka.store.checkpoints import read_offsets, write_offset
+from lastwrite.kafka.store.watching import NOTES
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
-from lastwrite.pipeline.inline import INLINE
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage.quarantine import FILE, read_quarantine, set_aside
 
 COMPACT = {"cleanup.policy": "compact", "log.cleaner.backoff.ms": 50}
 
@@ -32,7 +35,9 @@ def name(topic: str, partition: int = 0) -> TopicPartition:
 def write(
     root: Path, partition: TopicPartition, records: int = 200, clean_to: int = 0, age_ms: int = 5000
 ) -> Path:
-    """Segments of some 20 records of 5 keys, the last one closed; below ``clean_to`` the log counts as clean."""
+    """Segments of some 20 records of 5 keys, the last one closed; below ``clean_to`` the log counts
+    as clean.
+    """
     first_ms = time.time_ns() // 1_000_000 - age_ms - records
     with TopicWriter(str(root), partition, segment_bytes=2000, batch_bytes=200) as writer:
         for n in range(records):
@@ -106,7 +111,7 @@ def test_a_damaged_partition_is_set_aside_with_its_reason_and_the_others_are_cle
         and "checksum does not match" in told.entry.reason
         and told.entry.tries == 1
     )
-    assert read_uncleanable(str(tmp_path)) == {name("a"): told.entry}
+    assert read_quarantine(str(tmp_path), NOTES) == {name("a"): told.entry}
     assert clean(tmp_path) == (0, []), "not again before its time"
     min(folder.glob("*.log")).write_bytes(before)
     assert list(lastwrite.release(str(tmp_path))) == [name("a")]
@@ -115,7 +120,9 @@ def test_a_damaged_partition_is_set_aside_with_its_reason_and_the_others_are_cle
 
 def test_a_next_try_that_succeeds_clears_the_note(tmp_path: Path) -> None:
     write(tmp_path, name("a"))
-    set_aside(str(tmp_path), {name("a"): "it was torn"}, time.time_ns() // 1_000_000 - 60_001)
+    set_aside(
+        str(tmp_path), {name("a"): "it was torn"}, time.time_ns() // 1_000_000 - 60_001, NOTES
+    )
     assert rounds(clean(tmp_path)[1]) == ["a-0"]
     assert not (tmp_path / FILE).exists()
 
@@ -128,14 +135,14 @@ def test_a_partition_that_cannot_be_read_is_set_aside_too(tmp_path: Path) -> Non
     status, events = clean(tmp_path)
     assert (
         status == 3
-        and "leader-epoch-checkpoint" in read_uncleanable(str(tmp_path))[name("a")].reason
+        and "leader-epoch-checkpoint" in read_quarantine(str(tmp_path), NOTES)[name("a")].reason
     )
     assert [type(e) for e in events] == [SetAside]
 
 
 _HOLD = """
 import sys
-from lastwrite.logstore import lock
+from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 with lock.hold(sys.argv[1], [TopicPartition("a", 0)]):
     print("held", flush=True)

@@ -1,4 +1,6 @@
-"""The daemon's settings: read again when their file is another one, kept when the new ones are wrong."""
+"""The daemon's settings: read again when their file is another one, kept when the new ones are
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ import pytest
 from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.cli.options import settings
 from lastwrite.errors import InvalidConfig
-from lastwrite.pipeline.kafka import KAFKA
+from lastwrite.kafka.system import KAFKA
 
 
 def replace(file: Path, text: str) -> None:
-    """Atomically, as configuration management does: the inode is another one even where size and time are equal."""
+    """Atomically, as configuration management does: the inode is another one even where size and
+    time are equal.
+    """
     file.with_suffix(".new").write_text(text)
     os.rename(file.with_suffix(".new"), file)
 

@@ -1,4 +1,6 @@
-"""Commits that may not go ahead, and cleaned copies. Commits that are killed: ``tests/system/test_crash_commit``."""
+"""Commits that may not go ahead, and cleaned copies. Commits that are killed:
+``tests/system/test_crash_commit.py``.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,22 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld
-from lastwrite.formats.kafka.names import decode_folder_name
-from lastwrite.logstore import files, kafka, lock
-from lastwrite.logstore.aside import AsideSegment
-from lastwrite.logstore.commit import Notes, Output, commit, publish_copy, staging_folder
-from lastwrite.logstore.producers import decode_aborted
-from lastwrite.logstore.recovery import Intent, decode_intent, encode_intents
+from lastwrite.kafka.format.names import decode_folder_name
+from lastwrite.kafka.store import lock, log_dir
+from lastwrite.kafka.store.commit import (
+    CommitNotes,
+    NewSegment,
+    commit,
+    publish_copy,
+    staging_folder,
+)
+from lastwrite.kafka.store.producers import decode_aborted
+from lastwrite.kafka.store.recovery import Intent, decode_intent, encode_intents
+from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
-from lastwrite.model.work import Rewritten
-from tests.crashing import (
+from lastwrite.model.work import SegmentOutput
+from lastwrite.storage import files
+from tests.support.kafka.crashing import (
     LAYOUTS,
     Layout,
     batch,
@@ -31,10 +40,10 @@ from tests.crashing import (
     contents,
     offsets_seen,
     run_until,
-    write_aside,
     write_layout,
+    write_staged,
 )
-from tests.logs import read_checkpoint, write_checkpoint
+from tests.support.kafka.logs import read_checkpoint, write_checkpoint
 
 LAYOUT = LAYOUTS[2]  # merged groups, snapshots of vanished bases
 
@@ -44,12 +53,12 @@ def folder(tmp_path: Path) -> Path:
     return write_layout(tmp_path / "root", LAYOUT)
 
 
-def begin(folder: Path, layout: Layout = LAYOUT) -> tuple[PartitionLog, list[Output]]:
-    log = kafka.read_partition(str(folder))
-    return log, write_aside(folder, layout, log)
+def begin(folder: Path, layout: Layout = LAYOUT) -> tuple[PartitionLog, list[NewSegment]]:
+    log = log_dir.read_partition(str(folder))
+    return log, write_staged(folder, layout, log)
 
 
-def end(folder: Path, log: PartitionLog, outputs: list[Output]) -> None:
+def end(folder: Path, log: PartitionLog, outputs: list[NewSegment]) -> None:
     commit(log, outputs, LAYOUT.first_dirty, checkpoint_root=str(folder.parent))
 
 
@@ -80,7 +89,7 @@ def swap(folder: Path) -> None:
 @pytest.mark.parametrize("change", [grow, touch, vanish, roll, swap])
 def test_a_log_that_changed_is_left_alone(folder: Path, change: Callable[[Path], None]) -> None:
     log, outputs = begin(folder)
-    asides = {
+    all_staged = {
         str(Path(path).relative_to(folder.parent)) for output in outputs for path in output.paths
     }
     change(folder)
@@ -89,7 +98,7 @@ def test_a_log_that_changed_is_left_alone(folder: Path, change: Callable[[Path],
         end(folder, log, outputs)
     assert raised.value.path is not None and raised.value.path.startswith(str(folder))
     assert contents(folder.parent) == {
-        name: file for name, file in changed.items() if name not in asides
+        name: file for name, file in changed.items() if name not in all_staged
     }
 
 
@@ -130,7 +139,7 @@ def test_outputs_that_do_not_fit_are_refused(folder: Path) -> None:
         log, _ = begin(folder)
         with pytest.raises(LogError, match=words):
             end(folder, log, made)
-    kafka.recover(str(folder))
+    log_dir.recover(str(folder))
     assert contents(folder.parent) == old
 
 
@@ -138,7 +147,7 @@ def test_a_wrong_relative_offset_is_never_put_in_place(tmp_path: Path) -> None:
     layout = next(layout for layout in LAYOUTS if layout.further and len(layout.segments) == 3)
     folder = write_layout(tmp_path / "root", layout)
     old = contents(folder.parent)
-    wrong: dict[str, Callable[[list[Output]], list[Output]]] = {
+    wrong: dict[str, Callable[[list[NewSegment]], list[NewSegment]]] = {
         "replaces nothing": lambda made: made[1:],
         # The further segment's batches, as if they belonged to the first.
         "too far above its base": lambda made: [replace(made[0], log_path=made[1].log_path)],
@@ -146,36 +155,36 @@ def test_a_wrong_relative_offset_is_never_put_in_place(tmp_path: Path) -> None:
         "at 2147483655": lambda made: [replace(made[0], sources=made[0].sources[:1]), made[1]],
     }
     for words, change in wrong.items():
-        log = kafka.read_partition(str(folder))
+        log = log_dir.read_partition(str(folder))
         with pytest.raises(LogError, match=words):
             commit(
                 log,
-                change(write_aside(folder, layout, log)),
+                change(write_staged(folder, layout, log)),
                 layout.first_dirty,
                 checkpoint_root=str(tmp_path),
             )
-        kafka.recover(str(folder))
+        log_dir.recover(str(folder))
         assert contents(folder.parent) == old, words
 
 
 def test_a_segment_written_aside_has_the_transaction_index_that_it_is_given(tmp_path: Path) -> None:
     entries = [AbortedTransaction(7, 1, 4, 3), AbortedTransaction(8, 3, 9, 10)]
     for given in ([], entries):
-        aside, made = AsideSegment(0, str(tmp_path), 4096), Rewritten(0, 0, 0)
-        aside.finish(made, 5_000_000, given)
+        staged, made = StagedSegment(0, str(tmp_path), 4096), SegmentOutput(0, 0, 0)
+        staged.finish(made, 5_000_000, given)
         assert bool(made.transaction_index_path) == bool(given) and len(made.paths) == (
             4 if given else 3
         )
         for path in made.paths:
             assert path.endswith(".cleaned") and os.stat(path).st_mtime_ns == 5_000_000
     assert decode_aborted(Path(made.transaction_index_path).read_bytes(), 0) == tuple(entries)
-    aside.abandon()
+    staged.abandon()
     assert not Path(made.transaction_index_path).exists()
 
 
 def test_without_outputs_only_the_checkpoint_moves(folder: Path) -> None:
     old = contents(folder)
-    end(folder, kafka.read_partition(str(folder)), [])
+    end(folder, log_dir.read_partition(str(folder)), [])
     assert contents(folder) == old
     assert read_checkpoint(folder.parent, "cleaner-offset-checkpoint") == {
         "u-3": 1,
@@ -281,7 +290,7 @@ def test_a_note_comes_back_whole_or_not_at_all() -> None:
 def test_commits_side_by_side_share_a_note_and_one_that_takes_its_own_away_leaves_the_others_theirs(
     tmp_path: Path,
 ) -> None:
-    notes, name = Notes(), f"{0:020d}.commit.deleted"
+    notes, name = CommitNotes(), f"{0:020d}.commit.deleted"
     folders = [tmp_path / f"t-{n}" for n in range(3)]
     for n, folder in enumerate(folders):
         folder.mkdir()
@@ -325,7 +334,7 @@ def test_a_copy_equals_what_cleaning_in_place_leaves(tmp_path: Path, layout: Lay
 def test_a_copy_without_outputs_is_the_log_itself(folder: Path, tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("not a file of the log")
     (folder / f"{0:020d}.log.a0.cleaned").write_text("half")
-    publish_copy(kafka.read_partition(str(folder)), (), str(tmp_path / "to" / "t-0"), None)
+    publish_copy(log_dir.read_partition(str(folder)), (), str(tmp_path / "to" / "t-0"), None)
     copied = contents(tmp_path / "to" / "t-0")
     assert copied == {
         name: file
@@ -338,16 +347,16 @@ def test_a_copy_without_outputs_is_the_log_itself(folder: Path, tmp_path: Path) 
 def test_a_copy_never_lands_on_a_partition(folder: Path, tmp_path: Path) -> None:
     old = contents(folder.parent)
     for target in (folder, folder.parent / "u-3"):
-        with pytest.raises(InvalidConfig, match="a partition lies there already"):
+        with pytest.raises(InvalidConfig, match="a partition exists already"):
             staging_folder(str(target))
-        with pytest.raises(InvalidConfig, match="a partition lies there already"):
-            publish_copy(kafka.read_partition(str(folder)), (), str(target), None)
+        with pytest.raises(InvalidConfig, match="a partition exists already"):
+            publish_copy(log_dir.read_partition(str(folder)), (), str(target), None)
     assert contents(folder.parent) == old
 
 
 def test_a_copy_goes_to_no_root_that_a_broker_holds(folder: Path, tmp_path: Path) -> None:
     target = tmp_path / "to" / "t-0"
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     with lock.hold(str(folder.parent), [TopicPartition("t", 0)]):
         publish_copy(log, (), str(target), None)  # our own lock on the source is no hindrance
     shutil.rmtree(target)
@@ -379,6 +388,6 @@ def test_a_copy_of_a_log_that_a_crash_left_half_swapped(tmp_path: Path) -> None:
     assert [path for path in folder.iterdir() if path.suffix == ".swap"]
     before = contents(folder.parent)
     seen = offsets_seen(folder)
-    publish_copy(kafka.read_partition(str(folder)), (), str(tmp_path / "to" / "t-0"), None)
+    publish_copy(log_dir.read_partition(str(folder)), (), str(tmp_path / "to" / "t-0"), None)
     assert contents(folder.parent) == before
     assert offsets_seen(tmp_path / "to" / "t-0") == seen

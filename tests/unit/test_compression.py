@@ -14,14 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.errors import (
-    CorruptLog,
-    LogError,
-    OutOfMemoryBudget,
-    TruncatedLog,
-    UnsupportedFormat,
-)
-from lastwrite.formats.compression import (
+from lastwrite.encoding.compression import (
     XERIAL_HEADER,
     Codec,
     Codecs,
@@ -29,6 +22,13 @@ from lastwrite.formats.compression import (
     compress,
     decompress,
     decompress_into,
+)
+from lastwrite.errors import (
+    CorruptLog,
+    LogError,
+    OutOfMemoryBudget,
+    TruncatedLog,
+    UnsupportedFormat,
 )
 
 REAL = [codec for codec in Codec if codec is not Codec.NONE]
@@ -134,11 +134,14 @@ def test_damage_ends_in_our_errors(
             assert error.at is not None or isinstance(error, OutOfMemoryBudget)
 
 
-# ------------------------------------------------------------------------- contexts that are used again
+# ------------------------------------------------------------------------- contexts that are used
+# again
 
 
 def test_a_workers_codecs_write_the_same_bytes() -> None:
-    """Byte for byte, over thousands of batches: what was compressed before must not change what comes now."""
+    """Byte for byte, over thousands of batches: what was compressed before must not change what
+    comes now.
+    """
     draw = np.random.default_rng(11)
     codecs = Codecs()
     out = np.empty(1 << 20, np.uint8)

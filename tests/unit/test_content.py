@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import (
+from lastwrite.kafka.format.batch import (
     ControlType,
-    Record,
     decode_batch,
     encode_batch,
     encode_control_record,
     rebuild_batch,
     seal_batch,
 )
-from lastwrite.formats.kafka.chunk import KafkaFormat
-from lastwrite.formats.kafka.content import KafkaContents, digest, seed_from
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.content import KafkaContents, digest, seed_from
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
 from lastwrite.model.columns import NO_HORIZON
 from lastwrite.model.contents import (
     ABORT_MARKER,

@@ -1,8 +1,10 @@
-"""A marker dropped while its aborted data remains: a fault that brokers have had, in every layout that invites it.
+"""A marker dropped while its aborted data remains: a fault that brokers have had, in every layout
+that invites it.
 
-A ``read_committed`` consumer hides data by the transaction index, and a broker that has to rebuild that index goes by
-the next marker of the data's producer. So after every round, as long as one aborted record is in the log, both have
-to be there. The rounds go on, past every horizon, until nothing is left of the transaction.
+A ``read_committed`` consumer hides data by the transaction index, and a broker that has to rebuild
+that index goes by the next marker of the data's producer. So after every round, as long as one
+aborted record is in the log, both have to be there. The rounds go on, past every horizon, until
+nothing is left of the transaction.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from unittest.mock import patch
 
 import pytest
 
-from tests import reference
-from tests.engine import compact
-from tests.logs import (
+from tests.support.engine import compact
+from tests.support.kafka import reference
+from tests.support.kafka.logs import (
     NAME,
     bases,
     encode_model,
@@ -25,8 +27,14 @@ from tests.logs import (
     write_checkpoint,
     write_segment,
 )
-from tests.model import ModelAborted, ModelBatch, ModelRecord, ModelSegment, aborted_offsets
-from tests.producers import Known, apply, write_snapshot
+from tests.support.kafka.model import (
+    ModelAborted,
+    ModelBatch,
+    ModelRecord,
+    ModelSegment,
+    aborted_offsets,
+)
+from tests.support.kafka.producers import Known, apply, write_snapshot
 
 RETENTION_MS = 1000
 CONFIG = {"cleanup.policy": "compact", "delete.retention.ms": str(RETENTION_MS)}
@@ -36,7 +44,9 @@ BOB, EVE = 7, 8
 
 
 def data(offset: int, keys: str, producer: int = -1, sequence: int = 0) -> ModelBatch:
-    """A batch of records ``x=<offset>``, one a letter of ``keys``; of a transaction, if a producer wrote it."""
+    """A batch of records ``x=<offset>``, one a letter of ``keys``; of a transaction, if a producer
+    wrote it.
+    """
     records = tuple(
         ModelRecord(n, NOW_MS, key.encode(), b"%d" % n) for n, key in enumerate(keys, offset)
     )
@@ -69,7 +79,9 @@ def marker(offset: int, producer: int, kind: str = "abort") -> ModelBatch:
 
 
 class Log:
-    """A log of given segments, written with its transaction indexes and a snapshot, and the truth about it."""
+    """A log of given segments, written with its transaction indexes and a snapshot, and the truth
+    about it.
+    """
 
     def __init__(self, root: Path, segments: dict[int, list[ModelBatch]]) -> None:
         self.root = root
@@ -128,7 +140,9 @@ class Log:
         self.check()
 
     def check(self) -> None:
-        """Whatever aborted data there is, is hidden: by the log, and by an index entry in its marker's segment."""
+        """Whatever aborted data there is, is hidden: by the log, and by an index entry in its
+        marker's segment.
+        """
         segments = self.read()
         present = {
             record.offset: batch.producer_id
@@ -251,7 +265,9 @@ def test_an_index_that_claims_committed_data(tmp_path: Path, like_broker: bool) 
 def test_data_go_in_a_round_that_does_not_reach_their_marker(
     tmp_path: Path, like_broker: bool
 ) -> None:
-    """The marker's segment is too young for the first round, and so is left as it is, its index too."""
+    """The marker's segment is too young for the first round, and so is left as it is, its index
+    too.
+    """
     young = [
         replace(batch, max_timestamp_ms=NOW_MS + 5000, append_time=True)
         for batch in (marker(3, BOB), data(4, "c"))
@@ -271,7 +287,9 @@ def test_data_go_in_a_round_that_does_not_reach_their_marker(
 
 
 def test_a_marker_in_a_segment_that_is_left_alone(tmp_path: Path) -> None:
-    """Only the data's segment is rewritten: the marker's keeps its bytes, and the entry that hides nothing yet."""
+    """Only the data's segment is rewritten: the marker's keeps its bytes, and the entry that hides
+    nothing yet.
+    """
     many = [data(20 + n, chr(200 + n)) for n in range(30)]
     log = Log(
         tmp_path, {0: [data(0, "a"), data(1, "ab", BOB)], 20: [*many, marker(50, BOB)], 51: []}
@@ -287,7 +305,9 @@ def test_a_marker_in_a_segment_that_is_left_alone(tmp_path: Path) -> None:
 
 @both
 def test_a_shell_is_outlived_by_its_marker(tmp_path: Path, like_broker: bool) -> None:
-    """As long as the producer is active its last batch stays, empty: the marker and its entry stay as well."""
+    """As long as the producer is active its last batch stays, empty: the marker and its entry stay
+    as well.
+    """
     log = Log(tmp_path, {0: [data(0, "a"), data(1, "ab", BOB), marker(3, BOB)], 4: []})
     for _ in range(4):
         log.dirty()
@@ -300,9 +320,11 @@ def test_a_shell_is_outlived_by_its_marker(tmp_path: Path, like_broker: bool) ->
 
 @both
 def test_a_marker_past_its_horizon_whose_data_are_there(tmp_path: Path, like_broker: bool) -> None:
-    """As Kafka leaves it where the log's start was raised over a transaction: stamped, its entry gone, its data not.
+    """As Kafka leaves it where the log's start was raised over a transaction: stamped, its entry
+    gone, its data not.
 
-    Kafka's next round drops the marker. Ours finds the data first; what a reader of an archive would have seen goes.
+    Kafka's next round drops the marker. Ours finds the data first; what a reader of an archive
+    would have seen goes.
     """
     stamped = replace(marker(3, BOB), horizon_ms=NOW_MS - 1, base_timestamp_ms=NOW_MS - 1)
     log = Log(tmp_path, {0: [data(0, "a"), data(1, "ab", BOB), stamped], 4: []})
@@ -328,7 +350,7 @@ def test_data_and_marker_in_pieces_of_their_own(
     for _ in range(4):
         log.dirty()
         whole.dirty()
-        with patch("lastwrite.pipeline.engine._PIECE_BYTES", piece_bytes):
+        with patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes):
             log.round(like_broker, EXPIRING, after_ms=RETENTION_MS)
         whole.round(like_broker, EXPIRING, after_ms=RETENTION_MS)
         assert log.read() == whole.read()

@@ -1,7 +1,9 @@
-"""A tombstone dropped while an older value remains: the four forms of docs/decisions/dropping-a-tombstone.md.
+"""A tombstone dropped while an older value remains: the four forms of
+docs/decisions/dropping-a-tombstone.md.
 
-In each a tombstone's horizon has passed, and an older value of its key lies where a compactor might not look. However
-the rounds go, a reader must never find the value without finding the tombstone behind it.
+In each a tombstone's horizon has passed, and an older value of its key lies where a compactor might
+not look. However the rounds go, a reader must never find the value without finding the tombstone
+behind it.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import reference
-from tests.crashing import run_until
-from tests.engine import compact
-from tests.logs import (
+from tests.support.engine import compact
+from tests.support.kafka import reference
+from tests.support.kafka.crashing import run_until
+from tests.support.kafka.logs import (
     NAME,
     SCRATCH,
     encode_model,
@@ -25,7 +27,7 @@ from tests.logs import (
     write_checkpoint,
     write_segment,
 )
-from tests.model import ModelBatch, ModelRecord, fold, readable
+from tests.support.kafka.model import ModelBatch, ModelRecord, fold, readable
 
 NOW_MS = 1_700_000_000_000
 PASSED_MS = NOW_MS - 1
@@ -73,7 +75,8 @@ def table(root: Path) -> Mapping[bytes, bytes]:
     return fold(readable(read_segments(root / NAME)))
 
 
-# ---------------------------------------------------------------------- 1. below: in a file that is left alone
+# ---------------------------------------------------------------------- 1. below: in a file that is
+# left alone
 
 
 @both
@@ -91,7 +94,8 @@ def test_the_value_lies_in_a_file_that_would_be_left_alone(
         checkpoint,
     )
     compact(root, CONFIG, NOW_MS, like_broker=like_broker)
-    # The tombstone goes in the round that first compares it, and takes the value with it: in one swap.
+    # The tombstone goes in the round that first compares it, and takes the value with it: in one
+    # swap.
     assert 0 not in offsets(root) and 41 not in offsets(root)
     assert b"a" not in table(root)
 
@@ -116,7 +120,8 @@ def test_nothing_that_is_left_alone_has_a_dropped_tombstones_value(
         write(root, {number: [batch(number, "dirt=x")], number + 1: []})
 
 
-# ---------------------------------------------------------------------- 2. above: behind the range, and older
+# ---------------------------------------------------------------------- 2. above: behind the range,
+# and older
 
 
 @both
@@ -124,7 +129,9 @@ def test_nothing_that_is_left_alone_has_a_dropped_tombstones_value(
 def test_the_value_lies_above_the_range_and_is_older_by_another_order(
     tmp_path: Path, like_broker: bool, strategy: str
 ) -> None:
-    """By offset nothing above is older (next test). By the orders of KIP-280 a delete waits for what is above."""
+    """By offset nothing above is older (next test). By the orders of KIP-280 a delete waits for
+    what is above.
+    """
     delete, value = (
         batch(0, "a", "b=1", timestamp_ms=NOW_MS),
         batch(2, "a=1", timestamp_ms=NOW_MS - 50),
@@ -159,7 +166,8 @@ def test_by_offset_whatever_is_above_is_newer(tmp_path: Path, like_broker: bool)
     assert offsets(root) == [2, 3]
 
 
-# ---------------------------------------------------------------------- 3. never compared: its time ran out before
+# ---------------------------------------------------------------------- 3. never compared: its time
+# ran out before
 
 
 @both
@@ -167,7 +175,9 @@ def test_by_offset_whatever_is_above_is_newer(tmp_path: Path, like_broker: bool)
 def test_the_time_of_a_tombstone_ran_out_before_it_was_compared(
     tmp_path: Path, like_broker: bool, checkpoint: int
 ) -> None:
-    """As Kafka leaves it whose map was full: a checkpoint inside a batch, and a tombstone behind it, stamped."""
+    """As Kafka leaves it whose map was full: a checkpoint inside a batch, and a tombstone behind
+    it, stamped.
+    """
     root = write(
         tmp_path,
         {
@@ -181,7 +191,8 @@ def test_the_time_of_a_tombstone_ran_out_before_it_was_compared(
     assert offsets(root) == [1, 2, 3, 5]
 
 
-# ---------------------------------------------------------------------- 4. beside: files that are not replaced together
+# ---------------------------------------------------------------------- 4. beside: files that are
+# not replaced together
 
 
 SPREAD = {
@@ -196,7 +207,9 @@ SPREAD = {
 def test_a_crash_between_two_files_never_brings_the_value_back(
     like_broker: bool, tmp_path: Path
 ) -> None:
-    """Killed before every file operation of a round: the next run meets all of the old log or all of the new one."""
+    """Killed before every file operation of a round: the next run meets all of the old log or all
+    of the new one.
+    """
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         point, survived = 0, 0
         killed = True
@@ -237,7 +250,9 @@ def test_a_file_is_never_compacted_without_its_neighbours(tmp_path: Path) -> Non
 
 @both
 def test_retention_takes_the_value_first(tmp_path: Path, like_broker: bool) -> None:
-    """Files expire oldest first, whatever their age: a tombstone is never gone before what it deletes."""
+    """Files expire oldest first, whatever their age: a tombstone is never gone before what it
+    deletes.
+    """
     young = [replace(made, max_timestamp_ms=NOW_MS + 10**6, append_time=True) for made in SPREAD[0]]
     root = write(tmp_path, {**SPREAD, 0: young})
     config = {**CONFIG, "cleanup.policy": "delete", "retention.ms": "1000"}

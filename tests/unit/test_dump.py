@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import lastwrite
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import (
+from lastwrite.kafka.format.batch import (
     ControlType,
-    Record,
     encode_batch,
     encode_control_record,
     iter_batches,
 )
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
-from lastwrite.formats.kafka.snapshot import ProducerEntry, encode_snapshot
-from lastwrite.logstore import lock
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.format.snapshot import ProducerEntry, encode_snapshot
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 FIELDS = [
@@ -52,7 +52,9 @@ def coded(data: bytes) -> str:
 
 
 def write(root: Path, count: int = 300, topic: str = "orders", codec: Codec = Codec.NONE) -> Path:
-    """A partition of several segments, several batches each, with keys that repeat and some tombstones."""
+    """A partition of several segments, several batches each, with keys that repeat and some
+    tombstones.
+    """
     settings: dict[str, Any] = {
         "segment_bytes": 3000,
         "batch_bytes": 600,

@@ -1,4 +1,6 @@
-"""Every sentence of ``explain``, held against what ``compact`` does when its time has come, or its event."""
+"""Every sentence of ``explain``, held against what ``compact`` does when its time has come, or its
+event.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import pytest
 
 import lastwrite
 from lastwrite.cli import run
-from lastwrite.logstore import lock
-from lastwrite.logstore.uncleanable import set_aside
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.explanation import (
     Fate,
     Part,
@@ -23,10 +25,11 @@ from lastwrite.model.explanation import (
     Rule,
 )
 from lastwrite.model.log import TopicPartition
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import NAME, bases, read_segments, write_checkpoint
-from tests.model import ModelBatch, ModelRecord
-from tests.strategies import START_MS, Phase, append, shifted
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage.quarantine import set_aside
+from tests.support.kafka.logs import NAME, bases, read_segments, write_checkpoint
+from tests.support.kafka.model import ModelBatch, ModelRecord
+from tests.support.kafka.strategies import START_MS, Phase, append, shifted
 
 NOW = START_MS + 1_000_000
 RETENTION = 5000
@@ -82,7 +85,9 @@ class Log:
     def add(
         self, *segments: Sequence[ModelBatch], changed_ms: int = NOW, replicated: int | None = None
     ) -> None:
-        """Append the batches, the first ones to the active segment; the last segment is then active."""
+        """Append the batches, the first ones to the active segment; the last segment is then
+        active.
+        """
         placed, offset = [], 0
         for segment in segments:
             row = []
@@ -334,7 +339,7 @@ def test_who_holds_it(log: Log) -> None:
 
 def test_what_was_set_aside(log: Log) -> None:
     log.add([data((A, V), (A, V))], [])
-    set_aside(str(log.root), {TopicPartition("t", 0): "the disk burns"}, NOW)
+    set_aside(str(log.root), {TopicPartition("t", 0): "the disk burns"}, NOW, NOTES)
     reason = log.reason(Rule.SET_ASIDE)
     assert reason.at_ms == NOW + 60_000 and reason.message.endswith("the disk burns")
     lastwrite.release(str(log.root))
@@ -481,7 +486,8 @@ def test_a_key_that_is_not_there(log: Log) -> None:
     assert [record.offset for record in log.explain(key=b"").records or ()] == [1]
 
 
-# ---------------------------------------------------------------------- why is this tombstone still there
+# ---------------------------------------------------------------------- why is this tombstone still
+# there
 
 
 def test_the_life_of_a_tombstone(log: Log) -> None:
@@ -575,7 +581,10 @@ def test_a_tombstone_of_an_old_format_ages_by_its_file(log: Log) -> None:
 
 def test_the_command(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
     log.add([data((A, V), (A, V), (B, None))], [data((A, V))])
-    assert run(["explain", str(log.root), "--key", "a", "--now", str(NOW), "--json"]) == 0
+    assert (
+        run(["explain", str(log.root), "--topic", "t", "--key", "a", "--now", str(NOW), "--json"])
+        == 0
+    )
     document = json.loads(capfd.readouterr().out)
     (found,) = document["partitions"]
     assert (document["now_ms"], found["topic"], found["is_due"], found["end_offset"]) == (
@@ -592,14 +601,22 @@ def test_the_command(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
     assert (
         found["reasons"][0]["rule"] == "active segment" and found["reasons"][0]["from_offset"] == 3
     )
-    assert run(["explain", str(log.root), "--now", str(NOW)]) == 0
+    assert run(["explain", str(log.root), "--topic", "t", "--now", str(NOW)]) == 0
     said = capfd.readouterr().out
     assert said.startswith("t-0: due: a round now cleans offsets 0 to 2; ")
     assert "1  superseded, dropped by the next round" in said
     assert "1  superseded, but they or their later writes lie above the range" in said
     assert "1  deletes that the next round gives a horizon" in said
-    assert run(["explain", str(log.root), "--key-hex", "62", "--now", str(NOW)]) == 0
+    assert (
+        run(["explain", str(log.root), "--topic", "t", "--key-hex", "62", "--now", str(NOW)]) == 0
+    )
     assert "a delete, segment 0, dirty: goes later" in capfd.readouterr().out
+    assert run(["explain", str(log.root), "--now", str(NOW)]) == 0
+    said = capfd.readouterr().out
+    assert (
+        said.startswith("t-0: not due: nothing is known of topic t")
+        and "--topic-config t:cleanup.policy" in said
+    )
     assert run(["explain", str(log.root), "--key-hex", "6"]) == 2
     assert run(["explain", str(log.root), "--key-hex", "61", "--key", "a"]) == 2
     assert run(["explain", str(log.root / "nowhere")]) == 2

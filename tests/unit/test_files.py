@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
 
 
 def test_each_operation_does_what_it_says(tmp_path: Path) -> None:
@@ -144,7 +144,24 @@ def test_what_we_make_has_the_rights_of_what_was_there(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.touch(0o640)
     other.touch(0o600)
-    files.own_like(str(other), one.stat())
+    files.give(str(other), files.owner_of(str(one)))
     assert other.stat().st_mode == one.stat().st_mode
-    files.own_like(str(other), tmp_path.stat())
-    assert other.stat().st_mode == one.stat().st_mode, "a folder's rights are no file's"
+    files.write(str(tmp_path / "new"), b"", like=files.owner_of(str(tmp_path / "new"), [str(one)]))
+    assert (tmp_path / "new").stat().st_mode == one.stat().st_mode, "a new file has its sibling's"
+
+
+def test_a_folder_is_made_with_those_above_it_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files.make_folder("a/b/c")
+    files.make_folder("a/b/c")
+    assert (tmp_path / "a/b/c").is_dir()
+
+
+def test_a_file_in_the_place_of_a_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(LogError, match="make the folder"):
+        files.make_folder(str(tmp_path / "a"))
+    with pytest.raises(LogError, match="make the folder"):
+        files.make_folder(str(tmp_path / "a" / "b"))

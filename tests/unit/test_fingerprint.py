@@ -1,4 +1,6 @@
-"""Fingerprints: spread, told apart at every length, secret; and whole keys where they are made to collide."""
+"""Fingerprints: spread, told apart at every length, secret; and whole keys where they are made to
+collide.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.formats.fingerprint import SECRET_WORDS, fingerprint, secret_from
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import read_segments, write_segment
-from tests.model import records_of
+from lastwrite.encoding.fingerprint import SECRET_WORDS, fingerprint, secret_from
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.logs import read_segments, write_segment
+from tests.support.kafka.model import records_of
 
 SECRET = secret_from(os.urandom(8 * SECRET_WORDS))
 START = 1_700_000_000_000
@@ -74,11 +77,11 @@ def test_exact_comparison_tells_colliding_keys_apart(
 ) -> None:
     weak = bytes(8 * SECRET_WORDS)
     assert len({of(key, secret_from(weak)) for key in colliding_keys(5)}) == 1
-    monkeypatch.setattr("lastwrite.pipeline.engine.new_secret", lambda: weak)
+    monkeypatch.setattr("lastwrite.engine.plan.new_secret", lambda: weak)
     keys = colliding_keys(5)
     records = [Record(n, START, keys[n % 5], b"%d" % n) for n in range(20)]
     write_segment(tmp_path / "t-0", 0, [encode_batch(records[:7]), encode_batch(records[7:])])
     write_segment(tmp_path / "t-0", 20, [])
-    lastwrite.compact(str(tmp_path), spark=INLINE, exact=exact, now_ms=START)
+    lastwrite.compact(str(tmp_path / "t-0"), spark=INLINE, exact=exact, now_ms=START)
     left = [record.offset for record in records_of(read_segments(tmp_path / "t-0"))]
     assert left == ([15, 16, 17, 18, 19] if exact else [19])

@@ -9,16 +9,24 @@ from typing import Any
 import pytest
 
 from lastwrite.errors import CommitConflict, CorruptLog
-from lastwrite.formats.rocketmq.record import encode_message, make_message
-from lastwrite.formats.rocketmq.units import BATCH_UNIT
-from lastwrite.logstore import kafka as kafka_store
-from lastwrite.logstore.rocketmq.compacted import CompactedQueue
+from lastwrite.kafka.store import log_dir as kafka_store
 from lastwrite.model.log import TopicPartition
-from tests.rocketmq_queues import INDEX_BYTES, LOG_BYTES, TIME_MS, Sent, paths_of, write_queue
+from lastwrite.rocketmq.format.record import encode_message, make_message
+from lastwrite.rocketmq.format.units import BATCH_UNIT
+from lastwrite.rocketmq.store.compacted import CompactedQueue
+from tests.support.rocketmq.queues import (
+    INDEX_BYTES,
+    LOG_BYTES,
+    TIME_MS,
+    Sent,
+    paths_of,
+    write_queue,
+)
 
 pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 
-from lastwrite.serving.frames import LogFile, kafka_batches, rocketmq_batches  # noqa: E402
+from lastwrite.kafka.look.table import kafka_batches
+from lastwrite.rocketmq.look.table import LogFile, rocketmq_batches
 
 NAME = TopicPartition("t", 0)
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"

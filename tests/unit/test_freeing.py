@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.logstore import files, freeing
+from lastwrite.storage import deferred_unlink, files
 
 
 @pytest.fixture(autouse=True)
 def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(freeing, "_LARGE_BYTES", 100)
+    monkeypatch.setattr(deferred_unlink, "_LARGE_BYTES", 100)
 
 
 def test_the_name_goes_at_once_and_the_room_soon(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_the_name_goes_at_once_and_the_room_soon(tmp_path: Path) -> None:
     path.write_bytes(bytes(1000))
     files.unlink(str(path))
     assert not path.exists()
-    freeing.wait()
+    deferred_unlink.wait()
     open_files = Path("/proc/self/fd")
     if open_files.is_dir():
         assert not [link for link in open_files.iterdir() if str(path) in os.path.realpath(link)]
@@ -28,8 +28,8 @@ def test_the_name_goes_at_once_and_the_room_soon(tmp_path: Path) -> None:
 
 def test_small_and_missing_files_are_not_held(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(bytes(10))
-    assert freeing.hold(str(tmp_path / "small")) is None
-    assert freeing.hold(str(tmp_path / "missing")) is None
+    assert deferred_unlink.hold(str(tmp_path / "small")) is None
+    assert deferred_unlink.hold(str(tmp_path / "missing")) is None
 
 
 def test_many_at_once_are_all_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,11 +37,11 @@ def test_many_at_once_are_all_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for n in range(400):
         path = tmp_path / str(n)
         path.write_bytes(bytes(200))
-        handle = freeing.hold(str(path))
+        handle = deferred_unlink.hold(str(path))
         assert handle is not None
         handles.append(handle)
-        freeing.let_go(handle)
-    freeing.wait()
+        deferred_unlink.let_go(handle)
+    deferred_unlink.wait()
     for handle in set(handles):
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(handle)
@@ -52,11 +52,11 @@ def test_a_fork_lets_go_by_a_thread_of_its_own(tmp_path: Path) -> None:
     for path in files_of_both:
         path.write_bytes(bytes(200))
     files.unlink(str(files_of_both[0]))
-    freeing.wait()
+    deferred_unlink.wait()
     child = os.fork()
     if child == 0:
         files.unlink(str(files_of_both[1]))
-        freeing.wait()
+        deferred_unlink.wait()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert not files_of_both[1].exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lastwrite.compaction.grouping import group_segments
+from lastwrite.kafka.rules.grouping import group_segments
 from lastwrite.model.log import Segment
 
 

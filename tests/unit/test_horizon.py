@@ -1,10 +1,10 @@
-"""Reads around a horizon, case by case as the specification's sections 14.3 and 15 list them."""
+"""Reads around a horizon, case by case: docs/formats/pulsar-compaction.md."""
 
 from __future__ import annotations
 
 import pytest
 
-from lastwrite.compaction.horizon import (
+from lastwrite.pulsar.rules.horizon import (
     EARLIEST,
     NOT_BATCHED,
     Source,
@@ -34,7 +34,7 @@ HORIZON, COMPACTED = at(10, 5), [at(10, 1), at(10, 3)]
         (at(11, 0), Step(Source.BACKLOG, at(11, 0))),
     ],
 )
-def test_the_specifications_example(position: int, expected: Step) -> None:
+def test_the_worked_example(position: int, expected: Step) -> None:
     assert step(position, HORIZON, COMPACTED) == expected
 
 
@@ -47,7 +47,7 @@ def test_a_log_that_was_never_compacted() -> None:
 
 
 def test_a_horizon_before_the_first_entry_of_a_newer_part() -> None:
-    """Section 30: after a reload the mark-delete may stand at N:-1."""
+    """After a reload the mark-delete may stand at N:-1."""
     horizon = at(12, -1)
     assert step(at(10, 4), horizon, COMPACTED) == Step(Source.COMPACTED, at(12, 0))
     assert step(at(12, 0), horizon, COMPACTED) == Step(Source.BACKLOG, at(12, 0))

@@ -1,4 +1,4 @@
-"""The three indexes: Kafka's bytes (spec S.20), the indexer against a plain twin, and damage."""
+"""The three indexes: Kafka's bytes, the indexer against a plain twin, and damage."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.formats.kafka.index import (
-    AbortedTransaction,
+from lastwrite.kafka.format.index import (
+    AbortedEntry,
     SegmentIndexer,
     aborted_between,
     decode_offset_index,
@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_not_written() -> None:
 def plain_indexes(
     base_offset: int, interval_bytes: int, rows: Sequence[Row]
 ) -> tuple[bytes, bytes]:
-    """What the indexer means, in the words of spec/kafka-cleanup 20.1 and S.11."""
+    """The rule of docs/formats/kafka-cleaning.md, "Index entries", in plain Python."""
     offsets, times = b"", b""
     since, largest, largest_offset, written = 0, -1, base_offset, -1
     for position, size, last_offset, max_timestamp in rows:
@@ -268,7 +268,7 @@ def test_a_refused_portion_leaves_no_trace() -> None:
 
 # ------------------------------------------------------------------------- transactions
 
-ABORTED = AbortedTransaction(0, 1, 0, 6, 2)
+ABORTED = AbortedEntry(0, 1, 0, 6, 2)
 ABORTED_BYTES = bytes.fromhex(
     "00000000000000000001000000000000000000000000000000060000000000000002"
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lastwrite.formats.kafka import index_truth
-from lastwrite.formats.kafka.index_truth import NO_TIME, Lie, TransactionTruth
+from lastwrite.kafka.format import index_truth
+from lastwrite.kafka.format.index_truth import NO_TIME, Lie, TransactionTruth
 from lastwrite.model.contents import ABORT_MARKER, COMMIT_MARKER
 
 
@@ -14,7 +14,8 @@ def column(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-# Four batches: at bytes 0, 100, 250, 300 up to 400; offsets 10-19, 20-24, 30-39, 40-40; times 5, 9, 7, 9.
+# Four batches: at bytes 0, 100, 250, 300 up to 400; offsets 10-19, 20-24, 30-39, 40-40; times 5, 9,
+# 7, 9.
 BEGINS, TIMES = column(0, 100, 250, 300), column(5, 9, 7, 9)
 BASES, LASTS = column(10, 20, 30, 40), column(19, 24, 39, 40)
 END = 400
@@ -30,7 +31,9 @@ END = 400
         (
             (29, 250),
             False,
-        ),  # 24 < 29 < 30: whoever looks for 29 gets 30, but an entry for 29 would be no batch's end
+            # 24 < 29 < 30: whoever looks for 29 gets 30, but an entry for 29 would be no batch's
+            # end
+        ),
         ((24, 250), False),  # the batch that holds 24 lies before
         ((24, 101), False),
         ((24, 399), False),
@@ -39,9 +42,9 @@ END = 400
 )
 def test_offset_entries(entry: tuple[int, int], is_true: bool) -> None:
     offsets, positions = column(19, entry[0]), column(0, entry[1])
-    lie = index_truth.false_offset_entry(offsets, positions, BEGINS, END, BASES)
-    assert (lie is None) is is_true
-    assert lie is None or lie.row == 1
+    contradiction = index_truth.false_offset_entry(offsets, positions, BEGINS, END, BASES)
+    assert (contradiction is None) is is_true
+    assert contradiction is None or contradiction.row == 1
 
 
 @pytest.mark.parametrize(
@@ -59,41 +62,47 @@ def test_offset_entries(entry: tuple[int, int], is_true: bool) -> None:
         (
             (10, 31),
             True,
-        ),  # names no batch: whoever looks for 10 or later finds nothing before it, and there is nothing
+            # names no batch: whoever looks for 10 or later finds nothing before it, and there is
+            # nothing
+        ),
         ((7, 41), True),  # of the next piece
     ],
 )
 def test_time_entries(entry: tuple[int, int], is_true: bool) -> None:
     times, offsets = column(entry[0]), column(entry[1])
-    lie = index_truth.false_time_entry(times, offsets, LASTS, TIMES, NO_TIME, 19)
-    assert (lie is None) is is_true
+    contradiction = index_truth.false_time_entry(times, offsets, LASTS, TIMES, NO_TIME, 19)
+    assert (contradiction is None) is is_true
 
 
 def test_time_entries_answer_for_the_batches_before() -> None:
     assert index_truth.false_time_entry(column(9), column(24), LASTS, TIMES, 9, 9) is None
-    lie = index_truth.false_time_entry(column(9, 10), column(24, 40), LASTS, TIMES, 11, 9)
-    assert lie is not None and lie.row == 0 and "one is at 11" in lie.problem
+    contradiction = index_truth.false_time_entry(column(9, 10), column(24, 40), LASTS, TIMES, 11, 9)
+    assert (
+        contradiction is not None
+        and contradiction.row == 0
+        and "one is at 11" in contradiction.problem
+    )
     assert index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 20, 5) is None
-    lie = index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 20, 6)
-    assert lie is not None and lie.row == 0
-    lie = index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 21, 10)
-    assert lie is not None and lie.row == 1
+    contradiction = index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 20, 6)
+    assert contradiction is not None and contradiction.row == 0
+    contradiction = index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 21, 10)
+    assert contradiction is not None and contradiction.row == 1
     assert index_truth.hidden_from_time_entry(column(5, 9), column(19, 24), 26, 10) is None
 
 
 def test_entries_behind_the_end() -> None:
     assert index_truth.entry_beyond(column(24, 40), column(100, 300), END, 41) is None
     for offset, position in ((41, 300), (40, 400)):
-        lie = index_truth.entry_beyond(column(24, offset), column(100, position), END, 41)
-        assert lie is not None and lie.row == 1
+        contradiction = index_truth.entry_beyond(column(24, offset), column(100, position), END, 41)
+        assert contradiction is not None and contradiction.row == 1
 
 
 def test_the_last_time_entry_is_the_segments_largest_timestamp() -> None:
     assert index_truth.wrong_last_time(column(), column(), 41, 9) is None
     assert index_truth.wrong_last_time(column(5, 9), column(19, 24), 41, 9) is None
     for time, offset in ((8, 24), (10, 24), (9, 41)):
-        lie = index_truth.wrong_last_time(column(5, time), column(19, offset), 41, 9)
-        assert lie is not None and lie.row == 1
+        contradiction = index_truth.wrong_last_time(column(5, time), column(19, offset), 41, 9)
+        assert contradiction is not None and contradiction.row == 1
 
 
 def test_the_widest_gap_counts_both_ends() -> None:
@@ -102,7 +111,8 @@ def test_the_widest_gap_counts_both_ends() -> None:
     assert index_truth.widest_gap(column(300), 400) == 300
 
 
-# Producer 7 commits 0-9 (marker 10), aborts 12-19 (marker 25); 8 aborts 20-24 (marker 30), has 33 open.
+# Producer 7 commits 0-9 (marker 10), aborts 12-19 (marker 25); 8 aborts 20-24 (marker 30), has 33
+# open.
 TRANSACTIONS = np.array(
     [
         [10, 7, COMMIT_MARKER, 2, 0, 9, 5],
@@ -158,23 +168,23 @@ def test_true_transaction_indexes() -> None:
 def test_transaction_indexes_that_lie(
     entries: list[tuple[int, int, int, int]], row: int, words: str
 ) -> None:
-    lie = first_lie(entries)
-    assert lie is not None and lie.row == row
-    assert words in lie.problem
+    contradiction = first_lie(entries)
+    assert contradiction is not None and contradiction.row == row
+    assert words in contradiction.problem
 
 
 def test_below_the_logs_start_nothing_counts() -> None:
-    def lie(entries: list[tuple[int, int, int, int]], log_start: int) -> Lie | None:
+    def contradiction(entries: list[tuple[int, int, int, int]], log_start: int) -> Lie | None:
         return TransactionTruth(TRANSACTIONS, None, log_start).first_lie(entries, 0, 99)
 
-    assert lie(RIGHT[1:], 19) is not None and lie(RIGHT[1:], 20) is None
+    assert contradiction(RIGHT[1:], 19) is not None and contradiction(RIGHT[1:], 20) is None
     assert (
-        lie([(7, 9, 25, 20), RIGHT[1]], 9) is not None
-        and lie([(7, 9, 25, 20), RIGHT[1]], 10) is None
+        contradiction([(7, 9, 25, 20), RIGHT[1]], 9) is not None
+        and contradiction([(7, 9, 25, 20), RIGHT[1]], 10) is None
     )
     assert (
-        lie([(7, 13, 25, 20), RIGHT[1]], 25) is not None
-        and lie([(7, 13, 25, 20), RIGHT[1]], 26) is None
+        contradiction([(7, 13, 25, 20), RIGHT[1]], 25) is not None
+        and contradiction([(7, 13, 25, 20), RIGHT[1]], 26) is None
     )
 
 

@@ -9,20 +9,19 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.audit import window
 from lastwrite.cli import run
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import InvalidConfig, LogHeld, NotALog
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import (
+from lastwrite.kafka.format.batch import (
     ControlType,
-    Record,
     encode_batch,
     encode_control_record,
     iter_batches,
 )
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
-from lastwrite.logstore import lock
-from lastwrite.model.inspection import InspectReport, PartitionInspection
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.look.inspection import InspectReport, PartitionInspection
+from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 from tests.unit.test_dump import segments, single, write
 from tests.unit.test_verify_transactions import DAY, LOG, T
@@ -76,11 +75,13 @@ def test_what_is_dirty_follows_the_rules_of_a_round(tmp_path: Path) -> None:
     folder = write(tmp_path)
     closed = segments(folder)[:-1]
     found = inspected(tmp_path)
+    assert not found.is_due and "nothing is known of topic orders" in (found.reason or "")
+    found = inspected(tmp_path, topic="orders")
     assert found.first_dirty_offset == 0 and found.dirty_bytes == found.bytes and found.is_due
     assert found.cleanable_bytes == sum(path.stat().st_size for path in closed)
     base = int(closed[1].stem)
     (tmp_path / "cleaner-offset-checkpoint").write_text(f"0\n1\norders 0 {base}\n")
-    found = inspected(tmp_path, config={"min.cleanable.dirty.ratio": "1"})
+    found = inspected(tmp_path, topic="orders", config={"min.cleanable.dirty.ratio": "1"})
     assert found.first_dirty_offset == found.checkpoint == base
     assert found.dirty_bytes == found.bytes - closed[0].stat().st_size
     assert found.is_due is False and "min.cleanable.dirty.ratio" in (found.reason or "")
@@ -250,7 +251,7 @@ def test_a_damaged_partition_does_not_hide_the_others(tmp_path: Path) -> None:
 def test_batches_larger_than_a_chunk_and_than_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(window, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr("lastwrite.storage.problems.CHUNK_BYTES", 1000)
     values = [b"v" * size for size in (10, 900, 5000, 20, 30_000, 40)]
     path = single(
         tmp_path / "t-0", *(encode_batch([Record(n, n, b"k", v)]) for n, v in enumerate(values))

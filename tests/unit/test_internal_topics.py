@@ -1,4 +1,6 @@
-"""Records of Kafka's own topics: as Kafka's classes write and name them, as a broker left them, and damaged ones."""
+"""Records of Kafka's own topics: as Kafka's classes write and name them, as a broker left them, and
+damaged ones.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ import pytest
 
 import lastwrite
 from lastwrite.cli.dump import as_text
-from lastwrite.formats.kafka.internal_topics import GROUPS_TOPIC, RECORD_TYPES, TRANSACTIONS_TOPIC
-from lastwrite.formats.kafka.internal_topics import decode_internal_record as decode
-from lastwrite.formats.kafka.message import STRING, Array, Field, Message
-from lastwrite.formats.layout import I32
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.encoding.layout import I32
+from lastwrite.kafka.format.internal_topics import GROUPS_TOPIC, RECORD_TYPES, TRANSACTIONS_TOPIC
+from lastwrite.kafka.format.internal_topics import decode_internal_record as decode
+from lastwrite.kafka.format.message import STRING, Array, MessageSchema, SchemaField
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "internal-topics"
@@ -106,7 +108,9 @@ def test_a_newer_version_keeps_the_key() -> None:
 
 
 def test_tags_of_a_later_release_are_passed_over() -> None:
-    message = Message("M", (Field("a", I32), Field("b", Array(STRING), tag=1)), flexible=0)
+    message = MessageSchema(
+        "M", (SchemaField("a", I32), SchemaField("b", Array(STRING), tag=1)), flexible=0
+    )
     data = bytes.fromhex("000000070201030202780901ff")
     assert message.decode(data, 0) == ({"a": 7, "b": ["x"]}, len(data))
 

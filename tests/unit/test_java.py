@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import EnvironmentUnfit
-from lastwrite.pipeline import java
+from lastwrite.spark.launcher import java
 
 FULL = 'echo \'openjdk version "{version}" 2025-04-15\' >&2; echo "    java.home = {home}" >&2\n'
 TRIMMED = 'case "$*" in *jdk.incubator.vector*) echo "Module not found" >&2; exit 1;; esac\n'

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from lastwrite.pipeline import jvm
-from lastwrite.pipeline.java import JavaFound
+from lastwrite.spark.launcher import jvm
+from lastwrite.spark.launcher.java import JavaFound
 
 
 @pytest.fixture(autouse=True)
@@ -76,3 +77,30 @@ def test_a_launcher_that_is_otherwise_leaves_the_start_to_spark(tmp_path: Path) 
             b"\xca\xfe\xba\xbe\x01\x00\x03-Dx\x01",
         )
     assert jvm.launcher_options(tmp_path, java(17)) is None
+
+
+@pytest.mark.parametrize(
+    "limit", [None, "the limit of this control group, 300 MiB (/x/memory.max)"]
+)
+def test_how_it_died(limit: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is real, the kernel's counter is not: tests/system/test_memory_kills.py has both."""
+    one = jvm.Jvm.__new__(jvm.Jvm)
+    one._kills_before = {}
+    monkeypatch.setattr(jvm, "memory_kill_since", lambda before: limit)
+    monkeypatch.setattr(jvm, "_SECONDS_TO_DIE", 0.2)
+    with subprocess.Popen(["sleep", "60"]) as one._process:
+        assert one.death() is None
+        one._process.kill()
+        death = one.death()
+    assert death is not None and death.for_memory == (limit is not None)
+    killed = "Spark's JVM was killed by signal 9"
+    assert death.problem == (
+        killed if limit is None else f"the system killed Spark's JVM for memory: it met {limit}"
+    )
+    for command, said in (
+        ("exit 137", killed if limit is None else "for memory"),
+        ("exit 3", "with status 3"),
+    ):
+        with subprocess.Popen(["sh", "-c", command]) as one._process:
+            death = one.death()
+        assert death is not None and said in death.problem

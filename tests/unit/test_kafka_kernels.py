@@ -1,4 +1,6 @@
-"""The compiled kernels beside their slow twin ``formats.kafka.batch``: same bytes in, same bytes out."""
+"""The compiled kernels beside their slow twin ``kafka.format.batch``: same bytes in, same bytes
+out.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.encoding.compression import Codec
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.errors import CorruptLog
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.formats.kafka.batch import Record, decode_batch, encode_batch, rebuild_batch
-from lastwrite.formats.kafka.chunk import KafkaFormat
+from lastwrite.kafka.format.batch import decode_batch, encode_batch, rebuild_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.model.columns import COPY, DROP, EMPTY, KEYLESS, NO_HORIZON, REBUILD, TOMBSTONE
 
 SECRET = secret_from(os.urandom(SECRET_WORDS * 8))
@@ -43,7 +46,9 @@ def records(draw: st.DrawFn, base: int) -> list[Record]:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[bytes]:
-    """One to four batches with holes between and inside, some empty, some with a horizon or append time."""
+    """One to four batches with holes between and inside, some empty, some with a horizon or append
+    time.
+    """
     out, base = [], draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, 4))):
         found = draw(records(base))

@@ -1,4 +1,6 @@
-"""Kafka's log directories are found and read, and whatever is wrong with them is named with its place."""
+"""Kafka's log directories are found and read, and whatever is wrong with them is named with its
+place.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import NotALog
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
-from lastwrite.logstore import kafka
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
-from tests.crashing import CLOCK_MS, INTERVAL_BYTES, Layout, batch, contents, write_layout
-from tests.logs import write_checkpoint, write_segment
+from tests.support.kafka.crashing import (
+    CLOCK_MS,
+    INTERVAL_BYTES,
+    Layout,
+    batch,
+    contents,
+    write_layout,
+)
+from tests.support.kafka.logs import write_checkpoint, write_segment
 
 LAYOUT = Layout(
     "", {0: range(20), 20: range(20, 30), 40: range(40, 45)}, [], set(), 0, snapshots=[20, 40, 45]
@@ -36,22 +46,22 @@ def names(found: list[str]) -> list[str]:
 
 def test_partitions_are_found_from_a_root_a_folder_and_a_file(folder: Path) -> None:
     root = folder.parent
-    assert names(kafka.find_partitions(str(root))) == ["t-0", "u-3"]
-    assert kafka.find_partitions(str(folder)) == [str(folder)]
-    assert kafka.find_partitions(str(folder / f"{20:020d}.log")) == [str(folder)]
-    assert kafka.find_partitions(os.path.relpath(folder)) == [str(folder)]
+    assert names(log_dir.find_partitions(str(root))) == ["t-0", "u-3"]
+    assert log_dir.find_partitions(str(folder)) == [str(folder)]
+    assert log_dir.find_partitions(str(folder / f"{20:020d}.log")) == [str(folder)]
+    assert log_dir.find_partitions(os.path.relpath(folder)) == [str(folder)]
 
 
 def test_topic_and_partition_narrow(folder: Path) -> None:
     root = folder.parent
     for name in ("t-2", "t-10", "a-b.c-7"):
         write_segment(root / name, 0, [])
-    assert names(kafka.find_partitions(str(root), "t")) == ["t-0", "t-2", "t-10"]
-    assert names(kafka.find_partitions(str(root), "a-b.c")) == ["a-b.c-7"]
-    assert names(kafka.find_partitions(str(root), "t", 2)) == ["t-2"]
-    assert names(kafka.find_partitions(str(root), None, 3)) == ["u-3"]
+    assert names(log_dir.find_partitions(str(root), "t")) == ["t-0", "t-2", "t-10"]
+    assert names(log_dir.find_partitions(str(root), "a-b.c")) == ["a-b.c-7"]
+    assert names(log_dir.find_partitions(str(root), "t", 2)) == ["t-2"]
+    assert names(log_dir.find_partitions(str(root), None, 3)) == ["u-3"]
     with pytest.raises(NotALog, match="no partition of topic 'x'.*there are: a-b.c-7, t-0"):
-        kafka.find_partitions(str(root), "x")
+        log_dir.find_partitions(str(root), "x")
 
 
 def test_folders_that_kafka_leaves_alone_are_left_out(folder: Path) -> None:
@@ -67,23 +77,23 @@ def test_folders_that_kafka_leaves_alone_are_left_out(folder: Path) -> None:
         write_segment(root / name, 0, [])
     (root / "remote-log-index-cache").mkdir()
     (root / "empty-0").mkdir()
-    assert names(kafka.find_partitions(str(root))) == ["t-0", "u-3"]
+    assert names(log_dir.find_partitions(str(root))) == ["t-0", "u-3"]
 
 
 def test_what_is_no_log_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no such file"):
-        kafka.find_partitions(str(tmp_path / "nothing"))
+        log_dir.find_partitions(str(tmp_path / "nothing"))
     with pytest.raises(NotALog, match="no Kafka partition"):
-        kafka.find_partitions(str(tmp_path))
+        log_dir.find_partitions(str(tmp_path))
     (tmp_path / "note.txt").touch()
     with pytest.raises(NotALog, match="not a file of a Kafka log"):
-        kafka.find_partitions(str(tmp_path / "note.txt"))
+        log_dir.find_partitions(str(tmp_path / "note.txt"))
     write_segment(tmp_path / "segments", 0, [])
     with pytest.raises(NotALog, match="rename it"):
-        kafka.find_partitions(str(tmp_path / "segments"))
+        log_dir.find_partitions(str(tmp_path / "segments"))
     write_segment(tmp_path / "__cluster_metadata-0", 0, [])
     with pytest.raises(NotALog, match="never compacted"):
-        kafka.find_partitions(str(tmp_path / "__cluster_metadata-0"))
+        log_dir.find_partitions(str(tmp_path / "__cluster_metadata-0"))
 
 
 # ---------------------------------------------------------------------- reading
@@ -91,7 +101,7 @@ def test_what_is_no_log_is_said_so(tmp_path: Path) -> None:
 
 def test_a_partition_as_it_lies(folder: Path) -> None:
     before = contents(folder.parent)
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert log.name == TopicPartition("t", 0) and log.folder == str(folder)
     assert [segment.base_offset for segment in log.segments] == [0, 20, 40]
     assert (log.log_start, log.end_offset, log.high_watermark, log.checkpoint) == (0, 45, 45, 0)
@@ -111,13 +121,13 @@ def test_checkpoints_bound_the_log(folder: Path) -> None:
     write_checkpoint(root, "replication-offset-checkpoint", {"t-0": 41})
     write_checkpoint(root, "log-start-offset-checkpoint", {"t-0": 12})
     write_checkpoint(root, "cleaner-offset-checkpoint", {"t-0": 20})
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert (log.log_start, log.end_offset, log.high_watermark, log.checkpoint) == (12, 45, 41, 20)
     write_checkpoint(root, "replication-offset-checkpoint", {"t-0": 99})
-    assert kafka.read_partition(str(folder)).high_watermark == 45
+    assert log_dir.read_partition(str(folder)).high_watermark == 45
     for file in root.glob("*-checkpoint"):
         file.unlink()
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert (log.log_start, log.high_watermark, log.checkpoint) == (0, 45, None)
 
 
@@ -125,7 +135,7 @@ def test_an_active_segment_with_preallocated_or_missing_indexes(folder: Path) ->
     for kind, entry in ((".index", 8), (".timeindex", 12)):
         path = folder / f"{40:020d}{kind}"
         path.write_bytes(path.read_bytes().ljust(1000 * entry, b"\0"))
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert not log.problems and log.end_offset == 45
     assert (
         log.segments[-1].index_bytes < 100
@@ -133,12 +143,12 @@ def test_an_active_segment_with_preallocated_or_missing_indexes(folder: Path) ->
     )
     # A new time index that a broker has not written to yet: the walk knows the largest timestamp.
     (folder / f"{40:020d}.timeindex").write_bytes(bytes(1200))
-    assert kafka.read_partition(str(folder)).segments[-1].largest_timestamp_ms == CLOCK_MS + 44
+    assert log_dir.read_partition(str(folder)).segments[-1].largest_timestamp_ms == CLOCK_MS + 44
 
 
 def test_an_empty_active_segment_needs_no_index(folder: Path) -> None:
     (folder / f"{60:020d}.log").touch()
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert not log.problems and log.end_offset == 60
     assert log.segments[-1].first_batch_timestamp_ms is None
 
@@ -146,37 +156,37 @@ def test_an_empty_active_segment_needs_no_index(folder: Path) -> None:
 def test_a_long_active_segment_is_walked_from_its_last_entry(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     write_segment(folder, 7, [batch(offset) for offset in range(7, 1007)], INTERVAL_BYTES)
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert log.end_offset == 1007 and not log.problems
     # An index that lies does not hide the end.
     index = folder / f"{7:020d}.index"
     index.write_bytes(
         index.read_bytes()[:-8] + (3000).to_bytes(4, "big") + (100).to_bytes(4, "big")
     )
-    assert kafka.read_partition(str(folder)).end_offset == 1007
+    assert log_dir.read_partition(str(folder)).end_offset == 1007
 
 
 def test_a_folder_without_segments_is_an_empty_log(tmp_path: Path) -> None:
     (tmp_path / "t-0").mkdir()
     (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n0\n")
     write_checkpoint(tmp_path, "log-start-offset-checkpoint", {"t-0": 9})
-    log = kafka.read_partition(str(tmp_path / "t-0"))
+    log = log_dir.read_partition(str(tmp_path / "t-0"))
     assert (log.segments, log.log_start, log.end_offset, log.problems) == ((), 9, 9, ())
 
 
 def test_indexes_of_one_segment(folder: Path) -> None:
-    segment = kafka.read_partition(str(folder)).segments[0]
-    offsets, positions = kafka.read_offset_index(segment)
+    segment = log_dir.read_partition(str(folder)).segments[0]
+    offsets, positions = log_dir.read_offset_index(segment)
     assert len(offsets) == len(positions) == segment.index_bytes // 8 and offsets[0] > 0
-    times, ends = kafka.read_time_index(segment)
+    times, ends = log_dir.read_time_index(segment)
     assert times[-1] == CLOCK_MS + 19 and ends[-1] == 19
-    assert kafka.index_path("/a/00000000000000000000.log") == "/a/00000000000000000000.index"
+    assert log_dir.index_path("/a/00000000000000000000.log") == "/a/00000000000000000000.index"
     assert (
-        kafka.time_index_path("/a/00000000000000000000.log.swap")
+        log_dir.time_index_path("/a/00000000000000000000.log.swap")
         == "/a/00000000000000000000.timeindex.swap"
     )
     os.unlink(folder / f"{0:020d}.index")
-    assert len(kafka.read_offset_index(segment)[0]) == 0
+    assert len(log_dir.read_offset_index(segment)[0]) == 0
 
 
 # ---------------------------------------------------------------------- damage
@@ -240,7 +250,7 @@ ONE_BATCH = len(batch(40))
             0,
             "leads to byte 65536",
         ),
-        (put(f"{LAST}.index", b"\0\0\0\1\0\1\0\0"), f"{LAST}.index", 0, "behind the segment's end"),
+        (put(f"{LAST}.index", b"\0\0\0\1\0\1\0\0"), f"{LAST}.index", 0, "leads to byte 65536"),
         (put("notes.txt", b"hello"), "notes.txt", None, "foreign"),
         (put("5.log", b""), "5.log", None, "foreign"),
         (lambda folder: (folder / "folder").mkdir(), "folder", None, "foreign"),
@@ -280,7 +290,7 @@ def test_damage_is_named_by_file_and_byte(
     folder: Path, harm: Callable[[Path], None], file: str, position: int | None, words: str
 ) -> None:
     harm(folder)
-    problems = kafka.read_partition(str(folder)).problems
+    problems = log_dir.read_partition(str(folder)).problems
     assert problems, "nothing was noticed"
     assert {problem.kind for problem in problems} == {ProblemKind.DAMAGED}
     found = [problem for problem in problems if words in problem.message]
@@ -304,12 +314,12 @@ def test_old_formats_are_listed(tmp_path: Path) -> None:
         encode_message(records[4], 0),
     ]
     (tmp_path / "t-0" / f"{1:020d}.log").write_bytes(b"".join(entries))
-    log = kafka.read_partition(str(tmp_path / "t-0"))
+    log = log_dir.read_partition(str(tmp_path / "t-0"))
     assert not log.problems and log.end_offset == 5
     assert [segment.first_batch_timestamp_ms for segment in log.segments] == [100, 102]
     assert log.segments[1].largest_timestamp_ms == 103
     (tmp_path / "t-0" / f"{1:020d}.log").write_bytes(b"".join(entries)[:-1])
-    assert kafka.read_partition(str(tmp_path / "t-0")).end_offset == 4
+    assert log_dir.read_partition(str(tmp_path / "t-0")).end_offset == 4
 
 
 def test_what_a_brokers_cleaner_left_half_done_is_seen_as_its_loader_sees_it(folder: Path) -> None:
@@ -318,13 +328,13 @@ def test_what_a_brokers_cleaner_left_half_done_is_seen_as_its_loader_sees_it(fol
         (folder / f"{0:020d}.{kind}.swap").write_bytes((folder / f"{20:020d}.{kind}").read_bytes())
         (folder / f"{40:020d}.{kind}.cleaned").write_bytes(b"half")
     before = contents(folder)
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert kinds(log) == {ProblemKind.RECOVERED}
     assert [segment.base_offset for segment in log.segments] == [0, 40]
     assert log.segments[0].path.endswith(".log.swap")
     assert contents(folder) == before
-    kafka.recover(str(folder))
-    again = kafka.read_partition(str(folder))
+    log_dir.recover(str(folder))
+    again = log_dir.read_partition(str(folder))
     assert [segment.size_bytes for segment in again.segments] == [
         segment.size_bytes for segment in log.segments
     ]

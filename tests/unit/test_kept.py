@@ -1,4 +1,6 @@
-"""What is kept of scans: when it spares reading, when it must not be believed, and that its trouble is nobody's."""
+"""What is kept of scans: when it spares reading, when it must not be believed, and that its trouble
+is nobody's.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,19 @@ from unittest.mock import patch
 
 import pytest
 
+from lastwrite.engine.scan_cache import files as store
+from lastwrite.engine.scan_cache import format as layout
 from lastwrite.errors import CorruptLog
-from lastwrite.formats import kept as layout
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.logstore import files
-from lastwrite.logstore import kept as store
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.model.kept import KeptScan
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.model.report import PartitionReport, Status
-from tests.crashing import load_like_kafka, run_until
-from tests.engine import compact
-from tests.logs import NAME, read_segments, write_segment
-from tests.model import records_of
+from lastwrite.model.scan_cache import KeptScan
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.engine import compact
+from tests.support.kafka.crashing import load_like_kafka, run_until
+from tests.support.kafka.logs import NAME, read_segments, write_segment
+from tests.support.kafka.model import records_of
 
 NOW_MS = 1_700_000_000_000
 CONFIG = {"segment.bytes": "2000", "index.interval.bytes": "200"}
@@ -35,9 +38,9 @@ EACH = 20
 def small() -> Iterator[None]:
     """However little there is, it is kept."""
     with (
-        patch("lastwrite.pipeline.keep._LEAST_SEGMENT_BYTES", 1),
-        patch("lastwrite.pipeline.keep._LEAST_FILLED", 0),
-        patch("lastwrite.pipeline.engine._PIECE_BYTES", 600),
+        patch("lastwrite.engine.scan_cache.use._LEAST_SEGMENT_BYTES", 1),
+        patch("lastwrite.engine.scan_cache.use._LEAST_FILLED", 0),
+        patch("lastwrite.engine.pieces._PIECE_BYTES", 600),
     ):
         yield
 
@@ -97,7 +100,9 @@ def log_files(root: Path) -> dict[str, bytes]:
 
 
 def second_round(root: Path, before: Callable[[Path], None] = lambda root: None) -> PartitionReport:
-    """A log that was cleaned and kept gets a segment that shadows some of the first; ``before`` the next round."""
+    """A log that was cleaned and kept gets a segment that shadows some of the first; ``before`` the
+    next round.
+    """
     make_log(root)
     round_of(root)
     before(root)
@@ -149,7 +154,9 @@ def test_a_segment_that_was_rewritten_is_kept_as_it_is_now(tmp_path: Path) -> No
 
 
 def test_a_segment_that_a_swap_linked_stays_kept(tmp_path: Path) -> None:
-    """Between two that are rewritten: the swap gives it a second name for a while, which its inode's time tells."""
+    """Between two that are rewritten: the swap gives it a second name for a while, which its
+    inode's time tells.
+    """
     root = tmp_path / "log"
     make_log(root)
     round_of(root)
@@ -174,7 +181,7 @@ def test_a_piece_with_a_tombstone_is_read_again_and_the_others_are_not(tmp_path:
         file.unlink()
     write_segment(root / NAME, EACH, batches, 1, NOW_MS)
     write_segment(root / NAME, 2 * EACH + 1, [], 200, NOW_MS)
-    with patch("lastwrite.pipeline.engine._PIECE_BYTES", 200):
+    with patch("lastwrite.engine.pieces._PIECE_BYTES", 200):
         assert round_of(root, config=ALONE).status is Status.CLEANED  # it was stamped
         add(root, 2 * EACH + 1, fresh(2 * EACH + 1))
         report = round_of(root, config=ALONE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import lastwrite
-from lastwrite.pipeline.kernel_cache import drop_stale_kernels, kernel_folders
+from lastwrite.encoding.kernel_cache import drop_stale_kernels, kernel_folders
 
 
 def test_a_changed_source_drops_what_was_compiled_in_every_folder(tmp_path: Path) -> None:
@@ -33,19 +34,20 @@ def test_folders_that_cannot_be_written_are_left_alone(tmp_path: Path) -> None:
     assert not drop_stale_kernels([tmp_path / "not there"])
 
 
-def test_a_source_beside_the_folders_counts_as_well(tmp_path: Path) -> None:
-    folder, beside = tmp_path / "kernels", tmp_path / "intrinsics.py"
-    (folder / "__pycache__").mkdir(parents=True)
-    beside.write_text("x = 1")
-    drop_stale_kernels([folder], [beside])
-    compiled = folder / "__pycache__" / "code.kernel.nbi"
-    compiled.write_bytes(b"machine code")
-    beside.write_text("x = 2")
-    assert drop_stale_kernels([folder], [beside])
-    assert not compiled.exists()
-
-
-def test_every_folder_with_kernels_is_watched() -> None:
+def test_every_folder_with_kernels_is_watched_and_every_folder_that_they_take_from() -> None:
     package = Path(lastwrite.__file__).parent
-    found = {source.parent for source in package.rglob("*.py") if "@njit" in source.read_text()}
-    assert found <= set(kernel_folders())
+    kernels = [
+        source
+        for source in package.rglob("*.py")
+        if "njit" in source.read_text() or "@intrinsic" in source.read_text()
+    ]
+    watched = set(kernel_folders())
+    assert {source.parent for source in kernels} <= watched
+    for source in kernels:
+        for taken in re.findall(
+            r"^from (lastwrite[\w.]*) import", source.read_text(), re.MULTILINE
+        ):
+            place = package.joinpath(*taken.split(".")[1:])
+            assert taken == "lastwrite.errors" or watched & {place, place.parent}, (
+                f"{source}: {taken}"
+            )

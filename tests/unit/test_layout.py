@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import pytest
 
-from lastwrite.formats.layout import I8, I16, I32, I64, U16, U32, U64, At, layout
+from lastwrite.encoding.layout import I8, I16, I32, I64, U16, U32, U64, At, layout
 
 
 class Mixed(NamedTuple):

@@ -1,5 +1,5 @@
-"""Locks on partitions: seen from other processes, from this one, beside a broker's, and from a folder that cannot be
-written."""
+"""Locks on partitions: seen from other processes, from this one, beside a broker's, and from a
+folder that cannot be written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import LogHeld
-from lastwrite.formats.kafka.names import CLEANER_OFFSETS
-from lastwrite.logstore import lock
-from lastwrite.logstore.checkpoints import read_offsets, write_offset, write_offsets
+from lastwrite.kafka.format.names import CLEANER_OFFSETS
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store.checkpoints import read_offsets, write_offset, write_offsets
 from lastwrite.model.log import TopicPartition
 
 A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b-c", 0)
@@ -34,7 +34,7 @@ sys.stdin.read()
 
 _AS_A_RUN = """
 import sys
-from lastwrite.logstore import lock
+from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 with lock.hold(sys.argv[1], [TopicPartition("a", 0)]):
     print("held", flush=True)
@@ -44,7 +44,7 @@ with lock.hold(sys.argv[1], [TopicPartition("a", 0)]):
 _TRY = """
 import sys
 from lastwrite.errors import LogHeld
-from lastwrite.logstore import lock
+from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 try:
     with lock.hold(sys.argv[1], [TopicPartition("a", int(n)) for n in sys.argv[2:]]):
@@ -55,7 +55,7 @@ except LogHeld as error:
 
 _COUNT = """
 import sys
-from lastwrite.logstore.checkpoints import write_offset
+from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.model.log import TopicPartition
 first = int(sys.argv[2])
 for n in range(first, first + 40):
@@ -154,7 +154,8 @@ def test_what_we_hold_others_and_ourselves_cannot(tmp_path: Path) -> None:
             pass
         with lock.hold(str(tmp_path), [B]):
             pass
-        # Neither looking nor a second hold has let go of it: to close any handle of the file would have.
+        # Neither looking nor a second hold has let go of it: to close any handle of the file would
+        # have.
         assert "another run" in attempt(tmp_path, 0)
         assert attempt(tmp_path, 1) == "got it"
     assert not lock.is_held(str(tmp_path))

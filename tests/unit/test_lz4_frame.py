@@ -1,4 +1,6 @@
-"""The LZ4 kernel against the library: the same bytes where it answers, else a refusal; no byte outside."""
+"""The LZ4 kernel against the library: the same bytes where it answers, else a refusal; no byte
+outside.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lastwrite.formats.compression import Codec, OutputTooSmall, compress, decompress_into
-from lastwrite.formats.lz4_frame import REFUSED, decode_frame
+from lastwrite.encoding.compression import Codec, OutputTooSmall, compress, decompress_into
+from lastwrite.encoding.lz4_frame import REFUSED, decode_frame
 from lastwrite.model.columns import ByteArray
 
 HEADER = bytes.fromhex("04224d18604082")
@@ -26,8 +28,8 @@ WORDS = b"".join(
 def decoded(frame: bytes, room: int, before: int = 0, tight: bool = True) -> bytes | None:
     """What the kernel makes of ``frame`` behind ``before`` bytes of output; None: it refuses.
 
-    The guards around input and output prove that it writes nowhere else, and that what lies behind the input
-    (``tight``: nothing that it may read) does not matter.
+    The guards around input and output prove that it writes nowhere else, and that what lies behind
+    the input (``tight``: nothing that it may read) does not matter.
     """
     source = np.full(len(frame) + 2 * GUARD, 0xA5, np.uint8)
     source[GUARD : GUARD + len(frame)] = np.frombuffer(frame, np.uint8)
@@ -64,7 +66,9 @@ def framed(block: bytes) -> bytes:
 
 @st.composite
 def plains(draw: st.DrawFn) -> bytes:
-    """Bytes that compress in many ways: repeats near and far, of one byte to many, and noise between them."""
+    """Bytes that compress in many ways: repeats near and far, of one byte to many, and noise
+    between them.
+    """
     out = b""
     for _ in range(draw(st.integers(1, 12))):
         kind = draw(st.integers(0, 3))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.pipeline import machine
+from lastwrite.storage import machine
 
 
 def group(monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, str]) -> None:
@@ -55,3 +55,98 @@ def test_spill_folders_and_their_room(tmp_path: Path, monkeypatch: pytest.Monkey
     assert machine.spill_folders() == [str(tmp_path), "/nowhere"]
     assert (machine.free_bytes(str(tmp_path)) or 0) > 0
     assert machine.free_bytes("/nowhere/at/all") is None
+
+
+V1 = "12:cpu,cpuacct:/x\n5:memory:/pods/one\n0::/\n"
+
+
+@pytest.mark.parametrize(
+    "groups, counter, before, after, limit, found",
+    [
+        (
+            "0::/a/b\n",
+            "a/b/memory.events",
+            "low 0\noom 1\noom_kill 1\n",
+            "low 0\noom 2\noom_kill 2\n",
+            "a/memory.max",
+            "the limit of this control group, 300 MiB ({limit})",
+        ),
+        (
+            "0::/a/b\n",
+            "a/b/memory.events",
+            "oom_kill 1\n",
+            "oom 9\noom_kill 1\n",
+            "a/memory.max",
+            None,
+        ),
+        (
+            V1,
+            "memory/pods/one/memory.oom_control",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n",
+            "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+            "memory/pods/one/memory.limit_in_bytes",
+            "the limit of this control group, 300 MiB ({limit})",
+        ),
+        # a container that sees its own group as the uppermost, and another's path
+        (
+            V1,
+            "memory/memory.oom_control",
+            "oom_kill 0\n",
+            "oom_kill 1\n",
+            "memory/memory.limit_in_bytes",
+            "the limit of this control group, 300 MiB ({limit})",
+        ),
+        (
+            "",
+            "../proc/vmstat",
+            "oom_kill 4\n",
+            "pgfault 9\noom_kill 5\n",
+            None,
+            "the memory of this machine, ",
+        ),
+    ],
+)
+def test_what_was_killed_for_memory_is_counted(
+    groups: str,
+    counter: str,
+    before: str,
+    after: str,
+    limit: str | None,
+    found: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the files that the kernel writes, copied from both kinds of groups; here they are made by
+    hand.
+    """
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    file = tmp_path / "cgroup" / counter
+    for path, text in (
+        (file, before),
+        (tmp_path / "cgroup" / limit if limit else None, str(300 << 20)),
+    ):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    counted = machine.memory_kills()
+    assert machine.memory_kill_since(counted) is None
+    file.write_text(after)
+    said = machine.memory_kill_since(counted)
+    if found is None:
+        assert said is None
+    else:
+        assert said is not None
+        assert said.startswith(found.format(limit=tmp_path / "cgroup" / limit if limit else ""))
+
+
+def test_children_go_before_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+    machine.go_first_for_memory()  # not on this system
+    (tmp_path / "self").mkdir()
+    for now, then in (("0\n", "250"), ("-500\n", "-250"), ("900\n", "1000")):
+        (tmp_path / "self/oom_score_adj").write_text(now)
+        machine.go_first_for_memory()
+        assert (tmp_path / "self/oom_score_adj").read_text() == then

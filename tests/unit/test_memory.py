@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.index import SegmentIndexer
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.index import SegmentIndexer
 from lastwrite.model.report import Status
-from lastwrite.pipeline.memory import LEAST_SHARE_BYTES, MIB, MemoryPlan, fixed_bytes, plan_memory
-from tests.engine import compact
+from lastwrite.spark.memory import LEAST_SHARE_BYTES, MIB, MemoryPlan, fixed_bytes, plan_memory
+from tests.support.engine import compact
 
 _STAMP_MS = 1_700_000_000_000
 _NOW_MS = _STAMP_MS + 1_000_000
@@ -53,7 +54,7 @@ def test_too_little_is_refused_with_the_least_that_would_do() -> None:
 
 
 def test_without_a_setting_a_small_machine_gives_the_least(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lastwrite.pipeline.memory.memory_bytes", lambda: 256 * MIB)
+    monkeypatch.setattr("lastwrite.spark.memory.memory_bytes", lambda: 256 * MIB)
     assert plan_memory(None, 4).worker_bytes == LEAST_SHARE_BYTES
 
 
@@ -70,7 +71,9 @@ def test_buffers_follow_the_share(share_mib: int) -> None:
 
 
 def write(folder: Path, batch: bytes, count: int, records: int) -> None:
-    """A closed segment of the same batch over and over (an offset is not under the checksum), and an empty one."""
+    """A closed segment of the same batch over and over (an offset is not under the checksum), and
+    an empty one.
+    """
     folder.mkdir(parents=True)
     one = np.frombuffer(batch, dtype=np.uint8)
     log = np.tile(one, (count, 1))
@@ -97,9 +100,7 @@ def batch_of(count: int, value: bytes, codec: Codec, keys: int) -> bytes:
 @pytest.fixture
 def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The least share a worker can have, and what Python and NumPy allocate followed."""
-    monkeypatch.setattr(
-        "lastwrite.pipeline.compact.plan_memory", lambda *_, **__: MemoryPlan(0, _SHARE)
-    )
+    monkeypatch.setattr("lastwrite.spark.use.plan_memory", lambda *_, **__: MemoryPlan(0, _SHARE))
     write(tmp_path / "warm" / "t-0", LOGS["a thousand bytes to one"][0], 4, 4000)
     for exact in (False, True):  # kernels are compiled, modules imported
         compact(tmp_path / "warm", {"cleanup.policy": "compact"}, _NOW_MS, exact=exact)

@@ -7,31 +7,26 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.metadata_record import (
+from lastwrite.kafka.format.metadata_record import (
+    BrokerSetting,
     RemovedTopic,
     Topic,
     TopicSetting,
     Transaction,
     decode_metadata_record,
 )
-from lastwrite.logstore.metadata_log import topic_configs
+from lastwrite.kafka.store.metadata_log import FOLDER, cluster_configs
+from tests.support.kafka.metadata import TOPIC_ID as ID
+from tests.support.kafka.metadata import setting, topic
+from tests.support.kafka.metadata import write_records as write
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
-ID = b"0123456789abcdef"
 OTHER_ID = b"fedcba9876543210"
 
 
-def text(content: str | None) -> bytes:
-    return b"\0" if content is None else bytes([len(content) + 1]) + content.encode()
-
-
-def topic(name: str, topic_id: bytes = ID) -> bytes:
-    return b"\1\2\0" + text(name) + topic_id + b"\0"
-
-
-def setting(of_topic: str, name: str, value: str | None, kind: int = 2) -> bytes:
-    return b"\1\4\0" + bytes([kind]) + text(of_topic) + text(name) + text(value) + b"\0"
+def topic_configs(root: str) -> dict[str, dict[str, str]] | None:
+    found = cluster_configs(str(Path(root) / FOLDER))
+    return None if found is None else found.topics
 
 
 def removed(topic_id: bytes = ID) -> bytes:
@@ -58,7 +53,11 @@ def test_records_are_decoded_whole_and_never_in_part() -> None:
             with pytest.raises(TruncatedLog):
                 decode_metadata_record(encoded[:cut])
     assert decode_metadata_record(BEGIN) is Transaction.BEGIN
-    assert decode_metadata_record(setting("1", "log.retention.ms", "1", kind=4)) is None
+    of_broker = setting("1", "log.retention.ms", "1", kind=4)
+    assert decode_metadata_record(of_broker) == BrokerSetting("1", "log.retention.ms", "1")
+    assert decode_metadata_record(setting("10.0.0.0", "x", "1", kind=32)) is None, (
+        "of a client's metrics, or a group"
+    )
     assert decode_metadata_record(b"\1\x14\0\0") is None
     with pytest.raises(UnsupportedFormat):
         decode_metadata_record(b"\2\2\0")
@@ -68,17 +67,6 @@ def test_records_are_decoded_whole_and_never_in_part() -> None:
         decode_metadata_record(b"\xff" * 6)
     with pytest.raises(CorruptLog, match="UTF-8"):
         decode_metadata_record(b"\1\2\0\3\xff\xff" + ID)
-
-
-def write(root: Path, name: str, first_offset: int, *values: bytes) -> Path:
-    folder = root / "__cluster_metadata-0"
-    folder.mkdir(exist_ok=True)
-    batches = [
-        encode_batch([Record(offset, 0, None, value)], base_offset=offset)
-        for offset, value in enumerate(values, first_offset)
-    ]
-    (folder / name).write_bytes(b"".join(batches))
-    return folder / name
 
 
 LOG = f"{0:020d}.log"
@@ -100,6 +88,26 @@ def test_settings_are_set_changed_and_taken_back(tmp_path: Path) -> None:
     assert topic_configs(str(tmp_path)) == {
         "a": {"cleanup.policy": "compact,delete"},
         "b": {"retention.ms": "7"},
+    }
+
+
+def test_dynamic_settings_of_brokers_are_kept_apart_from_those_of_topics(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        LOG,
+        0,
+        topic("1"),
+        setting("", "log.cleanup.policy", "compact", kind=4),
+        setting("1", "log.retention.ms", "5", kind=4),
+        setting("1", "log.retention.bytes", "6", kind=4),
+        setting("1", "log.retention.ms", None, kind=4),
+    )
+    found = cluster_configs(str(tmp_path / FOLDER))
+    assert found is not None
+    assert found.topics == {"1": {}}
+    assert found.brokers == {
+        "": {"log.cleanup.policy": "compact"},
+        "1": {"log.retention.bytes": "6"},
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.formats.kafka.names import (
+from lastwrite.kafka.format.names import (
     FOREIGN,
     SEGMENT_KINDS,
     FileKind,

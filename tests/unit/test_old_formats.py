@@ -1,4 +1,6 @@
-"""Message formats v0 and v1 against bytes that Kafka's own classes made (spec S.20, 8 and 9), and against every lie."""
+"""Message formats v0 and v1 against bytes that Kafka's own classes made, and
+against every lie.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.encoding.compression import Codec, compress
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
-from lastwrite.formats.compression import Codec, compress
-from lastwrite.formats.kafka.batch import (
-    Batch,
-    Record,
-    decode_batch,
-    decode_batch_header,
-    rebuild_batch,
-)
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
+from lastwrite.kafka.format.batch import decode_batch, decode_batch_header, rebuild_batch
+from lastwrite.kafka.format.batch_layout import Batch, Record
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
 
 TWO = (Record(0, 283843, b"key1", b"value1"), Record(1, 1234, b"key2", b"value2"))
 V1 = bytes.fromhex(
@@ -254,7 +251,7 @@ def check_refused(encoded: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "lie", "words"),
+    ("place", "contradiction", "words"),
     [
         (0, b"\xff" * 8, "offset"),
         (0, b"\x7f" + b"\xff" * 7, "offset"),
@@ -271,9 +268,13 @@ def check_refused(encoded: bytes, words: str) -> None:
         (34, b"\x7f\xff\xff\xff", "value of length"),
     ],
 )
-def test_fields_that_lie(place: int, lie: bytes, words: str) -> None:
+def test_fields_that_lie(place: int, contradiction: bytes, words: str) -> None:
     check_refused(
-        resealed(V1, lambda data: data.__setitem__(slice(place, place + len(lie)), lie)), words
+        resealed(
+            V1,
+            lambda data: data.__setitem__(slice(place, place + len(contradiction)), contradiction),
+        ),
+        words,
     )
 
 

@@ -1,4 +1,6 @@
-"""Old formats converted as they are read, beside their slow twin ``formats.kafka.old``: same records, same refusals."""
+"""Old formats converted as they are read, beside their slow twin ``kafka.format.old``: same
+records, same refusals.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.encoding.compression import Codec
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
+from lastwrite.engine.chunks import Chunks
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.formats.kafka.batch import (
-    BATCH_HEADER,
-    CODEC_BITS,
-    Batch,
-    BatchHeader,
-    Record,
-    decode_attributes,
+from lastwrite.kafka.format.batch import (
     decode_batch,
     encode_batch,
     encode_records,
@@ -30,8 +27,16 @@ from lastwrite.formats.kafka.batch import (
     rebuild_batch,
     seal_batch,
 )
-from lastwrite.formats.kafka.chunk import KafkaFormat
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
+from lastwrite.kafka.format.batch_layout import (
+    BATCH_HEADER,
+    CODEC_BITS,
+    Batch,
+    BatchHeader,
+    Record,
+    decode_attributes,
+)
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
 from lastwrite.model.columns import (
     COPY,
     DROP,
@@ -45,7 +50,6 @@ from lastwrite.model.columns import (
     ByteArray,
 )
 from lastwrite.model.work import Limits, Piece
-from lastwrite.pipeline.chunks import Chunks
 
 SECRET = secret_from(os.urandom(SECRET_WORDS * 8))
 START = 1_700_000_000_000
@@ -57,7 +61,9 @@ stamps = st.integers(START - 1000, START + 1000) | st.sampled_from([-1, 0, 2**62
 
 @st.composite
 def entries(draw: st.DrawFn, new_too: bool = True) -> list[bytes]:
-    """One to six entries of all magics behind each other: messages, wrappers, and batches of magic 2 among them."""
+    """One to six entries of all magics behind each other: messages, wrappers, and batches of magic
+    2 among them.
+    """
     out, base = [], draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, 6))):
         places = sorted(draw(st.sets(st.integers(0, 300), min_size=1, max_size=8)))
@@ -108,7 +114,9 @@ def parts(format: KafkaFormat, data: ByteArray) -> list[Part]:
 
 
 def converted(row: np.void, buffer: ByteArray) -> Batch:
-    """The slow decoder's view of a converted batch, after its codec is taken out and its checksum made to fit."""
+    """The slow decoder's view of a converted batch, after its codec is taken out and its checksum
+    made to fit.
+    """
     raw = buffer[int(row["position"]) : int(row["position"] + row["size"])].tobytes()
     header = BatchHeader._make(BATCH_HEADER.unpack_from(raw))
     assert header.crc == 0
@@ -305,7 +313,9 @@ def test_more_than_a_table_holds() -> None:
 
 
 def test_more_than_the_output_holds() -> None:
-    """What does not fit any more is converted with the next call; one entry alone may take all of the limit."""
+    """What does not fit any more is converted with the next call; one entry alone may take all of
+    the limit.
+    """
     value = bytes(1 << 19)
     wrappers = [encode_wrapper([Record(n, START, b"k", value)], 1, Codec.LZ4) for n in range(20)]
     messages = [encode_message(Record(20 + n, START, b"k", value), 1) for n in range(20)]

@@ -7,9 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.overlap import DiskWork, Steps, alone, overlapped, side_by_side, together
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from lastwrite.storage.parallel_sync import (
+    DiskWork,
+    Steps,
+    alone,
+    overlapped,
+    side_by_side,
+    together,
+)
 
 
 def test_results_come_in_order_and_work_waits_together() -> None:

@@ -1,15 +1,18 @@
-"""Many compressed batches at once: however they fall into runs, what comes out is what each gives alone."""
+"""Many compressed batches at once: however they fall into runs, what comes out is what each gives
+alone.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from lastwrite.encoding.checksum import crc32c
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget
-from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.chunk import KafkaFormat
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.model.columns import COPY, DROP, NO_HORIZON, REBUILD, ByteArray
 
 STAMP = 1_700_000_000_000

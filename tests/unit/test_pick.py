@@ -1,4 +1,6 @@
-"""The order in which partitions are cleaned, and which of them together: by example, from Kafka's rule."""
+"""The order in which partitions are cleaned, and which of them together: by example, from Kafka's
+rule.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from dataclasses import replace
 
 from lastwrite.cleaner.pick import Candidate, in_order, in_waves
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.uncleanable import Uncleanable
+from lastwrite.model.quarantine import Quarantined
 
 NOW_MS = 1_700_000_000_000
 
@@ -56,12 +58,12 @@ def test_what_is_not_due_or_in_progress_is_left_out() -> None:
 
 
 def test_what_is_set_aside_waits_for_its_next_try() -> None:
-    def aside(next_try_ms: int) -> dict[str, Uncleanable]:
-        return {"/r/a-0": Uncleanable(reason="x", since_ms=0, tries=1, next_try_ms=next_try_ms)}
+    def staged(next_try_ms: int) -> dict[str, Quarantined]:
+        return {"/r/a-0": Quarantined(reason="x", since_ms=0, tries=1, next_try_ms=next_try_ms)}
 
     found = [candidate("a", 0.9), candidate("b", 0.8)]
-    assert names(in_order(found, (), aside(NOW_MS + 1), NOW_MS, False)) == "b"
-    assert names(in_order(found, (), aside(NOW_MS), NOW_MS, False)) == "a b"
+    assert names(in_order(found, (), staged(NOW_MS + 1), NOW_MS, False)) == "b"
+    assert names(in_order(found, (), staged(NOW_MS), NOW_MS, False)) == "a b"
 
 
 def test_retention_comes_after_rounds_and_for_delete_only_topics_at_its_own_times() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lastwrite.compaction.producers import ProducerStates, active, kept_batches
+from lastwrite.kafka.rules.producers import ProducerStates, active, kept_batches
 from lastwrite.model.log import AbortedTransaction, Producer
 
 DAY_MS = 86_400_000

@@ -11,17 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.promises import (
-    COUNTS,
-    FINDINGS,
-    KEYS,
-    KEYS_ALIVE,
-    Finding,
-    by_bucket,
-    judged,
-    mark_discardable,
-    mark_owed,
-)
 from lastwrite.model.columns import NO_HORIZON
 from lastwrite.model.contents import (
     AFTER,
@@ -40,6 +29,17 @@ from lastwrite.model.contents import (
     ROW_WORDS,
     SIMPLE,
     TOMBSTONE,
+)
+from lastwrite.verification.invariants import (
+    COUNTS,
+    FINDINGS,
+    KEYS,
+    KEYS_ALIVE,
+    Finding,
+    by_bucket,
+    judged,
+    mark_discardable,
+    mark_owed,
 )
 
 LAST = 13  # the log's last offset, which counts where records have versions
@@ -222,7 +222,8 @@ def test_in_parts_it_is_the_same(
     whole, whole_counts = kernel(rows, log_start, limit)
     parts, counts = kernel(rows, log_start, limit, sorted(cuts))
     assert parts == whole
-    # A key that was never there before counts by its first part only; it is a broken promise anyhow.
+    # A key that was never there before counts by its first part only; it is a broken promise
+    # anyhow.
     if not any(finding is Finding.ADDED for _, _, finding in whole):
         assert counts[KEYS:].tolist() == whole_counts[KEYS:].tolist()
     assert counts[FINDINGS:KEYS].tolist() == whole_counts[FINDINGS:KEYS].tolist()

@@ -8,7 +8,7 @@ import pytest
 
 from lastwrite.demo.proof import Table, prove, read_table
 from lastwrite.errors import CorruptLog, VerificationFailed
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 TREE = {b"a": b"100644 1", b"b": b"100644 2"}

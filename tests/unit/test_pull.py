@@ -1,10 +1,10 @@
-"""The answers of a broker to a pull, case by case as the specification's section 15 lists them."""
+"""The answers of a broker to a pull, case by case: docs/formats/rocketmq-compaction.md, "A pull"."""
 
 from __future__ import annotations
 
 import pytest
 
-from lastwrite.compaction.pull import Answer, OffsetRange, PullStatus, answer, taken
+from lastwrite.rocketmq.rules.pull import Answer, OffsetRange, PullStatus, answer, taken
 
 R = OffsetRange
 
@@ -23,8 +23,8 @@ def test_a_queue_without_message(files: list[OffsetRange | None]) -> None:
     assert outcome(answer(5, files)) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0, None)
 
 
-def test_the_specifications_run() -> None:
-    # Section 20.3 after the first run; offset 100 has no key and is in no file.
+def test_a_worked_run() -> None:
+    # After the first run; offset 100 has no key and is in no file.
     files = [R(77, 83), R(84, 99)]
     for offset in (0, 1, 50, 77):
         assert outcome(answer(offset, files)) == (PullStatus.FOUND, offset, 0)
@@ -40,7 +40,7 @@ def test_a_hole_between_files() -> None:
 
 
 def test_a_pair_without_a_unit() -> None:
-    """Section 24.3: emptied pairs that were left."""
+    """Emptied pairs that were left."""
     assert outcome(answer(0, [None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
     assert outcome(answer(3, [R(0, 2), None, R(5, 9)])) == (PullStatus.OFFSET_FOUND_NULL, 0, None)
     assert outcome(answer(6, [R(0, 2), None, R(5, 9)])) == (PullStatus.FOUND, 6, 2)

@@ -1,4 +1,5 @@
-"""Bookies that lie, stop short or refuse: each is passed over for another, and what no other has is an error in words.
+"""Bookies that lie, stop short or refuse: each is passed over for another, and what no other has is
+an error in words.
 
 What real ones answer is in ``tests/system/test_pulsar_remote.py`` and ``test_pulsar_bookies.py``.
 """
@@ -15,8 +16,8 @@ from contextlib import contextmanager
 import pytest
 
 from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedFormat
-from lastwrite.formats.pulsar.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState
-from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
+from lastwrite.pulsar.format.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState
+from lastwrite.pulsar.network.bookies import Bookies, Ledger, LedgerWriter
 
 LEDGER = 7
 Answer = Callable[
@@ -36,6 +37,8 @@ def answered(operation: int, code: int, ledger: int, entry: int, rest: bytes = b
 def honest(operation: int, ledger: int, entry: int) -> bytes:
     if operation == 1:
         return answered(1, 0, ledger, entry)
+    if ledger > LEDGER + 1:
+        return answered(2, 1, ledger, entry)
     if entry == -1:
         return answered(2, 0, ledger, -1, packet(9, b"last", 5))
     return answered(2, 0, ledger, entry, packet(entry, b"%d" % entry))
@@ -113,7 +116,7 @@ LIES: dict[str, Answer] = {
     "says nothing": lambda operation, ledger, entry: b"\0",
     "another ledger": lambda operation, ledger, entry: honest(operation, ledger + 1, entry),
     "another operation": lambda operation, ledger, entry: answered(1, 0, ledger, entry),
-    "another version": lambda operation, ledger, entry: (
+    "another protocol version": lambda operation, ledger, entry: (
         b"\3" + honest(operation, ledger, entry)[1:]
     ),
     "another entry": lambda operation, ledger, entry: answered(
@@ -131,19 +134,22 @@ LIES: dict[str, Answer] = {
     "not there": lambda operation, ledger, entry: answered(2, 2, ledger, entry),
     "no such ledger": lambda operation, ledger, entry: answered(2, 1, ledger, entry),
     "a broken disk": lambda operation, ledger, entry: answered(2, 101, ledger, entry),
+    "a failure": lambda operation, ledger, entry: answered(2, 100, ledger, entry),
     "not for us": lambda operation, ledger, entry: answered(2, 102, ledger, entry),
     "an unknown code": lambda operation, ledger, entry: answered(2, -77, ledger, entry),
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_whoever_fails_is_passed_over_and_what_nobody_has_is_said(lie: str) -> None:
-    with bookie(honest) as good, bookie(LIES[lie]) as bad:
+@pytest.mark.parametrize("contradiction", LIES)
+def test_whoever_fails_is_passed_over_and_what_nobody_has_is_said(contradiction: str) -> None:
+    with bookie(honest) as good, bookie(LIES[contradiction]) as bad:
         assert read(good) == EXPECTED
         for order in ((good, bad), (bad, good)):
             assert read(*order) == EXPECTED
         with pytest.raises(
-            CorruptLog if "not there" in lie or "no such" in lie else LogError
+            CorruptLog
+            if contradiction in ("not there", "no such ledger", "a broken disk")
+            else LogError
         ) as caught:
             read(bad)
     assert caught.value.remedy
@@ -189,6 +195,18 @@ def test_the_end_of_an_open_ledger_is_what_the_best_of_its_bookies_knows() -> No
                 bookies.last_entry(ledger("127.0.0.1:1"))
 
 
+def test_an_end_that_no_disk_gives_is_damage_and_one_behind_a_silent_bookie_is_not() -> None:
+    with bookie(LIES["a broken disk"]) as broken, bookie(honest) as good:
+        with Bookies(lambda address: address, timeout=1.0) as bookies:
+            assert bookies.last_entry(ledger(broken, good)).entry == 9
+            with pytest.raises(
+                CorruptLog, match=r"the end of ledger 7.*cannot read it \(code 101\)"
+            ):
+                bookies.last_entry(ledger(broken))
+            with pytest.raises(RemoteFailed, match="the end of ledger 7 cannot be had"):
+                bookies.last_entry(ledger(broken, "127.0.0.1:1"))
+
+
 @pytest.mark.parametrize("code", [101, 102, 104, 105, 106, 999])
 def test_a_bookie_that_takes_no_entry_is_named(code: int) -> None:
     def refusing(operation: int, number: int, entry: int) -> bytes:
@@ -220,3 +238,65 @@ def test_metadata_that_cannot_be_are_refused() -> None:
                 list(bookies.read(strange, 0, 1))
         with pytest.raises(UnsupportedFormat, match="digests of type 9"):
             list(bookies.read(ledger(good, digest=9), 0, 1))
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    ["a changed byte", "another entry inside", "not there", "a broken disk", "a failure"],
+)
+@pytest.mark.parametrize("lost", [{0}, {3, 4, 17}, {40}, set(range(41))])
+def test_what_no_bookie_has_whole_is_passed_over(contradiction: str, lost: set[int]) -> None:
+    def damaged(operation: int, ledger: int, entry: int) -> bytes:
+        return (LIES[contradiction] if entry in lost and ledger == LEDGER else honest)(
+            operation, ledger, entry
+        )
+
+    with (
+        bookie(damaged) as one,
+        bookie(damaged) as two,
+        Bookies(lambda address: address, timeout=1.0) as bookies,
+    ):
+        with pytest.raises(CorruptLog):
+            list(bookies.read(ledger(one, two), 0, 40))
+        found = dict(bookies.read_whole(ledger(one, two), 0, 40))
+    assert found == {entry: data for entry, data in enumerate(EXPECTED) if entry not in lost}
+
+
+@pytest.mark.parametrize(
+    "contradiction", ["hangs up", "an unknown code", "a failure", "not for us"]
+)
+@pytest.mark.parametrize("damage", ["a changed byte", "not there", "a broken disk"])
+def test_what_a_bookie_in_trouble_may_have_is_no_gap(contradiction: str, damage: str) -> None:
+    def damaged(operation: int, ledger: int, entry: int) -> bytes:
+        return (LIES[damage] if entry == 7 else honest)(operation, ledger, entry)
+
+    with (
+        bookie(damaged) as one,
+        bookie(LIES[contradiction]) as two,
+        Bookies(lambda address: address, timeout=1.0) as bookies,
+    ):
+        for quorum in (one, two), (two, one), (one, "127.0.0.1:1"):
+            found: list[int] = []
+            with pytest.raises(RemoteFailed, match="entry 7 of ledger 7 cannot be had"):
+                found.extend(entry for entry, _ in bookies.read_whole(ledger(*quorum), 0, 40))
+            assert found == list(range(7))
+
+
+def test_damage_ends_no_conversation() -> None:
+    talks: set[int] = set()
+
+    def damaged(operation: int, ledger: int, entry: int) -> bytes:
+        talks.add(threading.get_ident())
+        return (LIES["a changed byte"] if entry == 3 else honest)(operation, ledger, entry)
+
+    with bookie(damaged) as one, Bookies(lambda address: address, timeout=1.0) as bookies:
+        assert len(list(bookies.read_whole(ledger(one), 0, 40))) == 40
+    assert (
+        len(talks) == 2
+    )  # the one that is read ahead from, and one that asks for entry 3 once more
+
+
+def test_metadata_without_bookies_say_nothing_of_entries() -> None:
+    with Bookies(lambda address: address, timeout=1.0) as bookies:
+        with pytest.raises(CorruptLog, match="write quorum"):
+            list(bookies.read_whole(ledger(), 0, 3))

@@ -1,4 +1,6 @@
-"""The daemon over an archive of Pulsar's topics, what ``plan`` says of a backlog, and throttles, in this process."""
+"""The daemon over an archive of Pulsar's topics, what ``plan`` says of a backlog, and throttles, in
+this process.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from lastwrite.cli.clean import event_line
 from lastwrite.cli.output import in_words
 from lastwrite.cli.plan import _backlog_lines
 from lastwrite.errors import InvalidConfig, NotALog
-from lastwrite.formats.pulsar.entry import Message, encode_entry, encode_single
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.uncleanable import FILE
 from lastwrite.model.log import TopicPartition
-from lastwrite.pipeline.inline import INLINE
-from tests.pulsar_topics import put_ledger, read_compacted, topic_folder
+from lastwrite.pulsar.format.entry import Message, encode_entry, encode_single
+from lastwrite.pulsar.format.position import Position
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage.quarantine import FILE
+from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 
 TOPICS = ("persistent://public/default/a", "persistent://public/default/b-partition-3")
 NOW = 1_700_000_000_000

@@ -1,18 +1,20 @@
-"""Entries and compacted records, against worked bytes (spec/pulsar.md section 29) and an independent slow reader."""
+"""Entries and compacted records, against worked bytes and an
+independent slow reader.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.pulsar.codecs import Codec, Codecs
-from lastwrite.formats.pulsar.compacted import (
+from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.compacted import (
     decode_record,
     encode_record,
     is_record,
     ledger_custom_metadata,
 )
-from lastwrite.formats.pulsar.entry import (
+from lastwrite.pulsar.format.entry import (
     TXN_COMMIT,
     BrokerMetadata,
     EncryptionKey,
@@ -31,9 +33,9 @@ from lastwrite.formats.pulsar.entry import (
     patched,
     rebatched,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.protobuf import put
-from tests.pulsar_bytes import EXAMPLES, T
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.protobuf import put
+from tests.support.pulsar.bytes import EXAMPLES, T
 
 
 def entry_of(name: str):  # type: ignore[no-untyped-def]
@@ -92,7 +94,9 @@ def test_a_delete_with_and_without_its_size(name: str, states_size: bool) -> Non
 
 
 def test_the_length_of_a_message_is_what_its_metadata_say() -> None:
-    """Encrypted: the cipher text of nothing is not empty. Without a size the payload's own length counts."""
+    """Encrypted: the cipher text of nothing is not empty. Without a size the payload's own length
+    counts.
+    """
     meta = Metadata(producer_name="p", sequence_id=0, publish_time=0, partition_key=b"k")
     assert decode_entry(encode_entry(meta), 1, 0).value_bytes == 0
     assert decode_entry(encode_entry(meta, b"xy"), 1, 0).value_bytes == 2

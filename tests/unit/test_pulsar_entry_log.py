@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.pulsar.entry_log import (
+from lastwrite.pulsar.format.entry_log import (
     ALIGNMENT,
     HEADER_BYTES,
     LogRecord,
@@ -17,8 +17,8 @@ from lastwrite.formats.pulsar.entry_log import (
     walk_entry_log,
     walk_journal,
 )
-from lastwrite.formats.pulsar.ledger_metadata import Digest
-from tests.pulsar_bytes import EXAMPLES
+from lastwrite.pulsar.format.ledger_metadata import Digest
+from tests.support.pulsar.bytes import EXAMPLES
 
 FIRST = encode_record(10, 0, b"first")
 SECOND = encode_record(11, 3, b"", digest=Digest.CRC32)

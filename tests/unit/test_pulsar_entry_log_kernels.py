@@ -1,4 +1,6 @@
-"""The kernels over a bookie's files beside the slow reader, over records of every kind and over lies."""
+"""The kernels over a bookie's files beside the slow reader, over records of every kind and over
+lies.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import LogError
-from lastwrite.formats.pulsar import entry_log_kernels as kernels
-from lastwrite.formats.pulsar.entry_log import (
+from lastwrite.pulsar.format import entry_log_kernels as kernels
+from lastwrite.pulsar.format.entry_log import (
     encode_header,
     encode_map,
     encode_record,
     walk_entry_log,
 )
-from lastwrite.formats.pulsar.ledger_metadata import Digest
+from lastwrite.pulsar.format.ledger_metadata import Digest
 
-EXAMPLE_CRC32C = bytes.fromhex(  # spec/pulsar.md section 29.3, Q: ledger 10, entry 0
+EXAMPLE_CRC32C = bytes.fromhex(  # a worked example: ledger 10, entry 0
     "00000044000000000000000a0000000000000000ffffffffffffffff0000000000000020705f6c990e0136fee0a4000000140a03702d3110"
     "071880d095ffbc3132026b3148027631"
 )
@@ -38,7 +40,9 @@ def walk(
     scratch: int = 1 << 16,
     is_journal: bool = False,
 ) -> tuple[list[tuple[int, int, int, bytes, int]], int, int]:
-    """Ledger, entry, last confirmed, payload and digest of what is found, where the walk stopped and why."""
+    """Ledger, entry, last confirmed, payload and digest of what is found, where the walk stopped
+    and why.
+    """
     table = np.zeros(rows, kernels.STORED)
     array = np.frombuffer(data, np.uint8)
     ids = np.array(sorted(wanted), np.int64)

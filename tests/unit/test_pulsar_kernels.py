@@ -9,23 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.encoding.fingerprint import SECRET_WORDS, fingerprint, secret_from
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
-from lastwrite.formats.fingerprint import SECRET_WORDS, fingerprint, secret_from
-from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
-from lastwrite.formats.pulsar.codecs import Codec, Codecs
-from lastwrite.formats.pulsar.entry import (
-    Message,
-    Metadata,
-    decode_entry,
-    encode_batch,
-    encode_entry,
-    encode_single,
-    patched,
-    plain_payload,
-    rebatched,
-)
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.survey import Surveyor
 from lastwrite.model.columns import (
     ABORTED,
     COPY,
@@ -39,8 +24,30 @@ from lastwrite.model.columns import (
     BatchTable,
     ByteArray,
 )
-from tests.pulsar_bytes import EXAMPLES
-from tests.pulsar_drawn import START_MS, as_records, buffer_of, data_object, entries, slots_of
+from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
+from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.entry import (
+    Message,
+    Metadata,
+    decode_entry,
+    encode_batch,
+    encode_entry,
+    encode_single,
+    patched,
+    plain_payload,
+    rebatched,
+)
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.survey import Surveyor
+from tests.support.pulsar.bytes import EXAMPLES
+from tests.support.pulsar.drawn import (
+    START_MS,
+    as_records,
+    buffer_of,
+    data_object,
+    entries,
+    slots_of,
+)
 
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
 LEDGER = 10

@@ -1,4 +1,5 @@
-"""A conversation with somebody who is no bookie and no broker: it ends in time, and in words that help.
+"""A conversation with somebody who is no bookie and no broker: it ends in time, and in words that
+help.
 
 What real ones answer is in ``tests/system/test_pulsar_remote.py``.
 """
@@ -13,8 +14,8 @@ import time
 import pytest
 
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
-from lastwrite.remote.pulsar.broker import Broker, find_owner, parse_broker_url, parse_broker_urls
-from lastwrite.remote.pulsar.commands import (
+from lastwrite.pulsar.network.broker import Broker, find_owner, parse_broker_url, parse_broker_urls
+from lastwrite.pulsar.network.commands import (
     BaseCommand,
     Connected,
     LookupResponse,
@@ -24,8 +25,8 @@ from lastwrite.remote.pulsar.commands import (
     decode_command,
     encode_command,
 )
-from lastwrite.remote.pulsar.link import Link
-from lastwrite.remote.pulsar.metadata import parse_store_url
+from lastwrite.pulsar.network.link import Link
+from lastwrite.pulsar.network.metadata import parse_store_url
 from tests.unit.test_rocketmq_connection import listening
 
 
@@ -89,12 +90,15 @@ def test_a_slow_trickle_ends_with_the_timeout_too() -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, 2**31 - 1, (256 << 20) + 1])
 def test_a_length_that_lies_is_not_waited_for(length: int) -> None:
-    def lie(connection: socket.socket) -> None:
+    def contradiction(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(struct.pack(">i", length))
         time.sleep(0.5)
 
-    with listening(lie) as address, pytest.raises(RemoteFailed, match=f"a frame of {length} bytes"):
+    with (
+        listening(contradiction) as address,
+        pytest.raises(RemoteFailed, match=f"a frame of {length} bytes"),
+    ):
         receive(address)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lastwrite.compaction.pulsar_live_settings import LiveConfig, rules_of
 from lastwrite.errors import InvalidConfig
+from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
 
 STORE = {"metadataStoreUrl": "zk:h:2181"}
 

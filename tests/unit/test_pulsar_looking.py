@@ -18,17 +18,17 @@ from lastwrite.errors import (
     OutOfMemoryBudget,
     UnsupportedFormat,
 )
-from lastwrite.formats.pulsar.codecs import Codec
-from lastwrite.formats.pulsar.entry import EncryptionKey, Metadata, encode_entry
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.reading import LedgerMoved
-from lastwrite.logstore.pulsar.view import look
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.serving import pulsar_reader
-from lastwrite.serving.pulsar_chunks import MOST_GROUPS, ChunkGroups
-from lastwrite.serving.pulsar_read import TopicReading
-from tests.pulsar_folders import START_MS, batch, single, write_compacted, write_ledger
-from tests.pulsar_topics import topic_folder
+from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.entry import EncryptionKey, Metadata, encode_entry
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look import reader
+from lastwrite.pulsar.look.chunks import MOST_GROUPS, ChunkGroups
+from lastwrite.pulsar.look.read import TopicReading
+from lastwrite.pulsar.store.reading import LedgerMoved
+from lastwrite.pulsar.store.view import look
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.folders import START_MS, batch, single, write_compacted, write_ledger
+from tests.support.pulsar.topics import topic_folder
 
 TOPIC = "persistent://public/default/orders"
 ENTRIES = [
@@ -241,7 +241,7 @@ def test_messages_in_chunks(tmp_path: Path) -> None:
 
 
 def test_no_more_groups_of_chunks_than_a_client_keeps() -> None:
-    from lastwrite.formats.pulsar.entry import decode_entry
+    from lastwrite.pulsar.format.entry import decode_entry
 
     groups = ChunkGroups(1000)
     for number in range(MOST_GROUPS + 1):
@@ -277,7 +277,9 @@ def test_a_round_of_the_engine_while_reading(folder: Path) -> None:
 def test_a_pair_that_vanishes_while_it_is_opened(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the first looks is followed by a newer horizon, whose publication removes what was just looked at."""
+    """Each of the first looks is followed by a newer horizon, whose publication removes what was
+    just looked at.
+    """
     newer = iter(((14, Position(10, 2)), (15, Position(12, 0)), (16, Position(12, 0))))
 
     def and_then_a_newer_one(*given: Any) -> Any:
@@ -289,7 +291,7 @@ def test_a_pair_that_vanishes_while_it_is_opened(
             break
         return seen
 
-    monkeypatch.setattr(pulsar_reader, "look", and_then_a_newer_one)
+    monkeypatch.setattr(reader, "look", and_then_a_newer_one)
     reading = reading_of(folder, read_compacted=True)
     assert [value_of(row) for row in reading] == [b"of 16"]
     assert reading.horizons[-1] == "12:0"
@@ -316,7 +318,7 @@ def test_a_folder_that_never_rests_is_said(folder: Path, monkeypatch: pytest.Mon
     def never(*given: Any) -> Any:
         raise LedgerMoved
 
-    monkeypatch.setattr(pulsar_reader, "look", never)
+    monkeypatch.setattr(reader, "look", never)
     with pytest.raises(CorruptLog, match="vanish"):
         list(reading_of(folder, read_compacted=True))
 
@@ -459,6 +461,8 @@ def test_inspect_holds_the_compacted_ledger_against_its_manifest(folder: Path) -
 
 def test_latest(folder: Path) -> None:
     assert lastwrite.latest(str(folder)) == {"a": b"3", "c": b"4"}
+    end = lastwrite.read(str(folder), start="latest").summary()["next"]
+    assert lastwrite.latest(str(folder)).end_offsets == {-1: end}
     write_ledger(folder, 30, [single("c", "", 8), single("é", "5", 9)])
     assert lastwrite.latest(str(folder.parents[3]), "orders") == {"a": b"3", "é": b"5"}
     with pytest.raises(OutOfMemoryBudget):

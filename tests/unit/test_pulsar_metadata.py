@@ -15,16 +15,16 @@ from lastwrite.errors import (
     TruncatedLog,
     UnsupportedFormat,
 )
-from lastwrite.formats.pulsar.codecs import Codec
-from lastwrite.formats.pulsar.compacted import ledger_custom_metadata
-from lastwrite.formats.pulsar.ledger_metadata import (
+from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.compacted import ledger_custom_metadata
+from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
     Ensemble,
     LedgerMetadata,
     LedgerState,
     custom_items,
 )
-from lastwrite.formats.pulsar.managed_ledger import (
+from lastwrite.pulsar.format.managed_ledger import (
     CursorInfo,
     DriverMetadata,
     LedgerInfo,
@@ -39,9 +39,9 @@ from lastwrite.formats.pulsar.managed_ledger import (
     unwrapped,
     wrapped,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.protobuf import put
-from tests.pulsar_bytes import EXAMPLES, T
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.protobuf import put
+from tests.support.pulsar.bytes import EXAMPLES, T
 
 ID = UUID("ff23abcd-0000-4000-8000-00000000beef")
 

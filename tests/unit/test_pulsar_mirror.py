@@ -8,21 +8,21 @@ from uuid import uuid4
 
 import pytest
 
-from lastwrite.errors import LogHeld, RemoteFailed
-from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
-from lastwrite.formats.pulsar.entry import Message, encode_batch, encode_entry, encode_single
-from lastwrite.formats.pulsar.ledger_metadata import (
+from lastwrite.errors import CorruptLog, LogHeld, RemoteFailed
+from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
+from lastwrite.pulsar.format.entry import Message, encode_batch, encode_entry, encode_single
+from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
     LedgerMetadata,
     LedgerState,
     custom_items,
 )
-from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, ManagedLedgerInfo
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.mirror import mirror_folder, mirroring
-from lastwrite.logstore.pulsar.objects import read_entries
-from lastwrite.logstore.pulsar.topic import list_topic
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.mirror import mirror_folder, mirroring
+from lastwrite.pulsar.store.objects import read_entries, read_index
+from lastwrite.pulsar.store.topic import list_topic
 
 TOPIC = TopicName.parse("persistent://public/default/t")
 
@@ -62,7 +62,7 @@ def batch(*keys: str | None) -> bytes:
 RAW = [single("a", b"1"), batch("b", "c"), single("a", b"2")]
 
 
-def test_a_ledger_is_brought_once_and_grows_in_its_place(tmp_path: Path) -> None:
+def test_a_ledger_is_brought_once_and_makes_room_when_it_has_grown(tmp_path: Path) -> None:
     with mirroring(str(tmp_path), TOPIC) as mirror:
         assert mirror.find(10, 2) is None
         path = mirror.bring(10, metadata(), enumerate(RAW[:2]))
@@ -71,12 +71,39 @@ def test_a_ledger_is_brought_once_and_grows_in_its_place(tmp_path: Path) -> None
         assert mirror.find(10, 2, uuid4()) is None
     with mirroring(str(tmp_path), TOPIC) as mirror:
         assert mirror.find(10, 2) == path
-        assert mirror.bring(10, metadata(), enumerate(RAW)) == path
-        assert [data for _, data in read_entries(path)] == RAW
+        longer = mirror.bring(10, metadata(), enumerate(RAW))
+        assert [data for _, data in read_entries(longer)] == RAW
+        assert longer != path and not Path(path).exists()
         offloaded = uuid4()
         other = mirror.bring(10, metadata(), enumerate(RAW), offloaded)
         assert (mirror.find(10, 3, offloaded), mirror.raw_ledgers) == (other, [10])
+        assert not Path(longer).exists()
+
+
+def test_what_several_have_of_a_ledger_is_put_together_with_what_is_there(tmp_path: Path) -> None:
+    notes: list[CorruptLog] = []
+
+    def entries(*numbers: int) -> list[tuple[int, bytes]]:
+        return [(number, single("k", b"%d" % number)) for number in numbers]
+
+    with mirroring(str(tmp_path), TOPIC) as mirror:
+        assert mirror.merge(10, metadata(), [[], []], 9, notes.append) is None
+        path = mirror.merge(
+            10, metadata(), [entries(0, 1, 5), entries(1, 2, 8, 9)], 9, notes.append
+        )
+        assert path is not None and list(read_entries(path)) == entries(0, 1, 2, 5, 8)
+        assert read_index(path).missing == ((3, 4), (6, 7))
+        assert mirror.find(10, 9) is None, "with gaps it is not the ledger"
+        other = mirror.merge(10, metadata(), [entries(3, 6)], 9, notes.append)
+        assert other is not None and list(read_entries(other)) == entries(0, 1, 2, 3, 5, 6, 8)
         assert not Path(path).exists()
+        whole = mirror.merge(10, metadata(), [entries(4, 7)], 9, notes.append)
+        assert whole is not None and mirror.find(10, 9) == whole
+        assert (list(read_entries(whole)), read_index(whole).missing, notes) == (
+            entries(*range(9)),
+            (),
+            [],
+        )
 
 
 def test_what_fails_on_its_way_leaves_nothing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from lastwrite.errors import InvalidConfig, UnsupportedFormat
-from lastwrite.formats.pulsar.names import (
+from lastwrite.pulsar.format.names import (
     TopicName,
     encode_local,
     entry_log_name,
@@ -18,7 +18,7 @@ from lastwrite.formats.pulsar.names import (
     parse_object_name,
     parse_streamed_name,
 )
-from lastwrite.formats.pulsar.position import EARLIEST, Position
+from lastwrite.pulsar.format.position import EARLIEST, Position
 
 ID = UUID("0123abcd-0000-4000-8000-00000000beef")
 

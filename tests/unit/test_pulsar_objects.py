@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata, LedgerState
-from lastwrite.formats.pulsar.names import parse_object_name
-from lastwrite.formats.pulsar.offload import ENTRY_HEAD
-from lastwrite.logstore import files
-from lastwrite.logstore.pulsar.objects import ObjectWriter, checked_index, find_aside, read_entries
+from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata, LedgerState
+from lastwrite.pulsar.format.names import parse_object_name
+from lastwrite.pulsar.format.offload import ENTRY_HEAD
+from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, find_staged, read_entries
+from lastwrite.storage import files
 
 METADATA = LedgerMetadata(quorum=1, ensemble=1, length=0, state=LedgerState.CLOSED)
 
@@ -82,7 +82,7 @@ def test_a_ledger_without_entries_is_one(tmp_path: Path) -> None:
 def test_what_is_abandoned_leaves_nothing(tmp_path: Path) -> None:
     writer = ObjectWriter(str(tmp_path), 10)
     writer.append(0, b"x" * (2 << 20))
-    assert len(find_aside(str(tmp_path))) == 1
+    assert len(find_staged(str(tmp_path))) == 1
     writer.abandon()
     assert list(tmp_path.iterdir()) == []
 

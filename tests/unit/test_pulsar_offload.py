@@ -9,9 +9,9 @@ from uuid import UUID
 import pytest
 
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata, LedgerState
-from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, OffloadContext
-from lastwrite.formats.pulsar.offload import (
+from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata, LedgerState
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo, OffloadContext
+from lastwrite.pulsar.format.offload import (
     BLOCK_HEADER_BYTES,
     PADDING,
     IndexEntry,
@@ -24,7 +24,7 @@ from lastwrite.formats.pulsar.offload import (
     walk_data,
     walk_streamed,
 )
-from tests.pulsar_bytes import EXAMPLES
+from tests.support.pulsar.bytes import EXAMPLES
 
 ENTRIES = [bytes([n]) * size for n, size in enumerate([0, 1, 40, 7, 88, 3, 60])]
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import pytest
 
 from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.pulsar import entry, protobuf
-from lastwrite.formats.pulsar.protobuf import (
+from lastwrite.pulsar.format import entry, protobuf
+from lastwrite.pulsar.format.protobuf import (
     BOOL,
     BYTES,
     INT32,
@@ -17,8 +17,8 @@ from lastwrite.formats.pulsar.protobuf import (
     STRING,
     UINT32,
     UINT64,
-    Field,
-    Message,
+    ProtoField,
+    ProtoMessage,
     Span,
     blob,
     blobs,
@@ -36,21 +36,21 @@ from lastwrite.formats.pulsar.protobuf import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inner(Message):
-    name: Annotated[str, Field(1, STRING, required=True)]
+class Inner(ProtoMessage):
+    name: Annotated[str, ProtoField(1, STRING, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outer(Message):
-    number: Annotated[int, Field(1, INT64, required=True)]
-    small: Annotated[int | None, Field(2, INT32)] = None
-    flag: Annotated[bool | None, Field(3, BOOL)] = None
-    many: Annotated[tuple[int, ...], Field(4, INT32, repeated=True)] = ()
-    data: Annotated[bytes | None, Field(5, BYTES)] = None
-    inner: Annotated[Inner | None, Field(6, Inner)] = None
-    inners: Annotated[tuple[Inner, ...], Field(7, Inner, repeated=True)] = ()
-    size: Annotated[int | None, Field(8, UINT32)] = None
-    big: Annotated[int | None, Field(9, UINT64)] = None
+class Outer(ProtoMessage):
+    number: Annotated[int, ProtoField(1, INT64, required=True)]
+    small: Annotated[int | None, ProtoField(2, INT32)] = None
+    flag: Annotated[bool | None, ProtoField(3, BOOL)] = None
+    many: Annotated[tuple[int, ...], ProtoField(4, INT32, repeated=True)] = ()
+    data: Annotated[bytes | None, ProtoField(5, BYTES)] = None
+    inner: Annotated[Inner | None, ProtoField(6, Inner)] = None
+    inners: Annotated[tuple[Inner, ...], ProtoField(7, Inner, repeated=True)] = ()
+    size: Annotated[int | None, ProtoField(8, UINT32)] = None
+    big: Annotated[int | None, ProtoField(9, UINT64)] = None
 
 
 @pytest.mark.parametrize(
@@ -194,12 +194,12 @@ def test_a_missing_field_names_itself() -> None:
 
 def test_a_table_that_contradicts_itself() -> None:
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Twice(Message):
-        one: Annotated[int | None, Field(1, INT32)] = None
-        other: Annotated[int | None, Field(1, INT32)] = None
+    class Twice(ProtoMessage):
+        one: Annotated[int | None, ProtoField(1, INT32)] = None
+        other: Annotated[int | None, ProtoField(1, INT32)] = None
 
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Nowhere(Message):
+    class Nowhere(ProtoMessage):
         one: int = 0
 
     for table in (Twice, Nowhere):

@@ -1,4 +1,6 @@
-"""SequenceFiles of the file-system offloader: plain, compressed by record, compressed in blocks; and lies."""
+"""SequenceFiles of the file-system offloader: plain, compressed by record, compressed in blocks;
+and lies.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from lastwrite.errors import (
     TruncatedLog,
     UnsupportedFormat,
 )
-from lastwrite.formats.pulsar.sequence_file import (
+from lastwrite.pulsar.format.sequence_file import (
     DEFAULT_CODEC,
     DEFLATE_CODEC,
     GZIP_CODEC,

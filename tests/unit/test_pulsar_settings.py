@@ -1,9 +1,11 @@
+"""A broker.conf of Pulsar as settings, and what is wrong with one."""
+
 from __future__ import annotations
 
 import pytest
 
-from lastwrite.compaction.pulsar_settings import PulsarConfig
 from lastwrite.errors import InvalidConfig
+from lastwrite.pulsar.rules.settings import PulsarConfig
 
 EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
 
@@ -53,7 +55,7 @@ def test_the_topics_own_name_is_the_stronger_one() -> None:
         ("topicCompactionRetainNullKey", "yes", "true or false"),
         ("compactionThreshold", "-1", "at least 0"),
         ("compactionThreshold", "10X", "whole number"),
-        ("compactionServiceFactoryClassName", "com.acme.Own", "nobody but its broker"),
+        ("compactionServiceFactoryClassName", "com.acme.Own", "are not known"),
         ("managedLedgerDefaultAckQuorum", "3", "do not go together"),
     ],
 )

@@ -1,3 +1,5 @@
+"""A topic folder of Pulsar as the engine's store sees it."""
+
 from __future__ import annotations
 
 import json
@@ -9,26 +11,26 @@ from uuid import UUID
 import pytest
 
 import lastwrite
+from lastwrite.commands.systems import system_at
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
-from lastwrite.formats.pulsar.entry import Message, Metadata, encode_entry, encode_single
-from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadContext
-from lastwrite.formats.pulsar.names import (
+from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.model.report import PartitionReport, Status
+from lastwrite.pulsar.format.entry import Message, Metadata, encode_entry, encode_single
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadContext
+from lastwrite.pulsar.format.names import (
     INDEX_SUFFIX,
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
     MANIFEST,
     SURVEY_SUFFIX,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar import store, survey
-from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest, replace_manifest
-from lastwrite.logstore.pulsar.topic import find_topics, list_topic, locate
-from lastwrite.model.log import PartitionLog, ProblemKind
-from lastwrite.model.report import PartitionReport, Status
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.pulsar import PULSAR
-from lastwrite.pipeline.system import system_named
-from tests.pulsar_topics import TOPIC, put_ledger, read_compacted, topic_folder
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store import survey, topic_log
+from lastwrite.pulsar.store.manifest import Manifest, read_manifest, replace_manifest
+from lastwrite.pulsar.store.topic import find_topics, list_topic, locate
+from lastwrite.pulsar.system import PULSAR
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.topics import TOPIC, put_ledger, read_compacted, topic_folder
 
 MANIFEST_OF_13 = Manifest(
     topic=TOPIC,
@@ -109,7 +111,7 @@ def test_topics_are_found_by_their_folders(tmp_path: Path) -> None:
     folder = folders[TOPIC]
     for inside in (folder, next(folder.iterdir())):
         assert locate(str(inside)) == str(folder) and find_topics(str(inside)) == [str(folder)]
-        assert system_named(None, str(inside)).name == "pulsar"
+        assert system_at(str(inside)).name == "pulsar"
     with pytest.raises(NotALog, match="no such topic — there are: persistent://a/b/t,"):
         find_topics(str(tmp_path), "other")
     with pytest.raises(NotALog, match="no such file"):
@@ -123,7 +125,7 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
         tmp_path / "t-0", 1, [single("k")]
     )  # a bucket's folder: nothing tells the topic's name
     assert locate(str(tmp_path)) is None and locate(str(tmp_path / "t-0")) is None
-    assert system_named(None, str(tmp_path)).name == "kafka"
+    assert system_at(str(tmp_path)).name == "kafka"
 
 
 # ---------------------------------------------------------------------- the manifest
@@ -222,23 +224,26 @@ def test_a_ledger_that_is_missing(tmp_path: Path) -> None:
     put_ledger(folder, 10, [single("a")])
     path = put_ledger(folder, 15, [single("c")])
     report = compact(folder)
-    assert report.status is Status.DAMAGED and "ledger 12 of 1 entries is not here" in str(
-        report.reason
-    )
-    hidden = path.rename(path.with_name("hidden"))
+    assert report.status is Status.DAMAGED
+    assert "ledger 12 of 1 entries is not here: entry 12:0 is missing" in str(report.reason)
     assert problems(folder)[-1] == (
         ProblemKind.RECOVERED,
-        "ledger 12 is not here: the log ends before it",
+        "ledger 16 is open and not here, and its size is not known: the log ends before it",
     )
-    assert (
-        compact(folder).status is Status.CLEANED
-    )  # up to 10:0, below which nothing can be missing
+    hidden = path.rename(path.with_name("hidden"))
+    assert [kind for kind, _ in problems(folder)] == [
+        ProblemKind.DAMAGED,
+        ProblemKind.DAMAGED,
+        ProblemKind.RECOVERED,
+    ]
+    assert compact(folder).status is Status.DAMAGED  # readers would take 10:0 for the topic's end
     hidden.rename(path)
     assert compact(folder).status is Status.DAMAGED
     put_ledger(folder, 12, [single("b")])
-    for old in folder.glob("*-ledger-10*"):
-        old.unlink()
     assert compact(folder).status is Status.CLEANED
+    for old in folder.glob("*-ledger-10*"):
+        old.unlink()  # below the horizon
+    assert not [kind for kind, _ in problems(folder) if kind is ProblemKind.DAMAGED]
     assert positions(folder) == ["10:0", "12:0", "15:0"]
 
 
@@ -290,7 +295,7 @@ def test_a_folder_that_is_named_after_no_topic_is_refused(tmp_path: Path) -> Non
 def log_of(folder: Path, *ledgers: list[bytes]) -> PartitionLog:
     for number, entries in enumerate(ledgers):
         put_ledger(folder, 10 + number, entries)
-    return store.read_topic(str(folder))
+    return topic_log.read_topic(str(folder))
 
 
 def test_a_horizon_passes_over_markers_and_what_was_aborted(tmp_path: Path) -> None:
@@ -319,7 +324,7 @@ def test_a_horizon_passes_over_markers_and_what_was_aborted(tmp_path: Path) -> N
     manifest = read_manifest(str(folder))
     assert manifest is not None and str(manifest.horizon) == "11:1"
     assert (manifest.messages, manifest.read, manifest.ledgers) == (3, 4, (10, 11))
-    assert compact(folder).reason == "no message lies beyond the horizon, 11:1"
+    assert compact(folder).reason == "no message beyond the horizon, 11:1"
 
 
 def test_nothing_is_compacted_beyond_a_transaction_that_is_not_decided(tmp_path: Path) -> None:

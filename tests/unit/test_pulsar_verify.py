@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
-from lastwrite.formats.pulsar.entry import Message, encode_batch, encode_entry, encode_single
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX
-from lastwrite.formats.pulsar.offload import IndexObject
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.manifest import read_manifest, replace_manifest
-from lastwrite.logstore.pulsar.topic import MADE_BY
 from lastwrite.model.verification import PartitionVerification
-from lastwrite.pipeline.inline import INLINE
-from tests.pulsar_topics import put_ledger, topic_folder
+from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
+from lastwrite.pulsar.format.entry import Message, encode_batch, encode_entry, encode_single
+from lastwrite.pulsar.format.names import INDEX_SUFFIX
+from lastwrite.pulsar.format.offload import IndexObject
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.manifest import read_manifest, replace_manifest
+from lastwrite.pulsar.store.topic import MADE_BY
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.topics import put_ledger, topic_folder
 
 NOW = 1_700_000_000_000
 
@@ -126,7 +126,7 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     ),
     "messages: 6, by the manifest 7": lambda folder: with_manifest(folder, messages=7),
     "bytes: ": lambda folder: with_manifest(folder, size_bytes=1),
-    "lies beyond the horizon": lambda folder: with_manifest(
+    "is beyond the horizon": lambda folder: with_manifest(
         folder,
         horizon=read_manifest(str(folder)).horizon._replace(entry=3),  # type: ignore[union-attr]
     ),
@@ -140,7 +140,9 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 
 
 def made_by_hand(folder: Path, key: bytes | None, value: bytes, is_ours: bool = True) -> None:
-    """A compacted ledger of two messages, one with the key ``k0``, whose manifest says all that is in it."""
+    """A compacted ledger of two messages, one with the key ``k0``, whose manifest says all that is
+    in it.
+    """
     records = [
         encode_record(Position(10, 0), -1, single(b"k0", b"v")),
         encode_record(Position(10, 1), -1, single(key, value)),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from lastwrite.compaction.ranges import Hold, cleanable_range
-from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.engine.rules.ranges import Hold, cleanable_range
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 
 NOW = 1_700_000_000_000

@@ -1,4 +1,6 @@
-"""Producers and aborted transactions are read from what lies in a folder, whatever of it is missing or broken."""
+"""Producers and aborted transactions are read from what lies in a folder, whatever of it is missing
+or broken.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import LogError
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import ControlType, Record, encode_batch, encode_control_record
-from lastwrite.formats.kafka.snapshot import ProducerEntry, encode_snapshot
-from lastwrite.logstore import kafka, producers
-from lastwrite.logstore.producers import read_history
+from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.snapshot import ProducerEntry, encode_snapshot
+from lastwrite.kafka.store import log_dir, producers
+from lastwrite.kafka.store.producers import read_history
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Producer
-from tests.logs import encode_aborted, write_checkpoint, write_segment
-from tests.model import ModelAborted
+from tests.support.kafka.logs import encode_aborted, write_checkpoint, write_segment
+from tests.support.kafka.model import ModelAborted
 
 STAMP = 1_700_000_000_000
 
@@ -70,7 +73,7 @@ def snapshot(folder: Path, offset: int, *entries: ProducerEntry) -> Path:
 
 
 def read(folder: Path) -> PartitionLog:
-    return kafka.read_partition(str(folder))
+    return log_dir.read_partition(str(folder))
 
 
 def test_without_a_snapshot_the_log_is_walked(folder: Path) -> None:
@@ -80,7 +83,8 @@ def test_without_a_snapshot_the_log_is_walked(folder: Path) -> None:
 
 
 def test_the_newest_snapshot_counts_and_what_lies_behind_it(folder: Path) -> None:
-    # It knows a producer that left nothing in the log, and 7 otherwise than the batches below it say.
+    # It knows a producer that left nothing in the log, and 7 otherwise than the batches below it
+    # say.
     known = [ProducerEntry(1, 4, -1, -1, 0, STAMP, 3, -1), ProducerEntry(7, 0, 0, 2, 0, 5, 3, 2)]
     snapshot(folder, 3)
     snapshot(folder, 5, *known)
@@ -215,7 +219,7 @@ def test_a_control_record_without_version_and_type_is_damage(
 
 
 def test_old_formats_have_no_producers_and_are_stepped_over(folder: Path) -> None:
-    plain = bytes.fromhex(  # spec/kafka-storage S.20, 8
+    plain = bytes.fromhex(  # by Kafka's own classes
         "0000000000000000000000200685b364010000000000000454c3000000046b6579310000000676616c756531"
     )
     old = [(offset).to_bytes(8, "big") + plain[8:] for offset in (3, 4)]

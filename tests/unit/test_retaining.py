@@ -1,4 +1,6 @@
-"""Retention as a part of a compaction: after the round, of what the round left, in place, in a copy and in a plan."""
+"""Retention as a part of a compaction: after the round, of what the round left, in place, in a copy
+and in a plan.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ import pytest
 import lastwrite
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import show_compaction
-from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.model.report import PartitionReport, Status
-from lastwrite.pipeline import kafka as kafka_system
-from lastwrite.pipeline.inline import INLINE
-from tests.crashing import contents
-from tests.expiring import EXPIRING, NOW_MS, Expiring, write_expiring
-from tests.logs import NAME, bases, headers_of, write_checkpoint, write_segment
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.crashing import contents
+from tests.support.kafka.expiring import EXPIRING, NOW_MS, Expiring, write_expiring
+from tests.support.kafka.logs import NAME, bases, headers_of, write_checkpoint, write_segment
+from tests.support.kafka.metadata import write_metadata
 
 BOTH = {"cleanup.policy": "compact,delete", "retention.ms": "-1", "min.cleanable.dirty.ratio": "0"}
 AT = 1_700_000_000_000
@@ -52,7 +55,9 @@ def figures(report: PartitionReport) -> dict[str, object]:
 
 
 def write(root: Path, segments: dict[int, list[tuple[str, int]]]) -> Path:
-    """Segments of batches of one record, each a key and a time after ``AT``; the last segment is the active one."""
+    """Segments of batches of one record, each a key and a time after ``AT``; the last segment is
+    the active one.
+    """
     for base, records in segments.items():
         batches = [
             encode_batch(
@@ -78,7 +83,7 @@ def test_plan_compact_and_copy_say_and_do_the_same(tmp_path: Path, layout: Expir
     assert figures(planned) == figures(done) == figures(copied)
     assert done.status is Status.CLEANED
     gone = [base for base in layout.segments if base not in layout.new_bases]
-    assert [entry["base_offset"] for entry in done.retention] == gone
+    assert [entry.base_offset for entry in done.retention] == gone
     assert (done.segments_deleted, done.segments_after) == (len(gone), len(layout.new_bases))
     assert (done.log_start_before, done.log_start_after) == (layout.old_start, layout.new_start)
     assert done.bytes_after == sum(file.stat().st_size for file in (root / NAME).glob("*.log"))
@@ -96,7 +101,9 @@ def test_plan_compact_and_copy_say_and_do_the_same(tmp_path: Path, layout: Expir
 
 
 def test_sizes_are_those_that_the_round_left(tmp_path: Path) -> None:
-    """Of the seven records the round takes the three of segment 10: then the log has just what it may keep."""
+    """Of the seven records the round takes the three of segment 10: then the log has just what it
+    may keep.
+    """
     root = write(
         tmp_path,
         {
@@ -115,7 +122,7 @@ def test_sizes_are_those_that_the_round_left(tmp_path: Path) -> None:
     planned = plan(root, config)
     done = compact(root, config)
     assert figures(planned) == figures(done)
-    assert [entry["base_offset"] for entry in done.retention][:1] == [0]
+    assert [entry.base_offset for entry in done.retention][:1] == [0]
     assert (done.records_before, done.records_after) == (7, 3)
     assert bases(root / NAME) == [20, 30]
     rest = compact(root, {**BOTH, "retention.bytes": "0"})
@@ -123,7 +130,9 @@ def test_sizes_are_those_that_the_round_left(tmp_path: Path) -> None:
 
 
 def test_the_age_is_that_of_what_survived(tmp_path: Path) -> None:
-    """The youngest record of segment 0 is an older write of its key than that in 10: the rest of 0 is old."""
+    """The youngest record of segment 0 is an older write of its key than that in 10: the rest of 0
+    is old.
+    """
     segments = {0: [("a", 10), ("b", 900)], 10: [("b", 901)], 20: [("c", 902)]}
     config = {**BOTH, "retention.ms": "500", "segment.bytes": "200"}
     root = write(tmp_path, segments)
@@ -133,9 +142,9 @@ def test_the_age_is_that_of_what_survived(tmp_path: Path) -> None:
     planned = plan(root, config, now_ms=AT + 1000)
     done = compact(root, config, now_ms=AT + 1000)
     assert figures(planned) == figures(done)
-    assert [entry["base_offset"] for entry in done.retention] == [0]
+    assert [entry.base_offset for entry in done.retention] == [0]
     assert (
-        done.retention[0]["reason"]
+        done.retention[0].reason
         == f"its largest timestamp, {AT + 10}, is 990 ms old; retention.ms is 500"
     )
     assert done.records_after == 2
@@ -153,7 +162,7 @@ def test_segments_go_although_no_round_is_due(tmp_path: Path) -> None:
     done = compact(root, {})
     assert done.status is Status.CLEANED
     assert done.reason is not None and done.reason.startswith("no round: ")
-    assert [entry["rule"] for entry in done.retention] == ["log start"]
+    assert [entry.rule for entry in done.retention] == ["log start"]
     assert (done.records_before, done.records_after) == (None, None)
     skipped = compact(root, {})
     assert skipped.status is Status.SKIPPED and skipped.segments_deleted == 0
@@ -196,27 +205,66 @@ def test_a_damaged_partition_keeps_what_has_expired(tmp_path: Path) -> None:
     assert contents(root / NAME) == before
 
 
-def test_an_age_that_nobody_states_takes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_age_that_nobody_states_takes_nothing(tmp_path: Path) -> None:
     """The metadata log knows the topic, not what its brokers have in their files."""
     root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
     year_later = AT + 366 * 86_400_000
-    own: dict[str, str] = {}
-    monkeypatch.setattr(kafka_system, "_topics_of", lambda root, state: {"t": own})
+    own = {"cleanup.policy": "delete"}
+    write_metadata(root, {"t": own})
     silent = plan(root, {}, now_ms=year_later)
     assert silent.status is Status.UNCHANGED and silent.reason is not None
     assert "retention.ms is set neither by the topic nor here" in silent.reason
-    for stated in (
-        {"log.retention.hours": "168"},
-        {"cleanup.policy": "delete"},
-        {"log.dirs": "/data"},
-    ):
+    for stated in ({"log.retention.hours": "168"}, {"retention.ms": "1000"}, {"log.dirs": "/data"}):
         assert plan(root, stated, now_ms=year_later).segments_deleted == 2, stated
+    assert plan(root, {"cleanup.policy": "delete"}, now_ms=year_later).segments_deleted == 0, (
+        "of unknown topics"
+    )
     own["retention.bytes"] = "0"  # a limit of size is off unless somebody sets it
+    write_metadata(root, {"t": own})
     assert plan(root, {}, now_ms=year_later).segments_deleted == 2
     own.update({"retention.bytes": "-1", "retention.ms": "1000"})
+    write_metadata(root, {"t": own})
     assert plan(root, {}, now_ms=year_later).segments_deleted == 2
+    assert plan(root, {"retention.ms": "-1"}, now_ms=year_later).segments_deleted == 2, (
+        "the topic says otherwise"
+    )
+    write_metadata(root, {"t": {**own, "retention.ms": "-1"}})
+    assert plan(root, {"retention.ms": "1"}, now_ms=year_later).segments_deleted == 0, (
+        "the topic says otherwise"
+    )
+
+
+def test_under_a_policy_that_nobody_states_nothing_goes_by_size_or_age(tmp_path: Path) -> None:
+    """The metadata log knows the topic; that the brokers' default is not compact nobody says."""
+    root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
+    write_metadata(root, {"t": {"retention.ms": "1000", "retention.bytes": "0"}})
+    silent = plan(root, {}, now_ms=AT + 10_000)
+    assert (
+        silent.status is Status.UNCHANGED
+        and silent.segments_deleted == 0
+        and silent.reason is not None
+    )
+    assert "cleanup.policy is set neither by the topic nor here" in silent.reason
+    for stated in ({"log.cleanup.policy": "delete"}, {"log.dirs": "/data"}):
+        assert plan(root, stated, now_ms=AT + 10_000).segments_deleted == 2, stated
+    compacted = plan(root, {"log.cleanup.policy": "compact"}, now_ms=AT + 10_000)
+    assert (compacted.reason, compacted.segments_deleted) == ("every record stays", 0)
+    write_checkpoint(root, "log-start-offset-checkpoint", {NAME: 10})
+    assert [gone.rule for gone in plan(root, {}, now_ms=AT + 10_000).retention] == ["log start"]
+
+
+def test_a_brokers_age_takes_nothing_of_a_topic_of_which_nothing_is_known(tmp_path: Path) -> None:
+    """It may have an age of its own."""
+    root = write(tmp_path, {0: [("a", 0)], 10: [("b", 0)], 20: []})
+    policy = {"cleanup.policy": "delete"}
+    for stated in (
+        {},
+        {"log.retention.ms": "1"},
+        {"log.retention.bytes": "0"},
+        {"log.dirs": "/data"},
+    ):
+        assert plan(root, {**policy, **stated}, now_ms=AT + 10**12).segments_deleted == 0, stated
+    assert plan(root, {**policy, "retention.ms": "1"}, now_ms=AT + 10**12).segments_deleted == 2
 
 
 def test_a_stale_entry_at_the_target_does_not_hide_the_copy(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from lastwrite.compaction.retention import Retention, RetentionRule, expired
-from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.engine.rules.retention import Retention
+from lastwrite.kafka.rules.retention import expired
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.model.retention import RetentionRule
 
 NOW = 1_700_000_000_000
 OFF = {"retention_bytes": -1, "retention_ms": -1}

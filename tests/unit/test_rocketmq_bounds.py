@@ -1,20 +1,20 @@
 """No kernel over RocketMQ's bytes loads a byte beyond those it was given, whatever they claim.
 
-The bytes lie right before a page that nobody may read; a load beyond ends the process, so it is one of its own.
+The bytes lie right before a page that nobody may read; a load beyond ends the process, so it is one
+of its own.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import random
 import subprocess
 import sys
 
 import numpy as np
 
-from lastwrite.formats.rocketmq import kernels
-from tests.rocketmq_records import (
+from lastwrite.rocketmq.format import kernels
+from tests.support.edge import Edge
+from tests.support.rocketmq.records import (
     EXAMPLE_INNER,
     EXAMPLE_RECORD_CRC,
     EXAMPLE_V1,
@@ -23,25 +23,6 @@ from tests.rocketmq_records import (
 )
 
 ROUNDS = 3000
-
-
-class Edge:
-    """Memory whose last byte is the last that may be read."""
-
-    def __init__(self, size: int = 1 << 14) -> None:
-        self.size = size
-        self._pages = mmap.mmap(-1, size + mmap.PAGESIZE)
-        self._place = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
-        library = ctypes.CDLL(None, use_errno=True)
-        if library.mprotect(ctypes.c_void_p(self._place + size), ctypes.c_size_t(mmap.PAGESIZE), 0):
-            raise OSError(ctypes.get_errno(), "mprotect")
-
-    def put(self, data: bytes) -> np.ndarray:
-        """The bytes, at the very end."""
-        at = self.size - len(data)
-        self._pages[at : self.size] = data
-        kind = ctypes.c_uint8 * len(data)
-        return np.frombuffer(kind.from_address(self._place + at), np.uint8)
 
 
 def damaged(draw: random.Random) -> bytes:

@@ -1,4 +1,6 @@
-"""The kernels of a compaction round over RocketMQ records, beside slow twins, and what the format refuses."""
+"""The kernels of a compaction round over RocketMQ records, beside slow twins, and what the format
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lastwrite.encoding.fingerprint import SECRET_WORDS, fingerprint, secret_from
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget
-from lastwrite.formats.fingerprint import SECRET_WORDS, fingerprint, secret_from
-from lastwrite.formats.rocketmq.chunk import RocketmqFormat
-from lastwrite.formats.rocketmq.chunk_kernels import place
-from lastwrite.formats.rocketmq.units import BATCH_UNIT
 from lastwrite.model.columns import COPY, DROP, KEYLESS, ROW_COLUMNS, TOMBSTONE
-from tests.rocketmq_model import COMPRESSIONS, START_MS, ModelMessage, message
+from lastwrite.rocketmq.format.chunk import RocketmqFormat
+from lastwrite.rocketmq.format.chunk_kernels import place
+from lastwrite.rocketmq.format.units import BATCH_UNIT
+from tests.support.rocketmq.model import COMPRESSIONS, START_MS, ModelMessage, message
 
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
 

@@ -10,9 +10,9 @@ import pytest
 import lastwrite
 from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
 from lastwrite.errors import InvalidConfig
-from lastwrite.logstore.uncleanable import FILE
 from lastwrite.model.log import TopicPartition
-from lastwrite.pipeline.inline import INLINE
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage.quarantine import FILE
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus" / "rocketmq" / "5.5.0"
 
@@ -67,5 +67,5 @@ def test_roots_of_two_systems_are_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "kafka").mkdir()
     with pytest.raises(InvalidConfig, match="of several systems"):
         clean(store, tmp_path / "kafka")
-    with pytest.raises(InvalidConfig, match="suffers no file of ours"):
+    with pytest.raises(InvalidConfig, match="allows no other files"):
         lastwrite.clean([str(store)], once=True, spark=INLINE, keep_scans=True)

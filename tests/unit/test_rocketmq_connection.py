@@ -1,4 +1,5 @@
-"""A conversation with somebody who does not speak RocketMQ: it ends in time, and in words that help.
+"""A conversation with somebody who does not speak RocketMQ: it ends in time, and in words that
+help.
 
 What a real broker answers is in ``tests/system/test_rocketmq_client.py``.
 """
@@ -15,8 +16,8 @@ from contextlib import contextmanager
 import pytest
 
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.remote.rocketmq.connection import Connection, parse_address
-from lastwrite.remote.rocketmq.frame import Command, encode_command
+from lastwrite.rocketmq.network.connection import Connection, parse_address
+from lastwrite.rocketmq.network.frame import Command, encode_command
 
 
 @contextmanager
@@ -75,12 +76,15 @@ def test_hanging_up_is_said() -> None:
 
 @pytest.mark.parametrize("length", [-1, 0, 2**31 - 1, (64 << 20) + 1])
 def test_a_length_that_lies_is_not_waited_for(length: int) -> None:
-    def lie(connection: socket.socket) -> None:
+    def contradiction(connection: socket.socket) -> None:
         connection.recv(1 << 16)
         connection.sendall(struct.pack(">i", length))
         time.sleep(0.5)
 
-    with listening(lie) as address, pytest.raises(RemoteFailed, match=f"a frame of {length} bytes"):
+    with (
+        listening(contradiction) as address,
+        pytest.raises(RemoteFailed, match=f"a frame of {length} bytes"),
+    ):
         ask(address)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -10,13 +11,22 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld, NotALog
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.rocketmq import lock
-from lastwrite.model.dispatch import DispatchReport
 from lastwrite.model.log import TopicPartition
-from lastwrite.pipeline.inline import INLINE
-from tests.rocketmq_dispatch import BATCHED, COMPACTED, Broker, read_dispatched, send, write_store
+from lastwrite.rocketmq.dispatch_work import DispatchReport
+from lastwrite.rocketmq.format.sides import Checkpoint, encode_checkpoint
+from lastwrite.rocketmq.store import lock
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.rocketmq.dispatch import (
+    BATCHED,
+    COMPACTED,
+    Broker,
+    Sizes,
+    read_dispatched,
+    send,
+    write_store,
+)
 
 NOW = 1_700_000_500_000
 
@@ -50,6 +60,10 @@ def patch(root: Path, broker: Broker, address: int, data: bytes) -> None:
     path.write_bytes(content)
 
 
+def lost_of(topic: str, queue: int, first: int, last: int, source: str) -> dict[str, object]:
+    return {"topic": topic, "queue": queue, "first": first, "last": last, "source": source}
+
+
 @pytest.mark.parametrize(
     "harm", [b"\0\0\0\0", b"\0\0\0\x10", b"\x7f\xff\xff\xff", b"\0\0\0\xa0\xff\xff\xff\xff"]
 )
@@ -62,6 +76,18 @@ def test_damage_before_the_end_stops_all_queues_there(tmp_path: Path, harm: byte
     (problem,) = report.problems
     assert problem.kind == "damaged" and problem.remedy
     assert report.log_end == broker.addresses[25]
+    file, at = divmod(broker.addresses[25], broker.sizes.commit_log)
+    assert (problem.path, problem.position) == (str(root / "commitlog" / f"{file * 4096:020d}"), at)
+    assert report.damage is not None and report.damage.physical_offset == broker.addresses[25]
+    assert (report.damage.resumes_at, report.damage.records_beyond) == (broker.addresses[26], 14)
+    assert [one.to_dict() for one in report.damage.lost] == [lost_of("plain", 1, 12, 12, "records")]
+    assert [(one.queue, one.first, one.last) for one in report.damage.beyond] == [
+        (0, 13, 19),
+        (1, 13, 19),
+    ]
+    assert (
+        f"physical offset {broker.addresses[25]}; lost: queue offsets plain-1 12" in problem.message
+    )
     assert read_dispatched(root) == copy(broker, 25).dispatched()
     patch(root, broker, broker.addresses[25], broker.log_bytes(25))
     assert dispatch(root, broker).exit_status == 0
@@ -101,7 +127,7 @@ def test_a_message_that_looks_like_a_record_is_not_taken_for_one(
     for n in range(3, 9):
         send(broker, "plain", 1, n)
     root = write_store(tmp_path / "store", broker)
-    monkeypatch.setattr("lastwrite.pipeline.dispatch._MOST_PIECE_BYTES", address + 40)
+    monkeypatch.setattr("lastwrite.rocketmq.jobs.dispatch._MOST_PIECE_BYTES", address + 40)
     report = dispatch(root, broker)
     assert report.exit_status == 0
     assert read_dispatched(root) == broker.dispatched()
@@ -148,15 +174,119 @@ def test_a_new_message_in_a_queue_that_was_lost_tells_of_the_loss(tmp_path: Path
     assert report.read_from == 0 and report.index_entries == 2
 
 
-def test_units_of_records_that_the_log_lost_are_cut_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [4, 8, 28])
+def test_units_beyond_damage_stay_because_nothing_else_leads_there(tmp_path: Path, at: int) -> None:
+    """Each queue has all its units. To cut them off at the damage would hide the whole records
+    beyond it.
+    """
+    broker = some()
+    root = write_store(tmp_path / "store", broker)
+    dispatch(root, broker)
+    before = read_dispatched(root)
+    patch(root, broker, broker.addresses[24] + at, b"\xff" * 40)
+    patch(root, broker, broker.addresses[25] + at, b"\xff" * 40)
+    report = dispatch(root, broker, whole_log=True)
+    assert read_dispatched(root) == before
+    assert report.exit_status == 3 and {str(queue.status) for queue in report.queues} == {"damaged"}
+    assert report.damage is not None and report.damage.physical_offset == broker.addresses[24]
+    assert report.damage.resumes_at == broker.addresses[26]
+    assert [one.to_dict() for one in report.damage.lost] == [
+        lost_of("plain", 0, 12, 12, "consume queue"),
+        lost_of("plain", 1, 12, 12, "consume queue"),
+    ]
+    assert "nothing was changed" in str(report.problems[0].remedy)
+
+
+def test_what_a_log_lost_at_its_end_is_damage(tmp_path: Path) -> None:
+    """Its broker was stopped in order, so no power cut took it: the units stay unless somebody
+    gives them up.
+    """
+    broker, fewer = some(40), copy(some(40), 21)
+    root = write_store(tmp_path / "store", broker)
+    dispatch(root, broker)
+    before = read_dispatched(root)
+    shutil.rmtree(root / "commitlog")
+    write_store(root, fewer)
+    report = dispatch(root, fewer)
+    assert report.exit_status == 3 and read_dispatched(root) == before
+    assert report.damage is not None and report.damage.resumes_at is None
+    assert [(one.queue, one.first, one.last) for one in report.damage.lost] == [
+        (0, 11, 19),
+        (1, 10, 19),
+    ]
+    shutil.rmtree(root / "commitlog")
+    (root / "commitlog").mkdir()
+    report = dispatch(root, fewer)
+    assert report.exit_status == 3 and read_dispatched(root) == before
+    assert "physical offset 0, and had more" in report.problems[0].message
+
+
+def test_a_checkpoint_proves_that_the_log_had_more(tmp_path: Path) -> None:
+    broker = some(10)
+    root = write_store(tmp_path / "store", broker)
+    end = broker.addresses[-1] + len(broker.log_bytes(-1))
+    (root / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(0, 0, 0, 0, end, end)))
+    assert dispatch(root, broker).exit_status == 0
+    (root / "checkpoint").write_bytes(encode_checkpoint(Checkpoint(0, 0, 0, 0, end + 1, end)))
+    report = dispatch(root, broker)
+    assert report.exit_status == 3 and f"it had reached {end + 1}" in report.problems[0].message
+
+
+def test_a_file_in_the_middle_without_a_record_is_named(tmp_path: Path) -> None:
+    broker = some(60)
+    root = write_store(tmp_path / "store", broker)
+    path = root / "commitlog" / f"{4096:020d}"
+    path.write_bytes(b"")
+    os.truncate(path, 4096)
+    report = dispatch(root, broker)
+    assert (
+        report.exit_status == 3
+        and "the file that begins at 4096 holds no record" in report.problems[0].message
+    )
+    assert (
+        report.damage is not None
+        and report.damage.physical_offset < 4096 <= (report.damage.resumes_at or 0) - 4096
+    )
+
+
+def test_a_log_whose_last_page_is_full_has_nothing_new(tmp_path: Path) -> None:
+    """A file system tells holes from data by the page: the newest record may end where what was
+    written ends.
+    """
+    broker = Broker(Sizes(commit_log=65536))
+    for n in range(3):
+        send(broker, "plain", 0, n, body=b"v" * (4096 - 105))
+    send(broker, "plain", 0, 3, body=b"")
+    grow = 4096 * 4 - (broker.addresses[-1] + len(broker.log_bytes(-1)))
+    broker = Broker(Sizes(commit_log=65536))
+    for n in range(3):
+        send(broker, "plain", 0, n, body=b"v" * (4096 - 105))
+    send(broker, "plain", 0, 3, body=b"v" * grow)
+    assert broker.addresses[-1] + len(broker.log_bytes(-1)) == 4096 * 4
+    root = write_store(tmp_path / "store", broker)
+    path = root / "commitlog" / f"{0:020d}"
+    os.truncate(path, 4096 * 4)
+    os.truncate(path, 65536)
+    for _ in range(2):
+        assert dispatch(root, broker).exit_status == 0
+    assert read_dispatched(root) == broker.dispatched()
+
+
+def test_units_of_records_that_a_killed_broker_lost_are_cut_off(tmp_path: Path) -> None:
     broker, fewer = some(40), copy(some(40), 21)
     root = write_store(tmp_path / "store", broker)
     dispatch(root, broker)
     shutil.rmtree(root / "commitlog")
     shutil.rmtree(root / "index")
     write_store(root, fewer)
-    dispatch(root, fewer)
+    (root / "abort").write_text("")
+    report = dispatch(root, fewer, unclean=True)
     assert read_dispatched(root) == fewer.dispatched()
+    (problem,) = report.problems
+    assert (
+        problem.kind == "recovered"
+        and "queue offsets plain-0 11 to 19, plain-1 10 to 19" in problem.message
+    )
 
 
 def test_a_record_too_large_for_a_compaction_log_is_told(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ import pytest
 import lastwrite
 from lastwrite.cli import run
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
-from lastwrite.formats.rocketmq import properties, record, sides
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format import properties, record, sides
+from lastwrite.rocketmq.format.record import (
     MAGIC_V2,
     Message,
     body_of,
@@ -24,9 +25,8 @@ from lastwrite.formats.rocketmq.record import (
     encode_message,
     split_inner,
 )
-from lastwrite.logstore.rocketmq import lock
-from lastwrite.model.log import TopicPartition
-from tests.rocketmq_stores import BORN, StoreWriter, shop
+from lastwrite.rocketmq.store import lock
+from tests.support.rocketmq.stores import BORN, StoreWriter, shop
 
 FIELDS = [
     "topic",
@@ -334,7 +334,7 @@ def test_an_address_inside_of_a_record_and_beside_all(writer: StoreWriter) -> No
         "byte 17 of the one that begins"
     )
     rows, heard = dumped(writer.root, commit_log_offset=3995)  # in the blank
-    assert rows == [] and heard.any("no record lies at")
+    assert rows == [] and heard.any("no record at")
     rows, heard = dumped(writer.root, commit_log_offset=10**9)
     assert rows == [] and heard.any("no file")
 
@@ -550,7 +550,8 @@ def test_small_files(writer: StoreWriter) -> None:
     assert damaged(writer.root / "config" / "topics.json")[0] == []
 
 
-# ---------------------------------------------------------------------- several folders, ends, damage
+# ---------------------------------------------------------------------- several folders, ends,
+# damage
 
 
 def test_several_commit_log_folders(tmp_path: Path) -> None:

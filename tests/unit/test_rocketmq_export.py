@@ -12,7 +12,7 @@ import pytest
 import lastwrite
 from lastwrite.cli import run
 from lastwrite.errors import InvalidConfig
-from tests.rocketmq_stores import StoreWriter, shop
+from tests.support.rocketmq.stores import StoreWriter, shop
 
 pq = pytest.importorskip("pyarrow.parquet")
 
@@ -116,7 +116,7 @@ def test_at_the_command_line(
 
 @pytest.mark.spark
 def test_on_spark(writer: StoreWriter, tmp_path: Path) -> None:
-    from lastwrite.pipeline.session import spark_session
+    from lastwrite.spark.session import spark_session
 
     with spark_session("local[2]", {}) as spark:
         report = lastwrite.export(str(writer.root), str(tmp_path / "out"), spark=spark)

@@ -1,4 +1,6 @@
-"""Frames of the remoting protocol: what we write a broker reads (tests/system), and nothing that lies gets through."""
+"""Frames of the remoting protocol: what we write a broker reads (tests/system), and nothing that
+lies gets through.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
-from lastwrite.remote.rocketmq.frame import PREFIX, Command, decode_command, encode_command
+from lastwrite.rocketmq.network.frame import PREFIX, Command, decode_command, encode_command
 
 NUMBERS = st.integers(-(2**31), 2**31 - 1)
 

@@ -13,11 +13,11 @@ import pytest
 import lastwrite
 from lastwrite.cli import run
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.rocketmq import record
-from lastwrite.formats.rocketmq.record import body_of, encode_message
 from lastwrite.model.log import ProblemKind
-from lastwrite.model.store_inspection import QueueInspection, StoreReport
-from tests.rocketmq_stores import BORN, StoreWriter, shop
+from lastwrite.rocketmq.format import record
+from lastwrite.rocketmq.format.record import body_of, encode_message
+from lastwrite.rocketmq.look.inspection import QueueInspection, StoreReport
+from tests.support.rocketmq.stores import BORN, StoreWriter, shop
 
 
 def inspected(path: Path, **options: Any) -> StoreReport:
@@ -158,7 +158,7 @@ def test_one_file_of_every_kind(writer: StoreWriter, name: str) -> None:
 
 
 def test_a_batch_queue_and_an_extension(tmp_path: Path) -> None:
-    from lastwrite.formats.rocketmq.units import encode_extension
+    from lastwrite.rocketmq.format.units import encode_extension
 
     writer = StoreWriter(tmp_path)
     for n in range(6):
@@ -401,9 +401,7 @@ def test_a_record_of_the_log_that_was_copied_elsewhere(writer: StoreWriter) -> N
     data[: first.size] = encode_message(first)  # with its address in the commit log
     path.write_bytes(bytes(data))
     report = inspected(writer.root)
-    assert problems(report) == [] and "records that say they lie elsewhere" in problems(
-        report, None
-    )
+    assert problems(report) == [] and "records that have another address" in problems(report, None)
 
 
 def test_whether_a_round_is_due(writer: StoreWriter) -> None:

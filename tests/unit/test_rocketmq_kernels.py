@@ -1,4 +1,6 @@
-"""The compiled kernels beside their slow twins: same bytes in, same rows out; and no lie reads out of bounds."""
+"""The compiled kernels beside their slow twins: same bytes in, same rows out; and no lie reads out
+of bounds.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.formats.rocketmq import index_file, kernels, units
-from lastwrite.formats.rocketmq.java_hash import decode, index_hash, is_blank, string_hash
-from lastwrite.formats.rocketmq.record import Message, encode_blank, encode_message, make_message
-from tests.rocketmq_records import (
+from lastwrite.rocketmq.format import index_file, kernels, units
+from lastwrite.rocketmq.format.java_hash import decode, index_hash, is_blank, string_hash
+from lastwrite.rocketmq.format.record import Message, encode_blank, encode_message, make_message
+from tests.support.rocketmq.records import (
     EXAMPLE_INNER,
     EXAMPLE_RECORD_CRC,
     EXAMPLE_V1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,10 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.errors import LogHeld
-from lastwrite.logstore import lock as locking
-from lastwrite.logstore.rocketmq import lock
+import lastwrite
+from lastwrite.errors import InvalidConfig, LogHeld
 from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.store import lock
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import lock as locking
+from tests.support.rocketmq.model import START_MS, ModelQueue, message, read_files, write_store
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -38,7 +42,7 @@ sys.stdin.read()
 
 _RUN = """
 import sys
-from lastwrite.logstore.rocketmq import lock
+from lastwrite.rocketmq.store import lock
 from lastwrite.model.log import TopicPartition
 with lock.hold(sys.argv[1], [TopicPartition("t", 0)]):
     print("held", flush=True)
@@ -183,3 +187,78 @@ def test_a_lock_file_that_is_missing_is_made_for_a_run_and_not_for_a_look(tmp_pa
 def test_a_queues_byte_is_no_brokers_and_no_turn() -> None:
     bytes_ = {lock.PLACE.byte_of(TopicPartition("t", n)) for n in range(500)}
     assert len(bytes_) == 500 and min(bytes_) > 1 and max(bytes_) < 2**63 - 1
+
+
+# ---------------------------------------------------------------------- links
+
+
+def compacted_store(folder: Path) -> Path:
+    """A store that a broker has had, with a queue of ``ctopic`` that a round would clean."""
+    queue = ModelQueue(5 * 276, 276)
+    for n in range(23):
+        queue.append(message(n, f"k{n % 7}", b"body", START_MS + n))
+    write_store(folder, [queue])
+    (folder / "config").mkdir()
+    (folder / "config" / "topics.json").write_text("{}")
+    (folder / "checkpoint").write_bytes(bytes(4096))
+    (folder / "lock").write_bytes(b"lock")
+    return folder
+
+
+def test_a_link_does_not_bypass_the_brokers_lock(tmp_path: Path) -> None:
+    """By whatever name: what is held is the store in which the files are."""
+    store = compacted_store(tmp_path / "store")
+    before = read_files(store)
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / "compaction").symlink_to(store / "compaction")
+    (tmp_path / "whole").symlink_to(store)
+    (tmp_path / "queue").symlink_to(store / "compaction" / "compactionLog" / "ctopic" / "0")
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "mount" / "compaction").mkdir()
+    (tmp_path / "mount" / "compaction" / "compactionLog").symlink_to(
+        store / "compaction" / "compactionLog"
+    )
+    (tmp_path / "mount" / "compaction" / "compactionCq").symlink_to(
+        store / "compaction" / "compactionCq"
+    )
+    ways = (
+        beside,
+        beside / "compaction",
+        tmp_path / "whole",
+        tmp_path / "queue",
+        tmp_path / "mount",
+    )
+    with other_process(_BROKER, store):
+        for way in ways:
+            with pytest.raises(LogHeld):
+                lastwrite.compact(str(way), now_ms=START_MS, spark=INLINE)
+            assert read_files(store) == before, way
+    assert not (beside / "lock").exists()
+    report = lastwrite.compact(str(beside), now_ms=START_MS, spark=INLINE)
+    assert report.partitions[0].status == "cleaned" and read_files(store) != before
+    assert (beside / "compaction").is_symlink()
+
+
+def test_a_store_with_a_part_of_another_ones_is_refused(tmp_path: Path) -> None:
+    store, other = compacted_store(tmp_path / "store"), compacted_store(tmp_path / "other")
+    shutil.rmtree(other / "compaction")
+    (other / "compaction").symlink_to(store / "compaction")
+    before = read_files(store)
+    for work in (lastwrite.compact, lastwrite.dispatch):
+        with pytest.raises(InvalidConfig, match="into another store"):
+            work(str(other), spark=INLINE)
+    assert read_files(store) == before
+
+
+def test_a_tree_on_another_disk_is_the_stores_own(tmp_path: Path) -> None:
+    store = compacted_store(tmp_path / "store")
+    (tmp_path / "disk2").mkdir()
+    (store / "compaction").rename(tmp_path / "disk2" / "compaction")
+    (store / "compaction").symlink_to(tmp_path / "disk2" / "compaction")
+    with other_process(_BROKER, store), pytest.raises(LogHeld):
+        lastwrite.compact(str(store), now_ms=START_MS, spark=INLINE)
+    assert (
+        lastwrite.compact(str(store), now_ms=START_MS, spark=INLINE).partitions[0].status
+        == "cleaned"
+    )

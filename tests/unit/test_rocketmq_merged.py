@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.formats.rocketmq.kernels import MESSAGE
-from lastwrite.pipeline.restore import Records, merged
+from lastwrite.commands.restore import Records, merged
+from lastwrite.rocketmq.format.kernels import MESSAGE
 
 STREAMS = (
     st.lists(st.integers(0, 40), unique=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.rocketmq import java_hash, names, properties
+from lastwrite.rocketmq.format import java_hash, names, properties
 
 
 def test_file_names() -> None:
@@ -45,7 +45,7 @@ def test_queue_and_index_names() -> None:
 
 @pytest.mark.parametrize(
     ("queue_size", "log_size", "sizes"),
-    [  # section 11, observed
+    [  # seen in 5.5.0
         (10_485_760, 104_857_600, (104_857_460, 10_485_746)),
         (1_024, 10_240, (10_120, 1_012)),
         (1_024, 5_060, (6_072, 1_012)),

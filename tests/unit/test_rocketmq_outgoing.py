@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.rocketmq import properties
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.rocketmq.format import properties
+from lastwrite.rocketmq.format.record import (
     INNER_BATCH,
     NEEDS_UNWRAP,
     Compression,
@@ -16,8 +16,8 @@ from lastwrite.formats.rocketmq.record import (
     make_message,
     split_inner,
 )
-from lastwrite.remote.rocketmq.outgoing import Outgoing, encode_batch_member
-from lastwrite.remote.rocketmq.send import parse_message
+from lastwrite.rocketmq.network.outgoing import Outgoing, encode_batch_member
+from lastwrite.rocketmq.network.send import parse_message
 
 COMPRESSED = [Compression.ZLIB, Compression.LZ4, Compression.ZSTD]
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.rocketmq.sides import decode_positions, encode_positions
-from lastwrite.logstore.rocketmq.positions import (
+from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format.sides import decode_positions, encode_positions
+from lastwrite.rocketmq.store.positions import (
     UNKNOWN,
     read_positions,
     replace_positions,
     write_new_positions,
 )
-from lastwrite.model.log import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u_1", 0)
 FILE, BACKUP = "position-checkpoint", "position-checkpoint.bak"

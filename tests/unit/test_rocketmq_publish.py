@@ -1,5 +1,5 @@
-"""Publications that may not go ahead, copies, what they take along, and the order that a loss of power needs. Killed
-ones: ``tests/system/test_crash_rocketmq_publish``."""
+"""Publications that may not go ahead, copies, what they take along, and the order that a loss of
+power needs. Killed ones: ``tests/system/test_crash_rocketmq_publish.py``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, LogHeld
-from lastwrite.formats.rocketmq.names import file_name
-from lastwrite.logstore import files
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.rocketmq import lock, publish
-from lastwrite.logstore.rocketmq.publish import Change, Pair
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
-from tests.rocketmq_trees import (
+from lastwrite.rocketmq.format.names import file_name
+from lastwrite.rocketmq.store import lock, publish
+from lastwrite.rocketmq.store.publish import Change, Pair
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.rocketmq.trees import (
     INDEX_BYTES,
     LAYOUTS,
     LOG_BYTES,
@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
     return write_layout(tmp_path / "store", LAYOUT)
 
 
-def without_asides(root: Path) -> dict[str, bytes | None]:
+def without_staged(root: Path) -> dict[str, bytes | None]:
     return {name: file for name, file in contents(root).items() if "lastwrite-aside" not in name}
 
 
@@ -153,7 +153,7 @@ def test_a_queue_that_a_broker_left_unfinished_stays_as_it_is_and_the_others_cha
 
 
 def made(root: Path, place: int, offsets: list[int], name: str | None = None) -> Pair:
-    folder = publish.aside_folder(str(root), T0)
+    folder = publish.staging_folder(str(root), T0)
     paths = [os.path.join(folder, f"{place}.{kind}") for kind in ("log", "index")]
     for path, content in zip(paths, pair_of(T0, place, offsets, is_closed=False), strict=True):
         Path(path).write_bytes(content)
@@ -161,7 +161,7 @@ def made(root: Path, place: int, offsets: list[int], name: str | None = None) ->
 
 
 def test_our_own_mistakes_end_before_the_store(root: Path) -> None:
-    old = without_asides(root)
+    old = without_staged(root)
 
     def change(*pairs: Pair, gone: tuple[str, ...] = ()) -> Change:
         return Change(name=T0, gone=gone, pairs=pairs)
@@ -198,7 +198,7 @@ def test_a_queue_that_changed_since_it_was_read_is_left_alone(root: Path) -> Non
     seen = os.stat(path)
     segment = Segment(0, path, seen.st_size, seen.st_mtime_ns, -1)
     log = PartitionLog(T0, folder, (segment,), 0, 3, 3, None)
-    old = without_asides(root)
+    old = without_staged(root)
     with lock.hold(str(root), LAYOUT.before):
         wave = [
             replace(change, log=log) if change.name == T0 else change
@@ -235,7 +235,7 @@ def test_a_file_system_that_cannot_exchange_says_so_before_a_round(
     monkeypatch.setattr(files, "_swap_names", refuse)
     old = contents(root)
     with lock.hold(str(root), [T0]), pytest.raises(LogError) as raised:
-        publish.aside_folder(str(root), T0)
+        publish.staging_folder(str(root), T0)
     assert raised.value.remedy and "--to" in raised.value.remedy
     assert contents(root) == old
 
@@ -299,7 +299,7 @@ def test_a_copy_has_the_queue_as_it_will_be_and_the_original_stays(
 
 
 def _moved(target: Path, name: TopicPartition, pair: Pair) -> Pair:
-    folder = publish.aside_folder(str(target), name)
+    folder = publish.staging_folder(str(target), name)
     paths = [
         os.path.join(folder, os.path.basename(path)) for path in (pair.log_path, pair.index_path)
     ]

@@ -1,4 +1,4 @@
-"""Records: the worked examples of the specification, round trips, and every cut."""
+"""Records: worked examples, round trips, and every cut."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lastwrite.errors import (
     TruncatedLog,
     UnsupportedFormat,
 )
-from lastwrite.formats.rocketmq import properties
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.rocketmq.format import properties
+from lastwrite.rocketmq.format.record import (
     COMPRESSED,
     COMPRESSION_LZ4,
     COMPRESSION_ZLIB,
@@ -44,7 +44,7 @@ from lastwrite.formats.rocketmq.record import (
     parse_message_id,
     split_inner,
 )
-from tests.rocketmq_records import (
+from tests.support.rocketmq.records import (
     EXAMPLE_INNER,
     EXAMPLE_RECORD_CRC,
     EXAMPLE_V1,
@@ -61,7 +61,7 @@ def decoded(raw: bytes) -> Message:
     return decode_message(raw, 0, len(raw))
 
 
-def test_v1_as_the_specification_works_it_out() -> None:
+def test_v1_as_worked_out_by_hand() -> None:
     message = decoded(EXAMPLE_V1)
     assert (message.magic, message.queue_id, message.flag, message.sys_flag) == (MAGIC_V1, 0, 0, 0)
     assert (message.queue_offset, message.physical_offset) == (7, 0)
@@ -215,7 +215,7 @@ def test_blank() -> None:
         encode_blank(7)
 
 
-# 64 × "a", compressed by the real classes (section 5).
+# 64 × "a", compressed by the real classes.
 BODIES = {
     COMPRESSION_ZLIB: "785e4b4ca40c0000148d1841",
     0: "785e4b4ca40c0000148d1841",

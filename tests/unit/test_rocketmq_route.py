@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.rocketmq.java_hash import string_hash
-from lastwrite.remote.rocketmq.route import MessageQueue, decode_json, decode_route, queue_of
+from lastwrite.rocketmq.format.java_hash import string_hash
+from lastwrite.rocketmq.network.route import MessageQueue, decode_json, decode_route, queue_of
 
 TWO_BROKERS = {
     "brokerDatas": [
@@ -100,7 +100,7 @@ def test_whatever_comes_is_a_route_or_an_error_of_ours(body: bytes) -> None:
 
 @pytest.mark.parametrize(("key", "queue"), [("order-1", 6), ("order-2", 5), ("key1", 2)])
 def test_a_key_goes_where_the_stock_client_sends_it(key: str, queue: int) -> None:
-    assert queue_of(key, queues(8)).queue == queue  # spec/rocketmq.md section 17
+    assert queue_of(key, queues(8)).queue == queue  # docs/formats/rocketmq-compaction.md, "Routing"
 
 
 @given(st.text(), st.integers(1, 20))

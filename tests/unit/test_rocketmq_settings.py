@@ -1,9 +1,11 @@
+"""RocketMQ's settings by name, their defaults, and what is wrong with one."""
+
 from __future__ import annotations
 
 import pytest
 
-from lastwrite.compaction.rocketmq_settings import RocketmqConfig
 from lastwrite.errors import InvalidConfig
+from lastwrite.rocketmq.rules.settings import RocketmqConfig
 
 
 def test_defaults() -> None:

@@ -1,24 +1,33 @@
-"""What the engine sees of a RocketMQ store: where queues lie, how far records go, and what it refuses."""
+"""What the engine sees of a RocketMQ store: where queues lie, how far records go, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 import struct
 from pathlib import Path
 
 import pytest
 
 import lastwrite
-from lastwrite.errors import InvalidConfig, LogHeld, NotALog
-from lastwrite.formats.rocketmq.units import BATCH_UNIT
-from lastwrite.logstore.rocketmq import store
+from lastwrite.commands.systems import system_at
+from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
 from lastwrite.model.log import ProblemKind, TopicPartition
 from lastwrite.model.report import PartitionReport, Status
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.system import system_named
-from tests.engine import compact
-from tests.rocketmq_model import (
+from lastwrite.rocketmq.format.names import CUT_GUARD
+from lastwrite.rocketmq.format.record import COMPRESSED, encode_message, make_message
+from lastwrite.rocketmq.format.units import BATCH_UNIT, batch_units
+from lastwrite.rocketmq.store import dispatched, queues, reading
+from lastwrite.spark.inline import INLINE
+from tests.support.engine import compact
+from tests.support.rocketmq.dispatch import COMPACTED, Broker, send
+from tests.support.rocketmq.dispatch import write_store as write_commit_log
+from tests.support.rocketmq.model import (
     START_MS,
     TOPIC,
+    ModelMessage,
     ModelPair,
     ModelQueue,
     message,
@@ -46,7 +55,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def folder(root: Path, number: int = 0) -> str:
-    return store.folder_of(str(root), TopicPartition(TOPIC, number))
+    return queues.folder_of(str(root), TopicPartition(TOPIC, number))
 
 
 def clean(root: Path, **arguments: object) -> dict[int, PartitionReport]:
@@ -63,40 +72,40 @@ def patch(path: Path, at: int, data: bytes) -> None:
 
 
 def test_queues_are_found_by_number(root: Path) -> None:
-    found = store.find_queues(str(root))
-    assert [store.name_of(each).partition for each in found] == [0, 2, 11]
-    assert store.find_queues(str(root), TOPIC, 2) == [folder(root, 2)]
-    assert {store.root_of(each) for each in found} == {str(root)}
+    found = queues.find_queues(str(root))
+    assert [queues.name_of(each).partition for each in found] == [0, 2, 11]
+    assert queues.find_queues(str(root), TOPIC, 2) == [folder(root, 2)]
+    assert {queues.root_of(each) for each in found} == {str(root)}
 
 
 @pytest.mark.parametrize(
     "place", ["compaction", "compaction/compactionLog", "compaction/compactionLog/ctopic"]
 )
 def test_a_folder_above_queues_names_them_all(root: Path, place: str) -> None:
-    assert len(store.find_queues(str(root / place))) == 3
+    assert len(queues.find_queues(str(root / place))) == 3
 
 
 @pytest.mark.parametrize("place", [LOG, INDEX, f"{LOG}/{FIRST}", f"{INDEX}/{SECOND}"])
 def test_a_queue_or_its_file_names_it(root: Path, place: str) -> None:
-    assert store.find_queues(str(root / place)) == [folder(root)]
+    assert queues.find_queues(str(root / place)) == [folder(root)]
 
 
 def test_what_is_not_there(root: Path, tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no such compaction log"):
-        store.find_queues(str(root), "other")
+        queues.find_queues(str(root), "other")
     (tmp_path / "other" / "commitlog").mkdir(parents=True)
     (tmp_path / "other" / "commitlog" / FIRST).write_bytes(b"")
     with pytest.raises(NotALog, match="lastwrite dispatch"):
-        store.find_queues(str(tmp_path / "other"))
+        queues.find_queues(str(tmp_path / "other"))
     with pytest.raises(NotALog, match="not compacted"):
-        store.find_queues(str(tmp_path / "other" / "commitlog"))
+        queues.find_queues(str(tmp_path / "other" / "commitlog"))
     with pytest.raises(NotALog):
-        store.find_queues(str(tmp_path / "nothing"))
+        queues.find_queues(str(tmp_path / "nothing"))
 
 
 def test_the_system_is_known_by_its_files(root: Path, tmp_path: Path) -> None:
     for place in ("", "compaction", LOG, f"{LOG}/{FIRST}"):
-        assert system_named(None, str(root / place)).name == "rocketmq"
+        assert system_at(str(root / place)).name == "rocketmq"
     (tmp_path / "orders-0").mkdir()
     (tmp_path / "orders-0" / f"{FIRST}.log").write_bytes(b"")
     for path in (
@@ -105,15 +114,15 @@ def test_the_system_is_known_by_its_files(root: Path, tmp_path: Path) -> None:
         tmp_path / "orders-0" / f"{FIRST}.log",
         tmp_path / "nothing",
     ):
-        assert system_named(None, str(path)).name == "kafka"
-    assert system_named("rocketmq", str(tmp_path)).name == "rocketmq"
+        assert system_at(str(path)).name == "kafka"
+    assert system_at(str(tmp_path), "rocketmq").name == "rocketmq"
 
 
 # ---------------------------------------------------------------------- one queue
 
 
 def test_segments_end_where_records_do(root: Path) -> None:
-    queue, log = queue_of(), store.read_queue(folder(root))
+    queue, log = queue_of(), queues.read_queue(folder(root))
     assert not log.problems
     assert [(s.base_offset, s.size_bytes, s.file_bytes) for s in log.segments] == [
         (pair.messages[0].offset, pair.size, LOG_BYTES) for pair in queue.pairs
@@ -123,11 +132,11 @@ def test_segments_end_where_records_do(root: Path) -> None:
     ]
     assert (log.log_start, log.end_offset, log.high_watermark, log.checkpoint) == (3, 48, 48, None)
     assert not log.is_torn
-    assert store.record_count(log) == 23
-    assert [store.end_offset_of(s) for s in log.segments] == [
+    assert queues.record_count(log) == 23
+    assert [queues.end_offset_of(s) for s in log.segments] == [
         p.messages[-1].offset + 1 for p in queue.pairs
     ]
-    assert [store.first_offset_from(log, offset) for offset in (0, 3, 4, 47, 48, 99)] == [
+    assert [queues.first_offset_from(log, offset) for offset in (0, 3, 4, 47, 48, 99)] == [
         3,
         3,
         5,
@@ -142,7 +151,7 @@ def test_an_empty_active_file_begins_at_the_end(tmp_path: Path) -> None:
     queue.pairs.append(ModelPair(queue.pairs[-1].start + LOG_BYTES))
     queue.position = 9
     write_store(tmp_path, [queue])
-    log = store.read_queue(folder(tmp_path))
+    log = queues.read_queue(folder(tmp_path))
     assert (log.segments[-1].base_offset, log.segments[-1].size_bytes, log.checkpoint) == (
         48,
         0,
@@ -152,21 +161,23 @@ def test_an_empty_active_file_begins_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_closed_pair_without_a_record_goes(tmp_path: Path) -> None:
-    """A record that fits no file leaves such a pair, and a broker serves nothing before it."""
+    """A record that fits no file leaves such a pair, marked as closed, and a broker serves nothing
+    before it.
+    """
     queue = queue_of()
-    queue.pairs.insert(0, ModelPair(0))
+    queue.pairs.insert(0, ModelPair(0, is_closed=True))
     queue.pairs[1:] = [
         ModelPair(pair.start + LOG_BYTES, pair.messages, pair.is_closed) for pair in queue.pairs[1:]
     ]
     write_store(tmp_path, [queue])
-    assert store.read_queue(folder(tmp_path)).log_start == 3
+    assert queues.read_queue(folder(tmp_path)).log_start == 3
     assert clean(tmp_path)[0].status is Status.CLEANED
     assert f"compactionLog/{TOPIC}/0/{FIRST}" not in read_files(tmp_path)
-    assert not store.read_queue(folder(tmp_path)).problems
+    assert not queues.read_queue(folder(tmp_path)).problems
 
 
 def end_of_records(root: Path) -> int:
-    return store.read_queue(folder(root)).segments[0].size_bytes
+    return queues.read_queue(folder(root)).segments[0].size_bytes
 
 
 DAMAGE = {
@@ -220,11 +231,11 @@ def test_a_damaged_queue_is_left_as_it_is(root: Path, what: str) -> None:
 
 
 def test_a_false_address_in_a_record_is_put_right(root: Path) -> None:
-    """Clients see it, nobody else: spec section 24.3."""
+    """Clients see it, nobody else."""
     patch(root / LOG / FIRST, 28, struct.pack(">q", 12345))
     assert clean(root)[0].status is Status.CLEANED
     queue = queue_of()
-    kept = store.read_queue(folder(root)).segments[0]
+    kept = queues.read_queue(folder(root)).segments[0]
     assert kept.base_offset in {each.offset for each in queue.messages}
     assert struct.unpack_from(">q", Path(kept.path).read_bytes(), 28)[0] == int(
         Path(kept.path).name
@@ -236,6 +247,57 @@ def test_what_a_broken_run_left_behind_does_not_matter(root: Path) -> None:
     (root / LOG / "compacting" / FIRST).write_bytes(b"x")
     assert clean(root)[0].status is Status.CLEANED
     assert not (root / LOG / "compacting").exists()
+
+
+# ---------------------------------------------------------------------- what a kill leaves
+
+NEXT = f"{queue_of().pairs[-1].start + LOG_BYTES:020d}"
+
+
+@pytest.fixture
+def rolling(root: Path) -> Path:
+    """A store whose broker was killed between the two files of a new pair."""
+    (root / "abort").touch()
+    (root / LOG / NEXT).write_bytes(bytes(LOG_BYTES))
+    return root
+
+
+def test_a_roll_that_a_kill_stopped_is_no_damage(root: Path, rolling: Path) -> None:
+    """A broker's start removes the file, which never held a record."""
+    name, added = TopicPartition(TOPIC, 0), NEXT
+    log = queues.read_queue(folder(rolling))
+    assert [(each.kind, Path(each.path).name) for each in log.problems] == [
+        (ProblemKind.RECOVERED, added)
+    ]
+    state = dispatched.read_log_state(str(rolling), name)
+    found = lastwrite.inspect(str(rolling / LOG)).to_dict()
+    assert "damaged" not in str(found["partitions"]) and added in str(found["partitions"])
+    told = compact(rolling, {"unclean": True}, START_MS).partitions[0]
+    assert told.status is Status.CLEANED and not (rolling / LOG / added).exists()
+    assert dispatched.read_log_state(str(rolling), name)[0].highest == state[0].highest
+
+
+@pytest.mark.parametrize(
+    "what", ["its broker stopped in order", "a record in it", "no unit before it", "two of them"]
+)
+def test_a_log_file_without_its_index_is_damage_where_no_roll_explains_it(
+    rolling: Path, what: str
+) -> None:
+    last = rolling / LOG / NEXT
+    if what == "its broker stopped in order":
+        (rolling / "abort").unlink()
+    elif what == "a record in it":
+        patch(last, 0, (rolling / LOG / FIRST).read_bytes()[:200])
+    elif what == "no unit before it":
+        max((rolling / INDEX).iterdir()).write_bytes(bytes(INDEX_BYTES))
+    else:
+        (rolling / LOG / f"{int(NEXT) + LOG_BYTES:020d}").write_bytes(bytes(LOG_BYTES))
+    log = queues.read_queue(folder(rolling))
+    assert any(
+        each.kind is ProblemKind.DAMAGED and each.path == str(last) for each in log.problems
+    ), log.problems
+    with pytest.raises(CorruptLog):
+        dispatched.read_log_state(str(rolling), TopicPartition(TOPIC, 0))
 
 
 # ---------------------------------------------------------------------- what is asked
@@ -270,7 +332,7 @@ def test_the_ratio_decides(root: Path) -> None:
 
 
 def test_scans_are_not_kept_beside_a_queue(root: Path) -> None:
-    with pytest.raises(InvalidConfig, match="suffers no file of ours"):
+    with pytest.raises(InvalidConfig, match="allows no other files"):
         compact(root, {}, START_MS, keep_scans=True)
 
 
@@ -291,3 +353,205 @@ def test_units_are_where_the_model_puts_them(root: Path) -> None:
     """The layout of the tests' own model against the table of the format."""
     first = BATCH_UNIT.unpack_from((root / INDEX / FIRST).read_bytes(), 0)
     assert first == (0, message(3, "k0", b"body 0", START_MS).size, 0, START_MS, 3, 1, -1, 0)
+
+
+# ---------------------------------------------------------------------- bodies that do not
+# decompress
+
+
+def undecodable(offset: int, key: str, store_ms: int) -> ModelMessage:
+    """A record whose checksum holds, and whose body is no zlib stream: as a client with a bug sends
+    it.
+    """
+    made = make_message(
+        TOPIC,
+        b"no zlib at all",
+        {"KEYS": key, "UNIQ_KEY": f"{offset:032X}"},
+        queue_offset=offset,
+        sys_flag=COMPRESSED,
+        store_time_ms=store_ms,
+    )
+    return ModelMessage(offset, key, b"no zlib at all", store_ms, 0, encode_message(made))
+
+
+def test_a_body_that_does_not_decompress_stays_if_told_so(tmp_path: Path) -> None:
+    """It is a write: older ones of its key go, and it goes with the next. Beside it the round is
+    any other.
+    """
+    queue = ModelQueue(LOG_BYTES, INDEX_BYTES)
+    for n in range(23):
+        make = (
+            undecodable
+            if n in (4, 9)
+            else lambda offset, key, ms: message(offset, key, b"body", ms)
+        )
+        queue.append(make(n, f"k{n % 7}" if n != 9 else "alone", START_MS + n))
+    root = tmp_path / "store"
+    write_store(root, [queue])
+    before = read_files(root)
+    (told,) = compact(root, {}, START_MS).partitions
+    assert told.status is Status.DAMAGED and read_files(root) == before
+    assert "undecodable.messages=keep" in str(told.problems[0].remedy)
+    (planned,) = lastwrite.plan(
+        str(root), config={"undecodable.messages": "keep"}, now_ms=START_MS, spark=INLINE
+    ).partitions
+    assert [problem.kind for problem in planned.problems] == ["kept", "kept"]
+    (told,) = compact(root, {"undecodable.messages": "keep"}, START_MS).partitions
+    assert told.status is Status.CLEANED
+    log = queues.read_queue(folder(root))
+    first, second = (each for each in queue.messages if each.body == b"no zlib at all")
+    assert [problem.message.split(":")[0] for problem in told.problems] == [
+        "queue offset 4",
+        "queue offset 9",
+    ]
+    assert all(problem.position is not None and problem.is_note for problem in told.problems)
+    file = next(pair for pair in queue.pairs if second in pair.messages)
+    at = sum(each.size for each in file.messages[: file.messages.index(second)])
+    assert (Path(told.problems[1].path).name, told.problems[1].position) == (
+        f"{file.start:020d}",
+        at,
+    )
+    kept = b"".join(
+        Path(segment.path).read_bytes()[: segment.size_bytes] for segment in log.segments
+    )
+    assert second.content[100:] in kept and first.content[100:] not in kept
+    assert queues.record_count(log) == told.records_after
+
+
+# ---------------------------------------------------------------------- logs that end before they
+# should
+
+
+def problems_of(root: Path) -> list[str]:
+    return [problem.message for problem in queues.read_queue(folder(root)).problems]
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def test_a_closed_file_without_a_record_and_without_an_end_is_damage(root: Path) -> None:
+    """Before, the next round removed it, as one that a failed append leaves."""
+    for place in (LOG, INDEX):
+        emptied(root / place / SECOND)
+    before = read_files(root)
+    assert problems_of(root) == ["a file that was closed, and holds no record and no end"]
+    told = clean(root)
+    assert told[0].status is Status.DAMAGED and told[2].status is Status.CLEANED
+    assert {name: data for name, data in read_files(root).items() if "/ctopic/0/" in name} == {
+        name: data for name, data in before.items() if "/ctopic/0/" in name
+    }
+
+
+def test_a_log_that_ends_below_its_position_is_damage(tmp_path: Path) -> None:
+    queue = queue_of(position=40)
+    root = tmp_path / "store"
+    write_store(root, [queue])
+    assert not problems_of(root)
+    last = queue.pairs[-1]
+    for place in (LOG, INDEX):
+        emptied(root / place / f"{last.start:020d}")
+    end = last.messages[0].offset
+    assert not problems_of(root) if end > 40 else problems_of(root)
+    write_store(root, [queue_of(count=5, position=40)])
+    assert problems_of(root) == [
+        "its records end before queue offset 12, and rounds have compared 40"
+    ]
+    assert clean(root)[0].status is Status.DAMAGED
+
+
+@pytest.fixture
+def dispatched_store(tmp_path: Path) -> tuple[Path, Broker]:
+    """A store with its commit log, whose compacted topic has messages with and without a key."""
+    broker = Broker()
+    for n in range(40):
+        send(
+            broker,
+            COMPACTED,
+            0,
+            n,
+            keys=None if n % 4 == 3 or n > 37 else f"k{n % 9}",
+            body=b"v" * 50,
+        )
+    root = write_commit_log(tmp_path / "store", broker)
+    lastwrite.dispatch(str(root), config=broker.sizes.config(), now_ms=START_MS, spark=INLINE)
+    return root, broker
+
+
+def test_what_the_commit_log_has_and_the_compaction_log_lost_is_named(
+    dispatched_store: tuple[Path, Broker],
+) -> None:
+    root, broker = dispatched_store
+    name = TopicPartition(COMPACTED, 0)
+    place = queues.folder_of(str(root), name)
+    assert not queues.read_queue(place).problems
+    made = broker.pairs[COMPACTED, 0]
+    last = len(made) - 1
+    for number in (0, last):
+        pair = made[number]
+        log, index = (
+            root / "compaction" / kind / COMPACTED / "0" / f"{pair.name:020d}"
+            for kind in ("compactionLog", "compactionCq")
+        )
+        before = log.read_bytes(), index.read_bytes()
+        units = batch_units(before[1])
+        keep = 0 if number == last else 4
+        first_lost = int(units["base"][keep])
+        index.write_bytes(before[1][: keep * 46].ljust(len(before[1]), b"\0"))
+        at = int(units["physical_offset"][keep]) - pair.name
+        log.write_bytes(before[0][:at].ljust(len(before[0]), b"\0"))
+        (problem,) = queues.read_queue(place).problems
+        assert f"it ends before queue offset {first_lost}" in problem.message
+        assert (problem.path, problem.position) == (str(log), at)
+        assert ("lastwrite dispatch" in str(problem.remedy)) == (number == last)
+        if number == last:
+            # What the remedy says is done, and then it is whole.
+            lastwrite.dispatch(
+                str(root), config=broker.sizes.config(), now_ms=START_MS, spark=INLINE
+            )
+            assert (log.read_bytes(), index.read_bytes()) == before
+        log.write_bytes(before[0])
+        index.write_bytes(before[1])
+        assert not queues.read_queue(place).problems
+
+
+def test_no_remedy_costs_a_message(root: Path) -> None:
+    """Before, the first said to remove what may be all there is, and others to remove a queue that
+    only we have.
+    """
+    (root / LOG / f"{FIRST}.delete").write_bytes(b"x" * 100)
+    (problem,) = reading.read_queue(
+        str(root), reading.Part.COMPACTION_LOG, TopicPartition(TOPIC, 0)
+    ).problems
+    assert str(problem.remedy).startswith("keep it")
+    (root / LOG / f"{FIRST}.delete").unlink()
+    (root / INDEX / SECOND).unlink()
+    with pytest.raises(CorruptLog) as refused:
+        dispatched.read_log_state(str(root), TopicPartition(TOPIC, 0))
+    assert "keep them" in str(refused.value.remedy)
+    (root / "commitlog").mkdir()
+    (root / "commitlog" / CUT_GUARD).write_bytes(b"old")
+    (problem,) = reading.read_commit_log(str(root)).problems
+    assert str(problem.remedy) == "leave it there, and run lastwrite cut STORE --undo"
+
+
+def test_no_remedy_of_rocketmq_says_to_remove() -> None:
+    """What is in the way is moved out of the store and kept: nobody knows whether it is all there
+    is.
+    """
+    package = Path(lastwrite.__file__).parent
+    places = [*package.glob("rocketmq/**/*.py"), package / "commands" / "restore.py"]
+    wrong = re.compile(r"\b(remove|delete) (it|them|the (queue|folder|file|pair|log)s?\b|both)")
+    trees = [ast.parse(path.read_text()) for path in places]
+    docstrings = {
+        id(node.value) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Expr)
+    }
+    texts = {
+        node.value
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in docstrings
+    }
+    assert len(places) > 20 and [text for text in sorted(texts) if wrong.search(text)] == []

@@ -1,4 +1,4 @@
-"""Units, index files and side files, with the worked bytes of the specification."""
+"""Units, index files and side files, with worked bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, InvalidConfig, TruncatedLog
-from lastwrite.formats.rocketmq import index_file, sides, units
-from lastwrite.formats.rocketmq.java_hash import index_hash
-from tests.rocketmq_records import array
+from lastwrite.rocketmq.format import index_file, sides, units
+from lastwrite.rocketmq.format.java_hash import index_hash
+from tests.support.rocketmq.records import array
 
 START = 1_700_000_000_000
 
@@ -322,7 +322,8 @@ def test_positions_that_are_encoded_are_decoded(positions: dict[str, int]) -> No
 
 
 def test_the_order_of_a_java_map() -> None:
-    # As java.util.concurrent.ConcurrentHashMap of Java 17 prints it; it has doubled once, and turned some round.
+    # As java.util.concurrent.ConcurrentHashMap of Java 17 prints it; it has doubled once, and
+    # turned some round.
     expected = (
         "topic-676_0 topic-947_1 topic-623_1 topic-433_3 topic-919_1 topic-866_2 topic-461_3 topic-0_0 "
         "topic-109_3 topic-271_1 topic-28_0 topic-785_3 topic-542_2 topic-514_2 topic-838_2 topic-757_3 "

@@ -1,4 +1,6 @@
-"""A compaction log laid out anew: the worked example of spec/rocketmq.md section 20.3, and what a record may be."""
+"""A compaction log laid out anew: a worked example that a real broker ran, and what a
+record may be.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.rocketmq import kernels
-from lastwrite.formats.rocketmq.kernels import MESSAGE
-from lastwrite.formats.rocketmq.names import file_name, log_sizes
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.rocketmq.format import kernels
+from lastwrite.rocketmq.format.kernels import MESSAGE
+from lastwrite.rocketmq.format.names import file_name, log_sizes
+from lastwrite.rocketmq.format.record import (
     decode_blank,
     decode_message,
     encode_message,
     make_message,
 )
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, batch_units, valid_count
-from lastwrite.logstore.rocketmq.publish import Pair
-from lastwrite.logstore.rocketmq.writer import QueueWriter
+from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, batch_units, valid_count
+from lastwrite.rocketmq.store.publish import Pair
+from lastwrite.rocketmq.store.writer import QueueWriter
 
 LOG_BYTES, INDEX_BYTES = 5060, 1012
 RECORD_BYTES = 172
@@ -120,7 +122,7 @@ def test_a_record_that_fits_no_file_is_refused(tmp_path: Path) -> None:
 def test_files_are_what_a_broker_loads(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], given: tuple[int, int]
 ) -> None:
-    """spec/rocketmq.md section 21: sizes, names, order, room."""
+    """docs/formats/rocketmq-compaction.md: sizes, names, order, room."""
     log_bytes, index_bytes = log_sizes(*given)
     sizes = [min(size, log_bytes - 8) for size in sizes]
     writer = QueueWriter(str(tmp_path_factory.mktemp("queue")), log_bytes, index_bytes)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from lastwrite.errors import LogError
-from lastwrite.logstore import scratch
-from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
 from lastwrite.model.report import Status
-from lastwrite.pipeline.memory import MIB, MemoryPlan
-from tests.engine import compact
+from lastwrite.spark.memory import MIB, MemoryPlan
+from lastwrite.storage import scratch
+from lastwrite.storage.scratch import ScratchReader, ScratchWriter
+from tests.support.engine import compact
 from tests.unit.test_memory import LOGS, write
 
 
@@ -104,10 +104,9 @@ def test_where_scratch_files_lie_changes_no_result(
     home = tmp_path / "memory"
     home.mkdir()
     seen: list[int] = []
-    monkeypatch.setattr("lastwrite.logstore.scratch.memory_home", lambda: (home, 1 << 30))
+    monkeypatch.setattr("lastwrite.storage.scratch.memory_home", lambda: (home, 1 << 30))
     monkeypatch.setattr(
-        "lastwrite.pipeline.compact.plan_memory",
-        lambda *_, **__: MemoryPlan(0, 16 * MIB, scratch_bytes),
+        "lastwrite.spark.use.plan_memory", lambda *_, **__: MemoryPlan(0, 16 * MIB, scratch_bytes)
     )
     remove = scratch.remove_folder
 
@@ -116,7 +115,7 @@ def test_where_scratch_files_lie_changes_no_result(
             seen.append(sum(file.stat().st_size for file in folder.iterdir()))
         remove(folder)
 
-    monkeypatch.setattr("lastwrite.logstore.scratch.remove_folder", note)
+    monkeypatch.setattr("lastwrite.storage.scratch.remove_folder", note)
     report = compact(
         tmp_path / "root", {"cleanup.policy": "compact"}, 1_700_001_000_000, exact=exact
     )

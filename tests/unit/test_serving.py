@@ -1,4 +1,6 @@
-"""``read`` and ``latest`` at their edges: what is refused, what is said, files that move, queues that share a key."""
+"""``read`` and ``latest`` at their edges: what is refused, what is said, files that move, queues
+that share a key.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,20 @@ import pytest
 
 import lastwrite
 from lastwrite.cli import run
-from lastwrite.compaction.pull import PullStatus
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog, OutOfMemoryBudget
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.kafka.store.writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format.record import (
     INNER_BATCH,
     NEEDS_UNWRAP,
     encode_inner,
     encode_message,
     make_message,
 )
-from lastwrite.formats.rocketmq.units import BATCH_UNIT
-from lastwrite.logstore.rocketmq.compacted import CompactedQueue
-from lastwrite.logstore.writer import TopicWriter
-from lastwrite.model.log import TopicPartition
-from tests.rocketmq_queues import (
+from lastwrite.rocketmq.format.units import BATCH_UNIT
+from lastwrite.rocketmq.rules.pull import PullStatus
+from lastwrite.rocketmq.store.compacted import CompactedQueue
+from tests.support.rocketmq.queues import (
     INDEX_BYTES,
     LOG_BYTES,
     TIME_MS,
@@ -158,7 +160,7 @@ def test_what_is_refused(store: Path, tmp_path: Path) -> None:
         lastwrite.read(str(store))
     with pytest.raises(InvalidConfig, match="offset -1"):
         lastwrite.read(str(store), topic="prices", offset=-1)
-    with pytest.raises(InvalidConfig, match="RocketMQ"):
+    with pytest.raises(NotALog):
         lastwrite.read(str(store), topic="prices", system="kafka")
     write_queue(store, "prices", 1, FILES)
     with pytest.raises(InvalidConfig, match="2 queues"):
@@ -271,13 +273,15 @@ def test_a_table_needs_one_topic(store: Path) -> None:
         lastwrite.latest(str(store))
     with pytest.raises(InvalidConfig, match="whole topic"):
         lastwrite.latest(str(store / "compaction" / "compactionLog" / "prices" / "0"))
-    with pytest.raises(InvalidConfig, match="topics lie there"):
+    with pytest.raises(InvalidConfig, match="topics are there"):
         lastwrite.latest(str(CORPUS))
     assert lastwrite.latest(str(store / "compaction" / "compactionLog" / "prices")) == {
         "a": b"1",
         "b": b"2",
     }
     assert lastwrite.latest(str(store), topic="fresh") == {}
+    assert lastwrite.latest(str(store), topic="fresh").end_offsets == {}
+    assert lastwrite.latest(str(store), topic="prices").end_offsets == {0: 10}
 
 
 def test_one_partition_of_several_is_no_table(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lastwrite.compaction.settings import LONG_MAX, KafkaTopicConfig, decode_properties
 from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.rules.settings import LONG_MAX, KafkaTopicConfig, decode_properties
 
 
 def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
@@ -33,6 +33,7 @@ def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
         "producer.id.expiration.ms": "86400000",
         "compaction.strategy": "offset",
         "compaction.strategy.header": "",
+        "max.keyless.ratio": "0.0",
     }
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from tests.engine import compact
-from tests.logs import NAME, bases, check_indexes, read_segments, write_segment
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from tests.support.engine import compact
+from tests.support.kafka.logs import NAME, bases, check_indexes, read_segments, write_segment
 
 NOW = 1_700_000_000_000
 SPAN = 2**31 - 1  # the largest offset that fits, from a segment's base
@@ -41,7 +42,9 @@ def test_the_last_offset_that_fits_stays_in_its_segment(folder: Path) -> None:
 
 
 def test_what_lies_further_begins_a_further_segment(folder: Path) -> None:
-    """A segment that already holds offsets too far from its base comes out as several (KAFKA-20036)."""
+    """A segment that already holds offsets too far from its base comes out as several
+    (KAFKA-20036).
+    """
     far = [2**31, 2**31 + 5, 2**32 + 7, 2**32 + 2**31 + 6, 2**32 + 2**31 + 7]
     batches = [
         batch(0, b"a"),
@@ -94,9 +97,9 @@ def test_a_gap_at_a_segments_end_is_no_reason_to_stop(folder: Path) -> None:
 
 def test_a_transaction_index_is_cut_where_its_segment_is(folder: Path) -> None:
     """The ABORT marker lies in the further segment, so its entry does."""
-    from lastwrite.formats.kafka.batch import ControlType, encode_control_record
-    from tests.logs import read_aborted
-    from tests.model import ModelAborted
+    from lastwrite.kafka.format.batch import ControlType, encode_control_record
+    from tests.support.kafka.logs import read_aborted
+    from tests.support.kafka.model import ModelAborted
 
     data = batch(5, b"a", transactional=True, producer_id=7, producer_epoch=0, base_sequence=0)
     end = encode_control_record(2**31 + 50, NOW - 1000, ControlType.ABORT)

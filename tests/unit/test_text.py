@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.kafka.text import (
+from lastwrite.kafka.format.text import (
     LeaderEpoch,
     decode_clean_shutdown,
     decode_leader_epochs,

@@ -11,21 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.compaction.cleaner_settings import CleanerConfig
+from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.engine.context import Context, Options
+from lastwrite.engine.round import run_round
+from lastwrite.engine.runner import InlineRunner
 from lastwrite.errors import InvalidConfig, LogError
-from lastwrite.logstore.throttle import Throttles, make_throttle, pacer_of, spender
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.store.writer import TopicWriter
+from lastwrite.kafka.system import KAFKA
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import Limits, Rates
-from lastwrite.pipeline.engine import Engine, Options
-from lastwrite.pipeline.exchange import FolderExchange
-from lastwrite.pipeline.kafka import KAFKA
-from lastwrite.pipeline.runner import InlineRunner
+from lastwrite.spark.folder_exchange import FolderExchange
+from lastwrite.storage.throttle import Throttles, make_throttle, pacer_of, spender
 
 _SPEND = """
 import sys
-from lastwrite.logstore.throttle import pacer_of
+from lastwrite.storage.throttle import pacer_of
 from lastwrite.model.work import Throttle
 pacer = pacer_of(Throttle(sys.argv[1], 0.0))
 print("ready", flush=True)
@@ -149,11 +150,9 @@ def test_the_engine_keeps_to_both_rates(tmp_path: Path, slow: str) -> None:
         rates = Rates(**{slow: 200_000.0})
         limits = Throttles(exchange.scratch, rates, 1).on(Limits())
         options = Options(config={"cleanup.policy": "compact"}, now_ms=2_000_000)
-        [report] = (
-            Engine(KAFKA, exchange, 1, limits, options, NoProgress())
-            .compact([writer.folder])
-            .partitions
-        )
+        [report] = run_round(
+            Context(KAFKA, exchange, 1, limits, options, NoProgress()), [writer.folder]
+        ).partitions
     finally:
         exchange.close()
     assert str(report.status) == "cleaned" and 4 * report.bytes_written < report.bytes_read

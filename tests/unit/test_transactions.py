@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.compaction.transactions import Follower, aborted_table, flag_aborted, merge
+from lastwrite.engine.rules.transactions import Follower, aborted_table, flag_aborted, merge
 from lastwrite.model.columns import (
     ABORTED,
     COMMITTED,
@@ -21,7 +21,8 @@ from lastwrite.model.columns import (
 )
 from lastwrite.model.log import AbortedTransaction
 
-# What a producer does at an offset: writes, commits or aborts; or somebody writes without a transaction.
+# What a producer does at an offset: writes, commits or aborts; or somebody writes without a
+# transaction.
 Step = tuple[str, int]
 ACTS = ["data", "data", "commit", "abort", "plain"]
 steps = st.lists(st.tuples(st.sampled_from(ACTS), st.integers(0, 40)), max_size=60)
@@ -83,7 +84,7 @@ def test_pieces_say_together_what_the_log_says(history: list[Step], cuts: list[i
     entries, dead, spent, aborting = truth(history)
     pieces = tables(history, cuts)
     merged = follow(pieces, entries)
-    assert merged.lie is None
+    assert merged.contradiction is None
     assert merged.aborting == aborting
     flagged = {
         int(row["base_offset"]) for table, _ in pieces for row in table if row["flags"] & IS_ABORTED
@@ -109,7 +110,7 @@ def test_an_index_that_lies_is_found(
         return
     gone = data.draw(st.integers(0, len(entries) - 1))
     merged = follow(tables(history, cuts), [entry for n, entry in enumerate(entries) if n != gone])
-    assert merged.lie == entries[gone].last_offset
+    assert merged.contradiction == entries[gone].last_offset
 
 
 def test_many_producers_in_one_piece() -> None:
@@ -118,4 +119,4 @@ def test_many_producers_in_one_piece() -> None:
     assert follow(tables(history, []), entries).aborting == aborting
     merged = follow(tables(history, [1000]), entries)
     assert merged.aborting == aborting
-    assert merged.lie is None
+    assert merged.contradiction is None

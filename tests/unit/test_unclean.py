@@ -1,7 +1,10 @@
-"""What a killed broker left, without Kafka's loader; with it: ``tests/conformance/test_crash_states``."""
+"""What a killed broker left, without Kafka's loader; with it:
+``tests/conformance/test_crash_states.py``.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import zlib
@@ -13,29 +16,46 @@ import numpy as np
 import pytest
 
 import lastwrite
-from lastwrite.errors import CommitConflict, LogError
-from lastwrite.formats.kafka import proof_walk
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.logstore import kafka, unclean
-from lastwrite.logstore.outputs import Output, check_outputs, check_unchanged
+from lastwrite.errors import CommitConflict, CorruptLog, LogError
+from lastwrite.kafka.format import proof_walk
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.remedy import RESTORE
+from lastwrite.kafka.store import crash_recovery, log_dir
+from lastwrite.kafka.store.outputs import NewSegment, check_outputs, check_unchanged
 from lastwrite.model.log import PartitionLog, ProblemKind
-from lastwrite.pipeline.inline import INLINE
-from tests.killed import (
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files
+from tests.support.kafka.killed import (
     ACTIVE,
     EACH,
+    EARLIER,
     END,
     LATER_MS,
+    LOSSES,
+    SHORT,
     STATES,
+    TORN,
+    WITNESSES,
+    Loss,
     State,
     batch,
     cut,
     left_by_crash,
+    marked,
     name,
     put_at,
     write_log,
 )
-from tests.logs import check_indexes, encode_model, read_segments, write_checkpoint
-from tests.model import ModelBatch, ModelRecord
+from tests.support.kafka.logs import (
+    bases,
+    check_indexes,
+    encode_model,
+    read_segments,
+    write_checkpoint,
+    write_segment,
+)
+from tests.support.kafka.model import ModelBatch, ModelRecord
 
 
 @pytest.fixture
@@ -71,72 +91,280 @@ def test_only_the_root_of_a_broker_tells_of_a_kill(
 ) -> None:
     for file in files:
         (tmp_path / file).touch()
-    assert unclean.was_killed(str(tmp_path)) is was_killed
+    assert crash_recovery.was_killed(str(tmp_path)) is was_killed
 
 
 def test_the_same_torn_tail_is_damage_where_nobody_was_killed(folder: Path) -> None:
     cut(ACTIVE, ACTIVE + 8, 50)(folder)
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert kinds(log) == {ProblemKind.RECOVERED}
     assert (log.end_offset, log.segments[-1].torn_bytes, log.is_torn) == (ACTIVE + 8, 50, True)
     assert log.segments[-1].file_bytes == os.stat(folder / name(ACTIVE)).st_size
     (folder.parent / ".kafka_cleanshutdown").touch()
-    assert kinds(kafka.read_partition(str(folder))) == {ProblemKind.DAMAGED}
+    assert kinds(log_dir.read_partition(str(folder))) == {ProblemKind.DAMAGED}
 
 
-def test_below_the_recovery_point_it_is_damage_and_nothing_is_mended(folder: Path) -> None:
+def test_where_records_are_lost_nothing_is_mended(folder: Path) -> None:
     put_at(EACH, EACH + 9, 65, b"\xff")(folder)
     (folder / name(0, "index")).unlink()
-    before = files_of(folder)
-    log = kafka.read_partition(str(folder))
-    assert ProblemKind.DAMAGED in kinds(log)
-    kafka.recover(str(folder))
-    assert files_of(folder) == before
-    # One batch further on it is what the kill left.
-    write_checkpoint(folder.parent, "recovery-point-offset-checkpoint", {"t-0": EACH + 9})
-    assert kinds(kafka.read_partition(str(folder))) == {ProblemKind.RECOVERED}
+    for point in (EACH + 10, EACH + 9, 0):
+        write_checkpoint(folder.parent, "recovery-point-offset-checkpoint", {"t-0": point})
+        before = files_of(folder)
+        log = log_dir.read_partition(str(folder))
+        assert ProblemKind.DAMAGED in kinds(log)
+        log_dir.recover(str(folder))
+        assert files_of(folder) == before
 
 
 def test_a_recovery_point_that_cannot_be_read_says_nothing(folder: Path) -> None:
     (folder.parent / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 x\n")
-    put_at(0, 5, 65, b"\xff")(folder)
-    log = kafka.read_partition(str(folder))
-    assert kinds(log) == {ProblemKind.RECOVERED} and log.end_offset == 5
+    put_at(ACTIVE, END - 1, 65, b"\xff")(folder)
+    log = log_dir.read_partition(str(folder))
+    assert kinds(log) == {ProblemKind.RECOVERED} and log.end_offset == END - 1
+
+
+# ---------------------------------------------------------------------- what is lost
+
+LOST = [
+    pytest.param(loss, point, id=f"{loss.name}, flushed to {point}")
+    for loss in LOSSES
+    for point in loss.recovery_points
+]
+
+
+@pytest.mark.parametrize(("loss", "recovery_point"), LOST)
+def test_every_command_names_the_offsets_that_are_lost(
+    tmp_path: Path, loss: Loss, recovery_point: int
+) -> None:
+    folder = left_by_crash(tmp_path / "root", loss, recovery_point)
+    before = files_of(folder)
+    log = log_dir.read_partition(str(folder))
+    (damage,) = [problem for problem in log.problems if problem.kind is ProblemKind.DAMAGED]
+    if loss.missing is not None:
+        assert f"offsets {loss.missing[0]} to {loss.missing[1]} are missing" in damage.message
+    assert loss.says in damage.message
+    assert (
+        damage.path.endswith(".log")
+        and damage.remedy is not None
+        and "copy the folder first" in damage.remedy
+    )
+    assert [segment.base_offset for segment in log.segments] == bases(folder) and not log.unseen, (
+        "none is hidden"
+    )
+
+    config = {"cleanup.policy": "compact,delete", "retention.ms": 1, "min.cleanable.dirty.ratio": 0}
+    for report in (
+        lastwrite.inspect(str(folder), now_ms=LATER_MS),
+        lastwrite.plan(str(folder), now_ms=LATER_MS, spark=INLINE),
+        lastwrite.verify(str(folder), spark=INLINE),
+        lastwrite.compact(
+            str(folder), config=config, now_ms=LATER_MS, include_active=True, spark=INLINE
+        ),
+        lastwrite.compact(str(folder), to=str(tmp_path / "to"), now_ms=LATER_MS, spark=INLINE),
+        lastwrite.explain(str(folder), now_ms=LATER_MS),
+    ):
+        assert report.exit_status == 3, report.to_dict()
+        assert damage.message in json.dumps(report.to_dict(), ensure_ascii=False), report.to_dict()
+    with pytest.raises(CorruptLog) as caught:
+        lastwrite.latest(str(folder))
+    assert (caught.value.problem, caught.value.remedy) == (damage.message, damage.remedy)
+    with pytest.raises(CorruptLog) as caught:
+        list(lastwrite.dump(str(folder)))
+    assert damage.message in caught.value.problem
+    assert files_of(folder) == before
+    # A copy of what is damaged is damaged, too.
+    assert lastwrite.verify(str(tmp_path / "to"), spark=INLINE).exit_status == 3
+
+
+@pytest.mark.parametrize(
+    "words", [words for words in WITNESSES if "producer" not in words and "recovery" not in words]
+)
+def test_what_ends_where_the_log_does_proves_nothing(tmp_path: Path, words: str) -> None:
+    """A torn tail that nothing knows of, whatever lies there that a broker wrote before it."""
+    state = State("", [TORN, *EARLIER])
+    folder = left_by_crash(tmp_path / "root", state, ACTIVE + 8)
+    log = log_dir.read_partition(str(folder))
+    assert kinds(log) == {ProblemKind.RECOVERED} and log.end_offset == ACTIVE + 8
+    WITNESSES[words](folder)
+    assert ProblemKind.DAMAGED in kinds(log_dir.read_partition(str(folder)))
+
+
+def test_a_broker_that_runs_while_we_look_is_no_loss(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes on and notes it: the notes are read before the log, so that they know no more than
+    it holds.
+    """
+    listed = log_dir._names
+
+    def names(of: str) -> list[str]:
+        with open(folder / name(ACTIVE), "ab") as log_file:
+            log_file.write(batch(END))
+        write_checkpoint(folder.parent, "replication-offset-checkpoint", {"t-0": END + 1})
+        monkeypatch.setattr(log_dir, "_names", listed)
+        return listed(of)
+
+    write_checkpoint(folder.parent, "replication-offset-checkpoint", {"t-0": END})
+    monkeypatch.setattr(log_dir, "_names", names)
+    log = log_dir.read_partition(str(folder))
+    assert not log.problems and (log.end_offset, log.high_watermark) == (END + 1, END)
+
+
+def test_the_last_segments_own_indexes_prove_nothing_after_a_kill(folder: Path) -> None:
+    """A broker that truncates a log leaves the entries in the file, until it closes the segment."""
+    marked(ACTIVE, 185, 195, 205, 215)(folder)
+    os.truncate(folder / name(ACTIVE), 2 * 5074)
+    log = log_dir.read_partition(str(folder))
+    assert kinds(log) == {ProblemKind.RECOVERED} and log.end_offset == 196
+
+
+def test_no_offset_is_missing_where_a_cleaner_took_the_end_of_a_segment(folder: Path) -> None:
+    offsets = [offset for offset in range(EACH, EACH + 40) if offset % 20 < 17]
+    write_segment(folder, EACH, [batch(offset) for offset in offsets], 4096)
+    (folder / name(EACH, "txnindex")).unlink()
+    write_segment(folder, 2 * EACH, [], 4096)
+    (folder / name(2 * EACH, "txnindex")).unlink()
+    for point in (0, END):
+        write_checkpoint(folder.parent, "recovery-point-offset-checkpoint", {"t-0": point})
+        log = log_dir.read_partition(str(folder))
+        assert not log.problems and [one.base_offset for one in log.segments] == [
+            0,
+            EACH,
+            2 * EACH,
+            ACTIVE,
+        ]
+
+
+# ---------------------------------------------------------------------- after an orderly shutdown
+
+
+@pytest.mark.parametrize("known", ["index", "timeindex"])
+def test_a_closed_segment_that_was_cut_between_two_batches(folder: Path, known: str) -> None:
+    """Nothing but one of its indexes tells of it."""
+    (folder.parent / ".kafka_cleanshutdown").touch()
+    marked(2 * EACH, 125, 135, 145, 155)(folder)
+    (folder / name(2 * EACH, "txnindex")).unlink()
+    os.truncate(folder / name(2 * EACH), 3 * 5074)
+    for kind in ("index", "timeindex"):
+        if kind != known:
+            entry = 8 if kind == "index" else 12
+            path = folder / name(2 * EACH, kind)
+            path.write_bytes(path.read_bytes()[:entry])
+        (folder / name(ACTIVE, kind)).write_bytes(b"")
+    for report in (
+        lastwrite.inspect(str(folder), now_ms=LATER_MS),
+        lastwrite.plan(str(folder), now_ms=LATER_MS, spark=INLINE),
+        lastwrite.verify(str(folder), spark=INLINE),
+        lastwrite.explain(str(folder), now_ms=LATER_MS),
+        lastwrite.compact(
+            str(folder), config={"min.cleanable.dirty.ratio": 0}, now_ms=LATER_MS, spark=INLINE
+        ),
+    ):
+        assert report.exit_status == 3, report.to_dict()
+        problems = report.partitions[0].problems
+        assert any(
+            problem.remedy == RESTORE and "155" in problem.message for problem in problems
+        ), problems
+
+
+@pytest.mark.parametrize("base", [0, EACH, 2 * EACH])
+def test_an_emptied_segment_is_damage_after_an_orderly_shutdown_too(
+    folder: Path, base: int
+) -> None:
+    (folder.parent / ".kafka_cleanshutdown").touch()
+    os.truncate(folder / name(base), 0)
+    (damage,) = log_dir.read_partition(str(folder)).problems
+    assert (damage.path, damage.position) == (str(folder / name(base)), 0)
+    assert (
+        f"the segment is empty: offsets {base} to {base + EACH - 1} are missing" in damage.message
+    )
+    assert lastwrite.compact(str(folder), now_ms=LATER_MS, spark=INLINE).exit_status == 3
+
+
+@pytest.mark.parametrize("base", [0, EACH, 2 * EACH])
+def test_indexes_of_a_segment_whose_file_is_lost_stay(folder: Path, base: int) -> None:
+    (folder.parent / ".kafka_cleanshutdown").touch()
+    (folder / name(base)).unlink()
+    before = files_of(folder)
+    (damage,) = log_dir.read_partition(str(folder)).problems
+    assert (damage.path, damage.remedy) == (str(folder / name(base)), RESTORE)
+    assert (
+        f"the segment's file is missing: offsets {base} to {base + EACH - 1} are missing"
+        in damage.message
+    )
+    log_dir.recover(str(folder))
+    assert files_of(folder) == before
+
+
+def test_indexes_of_a_segment_on_its_way_out_go_before_what_tells_of_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / name(0)).rename(folder / name(0, "log.deleted"))
+    removed: list[str] = []
+    unlink = files.unlink
+
+    def seen(path: str) -> None:
+        removed.append(os.path.basename(path))
+        unlink(path)
+
+    monkeypatch.setattr(files, "unlink", seen)
+    log_dir.recover(str(folder))
+    assert removed == [name(0, kind) for kind in ("index", "timeindex", "txnindex", "log.deleted")]
+
+
+@pytest.mark.parametrize("words", WITNESSES)
+def test_a_log_that_ends_too_early_is_damage_after_an_orderly_shutdown_too(
+    folder: Path, words: str
+) -> None:
+    (folder.parent / ".kafka_cleanshutdown").touch()
+    write_checkpoint(
+        folder.parent,
+        "recovery-point-offset-checkpoint",
+        {"t-0": END if "recovery" in words else 0},
+    )
+    SHORT(folder)
+    (folder / name(ACTIVE, "index")).write_bytes(b"")
+    (folder / name(ACTIVE, "timeindex")).write_bytes(b"")
+    WITNESSES[words](folder)
+    (damage,) = log_dir.read_partition(str(folder)).problems
+    assert "offsets 188 to 189 are missing" in damage.message and words in damage.message
+    assert lastwrite.verify(str(folder), spark=INLINE).exit_status == 3
 
 
 # ---------------------------------------------------------------------- what is not seen
 
 
-def test_segments_behind_the_end_are_neither_seen_nor_touched(folder: Path, tmp_path: Path) -> None:
-    cut(EACH, EACH + 30, 7)(folder)
-    behind = {base: (folder / name(base)).read_bytes() for base in (EACH, 2 * EACH, ACTIVE)}
-    log = kafka.read_partition(str(folder))
-    assert [segment.base_offset for segment in log.segments] == [0, EACH]
-    assert log.end_offset == EACH + 30 and log.unseen == (name(2 * EACH), name(ACTIVE))
+def test_empty_segments_behind_the_end_are_neither_seen_nor_touched(folder: Path) -> None:
+    """Of them nothing is lost when a broker's start removes them."""
+    with open(folder / name(ACTIVE), "ab") as log_file:
+        log_file.write(bytes(100))
+    write_segment(folder, END, [])
+    log = log_dir.read_partition(str(folder))
+    assert kinds(log) == {ProblemKind.RECOVERED}
+    assert log.end_offset == END and log.unseen == (name(END),)
     check_unchanged(log)
     config = {"cleanup.policy": "compact,delete", "retention.ms": 1, "min.cleanable.dirty.ratio": 0}
     report = lastwrite.compact(
         str(folder), config=config, now_ms=LATER_MS, include_active=True, spark=INLINE
     )
     assert report.exit_status == 0
-    assert {base: (folder / name(base)).read_bytes() for base in behind} == behind
-    again = kafka.read_partition(str(folder))
+    again = log_dir.read_partition(str(folder))
     assert (again.end_offset, again.unseen) == (log.end_offset, log.unseen)
-    (folder / name(END)).touch()
+    (folder / name(END + 1)).touch()
     with pytest.raises(CommitConflict, match="the segment came"):
         check_unchanged(again)
 
 
 def test_no_new_segment_replaces_one_that_was_cut_short(folder: Path) -> None:
     cut(ACTIVE, ACTIVE + 8, 50)(folder)
-    log = kafka.read_partition(str(folder))
-    aside = [
+    log = log_dir.read_partition(str(folder))
+    staged = [
         str(folder / name(ACTIVE, f"{kind}.a.cleaned")) for kind in ("log", "index", "timeindex")
     ]
-    for path in aside:
+    for path in staged:
         Path(path).touch()
     with pytest.raises(LogError, match="a crash cut short"):
-        check_outputs(log, [Output(ACTIVE, log.segments[-1:], *aside)])
+        check_outputs(log, [NewSegment(ACTIVE, log.segments[-1:], *staged)])
 
 
 def test_a_copy_has_no_trace_of_the_kill(folder: Path, tmp_path: Path) -> None:
@@ -147,7 +375,7 @@ def test_a_copy_has_no_trace_of_the_kill(folder: Path, tmp_path: Path) -> None:
     before = files_of(folder)
     report = lastwrite.compact(str(folder), to=str(tmp_path / "to"), now_ms=LATER_MS, spark=INLINE)
     assert report.exit_status == 0 and files_of(folder) == before
-    copied = kafka.read_partition(str(tmp_path / "to" / "t-0"))
+    copied = log_dir.read_partition(str(tmp_path / "to" / "t-0"))
     assert not copied.problems and copied.end_offset == ACTIVE + 8
     assert read_segments(tmp_path / "to" / "t-0")[-1].batches[-1].base_offset == ACTIVE + 7
 
@@ -158,24 +386,26 @@ def test_a_copy_has_no_trace_of_the_kill(folder: Path, tmp_path: Path) -> None:
 def test_nobody_looks_into_an_index_that_lies_and_recovery_makes_it_anew(folder: Path) -> None:
     (folder / name(2 * EACH, "index")).write_bytes(b"\0\0\0\x05\0\0\0\x07")
     (folder / name(2 * EACH, "txnindex")).unlink()
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     segment = log.segments[2]
     assert not segment.is_indexed and not segment.is_abort_indexed
-    assert len(kafka.read_offset_index(segment)[0]) == len(kafka.read_time_index(segment)[0]) == 0
+    assert (
+        len(log_dir.read_offset_index(segment)[0]) == len(log_dir.read_time_index(segment)[0]) == 0
+    )
     assert [entry.last_offset for entry in log.aborted] == [19, 59, 99, 139, 179]
-    kafka.recover(str(folder))
+    log_dir.recover(str(folder))
     check_indexes(folder, 2 * EACH)
-    again = kafka.read_partition(str(folder))
+    again = log_dir.read_partition(str(folder))
     assert not again.problems and again.aborted == log.aborted
     assert all(segment.is_indexed and segment.is_abort_indexed for segment in again.segments)
 
 
 def test_recovery_leaves_what_is_true(folder: Path) -> None:
     before = files_of(folder)
-    kafka.recover(str(folder))
+    log_dir.recover(str(folder))
     assert files_of(folder) == before
     (folder / name(2 * EACH, "timeindex")).unlink()
-    kafka.recover(str(folder))
+    log_dir.recover(str(folder))
     assert files_of(folder) == before
 
 
@@ -184,32 +414,22 @@ def test_indexes_without_their_segment_never_count_and_are_removed(tmp_path: Pat
     (folder.parent / "meta.properties").unlink()  # nobody's root
     for kind in ("index", "timeindex", "txnindex"):
         (folder / name(7, kind)).write_bytes(b"x")
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert kinds(log) == {ProblemKind.RECOVERED} and len(log.problems) == 3
-    kafka.recover(str(folder))
-    assert not list(folder.glob(f"{7:020d}.*")) and not kafka.read_partition(str(folder)).problems
+    log_dir.recover(str(folder))
+    assert not list(folder.glob(f"{7:020d}.*")) and not log_dir.read_partition(str(folder)).problems
 
 
 def test_a_snapshot_that_cannot_be_read_is_passed_over(folder: Path) -> None:
     (folder / name(ACTIVE, "snapshot")).write_bytes(b"\0\1\0\0")
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert kinds(log) == {ProblemKind.RECOVERED} and log.end_offset == END
-
-
-def test_a_log_that_ends_before_its_start_is_empty_and_stays_as_it_is(folder: Path) -> None:
-    write_checkpoint(folder.parent, "log-start-offset-checkpoint", {"t-0": END + 5})
-    before = files_of(folder)
-    log = kafka.read_partition(str(folder))
-    assert (log.segments, log.log_start, log.end_offset) == ((), END + 5, END + 5)
-    report = lastwrite.compact(str(folder), now_ms=LATER_MS, spark=INLINE)
-    assert report.exit_status == 0 and files_of(folder) == before
-    assert "t 0" in (folder.parent / "log-start-offset-checkpoint").read_text()
 
 
 def test_out_of_order_where_a_broker_notices_nothing_is_damage(folder: Path) -> None:
     with open(folder / name(ACTIVE), "ab") as log_file:
         log_file.write(batch(ACTIVE + 1))
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert ProblemKind.DAMAGED in kinds(log)
     assert any("comes after" in problem.message for problem in log.problems)
 
@@ -218,7 +438,7 @@ def test_out_of_order_where_a_broker_notices_nothing_is_damage(folder: Path) -> 
 def test_no_state_is_damage_and_looking_changes_nothing(tmp_path: Path, state: State) -> None:
     folder = left_by_crash(tmp_path / "root", state, state.recovery_points[0])
     before = files_of(folder)
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert kinds(log) <= {ProblemKind.RECOVERED}
     assert lastwrite.inspect(str(folder), now_ms=LATER_MS).exit_status == 0
     assert lastwrite.plan(str(folder), now_ms=LATER_MS, spark=INLINE).exit_status == 0
@@ -291,9 +511,9 @@ def test_the_walk_stops_where_its_slow_twin_does(
     path = tmp_path / "log"
     path.write_bytes(data)
     for window, large in ((64, 1 << 20), (64, 20)):
-        monkeypatch.setattr(unclean, "_WINDOW_BYTES", window)
-        monkeypatch.setattr(unclean, "_LARGE_BYTES", large)
-        walk = unclean._Entries(str(path), len(data))
+        monkeypatch.setattr(crash_recovery, "_WINDOW_BYTES", window)
+        monkeypatch.setattr(crash_recovery, "_LARGE_BYTES", large)
+        walk = crash_recovery._Entries(str(path), len(data))
         found = [tuple(row) for portion in walk for row in portion.tolist()]
         assert found == expected and (walk.error is None) == (end == len(data))
         assert walk.error is None or walk.error.at == end
@@ -303,4 +523,4 @@ def test_a_file_that_shrinks_under_the_walk_is_a_conflict(tmp_path: Path) -> Non
     path = tmp_path / "log"
     path.write_bytes(batch(0))
     with pytest.raises(CommitConflict, match="shrank"):
-        list(unclean._Entries(str(path), 10_000))
+        list(crash_recovery._Entries(str(path), 10_000))

@@ -1,4 +1,6 @@
-"""Partitions that are set aside: remembered beside the log, shown, tried again ever later, released."""
+"""Partitions that are set aside: remembered beside the log, shown, tried again ever later,
+released.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import CorruptLog, NotALog
-from lastwrite.logstore.uncleanable import FILE, pause_ms, read_uncleanable, release, set_aside
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.store.watching import NOTES
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
-from lastwrite.pipeline.inline import INLINE
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage.quarantine import FILE, pause_ms, read_quarantine, release, set_aside
 
 A, B = TopicPartition("a-b", 0), TopicPartition("c", 7)
 NOW_MS = 1_700_000_000_000
 MINUTE_MS = 60_000
+COMPACT = {"cleanup.policy": "compact"}
 
 
 def write(root: Path, name: TopicPartition) -> Path:
@@ -40,29 +44,29 @@ def test_pauses_grow_to_a_day() -> None:
 def test_what_is_set_aside_is_read_again_and_released(tmp_path: Path) -> None:
     for name in (A, B):
         (tmp_path / str(name)).mkdir()
-    assert read_uncleanable(str(tmp_path)) == {} and release(str(tmp_path), [A]) == {}
-    set_aside(str(tmp_path), {}, NOW_MS)
+    assert read_quarantine(str(tmp_path), NOTES) == {} and release(str(tmp_path), [A], NOTES) == {}
+    set_aside(str(tmp_path), {}, NOW_MS, NOTES)
     assert not (tmp_path / FILE).exists()
-    set_aside(str(tmp_path), {A: "a torn batch — “ß”", B: "no memory"}, NOW_MS)
-    set_aside(str(tmp_path), {A: "still torn"}, NOW_MS + 70_000)
-    found = read_uncleanable(str(tmp_path))
+    set_aside(str(tmp_path), {A: "a torn batch — “ß”", B: "no memory"}, NOW_MS, NOTES)
+    set_aside(str(tmp_path), {A: "still torn"}, NOW_MS + 70_000, NOTES)
+    found = read_quarantine(str(tmp_path), NOTES)
     assert (found[A].reason, found[A].since_ms, found[A].tries) == ("still torn", NOW_MS, 2)
     assert found[A].next_try_ms == NOW_MS + 70_000 + 2 * MINUTE_MS
     assert found[B].next_try_ms == NOW_MS + MINUTE_MS
-    assert release(str(tmp_path), [A, TopicPartition("z", 1)]) == {A: found[A]}
-    assert list(read_uncleanable(str(tmp_path))) == [B]
+    assert release(str(tmp_path), [A, TopicPartition("z", 1)], NOTES) == {A: found[A]}
+    assert list(read_quarantine(str(tmp_path), NOTES)) == [B]
     assert json.loads((tmp_path / FILE).read_text())["version"] == 1
-    release(str(tmp_path), [B])
+    release(str(tmp_path), [B], NOTES)
     assert not (tmp_path / FILE).exists(), "an empty list is no file"
 
 
 def test_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     (tmp_path / str(A)).mkdir()
     (tmp_path / str(B)).mkdir()
-    set_aside(str(tmp_path), {A: "x", B: "y"}, NOW_MS)
+    set_aside(str(tmp_path), {A: "x", B: "y"}, NOW_MS, NOTES)
     (tmp_path / str(B)).rmdir()
-    set_aside(str(tmp_path), {A: "x"}, NOW_MS)
-    assert list(read_uncleanable(str(tmp_path))) == [A]
+    set_aside(str(tmp_path), {A: "x"}, NOW_MS, NOTES)
+    assert list(read_quarantine(str(tmp_path), NOTES)) == [A]
 
 
 @pytest.mark.parametrize(
@@ -72,15 +76,15 @@ def test_a_damaged_list_is_named_and_overwritten(tmp_path: Path, content: str) -
     (tmp_path / str(A)).mkdir()
     (tmp_path / FILE).write_bytes(content.encode("latin-1"))
     with pytest.raises(CorruptLog, match="delete it"):
-        read_uncleanable(str(tmp_path))
-    set_aside(str(tmp_path), {A: "x"}, NOW_MS)
-    assert list(read_uncleanable(str(tmp_path))) == [A]
+        read_quarantine(str(tmp_path), NOTES)
+    set_aside(str(tmp_path), {A: "x"}, NOW_MS, NOTES)
+    assert list(read_quarantine(str(tmp_path), NOTES)) == [A]
 
 
 def test_inspect_and_plan_show_it_and_an_explicit_compact_clears_it(tmp_path: Path) -> None:
     for name in (A, B):
         write(tmp_path, name)
-    set_aside(str(tmp_path), {A: "a torn batch"}, NOW_MS)
+    set_aside(str(tmp_path), {A: "a torn batch"}, NOW_MS, NOTES)
     expected = {
         "reason": "a torn batch",
         "since_ms": NOW_MS,
@@ -89,20 +93,22 @@ def test_inspect_and_plan_show_it_and_an_explicit_compact_clears_it(tmp_path: Pa
     }
     first, second = lastwrite.inspect(str(tmp_path)).to_dict()["partitions"]
     assert (first["uncleanable"], second["uncleanable"]) == (expected, None)
-    first, second = lastwrite.plan(str(tmp_path), spark=INLINE, now_ms=NOW_MS).to_dict()[
-        "partitions"
-    ]
+    first, second = lastwrite.plan(
+        str(tmp_path), config=COMPACT, spark=INLINE, now_ms=NOW_MS
+    ).to_dict()["partitions"]
     assert (first["uncleanable"], second["uncleanable"]) == (expected, None)
     assert (first["status"], second["status"]) == ("cleaned", "cleaned")
-    lastwrite.compact(str(tmp_path), to=str(tmp_path / "copy"), spark=INLINE, now_ms=NOW_MS)
-    assert list(read_uncleanable(str(tmp_path))) == [A], (
+    lastwrite.compact(
+        str(tmp_path), to=str(tmp_path / "copy"), config=COMPACT, spark=INLINE, now_ms=NOW_MS
+    )
+    assert list(read_quarantine(str(tmp_path), NOTES)) == [A], (
         "a copy proves nothing of the original's disk"
     )
-    first, second = lastwrite.compact(str(tmp_path), spark=INLINE, now_ms=NOW_MS).to_dict()[
-        "partitions"
-    ]
+    first, second = lastwrite.compact(
+        str(tmp_path), config=COMPACT, spark=INLINE, now_ms=NOW_MS
+    ).to_dict()["partitions"]
     assert (first["status"], first["uncleanable"]) == ("cleaned", None)
-    assert read_uncleanable(str(tmp_path)) == {}
+    assert read_quarantine(str(tmp_path), NOTES) == {}
 
 
 def test_release(tmp_path: Path) -> None:
@@ -110,6 +116,6 @@ def test_release(tmp_path: Path) -> None:
     with pytest.raises(NotALog):
         lastwrite.release(str(tmp_path / "nothing"))
     assert lastwrite.release(str(tmp_path)) == {}
-    set_aside(str(tmp_path), {A: "a torn batch"}, NOW_MS)
+    set_aside(str(tmp_path), {A: "a torn batch"}, NOW_MS, NOTES)
     assert list(lastwrite.release(str(folder))) == [A]
-    assert read_uncleanable(str(tmp_path)) == {}
+    assert read_quarantine(str(tmp_path), NOTES) == {}

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.varint import (
+from lastwrite.encoding.varint import (
     decode_varint,
     decode_varlong,
     encode_varint,
     encode_varlong,
     varint_bytes,
 )
+from lastwrite.errors import CorruptLog, TruncatedLog
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
-"""``verify`` notices: every single record lost, changed, doubled, moved or revived; every kind of damage.
+"""``verify`` notices: every single record lost, changed, doubled, moved or revived; every kind of
+damage.
 
-The log as it was has a bit of everything; its compaction is written by hand. Each test changes one thing.
+The log as it was has a bit of everything; its compaction is written by hand. Each test changes one
+thing.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.audit import contents as contents_module
-from lastwrite.audit import verify as verify_module
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import InvalidConfig, LogHeld, NotALog
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.model.log import ProblemKind
 from lastwrite.model.verification import PartitionVerification, VerifyReport, VerifyStatus
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import write_checkpoint, write_segment
+from lastwrite.spark.inline import INLINE
+from lastwrite.verification import contents as contents_module
+from lastwrite.verification import logs as verify_module
+from tests.support.kafka.logs import write_checkpoint, write_segment
 
 T = 1_700_000_000_000
 NOW = T + 1000
@@ -131,11 +134,14 @@ AFTER = kept(*SURVIVORS)
 def write(root: Path, log: Log, name: str = "t-0") -> Path:
     for base, batches in log.items():
         write_segment(root / name, base, [b.encode() for b in batches], 0)
-    write_checkpoint(root, "replication-offset-checkpoint", {name: HIGH_WATERMARK})
+    last = max(log)
+    end = log[last][-1].last + 1 if log[last] else last
+    write_checkpoint(root, "replication-offset-checkpoint", {name: min(HIGH_WATERMARK, end)})
     (root / name / "partition.metadata").write_text(
         "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
     )
-    (root / name / "leader-epoch-checkpoint").write_text("0\n3\n0 0\n1 11\n2 18\n")
+    epochs = [f"{epoch} {start}\n" for epoch, start in enumerate((0, 11, 18)) if start <= end]
+    (root / name / "leader-epoch-checkpoint").write_text(f"0\n{len(epochs)}\n{''.join(epochs)}")
     return root
 
 
@@ -143,6 +149,7 @@ def verify(
     after: Path, before: Path | None = None, now_ms: int | None = NOW, **arguments: Any
 ) -> VerifyReport:
     was = None if before is None else str(before)
+    arguments.setdefault("drop_keyless", True)
     return lastwrite.verify(str(after), was, now_ms=now_ms, spark=INLINE, **arguments)
 
 
@@ -171,6 +178,7 @@ def test_a_true_compaction_is_verified(tmp_path: Path, before: Path) -> None:
         "superseded": 6,
         "expired": 1,
         "keyless": 1,
+        "first_keyless_offset": 2,
         "aborted": 0,
         "markers": 0,
         "below_start": 0,
@@ -407,7 +415,9 @@ def test_what_lies_below_the_logs_start_may_go(tmp_path: Path) -> None:
 
 
 def test_a_record_supersedes_only_from_the_replicated_part(tmp_path: Path) -> None:
-    """``a@19`` lies above the high watermark: it may be taken back, and ``a@4`` is the last write that counts."""
+    """``a@19`` lies above the high watermark: it may be taken back, and ``a@4`` is the last write
+    that counts.
+    """
     before = write(tmp_path / "before", BEFORE)
     after = write(tmp_path / "after", kept(*(n for n in SURVIVORS if n != 4)))
     for root in (before, after):
@@ -578,7 +588,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, int | None, str]] = {
     ),
     "index that lies": (lambda r: poke(r, INDEX, 8 + 4, BESIDE), INDEX, 8, "batch begins"),
     "index behind the end": (lambda r: poke(r, INDEX, 16 + 4, b"\x7f"), INDEX, 16, "byte"),
-    "index early": (lambda r: poke(r, INDEX, 3, b"\x01"), INDEX, 0, "behind it"),
+    "index early": (lambda r: poke(r, INDEX, 3, b"\x01"), INDEX, 0, "after it"),
     "index that falls": (lambda r: poke(r, INDEX, 8 + 3, b"\x01"), INDEX, 8, "rise"),
     "index torn": (
         lambda r: (r / "t-0" / INDEX).write_bytes(b"\0\0\0\0\0\0\0"),
@@ -645,7 +655,9 @@ def test_damage_is_named(what: str, tmp_path: Path) -> None:
 
 
 def test_what_a_broker_puts_in_order_is_noted(tmp_path: Path, before: Path) -> None:
-    """A snapshot that a broker would pass over, and files that a crash left: nothing is wrong with the log."""
+    """A snapshot that a broker would pass over, and files that a crash left: nothing is wrong with
+    the log.
+    """
     for n, leave in enumerate(
         (
             lambda folder: (folder / SNAPSHOT).write_bytes(b"\0\1abcd\0\0\0\0"),

@@ -1,6 +1,8 @@
-"""``verify`` knows transactions, producers, older formats and retention: what may be missing, and what may not.
+"""``verify`` knows transactions, producers, older formats and retention: what may be missing, and
+what may not.
 
-The log as it was is small and has one of each; its compaction is written by hand. Each test changes one thing.
+The log as it was is small and has one of each; its compaction is written by hand. Each test changes
+one thing.
 """
 
 from __future__ import annotations
@@ -12,21 +14,21 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import (
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.batch import (
     ControlType,
-    Record,
     decode_batch,
     encode_batch,
     encode_control_record,
     rebuild_batch,
 )
-from lastwrite.formats.kafka.index import AbortedTransaction, encode_transaction_index
-from lastwrite.formats.kafka.old import encode_message, encode_wrapper
-from lastwrite.formats.kafka.snapshot import ProducerEntry, encode_snapshot
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.index import AbortedEntry, encode_transaction_index
+from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.format.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.model.verification import VerifyReport
-from lastwrite.pipeline.inline import INLINE
-from tests.logs import write_checkpoint, write_segment
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.logs import write_checkpoint, write_segment
 
 T = 1_700_000_000_000
 NOW = T + 1000
@@ -83,7 +85,9 @@ def kept(batch: bytes, *offsets: int, horizon: int | None = None) -> bytes:
 
 @dataclass(frozen=True)
 class Log:
-    """Batches by base offset, the segments' bases, entries of transaction indexes, a snapshot, the high watermark."""
+    """Batches by base offset, the segments' bases, entries of transaction indexes, a snapshot, the
+    high watermark.
+    """
 
     batches: dict[int, bytes]
     bases: tuple[int, ...]
@@ -100,7 +104,7 @@ class Log:
                 folder, base, [b for at, b in sorted(self.batches.items()) if base <= at < after], 0
             )
             entries = [
-                AbortedTransaction(0, *entry) for entry in self.aborted if base <= entry[2] < after
+                AbortedEntry(0, *entry) for entry in self.aborted if base <= entry[2] < after
             ]
             if entries:
                 (folder / f"{base:020d}.txnindex").write_bytes(encode_transaction_index(entries))
@@ -206,7 +210,9 @@ def test_what_may_stay(tmp_path: Path) -> None:
 
 
 def test_an_aborted_record_supersedes_nothing(tmp_path: Path) -> None:
-    """``a@2`` was aborted and ``a@12`` may be: ``a@0`` is the last write. Nor is ``b@13`` below what is stable."""
+    """``a@2`` was aborted and ``a@12`` may be: ``a@0`` is the last write. Nor is ``b@13`` below
+    what is stable.
+    """
     after = CLEAN.having(b0=kept(LOG.batches[0], 1))
     assert found(verify(tmp_path, after, LOG)) == [("lost", 0)]
     assert found(verify(tmp_path, CLEAN.having(b4=shell(LOG.batches[4])), LOG)) == [("lost", 4)]
@@ -226,7 +232,8 @@ def test_an_open_transaction_keeps_all_behind_its_begin(tmp_path: Path) -> None:
         report = verify(tmp_path, CLEAN.without(offset), LOG)
         assert ("lost_tail", offset) in found(report)
     decided = LOG.having(b15=marker(3, 15, COMMIT))
-    # What was open supersedes now; the last batch of a producer that has been silent for a day may go as well.
+    # What was open supersedes now; the last batch of a producer that has been silent for a day may
+    # go as well.
     assert (
         verify(tmp_path, decided.without(2, 5, 4, 0), decided, now_ms=NOW + 2 * DAY).exit_status
         == 0
@@ -240,7 +247,9 @@ def test_an_open_transaction_keeps_all_behind_its_begin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_index", [True, False])
 def test_a_marker_dropped_while_its_aborted_data_remains(with_index: bool, tmp_path: Path) -> None:
-    """What brokers did: the data then falls to the producer's next marker, and aborted writes are read as committed."""
+    """What brokers did: the data then falls to the producer's next marker, and aborted writes are
+    read as committed.
+    """
     after = LOG.without(7, aborted=with_index)
     report = verify(tmp_path, after, LOG)
     expected = [("lost_control", 7), ("redecided", 2), ("redecided", 5)]
@@ -389,7 +398,9 @@ def test_a_producer_that_only_its_marker_remembers(tmp_path: Path) -> None:
 def test_a_tombstone_dropped_while_an_older_value_remains_beyond_the_cleaned_range(
     tmp_path: Path,
 ) -> None:
-    """Wherever the older value lies, in a segment that the round rewrote or in one that it left alone."""
+    """Wherever the older value lies, in a segment that the round rewrote or in one that it left
+    alone.
+    """
     before = Log(
         {
             0: plain(R(0, "x", "old"), R(1, "y", "1")),

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Batch, Record, iter_batches
-from lastwrite.logstore import files
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.format.batch import iter_batches
+from lastwrite.kafka.format.batch_layout import Batch, Record
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
-from tests.logs import plain_index
+from lastwrite.storage import files
+from tests.support.kafka.logs import plain_index
 
 T0 = TopicPartition("t", 0)
 EMPTY_SNAPSHOT = 10

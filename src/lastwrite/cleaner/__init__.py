@@ -1,1 +1,3 @@
-"""The cleaner as a daemon: it watches log roots, picks the dirtiest partitions, and runs their rounds."""
+"""The cleaner as a daemon: it watches log roots, picks the dirtiest partitions, and runs their
+rounds.
+"""

@@ -8,22 +8,26 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from lastwrite.cleaner.events import Event, Note
+from lastwrite.cleaner.daemon import Means
+from lastwrite.cleaner.events import Event, Events, Note
 from lastwrite.cleaner.live import LiveCleaner, topics_in
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.cleaner.metrics import Metrics, MetricsServer
 from lastwrite.cleaner.rounds import Rounds
 from lastwrite.cleaner.settings import SettingsSource
-from lastwrite.compaction.pulsar_live_settings import SCHEME, LiveConfig, rules_of
+from lastwrite.commands.compact import TopicConfig, overrides
+from lastwrite.commands.systems import system_of_all
+from lastwrite.engine.rules.keyless import may_drop, refuse_elsewhere
+from lastwrite.engine.system import Sources, System, system_named
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.model.progress import NoProgress
-from lastwrite.pipeline.kafka import KafkaSystem
-from lastwrite.pipeline.system import System, system_named
+from lastwrite.pulsar.rules.live_settings import SCHEME, LiveConfig, rules_of
+from lastwrite.storage.ownership import refuse_foreign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lastwrite.pipeline.inline import Inline
+    from lastwrite.spark.inline import Inline
 
 
 def clean(
@@ -43,24 +47,31 @@ def clean(
     keep_scans: bool = False,
     system: str | None = None,
     archive: str | None = None,
+    topic_config: TopicConfig | None = None,
+    metadata: str | None = None,
+    drop_keyless: bool = False,
 ) -> int:
     """Keep the log roots clean until asked to stop, or with ``once`` until nothing is due.
 
     Args:
-        roots: log roots, as a broker's ``log.dirs``; or RocketMQ stores; or archives of Pulsar's topics; or
-            topics of a live cluster, ``persistent://…``.
+        roots: log roots, as a broker's ``log.dirs``; or RocketMQ stores; or archives of Pulsar's
+            topics; or topics of a live cluster, ``persistent://…``.
         system: that wrote them, all of them; None: the one whose files lie there.
         config: settings under upstream's names, or a function that reads them anew.
         config_file: the file that this function reads; it is called again when the file changes.
         threads: how many waves of rounds at once; None: the setting ``log.cleaner.threads``.
-        memory, spark, master, conf: as for ``compact``; a session of our own starts with the first round.
-        metrics_port: where to answer ``GET /metrics``; 0: any port that is free, which a note then names.
+        memory, spark, master, conf: as for ``compact``; a session of our own starts with the first
+            round.
+        metrics_port: where to answer ``GET /metrics``; 0: any port that is free, which a note then
+            names.
         tell: hears what happens.
-        keep_scans, archive: as for ``compact``.
+        keep_scans, archive, drop_keyless, topic_config, metadata: as for ``compact``. A topic of
+            which nothing is known is left alone, and a note says which.
         started: gets the cleaner before it begins; its ``ask_to_stop`` may be called from anywhere.
 
     Returns:
-        The exit status: 0; with ``once`` 1, 3 or 4 where partitions failed, are damaged, or are held elsewhere.
+        The exit status: 0; with ``once`` 1, 3 or 4 where partitions failed, are damaged, or are
+        held elsewhere.
 
     Raises:
         NotALog, InvalidConfig: nothing was begun.
@@ -76,20 +87,28 @@ def clean(
             "--archive is for topics of a live cluster", remedy="give persistent://… as the roots"
         )
     folders = (
-        topics_in(roots) if live else list(dict.fromkeys(os.path.abspath(root) for root in roots))
+        topics_in(roots) if live else list(dict.fromkeys(os.path.realpath(root) for root in roots))
     )
-    found = system_named("pulsar") if live else _system_of(folders, system)
-    read = config if callable(config) else lambda: config or {}
+    sources = Sources(
+        overrides=overrides(topic_config), roots=() if live else tuple(folders), metadata=metadata
+    )
+    found = (system_named("pulsar") if live else _system_of(folders, system)).told(sources)
+    given = config if callable(config) else lambda: config or {}
+
+    def read() -> Mapping[str, object]:
+        names = may_drop(given(), drop_keyless)
+        refuse_elsewhere(names, found.name, found.governs_keyless)
+        return names
+
     source = SettingsSource(found, read, config_file, rules_of if live else dict)
     if keep_scans and not found.keeps_scans:
         raise InvalidConfig(
-            f"{found.name} suffers no file of ours beside its own", remedy="leave out --keep-scans"
+            f"{found.name} allows no other files beside its logs", remedy="leave out --keep-scans"
         )
     if live:
         LiveConfig.from_names(source.current.names)
     else:
-        for root in folders:
-            _check_root(found, root, source.current.names)
+        _check_roots(found, folders, source.current.names)
     metrics = Metrics(folders, _now_ms)
     with ExitStack() as stack:
         if metrics_port is not None:
@@ -102,11 +121,12 @@ def clean(
                 )
             )
         rounds = Rounds(found, spark, master, memory, conf or {}, NoProgress(), keep_scans)
+        means = Means(source, rounds, metrics, Events(tell, _now_ms), _now_ms)
         cleaner: Cleaner | LiveCleaner
         if live:
-            cleaner = LiveCleaner(folders, source, rounds, metrics, tell, _now_ms, archive)
+            cleaner = LiveCleaner(folders, means, archive)
         else:
-            cleaner = Cleaner(found, folders, source, rounds, metrics, tell, threads, _now_ms)
+            cleaner = Cleaner(found, folders, means, threads)
         started(cleaner)
         return cleaner.run(once)
 
@@ -129,36 +149,37 @@ def _system_of(roots: Sequence[str], name: str | None) -> System:
                 path=root,
                 remedy="give a log root: a folder of <topic>-<partition> folders",
             )
-    systems = {root: system_named(name, root) for root in roots}
-    names = {system.name for system in systems.values()}
-    if len(names) > 1:
-        said = ", ".join(f"{root} is of {system.name}" for root, system in systems.items())
-        raise InvalidConfig(
-            f"roots of several systems: {said}", remedy="start a daemon for each system"
-        )
-    system = systems[roots[0]]
-    return KafkaSystem(metadata_roots=roots) if isinstance(system, KafkaSystem) else system
+    return system_of_all(name, roots)
 
 
-def _check_root(system: System, root: str, names: Mapping[str, object]) -> None:
-    """Refuse what is no log root, and one of whose partitions nobody says whether they are compacted."""
-    try:
-        partitions = system.find(root, None, None)
-    except NotALog:
-        return  # an empty root may fill
-    if partitions[0] == root != system.root_of(root):
-        raise NotALog(
-            "a partition's folder, not a log root",
-            path=root,
-            remedy=f"give {os.path.dirname(root)}",
-        )
-    try:
-        is_known = any(system.is_policy_known(folder, names) for folder in partitions)
-    except LogError:
-        return  # of a damaged metadata log every look will tell
-    if not is_known:
+def _check_roots(system: System, roots: Sequence[str], names: Mapping[str, object]) -> None:
+    """Refuse what is no log root, and roots of no partition of which anybody says whether it is
+    compacted.
+    """
+    unknown, may_know = [], False
+    for root in roots:
+        try:
+            partitions = system.find(root, None, None)
+        except NotALog:
+            may_know = True  # an empty root may fill
+            continue
+        if partitions[0] == root != system.root_of(root):
+            raise NotALog(
+                "a partition's folder, not a log root",
+                path=root,
+                remedy=f"give {os.path.dirname(root)}",
+            )
+        refuse_foreign(partitions)
+        try:
+            may_know = may_know or any(
+                system.is_policy_known(folder, names) for folder in partitions
+            )
+        except LogError:
+            may_know = True  # of a damaged metadata log every look will tell
+        unknown.append(root)
+    if not may_know:
         raise InvalidConfig(
             "nothing says which of these topics are compacted",
-            path=root,
+            path=unknown[0],
             remedy=system.policy_remedy,
         )

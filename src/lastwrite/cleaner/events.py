@@ -2,84 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar
 
-from lastwrite.compaction.verdict import Verdict
+from msgspec import field
+
+from lastwrite.engine.rules.verdict import Verdict
+from lastwrite.model.document import SPREAD, UNPRINTED, As, FrozenDocument, figure
 from lastwrite.model.log import TopicPartition
+from lastwrite.model.quarantine import Quarantined
 from lastwrite.model.report import PartitionReport
-from lastwrite.model.uncleanable import Uncleanable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundEnded:
+def rounded(seconds: float) -> float:
+    """As it is printed."""
+    return round(seconds, 3)
+
+
+def each_rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: rounded(each) for name, each in seconds.items()}
+
+
+class RoundEnded(FrozenDocument, frozen=True, kw_only=True):
     """A partition was cleaned, or nothing in it could go, or expired segments went."""
 
+    event: ClassVar[str] = figure(lambda self: "round")
     time_ms: int
     thread: int
     root: str
-    report: PartitionReport
+    report: Annotated[PartitionReport, SPREAD]
+    saved_percent: ClassVar[float] = figure(lambda self: round(self.saved(), 2))
+    # records without a key, which a compacted topic cannot keep
+    keyless: ClassVar[int] = figure(lambda self: self.report.verdicts.get(Verdict.KEYLESS.label, 0))
     wave_partitions: int  # partitions that went through the stages together
-    seconds: float  # of the whole wave
-    stage_seconds: Mapping[str, float]
+    # of the whole wave
+    seconds: Annotated[float, As(rounded)] = field(name="wave_seconds")
+    stage_seconds: Annotated[dict[str, float], As(each_rounded)]
 
-    @property
-    def keyless(self) -> int:
-        """Records without a key, which a compacted topic cannot keep."""
-        return self.report.verdicts.get(Verdict.KEYLESS.label, 0)
-
-    @property
-    def saved_percent(self) -> float:
+    def saved(self) -> float:
+        """Percent of the partition's bytes."""
         before = self.report.bytes_before
         return 100 * (before - self.report.bytes_after) / before if before else 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "event": "round",
-            "time_ms": self.time_ms,
-            "thread": self.thread,
-            "root": self.root,
-            **self.report.to_dict(),
-            "saved_percent": round(self.saved_percent, 2),
-            "keyless": self.keyless,
-            "wave_partitions": self.wave_partitions,
-            "wave_seconds": round(self.seconds, 3),
-            "stage_seconds": {
-                name: round(seconds, 3) for name, seconds in self.stage_seconds.items()
-            },
-        }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetAside:
+class SetAside(FrozenDocument, frozen=True, kw_only=True):
     """A round failed; the partition is left alone for a while."""
 
+    event: ClassVar[str] = figure(lambda self: "uncleanable")
     time_ms: int
     root: str
-    name: TopicPartition
-    entry: Uncleanable
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "event": "uncleanable",
-            "time_ms": self.time_ms,
-            "root": self.root,
-            "topic": self.name.topic,
-            "partition": self.name.partition,
-            **self.entry.to_dict(),
-        }
+    name: Annotated[TopicPartition, UNPRINTED]
+    topic: ClassVar[str] = figure(lambda self: self.name.topic)
+    partition: ClassVar[int] = figure(lambda self: self.name.partition)
+    entry: Annotated[Quarantined, SPREAD]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class Note(FrozenDocument, frozen=True, kw_only=True):
     """A sentence about the daemon itself: new settings, a root that a broker has, an end."""
 
+    event: ClassVar[str] = figure(lambda self: "note")
     time_ms: int
     text: str
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"event": "note", "time_ms": self.time_ms, "text": self.text}
-
 
 Event = RoundEnded | SetAside | Note
+
+
+class Events:
+    """How a daemon speaks, events as they come and what stays true for long only once: hands events
+    to ``tell``, in the thread that calls; ``now_ms`` is the clock of what it says itself.
+    """
+
+    def __init__(self, tell: Callable[[Event], None], now_ms: Callable[[], int]) -> None:
+        self.tell = tell
+        self._now_ms = now_ms
+        self._said: dict[str, str] = {}
+
+    def note(self, text: str) -> None:
+        self.tell(Note(time_ms=self._now_ms(), text=text))
+
+    def say_once(self, about: str, text: str | None) -> None:
+        """Say ``text`` if it was not the last that was said about it; None: all is well again."""
+        if text is None:
+            self._said.pop(about, None)
+        elif self._said.get(about) != text:
+            self._said[about] = text
+            self.note(text)

@@ -1,18 +1,20 @@
-"""The daemon over topics that brokers serve: it asks the cluster how much there is to compact, and compacts.
+"""The daemon over topics that brokers serve: it asks the cluster how much there is to compact, and
+compacts.
 
     ask ──► over compactionThreshold? ──► round in a thread ──► outcome, next topic
      ▲                                                             │
      └────────────── brokerServiceCompactionMonitorInterval… ◄─────┘
 
-As a broker's own timer does: by the setting where it is given, else by the topic's policy, its namespace's or the
-brokers' setting, which the cluster tells. Each partition of a topic is compared by itself, one round runs at a time,
-and a topic that somebody else compacts just now is passed by. A partition whose round fails is left alone for a while,
-longer each time; unlike that of a folder this is remembered by the daemon alone.
+As a broker's own timer does: by the setting where it is given, else by the topic's policy, its
+namespace's or the brokers' setting, which the cluster tells. Each partition of a topic is compared
+by itself, one round runs at a time, and a topic that somebody else compacts just now is passed by.
+A partition whose round fails is left alone for a while, longer each time; unlike that of a folder
+this is remembered by the daemon alone.
 
-A stop ends a round where it is. What was not published then never was; a ledger that was written for it is removed by
-the next round on the topic.
+A stop ends a round where it is. What was not published then never was; a ledger that was written
+for it is removed by the next round on the topic.
 
-Source: spec/pulsar.md section 18.
+Source: docs/formats/pulsar-compaction.md, "Retention and thresholds".
 """
 
 from __future__ import annotations
@@ -21,26 +23,24 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lastwrite.cleaner.events import Event, RoundEnded, SetAside
-from lastwrite.cleaner.metrics import Metrics
+from lastwrite.cleaner.daemon import Daemon, Means
+from lastwrite.cleaner.events import RoundEnded, SetAside
 from lastwrite.cleaner.pick import Candidate
-from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, Rounds, exit_status
-from lastwrite.cleaner.settings import SettingsSource
-from lastwrite.cleaner.voice import Voice
-from lastwrite.compaction.pulsar_live_settings import rules_of
-from lastwrite.compaction.pulsar_settings import THRESHOLDS, PulsarConfig
+from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
+from lastwrite.engine.context import Options
 from lastwrite.errors import LogError, LogHeld
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.logstore.pulsar.topic import partition_of
-from lastwrite.logstore.uncleanable import pause_ms
+from lastwrite.model.quarantine import Quarantined
 from lastwrite.model.report import CompactionReport, PartitionReport, Status
-from lastwrite.model.uncleanable import Uncleanable
-from lastwrite.pipeline.engine import Options
-from lastwrite.pipeline.pulsar import PULSAR, waits
-from lastwrite.pipeline.pulsar_live import compact_live, waiting
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.live import compact_live, waiting
+from lastwrite.pulsar.rules.live_settings import rules_of
+from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig
+from lastwrite.pulsar.store.topic import partition_of
+from lastwrite.pulsar.system import PULSAR, waits
+from lastwrite.storage.quarantine import pause_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,65 +52,21 @@ class _Outcome:
     error: Exception | None
 
 
-class LiveCleaner:
-    """Keeps topics of a cluster compacted; see ``run``. ``archive``: as of ``compact``; the rest as of ``Cleaner``."""
+class LiveCleaner(Daemon[_Outcome]):
+    """Keeps topics of a cluster compacted. ``archive``: as of ``compact``."""
 
-    def __init__(
-        self,
-        topics: Sequence[str],
-        settings: SettingsSource,
-        rounds: Rounds,
-        metrics: Metrics,
-        tell: Callable[[Event], None],
-        now_ms: Callable[[], int],
-        archive: str | None,
-    ) -> None:
+    def __init__(self, topics: Sequence[str], means: Means, archive: str | None) -> None:
+        super().__init__(means)
         self._topics = list(topics)
-        self._settings = settings
-        self._rounds = rounds
-        self._metrics = metrics
-        self._voice = Voice(tell, now_ms)
-        self._now_ms = now_ms
         self._archive = archive
-        # Its put may interrupt itself: a signal's handler may use it.
-        self._outcomes: queue.SimpleQueue[_Outcome | None] = queue.SimpleQueue()
-        self._is_stopping = False
-        self._aside: dict[str, Uncleanable] = {}
-        self._statuses: set[Status] = set()
-        self._was_held = False
+        self._staged: dict[str, Quarantined] = {}
 
-    def ask_to_stop(self) -> None:
-        """Make ``run`` come to its end soon. May be called in a signal's handler."""
-        self._is_stopping = True
-        self._outcomes.put(None)
-
-    def run(self, once: bool = False) -> int:
-        """Compact until asked to stop, or with ``once`` until each topic was looked at.
-
-        Returns:
-            The exit status: 0; with ``once`` 1, 3 or 4 where topics failed, are damaged or are compacted elsewhere.
-
-        Raises:
-            LogError: the work cannot go on at all: Spark has died or does not start.
-        """
-        try:
-            while not self._is_stopping:
-                said = self._settings.refresh()
-                if said is not None:
-                    self._voice.note(said)
-                self._rounds.set_rates(self._settings.current.cleaner.rates)
-                for candidate in self._look():
-                    if self._is_stopping:
-                        break
-                    self._round(candidate)
-                if once:
-                    break
-                self._rest(self._settings.current.cleaner.backoff_ms / 1000)
-        finally:
-            self._rounds.close()
-        if not once or self._is_stopping:
-            return 0
-        return exit_status(self._statuses, self._was_held)
+    def _cycle(self, once: bool) -> bool:
+        for candidate in self._look():
+            if self._is_stopping:
+                break
+            self._round(candidate)
+        return True
 
     # ------------------------------------------------------------------ look
 
@@ -124,20 +80,20 @@ class LiveCleaner:
             try:
                 found_there = waiting(url, names)
             except LogError as error:
-                self._voice.say_once(url, str(error))
+                self._events.say_once(url, str(error))
                 if not isinstance(error, LogHeld):
                     self._statuses.add(Status.FAILED)
                 continue
             if THRESHOLDS & names.keys() or all(
                 each.threshold_bytes is not None for each in found_there.values()
             ):
-                self._voice.say_once(url, None)
+                self._events.say_once(url, None)
             for topic, (size, told) in found_there.items():
                 threshold = _threshold(names, told)
                 if threshold is None:
-                    self._voice.say_once(
+                    self._events.say_once(
                         url,
-                        f"{url}: nobody says from when on to compact it — {PULSAR.policy_remedy}",
+                        f"{url}: no compactionThreshold is set — {PULSAR.policy_remedy}",
                     )
                 found.append(
                     Candidate(
@@ -149,12 +105,12 @@ class LiveCleaner:
                         is_due=waits(size, threshold or 0) is None,
                     )
                 )
-        self._metrics.looked(found, self._aside, (), now_ms)
+        self._metrics.looked(found, self._staged, (), now_ms)
         due = [
             each
             for each in found
             if each.is_due
-            and (each.folder not in self._aside or now_ms >= self._aside[each.folder].next_try_ms)
+            and (each.folder not in self._staged or now_ms >= self._staged[each.folder].next_try_ms)
         ]
         return sorted(due, key=lambda each: -each.cleanable_bytes)
 
@@ -189,7 +145,7 @@ class LiveCleaner:
                 or outcome.report is None
                 or outcome.report.partitions[0].status not in DONE
             ):
-                self._voice.note(f"stopped in the middle of a round of {candidate.name}")
+                self._events.note(f"stopped in the middle of a round of {candidate.name}")
                 return
         self._note_outcome(outcome, time.perf_counter() - begin)
 
@@ -217,17 +173,14 @@ class LiveCleaner:
             error = outcome.error
             if isinstance(error, LogHeld):
                 self._was_held = True
-                self._voice.say_once(candidate.folder, str(error))
+                self._events.say_once(candidate.folder, str(error))
                 return
             if not self._rounds.is_alive:
-                raise LogError(
-                    f"Spark has died: {error}",
-                    remedy="start again; if it dies again, with more --memory",
-                ) from error
+                raise spark_has_died(error) from error
             is_damage = isinstance(error, LogError) and error.exit_status == 3
             self._fail(candidate, Status.DAMAGED if is_damage else Status.FAILED, str(error))
             return
-        self._voice.say_once(candidate.folder, None)
+        self._events.say_once(candidate.folder, None)
         self._metrics.wave_ended(outcome.report, 0)
         for report in outcome.report.partitions:
             self._note_report(candidate, report, outcome.report, seconds)
@@ -236,9 +189,9 @@ class LiveCleaner:
         self, candidate: Candidate, report: PartitionReport, whole: CompactionReport, seconds: float
     ) -> None:
         if report.status in DONE:
-            self._aside.pop(candidate.folder, None)
+            self._staged.pop(candidate.folder, None)
             self._metrics.round_ended(candidate, report)
-            self._voice.tell(
+            self._events.tell(
                 RoundEnded(
                     time_ms=self._now_ms(),
                     thread=1,
@@ -254,18 +207,18 @@ class LiveCleaner:
 
     def _fail(self, candidate: Candidate, status: Status, reason: str) -> None:
         now_ms = self._now_ms()
-        before = self._aside.get(candidate.folder)
+        before = self._staged.get(candidate.folder)
         tries = 1 if before is None else before.tries + 1
-        entry = Uncleanable(
+        entry = Quarantined(
             reason=reason,
             since_ms=now_ms if before is None else before.since_ms,
             tries=tries,
             next_try_ms=now_ms + pause_ms(tries),
         )
-        self._aside[candidate.folder] = entry
+        self._staged[candidate.folder] = entry
         self._statuses.add(status)
         self._metrics.failed()
-        self._voice.tell(
+        self._events.tell(
             SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry)
         )
 

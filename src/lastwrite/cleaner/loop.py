@@ -4,9 +4,9 @@
      ▲                                                │
      └──────────── a wave ended, or the backoff ◄─────┘
 
-All decisions are made in one thread, the one that calls ``run``; the others only run waves. So a partition is picked
-under the same eyes that know which ones are in progress, as Kafka's threads pick under one lock. In between, a lock on
-each partition keeps other processes away.
+All decisions are made in one thread, the one that calls ``run``; the others only run waves. So a
+partition is picked under the same eyes that know which ones are in progress, as Kafka's threads
+pick under one lock. In between, a lock on each partition keeps other processes away.
 """
 
 from __future__ import annotations
@@ -15,25 +15,23 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from lastwrite.cleaner.events import Event, RoundEnded, SetAside
-from lastwrite.cleaner.metrics import Metrics
+from lastwrite.cleaner.daemon import Daemon, Means
+from lastwrite.cleaner.events import RoundEnded, SetAside
 from lastwrite.cleaner.pick import Candidate, in_order, in_waves
-from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, Rounds, exit_status
-from lastwrite.cleaner.settings import SettingsSource
-from lastwrite.cleaner.voice import Voice
+from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
 from lastwrite.cleaner.watch import Watch
+from lastwrite.engine.system import System
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.logstore.uncleanable import read_uncleanable, release, set_aside
-from lastwrite.model.log import ProblemKind
+from lastwrite.model.quarantine import Quarantined
 from lastwrite.model.report import CompactionReport, PartitionReport, Status
-from lastwrite.model.uncleanable import Uncleanable
-from lastwrite.pipeline.system import System
+from lastwrite.storage.quarantine import read_quarantine, release, set_aside
 
 _FAILED = (Status.DAMAGED, Status.FAILED)
+_MOST_TOPICS = 10  # that a note names
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,84 +44,37 @@ class _Outcome:
     error: Exception | None
 
 
-class Cleaner:
-    """Keeps log roots clean; see ``run``.
+class Cleaner(Daemon[_Outcome]):
+    """Keeps log roots clean.
 
-    ``threads``: how many waves at once; None: as the setting ``log.cleaner.threads`` says. ``tell`` hears what happens,
-    in the thread that calls ``run``. ``now_ms`` is the clock.
+    ``threads``: how many waves at once; None: as the setting ``log.cleaner.threads`` says.
     """
 
     def __init__(
-        self,
-        system: System,
-        roots: Sequence[str],
-        settings: SettingsSource,
-        rounds: Rounds,
-        metrics: Metrics,
-        tell: Callable[[Event], None],
-        threads: int | None,
-        now_ms: Callable[[], int],
+        self, system: System, roots: Sequence[str], means: Means, threads: int | None
     ) -> None:
+        super().__init__(means)
         self._system = system
         self._roots = list(roots)
-        self._settings = settings
-        self._rounds = rounds
-        self._metrics = metrics
-        self._voice = Voice(tell, now_ms)
         self._threads = threads
-        self._now_ms = now_ms
         self._watch = Watch(system)
         self._running: dict[int, tuple[threading.Thread, tuple[Candidate, ...]]] = {}
-        # Its put may interrupt itself: a signal's handler may use it.
-        self._outcomes: queue.SimpleQueue[_Outcome | None] = queue.SimpleQueue()
-        self._is_stopping = False
         self._alone: set[str] = set()
         self._ended: dict[str, tuple[object, float]] = {}
         self._not_before: dict[str, float] = {}
         self._retention_at_ms = 0
-        self._statuses: set[Status] = set()
-        self._was_held = False
 
-    def ask_to_stop(self) -> None:
-        """Make ``run`` come to its end soon. May be called in a signal's handler."""
-        self._is_stopping = True
-        self._outcomes.put(None)
-
-    def run(self, once: bool = False) -> int:
-        """Clean until asked to stop, or with ``once`` until nothing is due.
-
-        Returns:
-            The exit status: 0; with ``once`` 1, 3 or 4 where partitions failed, are damaged or are held elsewhere.
-
-        Raises:
-            LogError: the work cannot go on at all: Spark has died or does not start.
-        """
-        try:
-            while not self._is_stopping:
-                self._refresh()
-                self._start_waves(once)
-                if once and not self._running:
-                    break
-                self._wait(self._settings.current.cleaner.backoff_ms / 1000)
-        finally:
-            self._end()
-        if not once or self._is_stopping:
-            return 0
-        return exit_status(self._statuses, self._was_held)
+    def _cycle(self, once: bool) -> bool:
+        self._start_waves(once)
+        return not self._running
 
     # ------------------------------------------------------------------ look and pick
-
-    def _refresh(self) -> None:
-        said = self._settings.refresh()
-        if said is not None:
-            self._voice.note(said)
-        self._rounds.set_rates(self._settings.current.cleaner.rates)
 
     def _start_waves(self, once: bool) -> None:
         """Start as many waves as threads are free and partitions ask for."""
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
-        self._voice.say_once(
+        self._events.say_once(
             "enable",
             None if settings.cleaner.enable else "log.cleaner.enable is false: nothing is cleaned",
         )
@@ -133,13 +84,13 @@ class Cleaner:
         with_retention = now_ms >= self._retention_at_ms
         busy = {candidate.folder for _, wave in self._running.values() for candidate in wave}
         candidates: list[Candidate] = []
-        aside: dict[str, Uncleanable] = {}
+        staged: dict[str, Quarantined] = {}
         for root in self._roots:
             found, entries = self._look(root, now_ms, busy)
             candidates += found
-            aside.update(entries)
-        self._metrics.looked(candidates, aside, busy, now_ms)
-        order = in_order(candidates, busy, aside, now_ms, with_retention)
+            staged.update(entries)
+        self._metrics.looked(candidates, staged, busy, now_ms)
+        order = in_order(candidates, busy, staged, now_ms, with_retention)
         order = [candidate for candidate in order if self._is_new(candidate, once)]
         if with_retention:
             self._retention_at_ms = now_ms + settings.cleaner.retention_check_interval_ms
@@ -150,13 +101,15 @@ class Cleaner:
 
     def _look(
         self, root: str, now_ms: int, busy: set[str]
-    ) -> tuple[list[Candidate], dict[str, Uncleanable]]:
-        """The partitions of a root, and which of them are set aside; none where somebody else has the root."""
+    ) -> tuple[list[Candidate], dict[str, Quarantined]]:
+        """The partitions of a root, and which of them are set aside; none where somebody else has
+        the root.
+        """
         try:
             broker = self._system.broker_of(root)
-            self._voice.say_once(
+            self._events.say_once(
                 root,
-                None if broker is None else f"{root}: {broker}, holds it; nothing is cleaned there",
+                None if broker is None else f"{root}: {broker}, uses it; nothing is cleaned there",
             )
             if broker is not None:
                 self._was_held = True
@@ -165,18 +118,19 @@ class Cleaner:
             self._system.refuse_unclean(root, names)
             found = self._watch.look(root, names, now_ms, busy)
         except LogError as error:
-            self._voice.say_once(root, str(error))
+            self._events.say_once(root, str(error))
             return [], {}
-        aside: dict[str, Uncleanable] = {}
+        self._events.say_once(f"{root} alone", _left_alone(root, found))
+        staged: dict[str, Quarantined] = {}
         by_home = sorted(found, key=lambda candidate: candidate.home)
         for home, inside in groupby(by_home, key=lambda candidate: candidate.home):
             try:
-                entries = read_uncleanable(home, self._system.notes)
+                entries = read_quarantine(home, self._system.notes)
             except CorruptLog as error:
-                self._voice.say_once(f"{home} aside", str(error))
+                self._events.say_once(f"{home} aside", str(error))
                 continue
-            aside |= {each.folder: entries[each.name] for each in inside if each.name in entries}
-        return found, aside
+            staged |= {each.folder: entries[each.name] for each in inside if each.name in entries}
+        return found, staged
 
     def _is_new(self, candidate: Candidate, once: bool) -> bool:
         """Whether anything has changed since the partition's last round, or some time has passed.
@@ -205,7 +159,7 @@ class Cleaner:
                     self._system.try_hold(home, [candidate.name for candidate in inside])
                 )
             except LogError as error:
-                self._voice.say_once(home, str(error))
+                self._events.say_once(home, str(error))
                 continue
             mine += [candidate for candidate in inside if candidate.name in got]
         self._was_held = self._was_held or len(mine) < len(wave)
@@ -251,15 +205,13 @@ class Cleaner:
                         self._system.recover(candidate.folder)
         self._outcomes.put(_Outcome(number, wave, report, failure))
 
-    def _wait(self, seconds: float) -> None:
-        """Until a wave has ended, somebody asks to stop, or the time is over."""
+    def _rest(self, seconds: float) -> None:
         with contextlib.suppress(queue.Empty):
             outcome = self._outcomes.get(timeout=seconds)
             if outcome is not None:
                 self._note_outcome(outcome)
 
     def _end(self) -> None:
-        """Stop what runs, and end the session."""
         if self._running:
             given_up = sorted(
                 str(candidate.name) for _, wave in self._running.values() for candidate in wave
@@ -270,13 +222,15 @@ class Cleaner:
                 self._rounds.cancel()
                 self._gather(GIVE_UP_S)
             more = f" and {len(given_up) - 3} more" if len(given_up) > 3 else ""
-            self._voice.note(f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}")
-        self._rounds.close()
+            self._events.note(
+                f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}"
+            )
+        super()._end()
 
     def _gather(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while self._running and (left := deadline - time.monotonic()) > 0:
-            self._wait(left)
+            self._rest(left)
 
     # ------------------------------------------------------------------ outcomes
 
@@ -302,10 +256,11 @@ class Cleaner:
         now_ms: int,
     ) -> None:
         assert outcome.report is not None
-        wrong = [
-            problem for problem in report.problems if problem.kind is not ProblemKind.RECOVERED
-        ]
+        wrong = [problem for problem in report.problems if not problem.is_note]
         is_wrong = bool(report.status in _FAILED or wrong or candidate.trouble)
+        if report.is_keyless:  # to find that out the whole range was read: not again at every look
+            failed[candidate] = report.reason or ""
+            return
         if report.status in DONE or not is_wrong:
             state = self._watch.state_of(candidate.root, candidate.folder)
             self._ended[candidate.folder] = (state, time.monotonic())
@@ -313,7 +268,7 @@ class Cleaner:
             self._alone.discard(candidate.folder)
             if candidate.is_due or report.segments_deleted:
                 self._metrics.round_ended(candidate, report)
-                self._voice.tell(
+                self._events.tell(
                     RoundEnded(
                         time_ms=now_ms,
                         thread=outcome.thread,
@@ -338,12 +293,9 @@ class Cleaner:
         if self._is_stopping:
             return
         if not self._rounds.is_alive:
-            raise LogError(
-                f"Spark has died: {error}",
-                remedy="start again; if it dies again, with more --memory",
-            ) from error
+            raise spark_has_died(error) from error
         if len(outcome.wave) > 1:
-            self._voice.note(
+            self._events.note(
                 f"a wave of {len(outcome.wave)} partitions failed, so each goes alone: {error}"
             )
             for candidate in outcome.wave:
@@ -355,10 +307,12 @@ class Cleaner:
         failed[outcome.wave[0]] = str(error)
 
     def _was_changed(self, candidate: Candidate) -> bool:
-        """Whether a round may have failed because somebody without a lock is writing there; it then waits a while."""
+        """Whether a round may have failed because somebody without a lock is writing there; it then
+        waits a while.
+        """
         if not self._watch.has_changed(candidate.root, candidate.folder):
             return False
-        self._voice.note(
+        self._events.note(
             f"{candidate.name} in {candidate.root} changed while it was read, and is looked at again later"
         )
         self._not_before[candidate.folder] = (
@@ -370,13 +324,25 @@ class Cleaner:
         notes = self._system.notes
         try:
             set_aside(candidate.home, {candidate.name: reason}, now_ms, notes)
-            entries = read_uncleanable(candidate.home, notes)
+            entries = read_quarantine(candidate.home, notes)
         except LogError as error:
-            self._voice.note(f"cannot note what is uncleanable: {error}")
+            self._events.note(f"cannot note what is uncleanable: {error}")
             return
         self._metrics.failed()
         if candidate.name in entries:
             entry = entries[candidate.name]
-            self._voice.tell(
+            self._events.tell(
                 SetAside(time_ms=now_ms, root=candidate.root, name=candidate.name, entry=entry)
             )
+
+
+def _left_alone(root: str, found: Sequence[Candidate]) -> str | None:
+    """Which topics nothing is done to, and why, the first one's reason for all."""
+    reasons = {
+        candidate.name.topic: candidate.alone for candidate in found if candidate.alone is not None
+    }
+    if not reasons:
+        return None
+    topics = sorted(reasons)
+    more = f" and {len(topics) - _MOST_TOPICS:,} more" if len(topics) > _MOST_TOPICS else ""
+    return f"{root}: left alone: {', '.join(topics[:_MOST_TOPICS])}{more}: {reasons[topics[0]]}"

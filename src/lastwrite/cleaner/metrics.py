@@ -1,4 +1,6 @@
-"""Figures for Prometheus, under the meanings of Kafka's own; ``docs/guide/daemon.md`` says which is which."""
+"""Figures for Prometheus, under the meanings of Kafka's own; ``docs/guide/daemon.md`` says which is
+which.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from prometheus_client.openmetrics.exposition import generate_latest
 
 import lastwrite
 from lastwrite.cleaner.pick import Candidate
-from lastwrite.compaction.verdict import Verdict
+from lastwrite.engine.rules.verdict import Verdict
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.quarantine import Quarantined
 from lastwrite.model.report import CompactionReport, PartitionReport
-from lastwrite.model.uncleanable import Uncleanable
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -24,7 +26,9 @@ STATUSES = ("due", "clean", "expired", "not_compacted", "uncleanable", "in_progr
 
 
 class Metrics:
-    """What a cleaner counts; ``page`` is all of it as OpenMetrics text. Callers may be in several threads."""
+    """What a cleaner counts; ``page`` is all of it as OpenMetrics text. Callers may be in several
+    threads.
+    """
 
     def __init__(self, roots: Sequence[str], now_ms: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
@@ -102,7 +106,7 @@ class Metrics:
     def looked(
         self,
         candidates: Sequence[Candidate],
-        aside: Mapping[str, Uncleanable],
+        staged: Mapping[str, Quarantined],
         busy: Collection[str],
         now_ms: int,
     ) -> None:
@@ -111,9 +115,9 @@ class Metrics:
         wasted: Tally[str] = Tally()
         free = [candidate for candidate in candidates if candidate.compacts]
         for candidate in candidates:
-            if candidate.folder in aside:
+            if candidate.folder in staged:
                 wasted[candidate.root] += candidate.cleanable_bytes
-            tally[candidate.root, _status(candidate, aside)] += 1
+            tally[candidate.root, _status(candidate, staged)] += 1
         roots = {candidate.root for candidate in candidates}
         for root in roots:
             tally[root, "in_progress"] = sum(folder.startswith(f"{root}/") for folder in busy)
@@ -154,8 +158,8 @@ class Metrics:
         self._rounds.labels("failed").inc()
 
 
-def _status(candidate: Candidate, aside: Mapping[str, Uncleanable]) -> str:
-    if candidate.folder in aside or candidate.trouble is not None:
+def _status(candidate: Candidate, staged: Mapping[str, Quarantined]) -> str:
+    if candidate.folder in staged or candidate.trouble is not None:
         return "uncleanable"
     if candidate.is_due:
         return "due"

@@ -1,13 +1,14 @@
 """Which partitions come next, and which of them together.
 
-Of ``a`` (half of its bytes dirty), ``b`` (nine tenths) and ``c`` (a tenth, but waiting for longer than
-``max.compaction.lag.ms``) with a threshold of 0.4 all three are due, and the order is ``b a c``: an overdue partition
-counts as eligible, not as more urgent.
+Of ``a`` (half of its bytes dirty), ``b`` (nine tenths) and ``c`` (a tenth, but waiting for longer
+than ``max.compaction.lag.ms``) with a threshold of 0.4 all three are due, and the order is ``b a
+c``: an overdue partition counts as eligible, not as more urgent.
 
-A small partition costs less than the scheduling of a task, so several of them make one *wave*, the dirtiest first, up
-to some bytes; a large one is a wave of its own.
+A small partition costs less than the scheduling of a task, so several of them make one *wave*, the
+dirtiest first, up to some bytes; a large one is a wave of its own.
 
-Source: Kafka 4.4.0 LogCleanerManager.grabFilthiestCompactedLog; cleanup spec, section 2.
+Source: Kafka 4.4.0 LogCleanerManager.grabFilthiestCompactedLog; docs/formats/kafka-cleaning.md,
+"Which partitions".
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.uncleanable import Uncleanable
+from lastwrite.model.quarantine import Quarantined
 
 WAVE_BYTES = 1 << 30
 WAVE_PARTITIONS = 1000
@@ -39,6 +40,7 @@ class Candidate:
     expired_bytes: int = 0  # of whole segments that retention takes
     expired_segments: int = 0
     trouble: str | None = None  # why it cannot be cleaned at all
+    alone: str | None = None  # why nothing is done to it, whatever it looks like
 
     @property
     def asks_for_work(self) -> bool:
@@ -48,20 +50,21 @@ class Candidate:
 def in_order(
     candidates: Iterable[Candidate],
     busy: Collection[str],
-    aside: Mapping[str, Uncleanable],
+    staged: Mapping[str, Quarantined],
     now_ms: int,
     with_retention: bool,
 ) -> list[Candidate]:
     """Those that ask for work now, the dirtiest first.
 
-    ``busy`` and ``aside`` are folders: of partitions in progress, and of those that were set aside, which come back
-    when their next try is due. ``with_retention``: also those that are not compacted, for their expired segments.
+    ``busy`` and ``aside`` are folders: of partitions in progress, and of those that were set aside,
+    which come back when their next try is due. ``with_retention``: also those that are not
+    compacted, for their expired segments.
     """
 
     def is_wanted(candidate: Candidate) -> bool:
         if candidate.folder in busy or not candidate.asks_for_work:
             return False
-        waits = aside.get(candidate.folder)
+        waits = staged.get(candidate.folder)
         if waits is not None and now_ms < waits.next_try_ms:
             return False
         return candidate.compacts or with_retention
@@ -76,7 +79,8 @@ def in_waves(
     alone: Collection[str] = (),
     wave_bytes: int = WAVE_BYTES,
 ) -> Iterator[list[Candidate]]:
-    """Cut ``order`` into waves. No wave takes more than its share where several ``threads`` are free.
+    """Cut ``order`` into waves. No wave takes more than its share where several ``threads`` are
+    free.
 
     ``alone``: folders that go by themselves, because a wave with them has failed.
     """

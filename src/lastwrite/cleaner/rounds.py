@@ -1,4 +1,6 @@
-"""Runs waves of partitions through the engine: one Spark session for all, a throttle over all workers, one stop."""
+"""Runs waves of partitions through the engine: one Spark session for all, a throttle over all
+workers, one stop.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +8,23 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from lastwrite.engine.context import Context, Options
+from lastwrite.engine.round import run_round
+from lastwrite.engine.runner import InlineRunner, Runner
+from lastwrite.engine.system import System
 from lastwrite.errors import LogError
-from lastwrite.logstore.scratch import make_folder, remove_folder
-from lastwrite.logstore.throttle import Throttles
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.report import CompactionReport, Status
 from lastwrite.model.work import Limits, Rates
-from lastwrite.pipeline.compact import exchange_for, runner_for
-from lastwrite.pipeline.engine import Engine, Options
-from lastwrite.pipeline.memory import MemoryPlan
-from lastwrite.pipeline.runner import InlineRunner, Runner, SparkRunner
-from lastwrite.pipeline.system import System
+from lastwrite.spark.memory import MemoryPlan
+from lastwrite.spark.use import exchange_for, runner_for
+from lastwrite.storage.scratch import make_folder, remove_folder
+from lastwrite.storage.throttle import Throttles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lastwrite.pipeline.inline import Inline
+    from lastwrite.spark.inline import Inline
 
 CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
 GIVE_UP_S = (
@@ -31,12 +34,22 @@ DONE = (Status.CLEANED, Status.UNCHANGED)
 
 
 def exit_status(statuses: Collection[Status], was_held: bool) -> int:
-    """What a daemon that looked once ends with: 1, 3 or 4 where something failed, is damaged or is held elsewhere."""
+    """What a daemon that looked once ends with: 1, 3 or 4 where something failed, is damaged or is
+    held elsewhere.
+    """
     return 1 if Status.FAILED in statuses else 3 if Status.DAMAGED in statuses else 4 * was_held
 
 
+def spark_has_died(error: Exception | None) -> LogError:
+    """What ends a daemon whose session is gone."""
+    remedy = error.remedy if isinstance(error, LogError) else None
+    problem = error.problem if isinstance(error, LogError) else str(error)
+    return LogError(f"Spark has died: {problem}", remedy=remedy or "start again")
+
+
 class Rounds:
-    """The engine with its session, which is started when the first round needs it, and ends with ``close``.
+    """The engine with its session, which is started when the first round needs it, and ends with
+    ``close``.
 
     ``run`` may be called from several threads; all else from one.
     """
@@ -78,17 +91,21 @@ class Rounds:
             self._scratch_bytes = plan.scratch_bytes
 
     def set_rates(self, rates: Rates) -> None:
-        """What all workers together may read and write from now on; on a cluster from the next round on."""
+        """What all workers together may read and write from now on; on a cluster from the next
+        round on.
+        """
         self._rates = rates
         self._throttles.set_rates(rates)
 
     def run(
         self, folders: Sequence[str], config: Mapping[str, object], now_ms: int
     ) -> CompactionReport:
-        """What Kafka's cleaner would do to each partition at ``now_ms``; the caller holds all of them.
+        """What Kafka's cleaner would do to each partition at ``now_ms``; the caller holds all of
+        them.
 
         Raises:
-            LogError: the work could not be done at all; no log has changed that the next run would not mend.
+            LogError: the work could not be done at all; no log has changed that the next run would
+                not mend.
         """
         runner = self._runner or InlineRunner()
         exchange = exchange_for(runner, self._scratch_bytes)
@@ -100,8 +117,10 @@ class Rounds:
                 config=config, now_ms=now_ms, check=self._check, keep_scans=self._keep_scans
             )
             limits = throttles.on(self._limits)
-            engine = Engine(self._system, exchange, runner.workers, limits, options, NoProgress())
-            return engine.compact(folders)
+            return run_round(
+                Context(self._system, exchange, runner.workers, limits, options, NoProgress()),
+                folders,
+            )
         finally:
             exchange.close()
 
@@ -112,19 +131,21 @@ class Rounds:
             )
 
     def stop(self) -> None:
-        """Let all rounds end where they are: nothing is begun or swapped any more, what was written aside goes."""
+        """Let all rounds end where they are: nothing is begun or swapped any more, what was written
+        aside goes.
+        """
         self._is_stopped = True
         self._throttles.stop()
 
     def cancel(self) -> None:
         """End what has not ended by itself after ``stop``."""
-        if isinstance(self._runner, SparkRunner):
+        if self._runner is not None:
             self._runner.cancel()
 
     @property
     def is_alive(self) -> bool:
         """Whether a round can run: the session has not died."""
-        return not isinstance(self._runner, SparkRunner) or self._runner.is_alive
+        return self._runner is None or self._runner.is_alive
 
     def close(self) -> None:
         """End the session."""

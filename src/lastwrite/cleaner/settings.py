@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lastwrite.compaction.cleaner_settings import CleanerConfig
+from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.engine.system import System
 from lastwrite.errors import LogError
-from lastwrite.pipeline.system import System
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class SettingsSource:
     """Settings that ``read`` gives, which may change with the file ``path``.
 
     Raises:
-        InvalidConfig: from the first reading. A later one that fails leaves the settings as they are.
+        InvalidConfig: from the first reading. A later one that fails leaves the settings as they
+            are.
     """
 
     def __init__(
@@ -42,7 +43,9 @@ class SettingsSource:
         self.current = self._load()
 
     def refresh(self) -> str | None:
-        """Read again if the file is another one than before; a sentence about it, or None where nothing changed."""
+        """Read again if the file is another one than before; a sentence about it, or None where
+        nothing changed.
+        """
         seen = self._identity()
         if seen == self._seen:
             return None

@@ -6,10 +6,10 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from lastwrite.cleaner.pick import Candidate
+from lastwrite.engine.system import System
 from lastwrite.errors import LogError, NotALog
-from lastwrite.logstore.watching import Glance, is_as_read
-from lastwrite.model.log import PartitionLog, ProblemKind
-from lastwrite.pipeline.system import System
+from lastwrite.kafka.store.watching import is_as_read
+from lastwrite.model.log import Glance, PartitionLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class Watch:
     def look(
         self, root: str, config: Mapping[str, object], now_ms: int, busy: Collection[str]
     ) -> list[Candidate]:
-        """Every partition of ``root`` as it is now; those in the folders ``busy`` are not looked at.
+        """Every partition of ``root`` as it is now; those in the folders ``busy`` are not looked
+        at.
 
         Raises:
             LogError: the root cannot be listed.
@@ -63,7 +64,9 @@ class Watch:
         return None if known is None else (known.state, known.log)
 
     def has_changed(self, root: str, folder: str) -> bool:
-        """Whether somebody has changed the partition since the last look, files that we wrote aside left out."""
+        """Whether somebody has changed the partition since the last look, files that we wrote aside
+        left out.
+        """
         known = self._known.get(root, {}).get(folder)
         if known is None:
             return True
@@ -82,6 +85,9 @@ class Watch:
         bare = Candidate(
             root=root, folder=seen.folder, name=seen.name, home=self._system.root_of(seen.folder)
         )
+        alone = self._system.leaves_alone(seen.folder, config)
+        if alone is not None:
+            return replace(bare, alone=str(alone))
         if trouble is not None and not seen.rests:
             return bare  # somebody may be writing it
         bare = replace(bare, compacts=trouble is not None, trouble=trouble)
@@ -116,5 +122,5 @@ class Watch:
             return _Known(seen.state, None, None)
         except LogError as error:
             return _Known(seen.state, None, str(error))
-        wrong = [problem for problem in log.problems if problem.kind is not ProblemKind.RECOVERED]
+        wrong = [problem for problem in log.problems if not problem.is_note]
         return _Known(seen.state, log, str(wrong[0]) if wrong else None)

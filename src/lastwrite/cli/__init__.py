@@ -1,13 +1,16 @@
 """The command line: one file a command, and what they share in ``options`` and ``output``.
 
-Nothing heavy is imported before a command runs, so that ``--help`` answers at once. A command is a function that
-returns its exit status; an error of ``lastwrite.errors`` becomes one line on standard error and that error's status.
+Nothing heavy is imported before a command runs, so that ``--help`` answers at once. A command is a
+function that returns its exit status; an error of ``lastwrite.errors`` becomes one line on standard
+error and that error's status.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -16,15 +19,29 @@ _INTERRUPTED = 130  # what Typer makes of Ctrl-C
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line ``arguments`` (default: those of the process) and leave with its exit status."""
-    status = run(sys.argv[1:] if arguments is None else arguments)
-    gc.freeze()  # the interpreter need not look through all that was imported before it goes: a quarter second
+    """Run the command line ``arguments`` (default: those of the process) and leave with its exit
+    status.
+    """
+    status, was_interrupted = _run(sys.argv[1:] if arguments is None else arguments)
+    # the interpreter need not look through all that was imported before it goes: a quarter second
+    gc.freeze()
+    if was_interrupted:
+        # Where the interrupt met an ``exec``, as in a dataclass being made, Python would end by the
+        # signal instead.
+        atexit._run_exitfuncs()
+        os._exit(status)
     sys.exit(status)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit status: 0 done, 2 wrong use, 3 damaged, 4 held, 5 unproven, 1 else."""
-    from lastwrite.cli.app import build_app
+    """Run one command and return its exit status: 0 done, 2 wrong use, 3 damaged, 4 held, 5
+    unproven, 1 else.
+    """
+    return _run(arguments)[0]
+
+
+def _run(arguments: Sequence[str]) -> tuple[int, bool]:
+    """The command's exit status, and whether Ctrl-C ended it."""
     from lastwrite.cli.output import Output, report_failure
 
     logging.disable(
@@ -32,13 +49,15 @@ def run(arguments: Sequence[str]) -> int:
     )  # libraries' logs; what a user has to know comes as an error of ours
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
+        from lastwrite.cli.app import build_app
+
         status = build_app(output)(
             args=list(arguments), prog_name="lastwrite", standalone_mode=False
         )
         if status == _INTERRUPTED:
-            return report_failure(output, KeyboardInterrupt())
-        return status if isinstance(status, int) else 0
+            return report_failure(output, KeyboardInterrupt()), True
+        return status if isinstance(status, int) else 0, False
     except (Exception, KeyboardInterrupt) as error:
-        return report_failure(output, error)
+        return report_failure(output, error), isinstance(error, KeyboardInterrupt)
     finally:
         output.close()

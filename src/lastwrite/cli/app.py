@@ -8,6 +8,7 @@ import typer
 
 from lastwrite.cli.clean import clean
 from lastwrite.cli.compact import compact
+from lastwrite.cli.cut import cut
 from lastwrite.cli.demo import demo
 from lastwrite.cli.dispatch import dispatch
 from lastwrite.cli.doctor import doctor
@@ -20,7 +21,9 @@ from lastwrite.cli.plan import plan
 from lastwrite.cli.read import read
 from lastwrite.cli.release import release
 from lastwrite.cli.restore import restore
+from lastwrite.cli.schema import schema_command
 from lastwrite.cli.send import send
+from lastwrite.cli.settings import settings
 from lastwrite.cli.verify import verify
 
 _HELP = """Keep the last write of every key: compact the logs of Kafka, RocketMQ and Pulsar, on Spark.
@@ -51,6 +54,7 @@ def build_app(output: Output) -> Any:
     commands = (
         demo,
         inspect,
+        settings,
         plan,
         compact,
         clean,
@@ -61,12 +65,14 @@ def build_app(output: Output) -> Any:
         verify,
         fetch,
         dispatch,
+        cut,
         restore,
         send,
         doctor,
     )
     for command in commands:
         app.command()(command)
+    app.command("schema")(schema_command)
     return typer.main.get_command(app)
 
 

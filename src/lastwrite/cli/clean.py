@@ -14,17 +14,23 @@ from lastwrite.cli.options import (
     ConfigFileOption,
     ConfigOption,
     ConfOption,
+    DropKeylessOption,
     JsonOption,
     KeepScansOption,
     MasterOption,
     MemoryOption,
+    MetadataOption,
     SystemOption,
+    TopicConfigFileOption,
+    TopicConfigOption,
     pairs,
     settings,
+    topic_settings,
 )
 from lastwrite.cli.output import Output, in_time, in_words, moment
-from lastwrite.formats.pulsar.names import SCHEME
-from lastwrite.formats.pulsar.position import Position
+from lastwrite.cli.plan import keyless_line
+from lastwrite.pulsar.format.names import SCHEME
+from lastwrite.pulsar.format.position import Position
 
 if TYPE_CHECKING:
     from lastwrite.cleaner.events import Event, RoundEnded
@@ -58,6 +64,9 @@ def clean(
     ] = False,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
+    topic_config: TopicConfigOption = None,
+    topic_config_file: TopicConfigFileOption = None,
+    metadata: MetadataOption = None,
     metrics_port: Annotated[
         int | None,
         typer.Option(
@@ -73,6 +82,7 @@ def clean(
         str, typer.Option("--metrics-host", metavar="HOST", help="The address to answer on.")
     ] = "127.0.0.1",
     keep_scans: KeepScansOption = False,
+    drop_keyless: DropKeylessOption = False,
     system: SystemOption = None,
     archive: ArchiveOption = None,
     memory: MemoryOption = None,
@@ -82,15 +92,18 @@ def clean(
 ) -> int:
     """Keep log roots clean: the cleaner as a daemon.
 
-    Picks the dirtiest partition first, runs its round, takes out what retention has expired, and looks again; sleeps
-    log.cleaner.backoff.ms when nothing is due. Topics' settings come from the cluster's metadata log where it lies
-    in one of the roots; else say --config cleanup.policy=compact. The file of --config-file is read again when it
-    changes. Pulsar's topics, of an archive or of a live cluster, are compacted as soon as there is more to compact than
-    --config compactionThreshold=SIZE says.
+    Picks the dirtiest partition first, runs its round, takes out what retention has expired, and
+    looks again; sleeps log.cleaner.backoff.ms when nothing is due. Topics' settings come from
+    --topic-config, from the cluster's metadata log where it lies in one of the roots or at
+    --metadata, else from --config; a topic that nobody says anything of is left alone, and a note
+    says so. The file of --config-file is read again when it changes. Pulsar's topics, of an archive
+    or of a live cluster, are compacted as soon as there is more to compact than --config
+    compactionThreshold=SIZE says.
 
-    A root that a broker holds is left alone until the broker ends. A partition whose round fails is set aside, shown
-    by inspect and plan, tried again after growing pauses, and released by "lastwrite release". SIGTERM and Ctrl-C
-    stop at once, in the middle of a round too: the log is then as it was, and the exit status 0.
+    A root that a broker holds is left alone until the broker ends. A partition whose round fails is
+    set aside, shown by inspect and plan, tried again after growing pauses, and released by
+    "lastwrite release". SIGTERM and Ctrl-C stop at once, in the middle of a round too: the log is
+    then as it was, and the exit status 0.
 
     One line a round on standard output, with --json one object; all else on standard error.
     """
@@ -127,6 +140,9 @@ def clean(
         keep_scans=keep_scans,
         system=system,
         archive=archive,
+        topic_config=topic_settings(topic_config, topic_config_file),
+        metadata=metadata,
+        drop_keyless=drop_keyless,
     )
 
 
@@ -162,7 +178,7 @@ def _round(event: RoundEnded) -> str:
         )
         said.append(
             f"{in_words(report.bytes_before)} → {in_words(report.bytes_after)}{records} "
-            f"({event.saved_percent:.1f} % saved)"
+            f"({event.saved():.1f} % saved)"
         )
     if report.segments_deleted:
         said.append(
@@ -170,7 +186,7 @@ def _round(event: RoundEnded) -> str:
             f"the log starts at {report.log_start_after}"
         )
     if event.keyless:
-        said.append(f"WARNING: {event.keyless:,} records without a key were dropped")
+        said.append(keyless_line(report).partition(": ")[2])
     return "; ".join(said) or "nothing could go"
 
 

@@ -13,6 +13,7 @@ from lastwrite.cli.options import (
     ConfigFileOption,
     ConfigOption,
     ConfOption,
+    DropKeylessOption,
     ExactOption,
     IncludeActiveOption,
     JsonOption,
@@ -20,14 +21,18 @@ from lastwrite.cli.options import (
     LikeBrokerOption,
     MasterOption,
     MemoryOption,
+    MetadataOption,
     NowOption,
     PartitionOption,
-    PathArgument,
+    PathsArgument,
     SystemOption,
+    TopicConfigFileOption,
+    TopicConfigOption,
     TopicOption,
     UncleanOption,
     pairs,
     settings,
+    topic_settings,
 )
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import show_compaction
@@ -35,7 +40,7 @@ from lastwrite.cli.plan import show_compaction
 
 def compact(
     context: typer.Context,
-    path: PathArgument,
+    paths: PathsArgument,
     to: Annotated[
         str | None,
         typer.Option(
@@ -47,12 +52,16 @@ def compact(
     partition: PartitionOption = None,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
+    topic_config: TopicConfigOption = None,
+    topic_config_file: TopicConfigFileOption = None,
+    metadata: MetadataOption = None,
     now: NowOption = None,
     exact: ExactOption = False,
     include_active: IncludeActiveOption = False,
     like_broker: LikeBrokerOption = False,
     keep_scans: KeepScansOption = False,
     unclean: UncleanOption = False,
+    drop_keyless: DropKeylessOption = False,
     archive: ArchiveOption = None,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
@@ -61,8 +70,8 @@ def compact(
 ) -> int:
     """Clean a log, in place or into a copy.
 
-    Each partition gets what its system's own cleaner would do to it now, and after that loses the segments that have
-    expired by its cleanup.policy. A log that a broker holds is refused; a
+    Each partition gets what its system's own cleaner would do to it now, and after that loses the
+    segments that have expired by its cleanup.policy. A log that a broker holds is refused; a
     damaged partition is left exactly as it was.
 
     \b
@@ -70,16 +79,16 @@ def compact(
       lastwrite compact /var/lib/rocketmq/store --to /backup/store
       lastwrite compact persistent://public/default/orders --config metadataStoreUrl=zk:zoo1:2181
     """
-    from lastwrite.pipeline.session import start_ahead
+    from lastwrite.spark.session import start_ahead
 
     spark_settings = pairs("--conf", conf)
-    if os.path.exists(path) or path.startswith("persistent://"):
+    if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
         start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
 
     output: Output = context.obj
     report = lastwrite.compact(
-        path,
+        paths,
         to=to,
         system=system,
         topic=topic,
@@ -95,6 +104,9 @@ def compact(
         progress=output.progress(),
         keep_scans=keep_scans,
         archive=archive,
+        topic_config=topic_settings(topic_config, topic_config_file),
+        metadata=metadata,
+        drop_keyless=drop_keyless,
     )
     show_compaction(output, report)
     return report.exit_status

@@ -52,10 +52,11 @@ def demo(
     conf: ConfOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Turn a git history into a Kafka topic, compact it on Spark, and prove the result by git itself.
+    """Turn a git history into a Kafka topic, compact it on Spark, and prove the result by git
+    itself.
 
-    A path is a key, its mode and blob id the value, a deleted path a tombstone. What lives in the compacted topic
-    must be what `git ls-tree -r HEAD` says.
+    A path is a key, its mode and blob id the value, a deleted path a tombstone. What lives in the
+    compacted topic must be what `git ls-tree -r HEAD` says.
     """
     from lastwrite.demo.run import run_demo
 
@@ -140,7 +141,9 @@ def _next_commands(report: DemoReport, repo: str) -> Iterator[str]:
 
 
 def _program() -> str:
-    """The program as the reader can call it here: by name where the shell finds it, else as it was called."""
+    """The program as the reader can call it here: by name where the shell finds it, else as it was
+    called.
+    """
     called = sys.argv[0]
     if os.path.basename(called) != "lastwrite" or shutil.which("lastwrite"):
         return "lastwrite"

@@ -22,7 +22,7 @@ from lastwrite.cli.options import (
     settings,
 )
 from lastwrite.cli.output import Output, counted, in_time, in_words
-from lastwrite.model.dispatch import DispatchReport
+from lastwrite.rocketmq.dispatch_work import DispatchReport
 
 
 def dispatch(
@@ -53,9 +53,10 @@ def dispatch(
 ) -> int:
     """Build a RocketMQ store's queues, index and compaction logs from its commit log.
 
-    What is there is kept and gone on with, byte for byte as the broker would. A store that a broker holds is refused.
+    What is there is kept and gone on with, byte for byte as the broker would. A store that a broker
+    holds is refused.
     """
-    from lastwrite.pipeline.session import start_ahead
+    from lastwrite.spark.session import start_ahead
 
     spark_settings = pairs("--conf", conf)
     if os.path.exists(store):

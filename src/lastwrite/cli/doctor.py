@@ -34,7 +34,7 @@ _LIBRARIES = {  # distribution: module
 }
 
 
-class Verdict(StrEnum):
+class Outcome(StrEnum):
     """What a finding means."""
 
     OK = "ok"
@@ -43,11 +43,11 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """One thing that was looked at: what was found, and what to do where it does not suffice."""
 
     name: str
-    verdict: Verdict
+    verdict: Outcome
     found: str
     remedy: str | None = None
 
@@ -68,9 +68,9 @@ def doctor(
     """Say what this machine offers and what is missing."""
     output: Output = context.obj
     findings = list(examine(memory))
-    if start and all(finding.verdict is not Verdict.MISSING for finding in findings):
+    if start and all(finding.verdict is not Outcome.MISSING for finding in findings):
         findings.append(_trial(master, memory))
-    healthy = all(finding.verdict is not Verdict.MISSING for finding in findings)
+    healthy = all(finding.verdict is not Outcome.MISSING for finding in findings)
     if output.as_json:
         output.document(
             {
@@ -86,8 +86,10 @@ def doctor(
     return 0 if healthy else 1
 
 
-def examine(memory: str | None = None) -> Iterator[Finding]:
-    """Look at everything that Lastwrite needs, cheapest first. Starts Java to ask its version, but not Spark."""
+def examine(memory: str | None = None) -> Iterator[Check]:
+    """Look at everything that Lastwrite needs, cheapest first. Starts Java to ask its version, but
+    not Spark.
+    """
     yield _safely("platform", _platform)
     yield _safely("python", _python)
     yield _safely("java", _java)
@@ -102,102 +104,100 @@ def examine(memory: str | None = None) -> Iterator[Finding]:
     yield _safely("git", _git)
 
 
-def _safely(name: str, look: Callable[[], Finding]) -> Finding:
+def _safely(name: str, look: Callable[[], Check]) -> Check:
     """A doctor who falls ill over a finding helps nobody."""
     try:
         return look()
     except Exception as error:
-        return Finding(
-            name, Verdict.MISSING, f"cannot be examined: {type(error).__name__}: {error}"
-        )
+        return Check(name, Outcome.MISSING, f"cannot be examined: {type(error).__name__}: {error}")
 
 
-def _platform() -> Finding:
+def _platform() -> Check:
     here = f"{platform.system()} {platform.release()} on {platform.machine()}"
     if sys.platform == "win32":
-        return Finding(
+        return Check(
             "platform",
-            Verdict.MISSING,
+            Outcome.MISSING,
             here,
             "Windows is not supported: use WSL, a container or Linux",
         )
     if sys.platform not in ("linux", "darwin"):
-        return Finding(
-            "platform", Verdict.WARNING, here, "never tried here; Linux and macOS are known to work"
+        return Check(
+            "platform", Outcome.WARNING, here, "never tried here; Linux and macOS are known to work"
         )
     absent = [shell for shell in ("sh", "bash") if shutil.which(shell) is None]
     if absent:
-        return Finding(
+        return Check(
             "platform",
-            Verdict.MISSING,
+            Outcome.MISSING,
             f"{here}, without {absent[0]}",
             f"install {absent[0]}: Spark needs it",
         )
-    return Finding("platform", Verdict.OK, here)
+    return Check("platform", Outcome.OK, here)
 
 
-def _python() -> Finding:
+def _python() -> Check:
     here = f"{platform.python_version()} at {sys.executable}"
     if sys.version_info < _LEAST_PYTHON:
-        return Finding("python", Verdict.MISSING, here, "install Python 3.11 or newer")
+        return Check("python", Outcome.MISSING, here, "install Python 3.11 or newer")
     workers = os.environ.get("PYSPARK_PYTHON")
     if workers and shutil.which(workers) is None:
-        return Finding(
+        return Check(
             "python",
-            Verdict.MISSING,
+            Outcome.MISSING,
             f"{here}; PYSPARK_PYTHON is {workers}, which is not there",
             "unset PYSPARK_PYTHON",
         )
-    return Finding("python", Verdict.OK, here + (f"; workers use {workers}" if workers else ""))
+    return Check("python", Outcome.OK, here + (f"; workers use {workers}" if workers else ""))
 
 
-def _java() -> Finding:
+def _java() -> Check:
     from lastwrite.errors import EnvironmentUnfit
-    from lastwrite.pipeline.java import find_java, runs_programs, wrapper_places
+    from lastwrite.spark.launcher.java import find_java, runs_programs, wrapper_places
 
     try:
         java = find_java()
     except EnvironmentUnfit as error:
-        return Finding("java", Verdict.MISSING, error.problem, error.remedy)
+        return Check("java", Outcome.MISSING, error.problem, error.remedy)
     found = f"{java.full_version} at {java.path} (from {java.origin})"
     if java.has_vector_module:
-        return Finding("java", Verdict.OK, found)
+        return Check("java", Outcome.OK, found)
     place = next((folder for folder in wrapper_places() if runs_programs(folder)), None)
     if place is None:
-        return Finding(
+        return Check(
             "java",
-            Verdict.MISSING,
+            Outcome.MISSING,
             f"{found}; it needs a wrapper, and no folder lets programs run",
             "set TMPDIR to a folder that is not mounted noexec, or JAVA_HOME to a complete Java",
         )
-    return Finding("java", Verdict.OK, f"{found}, started through a wrapper in {place}")
+    return Check("java", Outcome.OK, f"{found}, started through a wrapper in {place}")
 
 
-def _spark() -> Finding:
+def _spark() -> Check:
     try:
         version = metadata.version("pyspark")
     except metadata.PackageNotFoundError:
         version = None
     if version is None or importlib.util.find_spec("pyspark") is None:
-        return Finding(
-            "spark", Verdict.MISSING, "pyspark is not installed", "pip install 'pyspark>=4.2,<5'"
+        return Check(
+            "spark", Outcome.MISSING, "pyspark is not installed", "pip install 'pyspark>=4.2,<5'"
         )
     if int(version.split(".")[0]) != 4:
-        return Finding(
-            "spark", Verdict.MISSING, f"pyspark {version}", "pip install 'pyspark>=4.2,<5'"
+        return Check(
+            "spark", Outcome.MISSING, f"pyspark {version}", "pip install 'pyspark>=4.2,<5'"
         )
     home = os.environ.get("SPARK_HOME")
     if home:
-        return Finding(
+        return Check(
             "spark",
-            Verdict.WARNING,
+            Outcome.WARNING,
             f"pyspark {version}, but SPARK_HOME sends it to {home}",
             "unset SPARK_HOME unless that is Spark 4.2 or newer",
         )
-    return Finding("spark", Verdict.OK, f"pyspark {version}")
+    return Check("spark", Outcome.OK, f"pyspark {version}")
 
 
-def _libraries() -> Finding:
+def _libraries() -> Check:
     found, absent = [], []
     for distribution, module in _LIBRARIES.items():
         try:
@@ -207,24 +207,26 @@ def _libraries() -> Finding:
             absent.append(f"{distribution} ({error})")
     if absent:
         names = " ".join(text.split(" ")[0] for text in absent)
-        return Finding(
+        return Check(
             "libraries",
-            Verdict.MISSING,
+            Outcome.MISSING,
             "cannot be imported: " + "; ".join(absent),
             f"pip install {names}",
         )
     if getattr(import_module("google_crc32c"), "implementation", "c") != "c":
-        return Finding(
+        return Check(
             "libraries",
-            Verdict.WARNING,
+            Outcome.WARNING,
             ", ".join(found) + "; google-crc32c in plain Python, which is slow",
             "pip install --force-reinstall google-crc32c, on a platform that it has wheels for",
         )
-    return Finding("libraries", Verdict.OK, ", ".join(found))
+    return Check("libraries", Outcome.OK, ", ".join(found))
 
 
-def _kernel_cache() -> Finding:
-    """Numba keeps compiled kernels beside the source, else in the user's cache folder; with neither it gives up."""
+def _kernel_cache() -> Check:
+    """Numba keeps compiled kernels beside the source, else in the user's cache folder; with neither
+    it gives up.
+    """
     import lastwrite
 
     told = os.environ.get("NUMBA_CACHE_DIR")
@@ -232,10 +234,10 @@ def _kernel_cache() -> Finding:
     beside = os.path.dirname(str(lastwrite.__file__))
     for folder in [told] if told else [beside, cache]:
         if folder and os.access(_nearest(folder), os.W_OK):
-            return Finding("kernel cache", Verdict.OK, folder)
-    return Finding(
+            return Check("kernel cache", Outcome.OK, folder)
+    return Check(
         "kernel cache",
-        Verdict.MISSING,
+        Outcome.MISSING,
         f"no folder to write to: tried {told or f'{beside}, {cache}'}",
         "set NUMBA_CACHE_DIR to a folder that can be written to",
     )
@@ -248,59 +250,59 @@ def _nearest(folder: str) -> str:
     return folder
 
 
-def _memory(setting: str | None) -> Finding:
+def _memory(setting: str | None) -> Check:
     from lastwrite.errors import InvalidConfig
-    from lastwrite.pipeline.machine import available_bytes, core_count, memory_bytes
-    from lastwrite.pipeline.memory import plan_memory
+    from lastwrite.spark.memory import plan_memory
+    from lastwrite.storage.machine import available_bytes, core_count, memory_bytes
 
     total, available = memory_bytes(), available_bytes()
     found = f"{in_words(total)}, {in_words(available)} of it free"
     try:
         used = plan_memory(setting, core_count()).total_bytes
     except InvalidConfig as error:
-        return Finding("memory", Verdict.MISSING, f"{found}; {error.problem}", error.remedy)
+        return Check("memory", Outcome.MISSING, f"{found}; {error.problem}", error.remedy)
     found += f"; {in_words(used)} will be used"
     if used > available:
-        return Finding("memory", Verdict.WARNING, found, "set --memory lower, or free some")
-    return Finding("memory", Verdict.OK, found)
+        return Check("memory", Outcome.WARNING, found, "set --memory lower, or free some")
+    return Check("memory", Outcome.OK, found)
 
 
-def _cores() -> Finding:
-    from lastwrite.pipeline.machine import core_count
+def _cores() -> Check:
+    from lastwrite.storage.machine import core_count
 
-    return Finding("cores", Verdict.OK, str(core_count()))
+    return Check("cores", Outcome.OK, str(core_count()))
 
 
 def _folders() -> list[str]:
-    from lastwrite.pipeline.machine import spill_folders
+    from lastwrite.storage.machine import spill_folders
 
     return spill_folders()
 
 
-def _temp(folder: str) -> Finding:
-    from lastwrite.pipeline.java import runs_programs
-    from lastwrite.pipeline.machine import free_bytes
+def _temp(folder: str) -> Check:
+    from lastwrite.spark.launcher.java import runs_programs
+    from lastwrite.storage.machine import free_bytes
 
     free = free_bytes(folder)
     if free is None or not os.access(folder, os.W_OK):
-        return Finding(
+        return Check(
             "temp folder",
-            Verdict.MISSING,
+            Outcome.MISSING,
             f"{folder} cannot be written to",
             "set TMPDIR or SPARK_LOCAL_DIRS to one",
         )
     found = f"{folder}, {in_words(free)} free, programs {'run' if runs_programs(folder) else 'do not run'} there"
     if free < _LEAST_FREE_BYTES:
-        return Finding(
+        return Check(
             "temp folder",
-            Verdict.WARNING,
+            Outcome.WARNING,
             found,
             "large logs spill here: set TMPDIR or SPARK_LOCAL_DIRS to a larger one",
         )
-    return Finding("temp folder", Verdict.OK, found)
+    return Check("temp folder", Outcome.OK, found)
 
 
-def _network() -> Finding:
+def _network() -> Check:
     """Driver and workers talk over the loopback interface."""
     import socket
 
@@ -309,50 +311,50 @@ def _network() -> Finding:
             socket.create_server(("127.0.0.1", 0)) as server,
             socket.create_connection(server.getsockname(), 5),
         ):
-            return Finding("network", Verdict.OK, "127.0.0.1 answers")
+            return Check("network", Outcome.OK, "127.0.0.1 answers")
     except OSError as error:
-        return Finding(
+        return Check(
             "network",
-            Verdict.MISSING,
+            Outcome.MISSING,
             f"127.0.0.1 does not answer: {error}",
             "allow the loopback interface: Spark needs it",
         )
 
 
-def _git() -> Finding:
+def _git() -> Check:
     git = shutil.which("git")
     if git is None:
-        return Finding(
+        return Check(
             "git",
-            Verdict.WARNING,
+            Outcome.WARNING,
             "not found",
             "install git for `lastwrite demo`; nothing else needs it",
         )
-    return Finding("git", Verdict.OK, git)
+    return Check("git", Outcome.OK, git)
 
 
-def _trial(master: str, memory: str | None) -> Finding:
+def _trial(master: str, memory: str | None) -> Check:
     import time
 
     from lastwrite.errors import LogError
-    from lastwrite.pipeline.trial import run_trial
+    from lastwrite.spark.launcher.trial import run_trial
 
     began = time.monotonic()
     try:
         version = run_trial(master, memory)
     except LogError as error:
-        return Finding("trial", Verdict.MISSING, error.problem, error.remedy)
-    return Finding(
+        return Check("trial", Outcome.MISSING, error.problem, error.remedy)
+    return Check(
         "trial",
-        Verdict.OK,
+        Outcome.OK,
         f"Spark {version} ran a job on {master} in {time.monotonic() - began:.1f} s",
     )
 
 
 def _figures() -> dict[str, Any]:
     """The findings that a program may want as numbers."""
-    from lastwrite.pipeline.java import survey_java
-    from lastwrite.pipeline.machine import (
+    from lastwrite.spark.launcher.java import survey_java
+    from lastwrite.storage.machine import (
         available_bytes,
         core_count,
         free_bytes,
@@ -388,9 +390,9 @@ def _figures() -> dict[str, Any]:
     }
 
 
-def _lines(findings: list[Finding], healthy: bool) -> Iterator[str]:
+def _lines(findings: list[Check], healthy: bool) -> Iterator[str]:
     width = max(len(finding.name) for finding in findings)
-    marks = {Verdict.OK: "ok     ", Verdict.WARNING: "warning", Verdict.MISSING: "MISSING"}
+    marks = {Outcome.OK: "ok     ", Outcome.WARNING: "warning", Outcome.MISSING: "MISSING"}
     for finding in findings:
         yield f"{marks[finding.verdict]}  {finding.name:<{width}}  {finding.found}"
         if finding.remedy:

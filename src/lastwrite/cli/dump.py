@@ -134,11 +134,13 @@ def dump(
 ) -> int:
     """Print records, batches or index entries, or find a message.
 
-    With --json one object a line. Damage does not end the dump: it is named when all that is whole has been printed.
+    With --json one object a line. Damage does not end the dump: it is named when all that is whole
+    has been printed.
 
-    Of a RocketMQ store, or a folder or file of it: messages in the order of the commit log, with --topic in that of its
-    queues; --index prints what the indexes have. A message is looked up as a broker would. Where an index is missing or
-    lies the commit log is searched; standard error and the field found_by say so.
+    Of a RocketMQ store, or a folder or file of it: messages in the order of the commit log, with
+    --topic in that of its queues; --index prints what the indexes have. A message is looked up as a
+    broker would. Where an index is missing or lies the commit log is searched; standard error and
+    the field found_by say so.
 
     \b
       lastwrite dump STORE --topic orders --queue 3 --offset 4711 --limit 1
@@ -149,7 +151,8 @@ def dump(
       lastwrite dump STORE --topic orders --compacted
       lastwrite dump STORE --topic orders --to orders.parquet
 
-    Of a Pulsar topic folder, or one above it: the messages of the raw ledgers, placeholders and markers too; with
+    Of a Pulsar topic folder, or one above it: the messages of the raw ledgers, placeholders and
+    markers too; with
     --batches one line an entry, with --index one a block.
 
     \b
@@ -339,7 +342,7 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
 
 def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with a transaction's state by its name."""
-    from lastwrite.formats.kafka.internal_topics import (
+    from lastwrite.kafka.format.internal_topics import (
         TRANSACTION_STATES,
     )  # not before it is needed: numpy
 

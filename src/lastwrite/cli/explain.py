@@ -1,4 +1,6 @@
-"""``lastwrite explain``: why a partition is not clean, why a key has duplicates, why a delete is still there."""
+"""``lastwrite explain``: why a partition is not clean, why a key has duplicates, why a delete is
+still there.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,24 @@ from lastwrite.cli.inspect import problem_lines
 from lastwrite.cli.options import (
     ConfigFileOption,
     ConfigOption,
+    DropKeylessOption,
     IncludeActiveOption,
     JsonOption,
     KeyBase64Option,
     KeyHexOption,
     KeyOption,
     MemoryOption,
+    MetadataOption,
     NowOption,
     PartitionOption,
     PathArgument,
     SystemOption,
+    TopicConfigFileOption,
+    TopicConfigOption,
     TopicOption,
     key_bytes,
     settings,
+    topic_settings,
 )
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.model.explanation import PartitionExplanation, RecordExplanation, Waiting
@@ -39,15 +46,19 @@ def explain(
     key_hex: KeyHexOption = None,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
+    topic_config: TopicConfigOption = None,
+    topic_config_file: TopicConfigFileOption = None,
+    metadata: MetadataOption = None,
     now: NowOption = None,
     include_active: IncludeActiveOption = False,
+    drop_keyless: DropKeylessOption = False,
     memory: MemoryOption = None,
     json: JsonOption = False,
 ) -> int:
     """Say why a partition is not clean, and when that changes.
 
-    With a key: every record of it, why it is still there, and when it goes. Without: what waits, counted. Everything
-    is read, and nothing is changed.
+    With a key: every record of it, why it is still there, and when it goes. Without: what waits,
+    counted. Everything is read, and nothing is changed.
     """
     import lastwrite
 
@@ -63,6 +74,9 @@ def explain(
         include_active=include_active,
         memory=memory,
         progress=output.progress(),
+        topic_config=topic_settings(topic_config, topic_config_file),
+        metadata=metadata,
+        drop_keyless=drop_keyless,
     )
     if output.as_json:
         output.document(report.to_dict())
@@ -108,7 +122,7 @@ def _waiting(waiting: Waiting) -> Iterator[str]:
         ),
         (waiting.aborted_next, "of aborted transactions, dropped by the next round"),
         (waiting.aborted_later, "of aborted transactions, above the range"),
-        (waiting.keyless_next, "without a key, dropped by the next round"),
+        (waiting.keyless_next, "without a key, which a round would drop"),
         (waiting.deletes_due, "deletes past their horizon, dropped by the next round"),
         (waiting.deletes_waiting, f"deletes whose horizon lies ahead{horizons}"),
         (waiting.deletes_unstamped, "deletes that the next round gives a horizon"),

@@ -1,4 +1,6 @@
-"""``lastwrite fetch``: Pulsar topics from where their ledgers lie into an archive that can be compacted."""
+"""``lastwrite fetch``: Pulsar topics from where their ledgers lie into an archive that can be
+compacted.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import typer
 from lastwrite.cli.inspect import problem_lines
 from lastwrite.cli.options import ConfigFileOption, ConfigOption, JsonOption, settings
 from lastwrite.cli.output import Output, counted, in_words
-from lastwrite.model.fetched import FetchedTopic, FetchReport
+from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
 
 
 def fetch(
@@ -66,10 +68,11 @@ def fetch(
     config_file: ConfigFileOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Bring Pulsar topics into an archive: from offloaded ledgers, MapFiles, bookies' entry logs, or a live cluster.
+    """Bring Pulsar topics into an archive: from offloaded ledgers, MapFiles, bookies' entry logs,
+    or a live cluster.
 
-    A topic becomes a folder ARCHIVE/tenant/namespace/persistent/name that plan, compact, read, inspect and dump take.
-    Fetching again adds what is new.
+    A topic becomes a folder ARCHIVE/tenant/namespace/persistent/name that plan, compact, read,
+    inspect and dump take. Fetching again adds what is new.
     """
     import lastwrite
 
@@ -115,8 +118,13 @@ def _rows(topic: FetchedTopic) -> list[tuple[str, ...]]:
             str(each.ledger),
             counted(each.entries),
             in_words(each.size_bytes),
-            f"{each.how}{', compacted' if each.is_compacted else ''}{', open' if each.is_open else ''}",
+            f"{each.how}{', compacted' if each.is_compacted else ''}{', open' if each.is_open else ''}"
+            f"{f', {counted(lacking)} missing' if (lacking := _lacking(each)) and each.path else ''}",
             each.source,
         )
         for each in topic.ledgers
     ]
+
+
+def _lacking(ledger: FetchedLedger) -> int:
+    return sum(last - first + 1 for first, last in ledger.missing)

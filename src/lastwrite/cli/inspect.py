@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
 
 import typer
 
@@ -13,17 +13,22 @@ from lastwrite.cli.options import (
     IncludeActiveOption,
     JsonOption,
     MemoryOption,
+    MetadataOption,
     NowOption,
     PartitionOption,
-    PathArgument,
+    PathsArgument,
     SystemOption,
+    TopicConfigFileOption,
+    TopicConfigOption,
     TopicOption,
     settings,
+    topic_settings,
 )
 from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.cli.settings import outvoted_lines
 from lastwrite.cli.store import show_store
 from lastwrite.cli.topics import show_topics
-from lastwrite.model.inspection import (
+from lastwrite.kafka.look.inspection import (
     FileInspection,
     InspectReport,
     PartitionInspection,
@@ -31,8 +36,8 @@ from lastwrite.model.inspection import (
 )
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.model.report import PartitionReport
-from lastwrite.model.store_inspection import StoreReport
-from lastwrite.model.topic_inspection import PulsarReport, TopicInspection
+from lastwrite.pulsar.look.inspection import PulsarReport, TopicInspection
+from lastwrite.rocketmq.look.inspection import StoreReport
 
 _MOST_ROWS = 40  # of a table of segments on a screen
 _MOST_OPEN = 10  # transactions
@@ -40,12 +45,15 @@ _MOST_OPEN = 10  # transactions
 
 def inspect(
     context: typer.Context,
-    path: PathArgument,
+    paths: PathsArgument,
     system: SystemOption = None,
     topic: TopicOption = None,
     partition: PartitionOption = None,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
+    topic_config: TopicConfigOption = None,
+    topic_config_file: TopicConfigFileOption = None,
+    metadata: MetadataOption = None,
     now: NowOption = None,
     memory: MemoryOption = None,
     include_active: IncludeActiveOption = False,
@@ -56,17 +64,18 @@ def inspect(
 ) -> int:
     """Count what lies there, and name all damage.
 
-    Partitions, segments, records, batches, dirty bytes, formats and codecs; every batch is read and its checksum
-    computed. Nothing is changed.
+    Partitions, segments, records, batches, dirty bytes, formats and codecs; every batch is read and
+    its checksum computed. Nothing is changed.
 
-    Of a RocketMQ store: its commit log, queues, compaction logs and index files, each index held against the records
-    that it speaks of. PATH may be the store, a folder of it, a topic, a queue, or one file of any kind.
+    Of a RocketMQ store: its commit log, queues, compaction logs and index files, each index held
+    against the records that it speaks of. PATH may be the store, a folder of it, a topic, a queue,
+    or one file of any kind.
     """
     import lastwrite
 
     output: Output = context.obj
     report = lastwrite.inspect(
-        path,
+        paths,
         system=system,
         topic=topic,
         partition=partition,
@@ -75,27 +84,43 @@ def inspect(
         memory=memory,
         include_active=include_active,
         progress=output.progress(),
+        topic_config=topic_settings(topic_config, topic_config_file),
+        metadata=metadata,
     )
     if output.as_json:
         output.document(report.to_dict())
         return report.exit_status
-    if isinstance(report, PulsarReport):
-        output.text(problem_lines(show_topics(output, report, segments)))
-        output.text(set_aside_lines(report.partitions))
-        return report.exit_status
-    if isinstance(report, StoreReport):
-        output.text(problem_lines(show_store(output, report, segments)))
-        return report.exit_status
+    _SHOW[report.system](output, report, segments)
+    return report.exit_status
+
+
+def _show_topics(output: Output, report: PulsarReport, segments: bool) -> None:
+    output.text(problem_lines(show_topics(output, report, segments)))
+    output.text(set_aside_lines(report.partitions))
+
+
+def _show_store(output: Output, report: StoreReport, segments: bool) -> None:
+    output.text(problem_lines(show_store(output, report, segments)))
+
+
+def _show_logs(output: Output, report: InspectReport, segments: bool) -> None:
     if report.partitions:
         _partitions(output, report)
         if len(report.partitions) == 1 or segments:
-            for partition_ in report.partitions:
-                _details(output, partition_, segments)
+            for partition in report.partitions:
+                _details(output, partition, segments)
     for file in report.files:
         output.text(_file(file))
     output.text(problem_lines(_problems(report)))
     output.text(set_aside_lines(report.partitions))
-    return report.exit_status
+    output.text(outvoted_lines(report.notes))
+
+
+_SHOW: dict[str, Callable[[Output, Any, bool], None]] = {
+    "kafka": _show_logs,
+    "rocketmq": _show_store,
+    "pulsar": _show_topics,
+}
 
 
 def _partitions(output: Output, report: InspectReport) -> None:
@@ -132,12 +157,12 @@ def _partitions(output: Output, report: InspectReport) -> None:
         right=("segments", "records", "keys", "tombstones", "size", "dirty", "ratio"),
     )
     if len(report.partitions) > 1:
-        totals = report.to_dict()["totals"]
+        totals = report.totals
         output.text(
             [
                 "",
-                f"{totals['partitions']:,} partitions, {totals['segments']:,} segments, {totals['records']:,} records, "
-                f"{in_words(totals['bytes'])}, {in_words(totals['dirty_bytes'])} of it dirty",
+                f"{totals.partitions:,} partitions, {totals.segments:,} segments, {totals.contents.records:,} records, "
+                f"{in_words(totals.bytes)}, {in_words(totals.dirty_bytes)} of it dirty",
             ]
         )
 
@@ -160,6 +185,7 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
             *_transactions(partition),
             f"  dirty        from offset {partition.first_dirty_offset}, cleanable up to "
             f"{partition.first_uncleanable_offset}: {in_words(partition.cleanable_bytes)}",
+            *_settings(partition),
             f"  due          {'yes' if partition.is_due else f'no: {partition.reason}'}",
             "",
         ]
@@ -184,6 +210,16 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
         output.text(
             [f"… and {len(partition.segments) - len(shown):,} more segments: see --segments"]
         )
+
+
+def _settings(partition: PartitionInspection) -> Iterator[str]:
+    said = [
+        f"{s.name}={'?' if s.value is None else s.value} ({s.source})"
+        for s in partition.settings
+        if s.is_said
+    ]
+    if said:
+        yield f"  settings     {', '.join(said)}"
 
 
 def _transactions(partition: PartitionInspection) -> Iterator[str]:

@@ -19,18 +19,28 @@ PathArgument: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+PathsArgument: TypeAlias = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH…",
+        help="Log roots, a partition's folder, or one file; to compact, also persistent://…",
+        show_default=False,
+    ),
+]
 ArchiveOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--archive",
         metavar="DIR",
-        help="Of a live Pulsar topic: where what is brought stays; the next round uses it.",
+        help="Of a live Pulsar topic: keep the fetched ledgers there, for the next round.",
     ),
 ]
 SystemOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--system", metavar="NAME", help="The system that wrote it; default: what lies there."
+        "--system",
+        metavar="NAME",
+        help="The system that wrote it; default: found out from the files.",
     ),
 ]
 TopicOption: TypeAlias = Annotated[
@@ -51,13 +61,36 @@ ConfigOption: TypeAlias = Annotated[
     typer.Option(
         "--config",
         metavar="NAME=VALUE",
-        help="A setting under the system's own name; may be repeated.",
+        help="A setting under the system's own name, where the topic's own is not known; may be repeated.",
     ),
 ]
 ConfigFileOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--config-file", metavar="FILE", help="Settings as a properties file; --config wins."
+    ),
+]
+TopicConfigOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic-config",
+        metavar="TOPIC:NAME=VALUE",
+        help="A setting of one of Kafka's topics, or of those of a pattern as 'orders-*', whatever the cluster says; "
+        "may be repeated.",
+    ),
+]
+TopicConfigFileOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--topic-config-file", metavar="FILE", help="Lines TOPIC:NAME=VALUE; --topic-config wins."
+    ),
+]
+MetadataOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata",
+        metavar="PATH",
+        help="Where Kafka's cluster has its metadata: a log root, or __cluster_metadata-0, or a copy of either.",
     ),
 ]
 NowOption: TypeAlias = Annotated[
@@ -91,7 +124,8 @@ ExactOption: TypeAlias = Annotated[
 IncludeActiveOption: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--include-active", help="Clean the active segment too: only where nobody appends any more."
+        "--include-active",
+        help="Clean the active segment too: only where no broker appends any more.",
     ),
 ]
 UncleanOption: TypeAlias = Annotated[
@@ -99,6 +133,13 @@ UncleanOption: TypeAlias = Annotated[
     typer.Option(
         "--unclean",
         help="Go on where a broker was killed (RocketMQ) or lost its compacted ledger (Pulsar).",
+    ),
+]
+DropKeylessOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--drop-keyless",
+        help="Records without a key may go (Kafka): without this a partition that holds one is left as it is.",
     ),
 ]
 LikeBrokerOption: TypeAlias = Annotated[
@@ -133,7 +174,8 @@ DEFAULT_MASTER = "local[*]"
 
 
 def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes | None:
-    """The key that one of ``--key``, ``--key-base64`` and ``--key-hex`` gives; None: none of them was given.
+    """The key that one of ``--key``, ``--key-base64`` and ``--key-hex`` gives; None: none of them
+    was given.
 
     Raises:
         InvalidConfig: more than one, or neither base64 nor digits.
@@ -158,7 +200,8 @@ def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes 
 def settings(
     config: Sequence[str] | None, config_file: str | None, unclean: bool = False
 ) -> dict[str, object]:
-    """The settings that ``--config-file`` and, stronger, ``--config`` give; their names are checked later.
+    """The settings that ``--config-file`` and, stronger, ``--config`` give; their names are checked
+    later.
 
     ``unclean``: the setting of that name, from an option of its own.
 
@@ -167,17 +210,41 @@ def settings(
     """
     found: dict[str, object] = {}
     if config_file is not None:
-        from lastwrite.compaction.properties import decode_properties
+        from lastwrite.config.properties import decode_properties
 
-        try:
-            found.update(decode_properties(Path(config_file).read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise InvalidConfig(f"cannot read the settings: {reason}", path=config_file) from error
+        found.update(decode_properties(_text_of(config_file)))
     found.update(pairs("--config", config))
     if unclean:
         found["unclean"] = True
     return found
+
+
+def topic_settings(given: Sequence[str] | None, file: str | None) -> list[tuple[str, str, object]]:
+    """The settings of single topics that ``--topic-config-file`` and, later and so stronger,
+    ``--topic-config`` give.
+
+    Raises:
+        InvalidConfig: not ``TOPIC:NAME=VALUE``, or a file that cannot be read.
+    """
+    if not given and file is None:
+        return []
+    from lastwrite.kafka.rules.topic_settings import decode_overrides, decode_overrides_file
+
+    try:
+        found = () if file is None else decode_overrides_file(_text_of(file))
+    except InvalidConfig as error:
+        raise error.located(file or "") from error
+    return [
+        (each.pattern, each.name, each.value) for each in (*found, *decode_overrides(given or ()))
+    ]
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidConfig(f"cannot read the settings: {reason}", path=path) from error
 
 
 def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """What a command says, and where: results on standard output, everything else on standard error.
 
-With ``--json`` file descriptor 1 is given away to standard error as long as the command runs, because a JVM, a Spark
-worker or a library may print whatever it likes; the document goes to a copy of the real one. A reader who closes
-the pipe has heard enough: the command goes on where it must and stays silent.
+With ``--json`` file descriptor 1 is given away to standard error as long as the command runs,
+because a JVM, a Spark worker or a library may print whatever it likes; the document goes to a copy
+of the real one. A reader who closes the pipe has heard enough: the command goes on where it must
+and stays silent.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _SECONDS_A_LINE = 5.0
 class Output:
     """Standard output and standard error, as one command uses them.
 
-    ``as_json``: one document. ``lines``: the command prints a document a line (``dump``), so its errors are on
-    standard error only, where a reader of lines does not stumble over them.
+    ``as_json``: one document. ``lines``: the command prints a document a line (``dump``), so its
+    errors are on standard error only, where a reader of lines does not stumble over them.
     """
 
     def __init__(self, as_json: bool = False, lines: bool = False) -> None:
@@ -129,7 +130,9 @@ class Output:
             pass
 
     def progress(self) -> TerminalProgress | LineProgress:
-        """Where long work tells of itself: bars on a terminal, else a line now and then, on standard error."""
+        """Where long work tells of itself: bars on a terminal, else a line now and then, on
+        standard error.
+        """
         if self._progress is None:
             self._progress = TerminalProgress() if sys.stderr.isatty() else LineProgress(sys.stderr)
         return self._progress

@@ -14,40 +14,53 @@ from lastwrite.cli.options import (
     ConfigFileOption,
     ConfigOption,
     ConfOption,
+    DropKeylessOption,
     ExactOption,
     IncludeActiveOption,
     JsonOption,
     LikeBrokerOption,
     MasterOption,
     MemoryOption,
+    MetadataOption,
     NowOption,
     PartitionOption,
-    PathArgument,
+    PathsArgument,
     SystemOption,
+    TopicConfigFileOption,
+    TopicConfigOption,
     TopicOption,
     UncleanOption,
     pairs,
     settings,
+    topic_settings,
 )
 from lastwrite.cli.output import Output, counted, in_time, in_words
-from lastwrite.model.report import CompactionReport, Status
+from lastwrite.cli.settings import outvoted_lines
+from lastwrite.model.report import CompactionReport, PartitionReport, Status
+from lastwrite.pulsar.format.names import SCHEME
+from lastwrite.pulsar.format.position import Position
 
 _MOST_EXPIRED = 10
+_MOST_TOPICS = 5
 
 
 def plan(
     context: typer.Context,
-    path: PathArgument,
+    paths: PathsArgument,
     system: SystemOption = None,
     topic: TopicOption = None,
     partition: PartitionOption = None,
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
+    topic_config: TopicConfigOption = None,
+    topic_config_file: TopicConfigFileOption = None,
+    metadata: MetadataOption = None,
     now: NowOption = None,
     exact: ExactOption = False,
     include_active: IncludeActiveOption = False,
     like_broker: LikeBrokerOption = False,
     unclean: UncleanOption = False,
+    drop_keyless: DropKeylessOption = False,
     archive: ArchiveOption = None,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
@@ -58,16 +71,16 @@ def plan(
 
     The figures are exact: everything is read and measured, and nothing is written.
     """
-    from lastwrite.pipeline.session import start_ahead
+    from lastwrite.spark.session import start_ahead
 
     spark_settings = pairs("--conf", conf)
-    if os.path.exists(path) or path.startswith("persistent://"):
+    if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
         start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
 
     output: Output = context.obj
     report = lastwrite.plan(
-        path,
+        paths,
         system=system,
         topic=topic,
         partition=partition,
@@ -81,6 +94,9 @@ def plan(
         conf=spark_settings,
         progress=output.progress(),
         archive=archive,
+        topic_config=topic_settings(topic_config, topic_config_file),
+        metadata=metadata,
+        drop_keyless=drop_keyless,
     )
     show_compaction(output, report)
     return report.exit_status
@@ -104,13 +120,15 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
                 _change(in_words(p.bytes_before), in_words(p.bytes_after)),
                 counted(p.tombstones_dropped) if p.tombstones_dropped else "",
                 f"{p.dirty_ratio:.2f}",
-                p.reason,
+                p.reason and p.remedy and p.reason.removesuffix(f"; {p.remedy}") or p.reason,
             )
             for p in report.partitions
         ],
         right=("deletes dropped", "dirty"),
     )
     output.text(["", *_summary(report)])
+    output.text(_remedy_lines(report))
+    output.text(_keyless_lines(report))
     output.text(_published_lines(report))
     output.text(_expired_lines(report))
     output.text(_backlog_lines(report))
@@ -120,6 +138,49 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
         )
     )
     output.text(set_aside_lines(report.partitions))
+    output.text(outvoted_lines(report.notes))
+
+
+def _remedy_lines(report: CompactionReport) -> Iterator[str]:
+    """What to state so that those that were left alone are cleaned, the first one's words for all."""
+    remedies = {
+        partition.topic: partition.remedy for partition in report.partitions if partition.remedy
+    }
+    if remedies:
+        topics = list(remedies)
+        more = (
+            f" and {len(topics) - _MOST_TOPICS:,} more topics" if len(topics) > _MOST_TOPICS else ""
+        )
+        yield ""
+        yield f"left alone: {', '.join(topics[:_MOST_TOPICS])}{more}: {remedies[topics[0]]}"
+
+
+def _keyless_lines(report: CompactionReport) -> Iterator[str]:
+    """Records that go because they have no key: nothing else says that they were there."""
+    told = [
+        line
+        for line in (keyless_line(each, is_plan=report.dry_run) for each in report.partitions)
+        if line
+    ]
+    if told:
+        yield ""
+    yield from told
+
+
+def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
+    """That records without a key went, or would go, of a partition, and by which setting; nothing
+    where none does.
+    """
+    count = report.verdicts.get("keyless", 0)
+    if not count or report.first_keyless_offset is None:
+        return ""
+    first: object = report.first_keyless_offset
+    if report.topic.startswith(SCHEME):
+        first = Position.of(report.first_keyless_offset)
+    records = "1 record" if count == 1 else f"{count:,} records"
+    goes = "would be dropped" if is_plan else "dropped"
+    place = "at" if count == 1 else "the first at"
+    return f"{report.name}: WARNING: {records} without a key {goes}, {place} {first}, by {report.keyless_setting}"
 
 
 def _published_lines(report: CompactionReport) -> Iterator[str]:
@@ -138,11 +199,11 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
     for partition in report.partitions:
         name = partition.name
         for gone in partition.retention[:_MOST_EXPIRED]:
-            place = f"segment {gone['base_offset']} of {in_words(int(str(gone['bytes'])))}"
-            yield f"{name}: {place} {goes} by {gone['rule']}: {gone['reason']}"
+            place = f"segment {gone.base_offset} of {in_words(gone.size_bytes)}"
+            yield f"{name}: {place} {goes} by {gone.rule}: {gone.reason}"
         more = partition.retention[_MOST_EXPIRED:]
         if more:
-            size = in_words(sum(int(str(gone["bytes"])) for gone in more))
+            size = in_words(sum(gone.size_bytes for gone in more))
             yield f"{name}: {len(more):,} later segments of {size} {goes} too; --json has all"
         if partition.retention and partition.log_start_before != partition.log_start_after:
             yield f"{name}: the log starts at {partition.log_start_after}, no longer at {partition.log_start_before}"

@@ -1,4 +1,6 @@
-"""``lastwrite read``: what a consumer would get from a RocketMQ compaction topic or from a topic of Pulsar."""
+"""``lastwrite read``: what a consumer would get from a RocketMQ compaction topic, a partition of
+Kafka or a topic of Pulsar.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def read(
     path: Annotated[
         str,
         typer.Argument(
-            metavar="PATH", help="A store, an archive, or one's queue or topic.", show_default=False
+            metavar="PATH",
+            help="A store, a log root, an archive, or one's queue, partition or topic.",
+            show_default=False,
         ),
     ],
     topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="The topic.")] = None,
@@ -37,7 +41,7 @@ def read(
             "--offset",
             metavar="N",
             min=0,
-            help="RocketMQ: where the first pull asks; default: 0.",
+            help="RocketMQ, Kafka: where the first pull asks; default: the begin.",
             show_default=False,
         ),
     ] = None,
@@ -68,18 +72,42 @@ def read(
             "--read-compacted", help="Pulsar: up to the horizon from the compacted ledger."
         ),
     ] = False,
+    time: Annotated[
+        int | None,
+        typer.Option(
+            "--time",
+            metavar="MILLIS",
+            help="Kafka: from the first record of then or later.",
+            show_default=False,
+        ),
+    ] = None,
+    isolation_level: Annotated[
+        str | None,
+        typer.Option(
+            "--isolation-level",
+            metavar="LEVEL",
+            help="Kafka: read_uncommitted (the default) or read_committed.",
+            show_default=False,
+        ),
+    ] = None,
     system: SystemOption = None,
     json: JsonOption = False,
 ) -> int:
-    """Print what a consumer would get from a queue of a RocketMQ compaction topic, or from a topic of Pulsar.
+    """Print what a consumer would get from a queue of a RocketMQ compaction topic, a partition of
+    Kafka, or a topic of Pulsar.
+
+    Of Kafka: no control records; with --isolation-level read_committed no aborted data, up to the
+    last stable offset.
 
     Of a Pulsar topic folder: the whole backlog, or with --read-compacted what such a consumer gets.
 
-    With --json one object a message, and last one that says how it ended: status, where to go on and, of Pulsar, the
-    last message id as a broker answers it. Without, that goes to standard error.
+    With --json one object a message, and last one that says how it ended: status, where to go on
+    and, of Pulsar, the last message id as a broker answers it. Without, that goes to standard
+    error.
 
     \b
       lastwrite read STORE --topic orders --queue 3 --offset 4711
+      lastwrite read /var/lib/kafka/orders-0 --offset 4711 --isolation-level read_committed
       lastwrite read ARCHIVE --topic orders --read-compacted
       lastwrite read ARCHIVE/public/default/persistent/orders --from 10:5 --limit 10 --json
     """
@@ -96,6 +124,8 @@ def read(
         system=system,
         start=start,
         read_compacted=read_compacted,
+        time_ms=time,
+        isolation_level=isolation_level,
     )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     try:
@@ -117,6 +147,12 @@ def read(
             output.say(
                 f"{end['status']}: {end['messages']} messages, next {end['next']} (last message "
                 f"{last['ledger']}:{last['entry']}{index}{horizon})"
+            )
+        elif "high_watermark" in end:
+            output.say(
+                f"{end['status']}: {end['messages']} messages, next offset {end['next_offset']} (log start "
+                f"{end['log_start_offset']}, last stable offset {end['last_stable_offset']}, high watermark "
+                f"{end['high_watermark']})"
             )
         else:
             output.say(

@@ -24,9 +24,9 @@ def release(
 ) -> int:
     """Let the cleaner try partitions again that it has set aside.
 
-    A partition whose round fails is set aside as uncleanable, with its reason (see inspect and plan), and tried again
-    after a minute, then two, four, up to a day. Release it when you have seen to the reason: the next pass of
-    "lastwrite clean" picks it like any other.
+    A partition whose round fails is set aside as uncleanable, with its reason (see inspect and
+    plan), and tried again after a minute, then two, four, up to a day. Release it when you have
+    seen to the reason: the next pass of "lastwrite clean" picks it like any other.
     """
     import lastwrite
 

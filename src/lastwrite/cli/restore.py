@@ -79,8 +79,9 @@ def restore(
 ) -> int:
     """Put before a store's queues what a live RocketMQ broker still has of them, then compact them.
 
-    For a store whose commit log came back without its oldest files: what only the compaction log had is pulled from
-    another broker, from offset 0 up to where the store begins. Run "lastwrite dispatch" first.
+    For a store whose commit log came back without its oldest files: what only the compaction log
+    had is pulled from another broker, from offset 0 up to where the store begins. Run "lastwrite
+    dispatch" first.
     """
     import lastwrite
 
@@ -106,7 +107,7 @@ def restore(
         return done.exit_status
     output.text(
         f"{queue.name}: {counted(queue.pulled)} messages from {queue.broker} below offset {queue.pulled_below}, "
-        f"{counted(queue.kept)} of the store behind them"
+        f"{counted(queue.kept)} of the store after them"
         for queue in done.queues
     )
     for note in done.notes:

@@ -85,12 +85,12 @@ def send(
 ) -> int:
     """Send messages to a topic of a live RocketMQ cluster.
 
-    Equal keys go to one queue, chosen as the stock client's hash selector does: compaction is by queue. A delete goes
-    compressed, because brokers refuse a body of no bytes.
+    Equal keys go to one queue, chosen as the stock client's hash selector does: compaction is by
+    queue. A delete goes compressed, because brokers refuse a body of no bytes.
     """
-    from lastwrite.formats.rocketmq.record import Compression
-    from lastwrite.remote.rocketmq.outgoing import Outgoing
-    from lastwrite.remote.rocketmq.send import parse_message, send_each
+    from lastwrite.rocketmq.format.record import Compression
+    from lastwrite.rocketmq.network.outgoing import Outgoing
+    from lastwrite.rocketmq.network.send import parse_message, send_each
 
     output: Output = context.obj
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.model.log import Problem
-from lastwrite.model.store_inspection import (
+from lastwrite.rocketmq.look.inspection import (
     FileOfLog,
     IndexOfQueue,
     Messages,
@@ -19,7 +19,9 @@ _BROKERS = {"closed": "5.2.0 or newer", "open": "a broker before 5.2.0"}
 
 
 def show_store(output: Output, report: StoreReport, every: bool) -> list[Problem]:
-    """Print the report; its problems are the caller's to print. ``every``: all files, not only the first ones."""
+    """Print the report; its problems are the caller's to print. ``every``: all files, not only the
+    first ones.
+    """
     output.text(_head(report))
     if report.partitions and (
         report.what == "store" or len(report.partitions) > 1 or report.commit_log is not None
@@ -175,7 +177,7 @@ def _details(queue: QueueInspection) -> Iterator[str]:
         yield (
             f"  compaction log: files of {counted(found.file_size)} bytes, indexes of "
             f"{counted(found.index_file_size)}; "
-            f"{found.unindexed:,} records behind the last unit"
+            f"{found.unindexed:,} records after the last unit"
         )
         if found.is_due is not None:
             yield f"  due          {'yes' if found.is_due else f'no: {found.reason}'}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.model.log import Problem
-from lastwrite.model.topic_inspection import (
+from lastwrite.pulsar.look.inspection import (
     Entries,
     LedgerInspection,
     PulsarFile,
@@ -18,7 +18,9 @@ _MOST_ROWS = 40
 
 
 def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Problem]:
-    """Print the report; its problems are the caller's to print. ``every``: all ledgers, not only the first ones."""
+    """Print the report; its problems are the caller's to print. ``every``: all ledgers, not only
+    the first ones.
+    """
     for file in report.files:
         output.text(_file(file))
     if not report.partitions:
@@ -117,7 +119,7 @@ def _bounds(topic: TopicInspection) -> Iterator[str]:
             f"{in_words(topic.dirty_bytes)}"
         )
     if topic.open_transactions or topic.aborted_transactions:
-        below = "" if topic.read_below is None else f"; nobody reads {topic.read_below} and beyond"
+        below = "" if topic.read_below is None else f"; not readable from {topic.read_below} on"
         yield f"  transactions {topic.open_transactions:,} open, {topic.aborted_transactions:,} aborted{below}"
     if topic.is_due is not None:
         yield f"  due          {'yes' if topic.is_due else f'no: {topic.reason}'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from lastwrite.cli.options import (
     ConfigFileOption,
     ConfigOption,
     ConfOption,
+    DropKeylessOption,
     JsonOption,
     MasterOption,
     MemoryOption,
@@ -26,6 +28,8 @@ from lastwrite.cli.options import (
 )
 from lastwrite.cli.output import Output, counted, in_time, in_words
 from lastwrite.model.verification import VerifyReport
+from lastwrite.pulsar.format.names import SCHEME
+from lastwrite.pulsar.format.position import Position
 
 
 def verify(
@@ -43,6 +47,7 @@ def verify(
     config: ConfigOption = None,
     config_file: ConfigFileOption = None,
     now: NowOption = None,
+    drop_keyless: DropKeylessOption = False,
     memory: MemoryOption = None,
     master: MasterOption = DEFAULT_MASTER,
     conf: ConfOption = None,
@@ -50,9 +55,14 @@ def verify(
 ) -> int:
     """Prove that a log is whole, and that nothing was lost.
 
-    Structure, checksums and indexes of PATH; with BEFORE also that only what compaction may remove is gone.
+    Structure, checksums and indexes of PATH: a log root of Kafka or a partition in it, a store of
+    RocketMQ (with its commit log, consume queues and index files) or a part of one, or a topic
+    folder of Pulsar. With BEFORE also that only what compaction may remove is gone.
+
+    Give the settings and the clock of the compaction: --config and --now say which deletes may be
+    gone. After --like-broker on RocketMQ, say --config delete.retention.ms=0.
     """
-    from lastwrite.pipeline.session import start_ahead
+    from lastwrite.spark.session import start_ahead
 
     spark_settings = pairs("--conf", conf)
     if os.path.exists(path):
@@ -72,6 +82,7 @@ def verify(
         master=master,
         conf=spark_settings,
         progress=output.progress(),
+        drop_keyless=drop_keyless,
     )
     if output.as_json:
         output.document(report.to_dict())
@@ -140,17 +151,44 @@ def _show(output: Output, report: VerifyReport) -> None:
                 "broken promises",
             ),
         )
+    output.text(_keyless_lines(report))
     if report.violations:
         output.text(["", *(f"broken: {violation}" for violation in report.violations)])
-    output.text(
-        problem_lines(
-            [problem for partition in report.partitions for problem in partition.problems]
-        )
-    )
+    beside = [] if report.store is None else report.store.problems
+    inside = [problem for partition in report.partitions for problem in partition.problems]
+    output.text(problem_lines([*beside, *inside]))
     advice = [line for partition in report.partitions for line in partition.advice]
     if advice:
         output.text(["", *(f"advice: {line}" for line in advice)])
-    output.text(["", f"{_VERDICTS[report.exit_status]}, in {in_time(report.seconds)}"])
+    output.text(["", f"{_verdict(report)}, in {in_time(report.seconds)}"])
+
+
+def _keyless_lines(report: VerifyReport) -> Iterator[str]:
+    """Records that are gone because they had no key: whoever said that they may go shall see how
+    many did.
+    """
+    for partition in report.partitions:
+        found = partition.comparison
+        if found is not None and found.keyless:
+            first: object = found.first_keyless_offset
+            if partition.topic.startswith(SCHEME):
+                first = Position.of(found.first_keyless_offset or 0)
+            records = "1 record" if found.keyless == 1 else f"{found.keyless:,} records"
+            yield ""
+            yield f"keyless: {partition.name}: {records} without a key gone, the first at {first}"
+
+
+def _verdict(report: VerifyReport) -> str:
+    """The last sentence; records without a key that went are never all as it should be."""
+    is_keyless = any(
+        one.comparison is not None and one.comparison.keyless for one in report.partitions
+    )
+    if report.violations and all(violation.promise == "keyless" for violation in report.violations):
+        option = report.keyless_option
+        return f"Records without a key are gone: keep both logs; if they were to go, say {option}"
+    if report.exit_status == 0 and is_keyless:
+        return "All is as it should be but for records without a key, which are gone"
+    return _VERDICTS[report.exit_status]
 
 
 _VERDICTS = {

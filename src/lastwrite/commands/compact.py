@@ -9,33 +9,42 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
-from lastwrite.compaction.cleaner_settings import CleanerConfig
-from lastwrite.compaction.pulsar_live_settings import SCHEME
-from lastwrite.errors import CorruptLog, EnvironmentUnfit, InvalidConfig
-from lastwrite.logstore.throttle import Throttles
-from lastwrite.logstore.uncleanable import read_uncleanable, release
+from lastwrite.commands.systems import system_of_all
+from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.engine.context import Context, Options
+from lastwrite.engine.round import run_round
+from lastwrite.engine.rules.keyless import may_drop, refuse_elsewhere
+from lastwrite.engine.system import Sources, System, no_topics_of_kafka, system_named
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.kafka.store.clusters import META_PROPERTIES
+from lastwrite.kafka.store.metadata_log import FOLDER as METADATA_FOLDER
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.report import CompactionReport, Status
-from lastwrite.pipeline.engine import Engine, Options
-from lastwrite.pipeline.exchange import FolderExchange
-from lastwrite.pipeline.inline import Inline
-from lastwrite.pipeline.memory import MemoryPlan, plan_memory
-from lastwrite.pipeline.runner import InlineRunner, Runner, SparkRunner
-from lastwrite.pipeline.session import GivenSpark, OwnSpark, local_workers
-from lastwrite.pipeline.shuffle import ShuffleExchange
-from lastwrite.pipeline.system import System, system_named
+from lastwrite.model.report import CompactionReport, PartitionReport, Status
+from lastwrite.model.settings import Override
+from lastwrite.pulsar.rules.live_settings import SCHEME
+from lastwrite.spark.inline import Inline
+from lastwrite.spark.session import local_workers
+from lastwrite.spark.use import exchange_for, runner_for
+from lastwrite.storage.ownership import refuse_foreign
+from lastwrite.storage.quarantine import read_quarantine, release
+from lastwrite.storage.throttle import Throttles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TopicConfig: TypeAlias = Mapping[str, Mapping[str, object]] | Sequence[tuple[str, str, object]]
+
 
 def compact(
-    path: str,
+    path: str | Sequence[str],
     to: str | None = None,
     system: str | None = None,
     topic: str | None = None,
@@ -52,33 +61,53 @@ def compact(
     progress: Progress | None = None,
     keep_scans: bool = False,
     archive: str | None = None,
+    topic_config: TopicConfig | None = None,
+    metadata: str | None = None,
+    drop_keyless: bool = False,
 ) -> CompactionReport:
     """Do to each partition at ``path`` what its system's cleaner would do at ``now_ms``.
 
     Args:
-        path: a log root, a partition's folder, or one of its files.
+        path: a log root, a partition's folder, or one of its files; or several, as a broker's
+            ``log.dirs``.
         to: a folder for cleaned copies; ``path`` is then left as it is.
-        config: settings under upstream's names; the rest are the system's defaults.
+        config: settings under upstream's names, which hold where nobody else says otherwise; the
+            rest are the system's defaults. Of Kafka's topics ``cleanup.policy`` is that of topics
+            of which nothing is known.
         now_ms: the clock, milliseconds since 1970; None: now.
         exact: compare whole keys, not 96-bit fingerprints alone.
         include_active: clean the active segment too: for archives that nobody appends to.
-        memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the machine's.
+        memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the
+            machine's.
         spark: a session to use; None: one is started on ``master`` with the settings ``conf``.
-        like_broker: rewrite and merge every segment of the range, changed or not, as the broker does.
-        keep_scans: keep beside the log, about 16 bytes a record, what need not be read again as long as its segment is
-            the same; use what earlier rounds kept. Such segments' checksums are not proven again in this round. In
-            place only, not with ``exact``, and not on a cluster without a shared folder.
-        archive: of a live Pulsar topic (``path`` is ``persistent://…``), where what is brought of it stays.
+        like_broker: rewrite and merge every segment of the range, changed or not, as the broker
+            does.
+        keep_scans: keep beside the log, about 16 bytes a record, what need not be read again as
+            long as its segment is the same; use what earlier rounds kept. Such segments' checksums
+            are not proven again in this round. In place only, not with ``exact``, and not on a
+            cluster without a shared folder.
+        archive: of a live Pulsar topic (``path`` is ``persistent://…``), where what is brought of
+            it stays.
+        drop_keyless: of a Kafka topic, records without a key may go; without it a partition that
+            holds one is skipped.
+        topic_config: settings of single topics of Kafka, whatever anybody else says of them: a
+            dictionary by name or shell pattern, or triples of topic, name and value.
+        metadata: where the metadata of Kafka's cluster lies: a log root, or the folder
+            ``__cluster_metadata-0``, or a copy of either; None: in one of the roots, or nowhere.
+
+    A topic of Kafka of which nothing is known, neither there nor by the caller, is skipped, unless
+    ``topic`` or ``path`` names it (docs/decisions/explicit-compact.md).
 
     Raises:
         NotALog, InvalidConfig: nothing was begun.
-        LogHeld: a broker or another run holds the log; or a broker was killed on it, where that matters.
+        LogHeld: a broker or another run holds the log; or a broker was killed on it, where that
+            matters.
         EnvironmentUnfit: Java or Spark is missing.
 
     Damage and failures of single partitions do not raise: they stand in the report.
     """
     options = Options(
-        config=dict(config or {}),
+        config=may_drop(config, drop_keyless),
         now_ms=_now() if now_ms is None else now_ms,
         exact=exact,
         include_active=include_active,
@@ -86,13 +115,25 @@ def compact(
         to=to,
         keep_scans=keep_scans,
     )
+    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
     return _run_anywhere(
-        path, system, topic, partition, options, memory, spark, master, conf, progress, archive
+        paths_of(path),
+        system,
+        topic,
+        partition,
+        options,
+        sources,
+        memory,
+        spark,
+        master,
+        conf,
+        progress,
+        archive,
     )
 
 
 def plan(
-    path: str,
+    path: str | Sequence[str],
     system: str | None = None,
     topic: str | None = None,
     partition: int | None = None,
@@ -107,18 +148,35 @@ def plan(
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
     archive: str | None = None,
+    topic_config: TopicConfig | None = None,
+    metadata: str | None = None,
+    drop_keyless: bool = False,
 ) -> CompactionReport:
-    """What ``compact`` would do, to the byte, writing nothing. Arguments and errors are those of ``compact``."""
+    """What ``compact`` would do, to the byte, writing nothing. Arguments and errors are those of
+    ``compact``.
+    """
     options = Options(
-        config=dict(config or {}),
+        config=may_drop(config, drop_keyless),
         now_ms=_now() if now_ms is None else now_ms,
         exact=exact,
         include_active=include_active,
         like_broker=like_broker,
         dry_run=True,
     )
+    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
     return _run_anywhere(
-        path, system, topic, partition, options, memory, spark, master, conf, progress, archive
+        paths_of(path),
+        system,
+        topic,
+        partition,
+        options,
+        sources,
+        memory,
+        spark,
+        master,
+        conf,
+        progress,
+        archive,
     )
 
 
@@ -126,12 +184,39 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
+def paths_of(path: str | Sequence[str]) -> list[str]:
+    """One path or several, each once, as texts.
+
+    Raises:
+        InvalidConfig: none at all.
+    """
+    given = [path] if isinstance(path, str | os.PathLike) else path
+    paths = list(dict.fromkeys(map(str, given)))
+    if not paths:
+        raise InvalidConfig(
+            "no path was given", remedy="give a log root, a partition's folder, or one of its files"
+        )
+    return paths
+
+
+def overrides(topic_config: TopicConfig | None) -> tuple[Override, ...]:
+    """What a caller says of single topics, in the order in which it was said."""
+    if isinstance(topic_config, Mapping):
+        return tuple(
+            Override(topic, name, v)
+            for topic, inside in topic_config.items()
+            for name, v in inside.items()
+        )
+    return tuple(Override(*each) for each in topic_config or ())
+
+
 def _run_anywhere(
-    path: str,
+    paths: list[str],
     system: str | None,
     topic: str | None,
     partition: int | None,
     options: Options,
+    sources: Sources,
     memory: str | int | None,
     spark: SparkSession | Inline | None,
     master: str,
@@ -139,18 +224,29 @@ def _run_anywhere(
     progress: Progress | None,
     archive: str | None,
 ) -> CompactionReport:
-    """A round on what lies at a path, or on a topic of a live cluster."""
-    if not str(path).startswith(SCHEME):
+    """A round on what lies at some paths, or on a topic of a live cluster."""
+    live = [path for path in paths if path.startswith(SCHEME)]
+    if not live:
         if archive is not None:
             raise InvalidConfig(
                 "--archive is for topics of a live cluster",
                 remedy="give persistent://… as the path",
             )
-        return _run(path, system, topic, partition, options, memory, spark, master, conf, progress)
+        return _run(
+            paths, system, topic, partition, options, sources, memory, spark, master, conf, progress
+        )
+    path = live[0]
+    if len(paths) > 1:
+        raise InvalidConfig(
+            "one topic of a live cluster at a time", path=path, remedy="name it alone"
+        )
+    refuse_elsewhere(options.config, "pulsar", system_named("pulsar").governs_keyless)
     if system not in (None, "pulsar") or topic is not None:
         raise InvalidConfig(
-            f"{path} says system and topic already", remedy="leave out --system and --topic"
+            f"{path} already names the system and the topic",
+            remedy="leave out --system and --topic",
         )
+    no_topics_of_kafka("a topic of Pulsar", sources)
 
     if archive is None and spark is None and local_workers(master) is None:
         raise InvalidConfig(
@@ -158,47 +254,109 @@ def _run_anywhere(
             path=path,
             remedy="give --archive a folder that all of them have",
         )
-    from lastwrite.pipeline.pulsar_live import compact_live  # its network is for nobody else
+    from lastwrite.pulsar.live import compact_live  # its network is for nobody else
 
     def run(folder: str, name: str, options: Options) -> CompactionReport:
         return _run(
-            folder, "pulsar", name, partition, options, memory, spark, master, conf, progress
+            [folder],
+            "pulsar",
+            name,
+            partition,
+            options,
+            sources,
+            memory,
+            spark,
+            master,
+            conf,
+            progress,
         )
 
     return compact_live(path, partition, options, archive, run, progress)
 
 
+def find_told(
+    paths: Sequence[str],
+    system_name: str | None,
+    topic: str | None,
+    partition: int | None,
+    sources: Sources,
+) -> tuple[System, list[str]]:
+    """The system that wrote what lies at ``paths``, told of ``sources``, and the folders of the
+    partitions.
+
+    A partition counts as named where its topic was, or the path is its folder or one of its files.
+
+    Raises:
+        NotALog: a path at which no log lies, or none of that topic and partition at any of them.
+        InvalidConfig: paths of several systems.
+    """
+    system = system_of_all(system_name, paths)
+    folders: dict[str, None] = {}
+    named: set[str] = set()
+    missing: NotALog | None = None
+    for path in paths:
+        try:
+            found = system.find(path, topic, partition)
+        except NotALog as error:
+            is_root = any(
+                os.path.exists(os.path.join(path, name))
+                for name in (META_PROPERTIES, METADATA_FOLDER)
+            )
+            if len(paths) == 1 or (topic is None and partition is None and not is_root):
+                raise
+            missing = error  # what is asked for may lie in another one
+            continue
+        folders |= dict.fromkeys(found)
+        given = os.path.realpath(path)
+        is_one = len(found) == 1 and os.path.realpath(found[0]) in (given, os.path.dirname(given))
+        named.update(found if topic is not None or is_one else ())
+    if not folders and missing is not None:
+        raise missing
+    roots = dict.fromkeys(map(system.root_of, folders)) | dict.fromkeys(
+        map(os.path.realpath, filter(os.path.isdir, paths))
+    )
+    return system.told(replace(sources, roots=tuple(roots), named=frozenset(named))), list(folders)
+
+
 def _run(
-    path: str,
+    paths: Sequence[str],
     system_name: str | None,
     topic: str | None,
     partition: int | None,
     options: Options,
+    sources: Sources,
     memory: str | int | None,
     spark: SparkSession | Inline | None,
     master: str,
     conf: Mapping[str, str] | None,
     progress: Progress | None,
 ) -> CompactionReport:
-    system = system_named(system_name, str(path))
+    system, folders = find_told(paths, system_name, topic, partition, sources)
+    refuse_elsewhere(options.config, system.name, system.governs_keyless)
     system.check_config(options.config)
     if options.keep_scans and not system.keeps_scans:
         raise InvalidConfig(
-            f"{system.name} suffers no file of ours beside its own", remedy="leave out --keep-scans"
+            f"{system.name} allows no other files beside its logs", remedy="leave out --keep-scans"
         )
     cleaner = CleanerConfig.from_names(options.config)
-    folders = system.find(str(path), topic, partition)
     progress = progress or NoProgress()
     partitions: dict[str, list[TopicPartition]] = {}
     for folder in folders:
         partitions.setdefault(system.root_of(folder), []).append(system.name_of(folder))
+    if options.to is not None:
+        _refuse_one_place_for_two(system, folders)
     with contextlib.ExitStack() as stack:
+        if not options.dry_run and options.to is None:
+            refuse_foreign(folders)
         for root, names in sorted(partitions.items()):
             system.refuse_unclean(root, options.config)
             if options.dry_run or options.to is not None:
                 system.refuse_if_held(root, names)
             else:
                 stack.enter_context(system.hold(root, names))
+        if not options.dry_run and options.to is None:
+            # While they are held, and when Spark has ended.
+            stack.push(partial(_recover, system, folders, options.config))
         runner, memory_plan = stack.enter_context(
             runner_for(spark, master, memory, conf or {}, progress)
         )
@@ -207,84 +365,75 @@ def _run(
         limits = memory_plan.limits()
         if any(map(math.isfinite, cleaner.rates)):
             limits = Throttles(exchange.scratch, cleaner.rates, runner.workers).on(limits)
-        engine = Engine(system, exchange, runner.workers, limits, options, progress)
-        report = engine.compact(folders)
-        report.profile = {name: stage.to_dict() for name, stage in runner.profile.items()}
-        _note_uncleanable(
-            system, partitions, report, not options.dry_run and options.to is None, progress
+        context = Context(system, exchange, runner.workers, limits, options, progress)
+        report = run_round(context, folders)
+        report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
+        _note_quarantine(
+            system, folders, report, not options.dry_run and options.to is None, progress
         )
         return report
 
 
-def _note_uncleanable(
+def _recover(
     system: System,
-    partitions: Mapping[str, Sequence[TopicPartition]],
+    folders: Sequence[str],
+    config: Mapping[str, object],
+    kind: type[BaseException] | None,
+    *_: object,
+) -> None:
+    """After a round that was broken off: what its tasks had written aside nobody knows any more."""
+    if kind is not None:
+        for folder in folders:
+            with contextlib.suppress(LogError, OSError):  # then the next round does it
+                if system.leaves_alone(folder, config) is None:
+                    system.recover(folder)
+
+
+def _refuse_one_place_for_two(system: System, folders: Sequence[str]) -> None:
+    """Copies of two partitions of one name would lie in one folder.
+
+    Raises:
+        InvalidConfig: there are two of one name, or stores of a system whose copies share files of
+            settings.
+    """
+    seen: dict[TopicPartition, str] = {}
+    for folder in folders:
+        other = seen.setdefault(system.name_of(folder), folder)
+        if other != folder:
+            raise InvalidConfig(
+                f"{system.name_of(folder)} lies in {system.root_of(other)} and in {system.root_of(folder)}: "
+                "their copies would be one",
+                remedy="copy one root at a time, each to a folder of its own",
+            )
+    if system.name == "rocketmq" and len({system.root_of(folder) for folder in folders}) > 1:
+        raise InvalidConfig(
+            "copies of several stores",
+            remedy="copy one store at a time, each to a folder of its own",
+        )
+
+
+def _note_quarantine(
+    system: System,
+    folders: Sequence[str],
     report: CompactionReport,
     in_place: bool,
     progress: Progress,
 ) -> None:
     """Say of each partition whether the cleaner had set it aside; what was cleaned now is released."""
-    found = {TopicPartition(each.topic, each.partition): each for each in report.partitions}
-    for root, names in partitions.items():
+    by_root: dict[str, dict[TopicPartition, PartitionReport]] = {}
+    for folder, each in zip(folders, report.partitions, strict=True):
+        by_root.setdefault(system.root_of(folder), {})[each.name] = each
+    for root, found in by_root.items():
         try:
-            entries = read_uncleanable(root, system.notes)
+            entries = read_quarantine(root, system.notes)
         except CorruptLog as error:
             progress.note(str(error))
             continue
-        for name in entries.keys() & set(names):
+        for name in entries.keys() & found.keys():
             found[name].uncleanable = entries[name]
         succeeded = [
-            name for name in names if found[name].status in (Status.CLEANED, Status.UNCHANGED)
+            name for name in found if found[name].status in (Status.CLEANED, Status.UNCHANGED)
         ]
         if in_place:
             for name in release(root, succeeded, system.notes):
                 found[name].uncleanable = None
-
-
-def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | ShuffleExchange:
-    """Scratch files where all workers are on this machine, Spark's shuffle otherwise.
-
-    The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) decides otherwise: a folder that
-    all executors share may be as good, and tests hold the two against each other. ``memory_bytes``: what scratch files
-    may take of this machine's memory, unless a folder is named for them.
-    """
-    if not isinstance(runner, SparkRunner):
-        return FolderExchange(runner, memory_bytes=memory_bytes)
-    usual = "folder" if local_workers(runner.spark.master) else "shuffle"
-    chosen = runner.spark.setting("spark.lastwrite.exchange") or usual
-    if chosen == "shuffle":
-        return ShuffleExchange(runner)
-    if chosen == "folder":
-        folder = runner.spark.setting("spark.lastwrite.scratch")
-        is_here = folder is None and local_workers(runner.spark.master) is not None
-        return FolderExchange(runner, folder, memory_bytes if is_here else 0)
-    raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="folder or shuffle")
-
-
-@contextlib.contextmanager
-def runner_for(
-    spark: SparkSession | Inline | None,
-    master: str,
-    memory: str | int | None,
-    conf: Mapping[str, str],
-    progress: Progress,
-) -> Iterator[tuple[Runner, MemoryPlan]]:
-    """A runner on ``spark``, or on a session started on ``master`` and stopped at the end."""
-    if isinstance(spark, Inline):
-        yield InlineRunner(), plan_memory(memory, 1)
-        return
-    if spark is not None:
-        if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
-            raise EnvironmentUnfit(
-                "a Spark Connect session cannot run this", remedy="pass a classic session"
-            )
-        given = GivenSpark(spark)
-        workers = local_workers(given.master) or given.context.defaultParallelism
-        yield SparkRunner(given, workers), plan_memory(memory, workers, lean=given.is_lean)
-        return
-    workers = local_workers(master) or 0
-    plan_memory(memory, workers or 1)  # before anything is started
-    progress.note("starting Spark")
-    with contextlib.closing(OwnSpark(master, conf)) as own:
-        memory_plan = plan_memory(memory, workers or 1, lean=own.is_lean)
-        yield SparkRunner(own, workers or own.context.defaultParallelism), memory_plan

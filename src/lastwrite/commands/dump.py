@@ -1,42 +1,35 @@
 """``dump``: what lies in a log, row by row, as dictionaries ready for JSON.
 
-Rows come while files are read, a batch at a time, so memory does not depend on the log. Damage does not end the
-dump: it goes on to the end of what is whole, and then raises the first problem.
+Rows come while files are read, a batch at a time, so memory does not depend on the log. Damage does
+not end the dump: it goes on to the end of what is whole, and then raises the first problem.
 """
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
-import google_crc32c
-
-from lastwrite.audit.place import PULSAR, ROCKETMQ, system_of
-from lastwrite.audit.window import BATCH_LIMIT_BYTES, limited, problem_of, whole_batches
+from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.formats.kafka import index as indexes
-from lastwrite.formats.kafka import names, snapshot, text
-from lastwrite.formats.kafka.batch import (
-    CRC_START,
-    MAGIC,
-    Batch,
-    BatchAttributes,
-    BatchHeader,
-    Record,
-    decode_attributes,
-    decode_batch,
-    decode_control_record,
+from lastwrite.kafka.format.batch import decode_batch
+from lastwrite.kafka.format.batch_layout import Batch, Record
+from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.look.problems import kafka_problem_of, whole_batches
+from lastwrite.kafka.look.rows import (
+    batch_row,
+    decoded_row,
+    index_rows,
+    position_of,
+    record_row,
+    side_file_rows,
 )
-from lastwrite.formats.kafka.internal_topics import RECORD_TYPES, decode_internal_record
-from lastwrite.formats.kafka.names import FileKind
-from lastwrite.logstore import kafka as store
-from lastwrite.logstore import lock
-from lastwrite.logstore.single import SingleFile, identify, read_small, segment_of
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.store.single import SingleFile, identify, segment_of
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
-
-Row = dict[str, Any]
+from lastwrite.model.write import Row
+from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
+from lastwrite.storage.reading import read_small
 
 
 def dump(
@@ -63,29 +56,33 @@ def dump(
     """The records at ``path``, in the order of partition and offset, one dictionary each.
 
     Args:
-        path: a log root, a partition's folder, or one file of either (segment, index, snapshot, checkpoint …).
+        path: a log root, a partition's folder, or one file of either (segment, index, snapshot,
+            checkpoint …).
         batches: one row a batch instead: headers, checksums verified, records not decoded.
         index: one row an entry of the offset, time and transaction indexes instead.
         offset: nothing below this offset.
         limit: at most so many rows.
         key: only records with exactly this key.
-        decode: say in a field ``decoded`` what the records of Kafka's own topics mean; of other topics, which keys
-            and values are text.
-        spark: taken as by the other commands, and not needed: rows come in order, from this process.
+        decode: say in a field ``decoded`` what the records of Kafka's own topics mean; of other
+            topics, which keys and values are text.
+        spark: taken as by the other commands, and not needed: rows come in order, from this
+            process.
 
-    Of a RocketMQ store ``partition`` is the queue, ``key`` one of a message's keys, ``batches`` leaves inner batches
-    whole, and these are its own:
+    Of a RocketMQ store ``partition`` is the queue, ``key`` one of a message's keys, ``batches``
+    leaves inner batches whole, and these are its own:
 
         commit_log_offset: the message at this address in the commit log.
         unique_key: the messages with this unique key. message_id: the message that this id names.
         time_ms: from the first message on that was stored at this time or later.
         compacted: what the compaction logs have, not the commit log.
-        config: ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` where the commit log lies elsewhere.
+        config: ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` where the commit log lies
+        elsewhere.
         say: is told what was not found as a broker would have found it; None: nobody is.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first row.
-        CorruptLog: after the last row, the first problem that was met; nothing that is whole was left out.
+        CorruptLog: after the last row, the first problem that was met; nothing that is whole was
+            left out.
     """
     found = system_of(str(path), system)
     if found == PULSAR:
@@ -100,7 +97,7 @@ def dump(
                 raise InvalidConfig(
                     f"{name} is not for Pulsar", path=path, remedy="start takes a message id"
                 )
-        from lastwrite.audit.pulsar_dump import TopicsWanted, dump_topics  # not before it is needed
+        from lastwrite.pulsar.look.dump import TopicsWanted, dump_topics  # not before it is needed
 
         asked = TopicsWanted.parse(
             topic=topic,
@@ -115,9 +112,9 @@ def dump(
         )
         return dump_topics(str(path), asked, limit, say or _nobody)
     if start is not None:
-        raise InvalidConfig("start is for Pulsar", path=path, remedy="offset says where to begin")
+        raise InvalidConfig("start is for Pulsar", path=path, remedy="give offset")
     if found == ROCKETMQ:
-        from lastwrite.audit.rocketmq_dump import (
+        from lastwrite.rocketmq.look.dump import (
             Wanted,
             dump_store,
         )  # not before it is needed: numba
@@ -186,7 +183,14 @@ class _Dump:
         return limited(rows, limit, self._problems)
 
     def note(self, problem: Problem) -> None:
-        self._problems.append(problem)
+        """Take a problem, but for one that the listing has told of the same place, with what it
+        means.
+        """
+        if all(
+            (known.path, known.position) != (problem.path, problem.position)
+            for known in self._problems
+        ):
+            self._problems.append(problem)
 
     # ------------------------------------------------------------------ partitions
 
@@ -195,10 +199,10 @@ class _Dump:
             try:
                 log = store.read_partition(folder)
             except CorruptLog as error:
-                self.note(problem_of(error, folder))
+                self.note(kafka_problem_of(error, folder))
                 continue
             for problem in log.problems:
-                if problem.kind is ProblemKind.DAMAGED and not _is_met_again(problem):
+                if problem.kind is ProblemKind.DAMAGED:
                     self.note(problem)
             yield from self._partition(log)
 
@@ -212,7 +216,9 @@ class _Dump:
                 yield from self._segment(segment, log.name)
 
     def _segment(self, segment: Segment, name: TopicPartition | None) -> Iterator[Row]:
-        for position, header, data in whole_batches(segment, self.note, self._start(segment)):
+        for position, header, data in whole_batches(
+            segment, self.note, position_of(segment, self._offset)
+        ):
             if header.last_offset < self._offset:
                 continue
             try:
@@ -226,7 +232,7 @@ class _Dump:
                     if record.offset >= self._offset and self._is_wanted(batch, record)
                 ]
             except LogError as error:
-                self.note(problem_of(error, segment.path, position))
+                self.note(kafka_problem_of(error, segment.path, position))
                 continue
             yield from rows
 
@@ -240,21 +246,6 @@ class _Dump:
 
     def _is_wanted(self, batch: Batch, record: Record) -> bool:
         return self._key is None or (record.key == self._key and not batch.attributes.control)
-
-    def _start(self, segment: Segment) -> int:
-        """Where to begin for the first wanted offset: by the index where it can be believed, else at byte 0."""
-        if self._offset <= segment.base_offset:
-            return 0
-        try:
-            entries = _offset_index(segment)
-        except LogError:
-            return 0
-        start = entries.lookup(self._offset)[1]
-        if not 0 < start < segment.size_bytes:
-            return 0
-        silent: list[Problem] = []
-        first = next(whole_batches(segment, silent.append, start), None)
-        return start if first is not None and first[1].base_offset <= self._offset else 0
 
     # ------------------------------------------------------------------ index entries
 
@@ -272,7 +263,7 @@ class _Dump:
         try:
             rows = list(index_rows(read_small(path), kind, base_offset, name))
         except LogError as error:
-            self.note(problem_of(error, path))
+            self.note(kafka_problem_of(error, path))
             return
         at = "last_offset" if kind is FileKind.TRANSACTION_INDEX else "offset"
         yield from (row for row in rows if row[at] >= self._offset)
@@ -293,168 +284,10 @@ class _Dump:
             try:
                 rows = list(side_file_rows(file))
             except LogError as error:
-                self.note(problem_of(error, file.path))
+                self.note(kafka_problem_of(error, file.path))
                 return
             yield from rows
 
 
-def _is_met_again(problem: Problem) -> bool:
-    """Whether reading the batches will come upon the problem by itself."""
-    return (
-        names.classify(os.path.basename(problem.path)).kind is FileKind.LOG
-        and problem.position is not None
-    )
-
-
-def _offset_index(segment: Segment) -> indexes.OffsetIndex:
-    stem, _, tail = segment.path.rpartition(".log")
-    return indexes.decode_offset_index(
-        read_small(f"{stem}{FileKind.INDEX}{tail}"), segment.base_offset
-    )
-
-
-# ---------------------------------------------------------------------- rows; the names are a contract
-
-
-def _name(name: TopicPartition | None) -> Row:
-    return {"topic": name.topic if name else None, "partition": name.partition if name else None}
-
-
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode("ascii")
-
-
-def record_row(
-    name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
-) -> Row:
-    """One record. Numbers are those on disk, -1 for none; keys and values are base64, null where they are null.
-
-    ``segment`` is the base offset in the file's name, ``position`` the byte where the record's batch begins.
-    """
-    header, attributes = batch.header, batch.attributes
-    return {
-        **_name(name),
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-        "timestamp_type": _timestamp_type(header, attributes),
-        "key": _base64(record.key),
-        "value": _base64(record.value),
-        "headers": [
-            [title.decode("utf-8", "backslashreplace"), _base64(content)]
-            for title, content in record.headers
-        ],
-        "producer_id": header.producer_id,
-        "producer_epoch": header.producer_epoch,
-        "sequence": header.sequence_of(record.offset),
-        "transactional": attributes.transactional,
-        "control": decode_control_record(record).label if attributes.control else None,
-        "compression": attributes.codec.label,
-        "leader_epoch": header.partition_leader_epoch,
-        "segment": segment,
-        "position": position,
-    }
-
-
-def _timestamp_type(header: BatchHeader, attributes: BatchAttributes) -> str:
-    """As Kafka names it; "none" in message format v0, which has no timestamps."""
-    if header.magic == 0:
-        return "none"
-    return "LogAppendTime" if attributes.append_time else "CreateTime"
-
-
-def decoded_row(name: TopicPartition | None, record: Record) -> Row:
-    """What the record means: of Kafka's own topics its type and fields, else key and value where they are UTF-8."""
-    if name is None or name.topic not in RECORD_TYPES:
-        return {"key": _utf8(record.key), "value": _utf8(record.value)}
-    return decode_internal_record(name.topic, record.key, record.value)._asdict()
-
-
-def _utf8(data: bytes | None) -> str | None:
-    try:
-        return None if data is None else data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
-
-
-def batch_row(
-    name: TopicPartition | None, segment: int, position: int, header: BatchHeader, data: memoryview
-) -> Row:
-    """One batch, its checksum verified. An entry of magic 0 or 1 is opened, since nothing else tells its records.
-
-    Raises:
-        CorruptLog: the checksum does not match.
-        UnsupportedFormat: an unknown codec.
-    """
-    attributes = decode_attributes(header.attributes, 21)
-    if header.magic < MAGIC:
-        header = decode_batch(data, 0, BATCH_LIMIT_BYTES).header
-    else:
-        crc = int(google_crc32c.value(bytes(data[CRC_START:])))
-        if crc != header.crc:
-            raise CorruptLog(f"batch with crc {header.crc:#010x} whose bytes give {crc:#010x}", 17)
-    return {
-        **_name(name),
-        "base_offset": header.base_offset,
-        "last_offset": header.last_offset,
-        "records": header.record_count,
-        "bytes": header.size_bytes,
-        "magic": header.magic,
-        "crc": header.crc,
-        "base_timestamp": header.base_timestamp_ms,
-        "max_timestamp": header.max_timestamp_ms,
-        "timestamp_type": _timestamp_type(header, attributes),
-        "delete_horizon": header.delete_horizon_ms,
-        "producer_id": header.producer_id,
-        "producer_epoch": header.producer_epoch,
-        "base_sequence": header.base_sequence,
-        "last_sequence": header.last_sequence,
-        "transactional": attributes.transactional,
-        "control": attributes.control,
-        "compression": attributes.codec.label,
-        "leader_epoch": header.partition_leader_epoch,
-        "segment": segment,
-        "position": position,
-    }
-
-
-def index_rows(
-    data: bytes, kind: FileKind, base_offset: int, name: TopicPartition | None
-) -> Iterator[Row]:
-    """The entries of an index file; offsets are absolute."""
-    common = {**_name(name), "segment": base_offset}
-    if kind is FileKind.INDEX:
-        by_offset = indexes.decode_offset_index(data, base_offset)
-        for offset, position in zip(
-            by_offset.offsets.tolist(), by_offset.positions.tolist(), strict=True
-        ):
-            yield {**common, "index": "offset", "offset": offset, "position": position}
-    elif kind is FileKind.TIME_INDEX:
-        by_time = indexes.decode_time_index(data, base_offset)
-        for timestamp, offset in zip(
-            by_time.timestamps_ms.tolist(), by_time.offsets.tolist(), strict=True
-        ):
-            yield {**common, "index": "time", "timestamp": timestamp, "offset": offset}
-    else:
-        for entry in indexes.decode_transaction_index(data, base_offset):
-            yield {**common, "index": "transaction", **entry._asdict()}
-
-
-def side_file_rows(file: SingleFile) -> Iterator[Row]:
-    """The entries of a snapshot, a checkpoint or another small file."""
-    data = read_small(file.path)
-    common = _name(file.partition)
-    if file.is_offset_checkpoint:
-        for name, offset in text.decode_offset_checkpoint(data).items():
-            yield {"topic": name.topic, "partition": name.partition, "offset": offset}
-    elif file.is_clean_shutdown:
-        yield {"broker_epoch": text.decode_clean_shutdown(data)}
-    elif file.name.kind is FileKind.SNAPSHOT:
-        for entry in snapshot.decode_snapshot(data):
-            row = entry._asdict()
-            row["timestamp"] = row.pop("timestamp_ms")
-            yield {**common, "snapshot": file.base_offset, **row}
-    elif file.name.kind is FileKind.LEADER_EPOCHS:
-        for epoch in text.decode_leader_epochs(data):
-            yield {**common, "leader_epoch": epoch.epoch, "start_offset": epoch.start_offset}
-    else:
-        yield {**common, "topic_id": text.decode_partition_metadata(data)}
+# ---------------------------------------------------------------------- rows; the names are a
+# contract

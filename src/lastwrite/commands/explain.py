@@ -1,8 +1,10 @@
-"""``explain``: why a partition is not clean, why a key has duplicates, why a delete is still there; and until when.
+"""``explain``: why a partition is not clean, why a key has duplicates, why a delete is still there;
+and until when.
 
-The rules answer themselves: scan, election and judgement run over the partition as in a round, in this process, and
-nothing is written. They run twice, over the range of the next round and over the whole log, as if all of it were
-closed and replicated: what only the second run finds superseded waits for the range to move on.
+The rules answer themselves: scan, election and judgement run over the partition as in a round, in
+this process, and nothing is written. They run twice, over the range of the next round and over the
+whole log, as if all of it were closed and replicated: what only the second run finds superseded
+waits for the range to move on.
 """
 
 from __future__ import annotations
@@ -11,16 +13,22 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lastwrite.audit.elected import elected
-from lastwrite.audit.waiting import Hit, WaitingRecords
-from lastwrite.audit.window import problem_of
-from lastwrite.compaction.cleaner_settings import CleanerConfig
-from lastwrite.compaction.fates import RoundFacts, fate_of
-from lastwrite.compaction.ranges import Range, cleanable_range
-from lastwrite.compaction.reasons import policy_reason, range_reasons
-from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.commands.compact import TopicConfig, find_told, overrides
+from lastwrite.commands.systems import kafka_alone
+from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.engine.context import Context, Options
+from lastwrite.engine.record_states import RecordStates, record_states
+from lastwrite.engine.round import run_round
+from lastwrite.engine.rules.keyless import is_refused, may_drop, refusal
+from lastwrite.engine.rules.ranges import Range, cleanable_range
+from lastwrite.engine.system import Decision, Sources
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
-from lastwrite.logstore.uncleanable import read_uncleanable
+from lastwrite.kafka.look.explain_counts import Hit, WaitingRecords
+from lastwrite.kafka.look.problems import kafka_problem_of
+from lastwrite.kafka.rules.explain_range import policy_reason, range_reasons
+from lastwrite.kafka.rules.explain_record import RoundFacts, fate_of
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.explanation import (
     ExplainReport,
     Fate,
@@ -33,12 +41,10 @@ from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
-from lastwrite.pipeline.compact import runner_for
-from lastwrite.pipeline.engine import Engine, Options
-from lastwrite.pipeline.exchange import FolderExchange
-from lastwrite.pipeline.inline import INLINE
-from lastwrite.pipeline.kafka import KAFKA
-from lastwrite.pipeline.system import Decision, kafka_alone
+from lastwrite.spark.folder_exchange import FolderExchange
+from lastwrite.spark.inline import place_of
+from lastwrite.spark.use import runner_for
+from lastwrite.storage.quarantine import read_quarantine
 
 
 def explain(
@@ -52,6 +58,9 @@ def explain(
     include_active: bool = False,
     memory: str | int | None = None,
     progress: Progress | None = None,
+    topic_config: TopicConfig | None = None,
+    metadata: str | None = None,
+    drop_keyless: bool = False,
 ) -> ExplainReport:
     """Why the partitions at ``path`` are not clean, and when that changes under today's settings.
 
@@ -62,22 +71,28 @@ def explain(
         key: every record of this key is listed, each with why it is still there and when it goes.
         include_active: the active segment counts as closed, as with ``compact``.
         memory: what may be used at once, in bytes or as ``"2g"``.
+        topic_config, metadata: as for ``compact``.
+        drop_keyless: as ``compact`` takes it.
 
     Raises:
         NotALog, InvalidConfig: nothing was read.
 
-    Starts no Spark, and changes nothing. Damage, and partitions that a broker or another run holds, do not raise: they
-    stand in the report.
+    Starts no Spark, and changes nothing. Damage, and partitions that a broker or another run holds,
+    do not raise: they stand in the report.
     """
-    kafka_alone(system, str(path), "explain").check_config(config or {})
+    config = may_drop(config, drop_keyless)
+    kafka_alone(system, str(path), "explain").check_config(config)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     report = ExplainReport(path=str(path), now_ms=now)
-    folders = KAFKA.find(str(path), topic, partition)
-    with runner_for(INLINE, "", memory, {}, NoProgress()) as (runner, plan):
+    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
+    kafka, folders = find_told([str(path)], KAFKA.name, topic, partition, sources)
+    assert isinstance(kafka, KafkaSystem)
+    with runner_for(place_of(None), "", memory, {}, NoProgress()) as (runner, plan):
         exchange = FolderExchange(runner)
         try:
             job = _Job(
-                dict(config or {}),
+                kafka,
+                config,
                 now,
                 include_active,
                 key,
@@ -95,6 +110,7 @@ def explain(
 class _Job:
     """What one call asks for."""
 
+    kafka: KafkaSystem
     config: Mapping[str, object]
     now_ms: int
     include_active: bool
@@ -104,13 +120,13 @@ class _Job:
     progress: Progress
 
     def partition(self, folder: str) -> PartitionExplanation:
-        name = KAFKA.name_of(folder)
+        name = self.kafka.name_of(folder)
         out = PartitionExplanation(topic=name.topic, partition=name.partition, folder=folder)
         held = self._held(folder)
         try:
-            log = KAFKA.read(folder)
-            settings = KAFKA.settings(log, self.config)
-            decision = KAFKA.decide(log, self.config, self.now_ms, self.include_active)
+            log = self.kafka.read(folder)
+            settings = self.kafka.settings(folder, self.config).config
+            decision = self.kafka.decide(log, self.config, self.now_ms, self.include_active)
         except (LogError, OSError) as error:
             if held is not None:  # its files change while they are read
                 out.reasons = [held]
@@ -132,9 +148,9 @@ class _Job:
     def _held(self, folder: str) -> Reason | None:
         """Who works on the partition; None: nobody does."""
         try:
-            KAFKA.refuse_if_held(KAFKA.root_of(folder), [KAFKA.name_of(folder)])
+            self.kafka.refuse_if_held(self.kafka.root_of(folder), [self.kafka.name_of(folder)])
         except LogHeld as held:
-            change = "when it lets go; until then no record is looked into, and the figures are of a moment ago"
+            change = "when it stops; until then explain reads no records, and the figures are from a moment ago"
             return Reason(Rule.HELD, held.problem, change)
         return None
 
@@ -154,25 +170,28 @@ class _Job:
         )
         out.end_offset, out.dirty_ratio = log.end_offset, found.ratio
         out.clean_bytes, out.cleanable_bytes = found.clean_bytes, found.cleanable_bytes
+        alone = self.kafka.leaves_alone(log.folder, self.config)
         policy = policy_reason(settings)
+        if alone is not None:
+            policy = Reason(Rule.POLICY, alone.reason, f"as soon as it is set: {alone.remedy}")
         reasons = [] if policy is None else [policy]
         if not CleanerConfig.from_names(self.config).enable:
             change = "with true; lastwrite compact runs all the same"
             reasons.append(Reason(Rule.CLEANER, "log.cleaner.enable is false", change))
         reasons += _damage(out.problems)
         try:
-            aside = read_uncleanable(KAFKA.root_of(log.folder)).get(log.name)
+            staged = read_quarantine(self.kafka.root_of(log.folder), self.kafka.notes).get(log.name)
         except CorruptLog as error:
-            out.problems.append(problem_of(error, log.folder))
-            aside = None
-        if aside is not None:
+            out.problems.append(kafka_problem_of(error, log.folder))
+            staged = None
+        if staged is not None:
             reasons.append(
                 Reason(
                     Rule.SET_ASIDE,
-                    f"{aside.tries} rounds of the cleaner failed since {aside.since_ms}: {aside.reason}",
-                    f"with a round that succeeds: the next is tried from {aside.next_try_ms} on, or at once after "
+                    f"{staged.tries} rounds of the cleaner failed since {staged.since_ms}: {staged.reason}",
+                    f"with a round that succeeds: the next is tried from {staged.next_try_ms} on, or at once after "
                     "lastwrite release",
-                    aside.next_try_ms,
+                    staged.next_try_ms,
                 )
             )
         if held is not None:
@@ -181,7 +200,7 @@ class _Job:
             *reasons,
             *range_reasons(found, log, settings, self.now_ms, self.include_active),
         ]
-        out.is_due = found.eligible and settings.compacts and not out.problems
+        out.is_due = found.eligible and settings.compacts and alone is None and not out.problems
         out.summary = (
             _summary(out, found)
             if held is None
@@ -200,21 +219,12 @@ class _Job:
     ) -> None:
         end = max(log.end_offset, log.segments[-1].base_offset + 1)
         try:
-            following = elected(
-                KAFKA,
-                log,
-                decision,
-                found.first_uncleanable,
-                self.exchange,
-                self.limits,
-                self.progress,
-            )
-            everything = elected(
-                KAFKA, log, decision, end, self.exchange, self.limits, self.progress
-            )
+            context = self._context(self.progress)
+            following = record_states(context, log, decision, found.first_uncleanable)
+            everything = record_states(context, log, decision, end)
             reading = WaitingRecords(log, decision, self.include_active, self.key, self.limits)
             for number, piece in enumerate(following.pieces):
-                reading.piece(piece, following.states(number), everything.states(number))
+                reading.piece(piece, following.of(number), everything.of(number))
         except (LogError, OSError) as error:
             out.problems.append(_problem(error, log.folder))
             out.reasons = [*_damage(out.problems), *out.reasons]
@@ -222,20 +232,50 @@ class _Job:
             out.summary = "it is damaged"
             return
         out.waiting = reading.waiting
+        self._keyless(out, following, decision)
         if self.key is not None:
             around = self._around(out, decision, settings, found, reading.hits)
             out.records = _explained(reading.hits, around, *self._expired(log, settings))
 
-    def _expired(self, log: PartitionLog, settings: KafkaTopicConfig) -> tuple[int, str]:
-        """Below which offset retention takes all segments when it follows the next compaction, and why."""
-        if not settings.deletes and log.log_start <= log.segments[0].base_offset:
-            return 0, ""
-        # It asks of the segments that a round leaves, so a round is measured.
+    def _context(self, progress: Progress) -> Context:
         options = Options(
             config=self.config, now_ms=self.now_ms, include_active=self.include_active, dry_run=True
         )
-        engine = Engine(KAFKA, self.exchange, 1, self.limits, options, NoProgress())
-        (report,) = engine.compact([log.folder]).partitions
+        return Context(self.kafka, self.exchange, 1, self.limits, options, progress)
+
+    @staticmethod
+    def _keyless(out: PartitionExplanation, following: RecordStates, decision: Decision) -> None:
+        """A round would find that too many records have no key."""
+        scans = [
+            scan
+            for scan, piece in zip(following.scans, following.pieces, strict=True)
+            if piece.keyed
+        ]
+        found, data = (
+            sum(scan.keyless for scan in scans),
+            sum(scan.records - scan.hidden for scan in scans),
+        )
+        most = decision.max_keyless_ratio
+        if not is_refused(found, data, most):
+            return
+        first = min(scan.first_keyless for scan in scans if scan.keyless)
+        change = "with --drop-keyless, if they may be lost"
+        out.reasons = [
+            *out.reasons,
+            Reason(Rule.KEYLESS, refusal(found, data, first, most), change),
+        ]
+        if out.is_due:
+            out.is_due = False
+            out.summary = f"not cleaned: {out.reasons[-1].message}"
+
+    def _expired(self, log: PartitionLog, settings: KafkaTopicConfig) -> tuple[int, str]:
+        """Below which offset retention takes all segments when it follows the next compaction, and
+        why.
+        """
+        if not settings.deletes and log.log_start <= log.segments[0].base_offset:
+            return 0, ""
+        # It asks of the segments that a round leaves, so a round is measured.
+        (report,) = run_round(self._context(NoProgress()), [log.folder]).partitions
         if not report.retention:
             return 0, ""
         gone = report.retention[-1]
@@ -243,14 +283,10 @@ class _Job:
             below = report.log_start_after
         else:  # the log starts inside the first segment that stays
             below = next(
-                (
-                    s.base_offset
-                    for s in log.segments
-                    if s.base_offset > int(str(gone["base_offset"]))
-                ),
+                (s.base_offset for s in log.segments if s.base_offset > gone.base_offset),
                 None,
             )
-        return below or 0, str(gone["reason"])
+        return below or 0, gone.reason
 
     def _around(
         self,
@@ -278,7 +314,7 @@ class _Job:
 
 
 def _problem(error: LogError | OSError, folder: str) -> Problem:
-    return problem_of(error if isinstance(error, LogError) else LogError(str(error)), folder)
+    return kafka_problem_of(error if isinstance(error, LogError) else LogError(str(error)), folder)
 
 
 def _damage(problems: Sequence[Problem]) -> list[Reason]:
@@ -290,7 +326,7 @@ def _damage(problems: Sequence[Problem]) -> list[Reason]:
 
 def _blocking(reasons: Sequence[Reason]) -> Reason | None:
     """Of the reasons of a partition that is not due, the one that has to go first."""
-    ranked = (Rule.POLICY, Rule.DAMAGE, Rule.DIRTY_RATIO)
+    ranked = (Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS, Rule.DIRTY_RATIO)
     for rule in ranked:
         for reason in reasons:
             if reason.rule is rule:
@@ -317,7 +353,9 @@ def _summary(out: PartitionExplanation, found: Range) -> str:
 def _explained(
     hits: Sequence[Hit], around: RoundFacts, below: int, expired: str
 ) -> list[RecordExplanation]:
-    """Each record of the key, oldest first, with its fate; the segments ``below`` an offset have ``expired``."""
+    """Each record of the key, oldest first, with its fate; the segments ``below`` an offset have
+    ``expired``.
+    """
     out = []
     for hit in hits:
         fate, message, change, at_ms = fate_of(hit.facts, around)

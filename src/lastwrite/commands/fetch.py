@@ -1,21 +1,22 @@
 """``fetch``: Pulsar topics into an archive, from folders and from live clusters.
 
-What folders give is taken first, so a live cluster is asked for the rest alone: offloaded ledgers from a copy of the
-bucket, the others and the open one from the bookies that serve them.
+What folders give is taken first, so a live cluster is asked for the rest alone: offloaded ledgers
+from a copy of the bucket, the others and the open one from the bookies that serve them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from lastwrite.compaction.pulsar_live_settings import SCHEME
+from msgspec import structs
+
 from lastwrite.errors import InvalidConfig, NotALog
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.logstore.pulsar import fetching
-from lastwrite.model.fetched import FetchedTopic, FetchReport
 from lastwrite.model.progress import Progress
+from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.rules.live_settings import SCHEME
+from lastwrite.pulsar.store import fetching
 
 
 def fetch(
@@ -32,11 +33,13 @@ def fetch(
     """Bring topics into the archive ``to``; it may be fetched into again, which adds what is new.
 
     Args:
-        sources: folders of a bucket's objects, of MapFiles, of bookies (entry logs, journals); ``persistent://…`` is a
-            topic of a live cluster, with all its partitions if it names none.
+        sources: folders of a bucket's objects, of MapFiles, of bookies (entry logs, journals);
+            ``persistent://…`` is a topic of a live cluster, with all its partitions if it names
+            none.
         topic: of folders, that one alone, with all its partitions if it names none.
-        metadata, cursor: of folders, what was exported of the topic's ledgers and of its compaction, see
-            ``logstore.pulsar.said``; ``metadata`` may be a folder of many topics'.
+        metadata, cursor: of folders, what was exported of the topic's ledgers and of its
+            compaction, see ``pulsar.store.exported_metadata``; ``metadata`` may be a folder of many
+            topics'.
         copies: copy a bucket's objects, instead of linking them.
         recover: of an open ledger in bookies' files, also entries that no writer had confirmed.
         config: where the cluster is, under the names of a ``broker.conf``.
@@ -46,7 +49,8 @@ def fetch(
         InvalidConfig: it is not said which ledgers are wanted, or where the cluster is.
         LogHeld: another run works on a topic's folder.
         RemoteFailed: the cluster does not answer.
-        LogError: a file cannot be read or written. What is damaged or missing is in the report instead.
+        LogError: a file cannot be read or written. What is damaged or missing is in the report
+            instead.
     """
     urls = [source for source in sources if source.startswith(SCHEME)]
     folders = [source for source in sources if source not in urls]
@@ -54,11 +58,11 @@ def fetch(
         return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
     if topic is not None or metadata is not None or cursor is not None:
         raise InvalidConfig(
-            "a live cluster says itself what a topic is",
+            "a live cluster knows its topics",
             remedy="leave out topic, metadata and cursor",
         )
 
-    from lastwrite.pipeline.pulsar_live import bring_live  # its network is for nobody else
+    from lastwrite.pulsar.live import bring_live  # its network is for nobody else
 
     archive = os.path.abspath(to)
     topics: list[FetchedTopic] = []
@@ -72,7 +76,9 @@ def fetch(
         for name in bring_live(url, config or {}, archive, progress):
             found = fetching.describe(archive, name, url, before)
             topics.append(
-                replace(found, ledgers=tuple(known.get(each.path, each) for each in found.ledgers))
+                structs.replace(
+                    found, ledgers=tuple(known.get(each.path, each) for each in found.ledgers)
+                )
             )
     return FetchReport(archive=archive, topics=tuple(topics))
 

@@ -1,39 +1,46 @@
-"""``inspect``: what lies at a path, counted and proved, without Spark and without changing anything.
+"""``inspect``: what lies at a path, counted and proved, without Spark and without changing
+anything.
 
-Every batch is read and its checksum computed, a chunk at a time. A damaged partition does not hide the others, nor
-a damaged batch the ones behind it.
+Every batch is read and its checksum computed, a chunk at a time. A damaged partition does not hide
+the others, nor a damaged batch the ones behind it.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from lastwrite.audit.dump import index_rows, side_file_rows
-from lastwrite.audit.keys import count_keys
-from lastwrite.audit.place import PULSAR, ROCKETMQ, system_of
-from lastwrite.audit.survey import Surveyor
-from lastwrite.audit.window import problem_of
-from lastwrite.compaction.producers import active
-from lastwrite.compaction.ranges import cleanable_range
-from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.kafka import names
-from lastwrite.formats.kafka.names import FileKind
-from lastwrite.logstore import kafka as store
-from lastwrite.logstore import lock
-from lastwrite.logstore.single import SingleFile, identify, read_small, segment_of
-from lastwrite.logstore.uncleanable import read_uncleanable
-from lastwrite.model.inspection import FileInspection, InspectReport, PartitionInspection
+from lastwrite.commands.compact import TopicConfig, find_told, overrides, paths_of
+from lastwrite.commands.systems import KAFKA as KAFKAS
+from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
+from lastwrite.engine.context import LOOKING, Context
+from lastwrite.engine.distinct_keys import count_keys
+from lastwrite.engine.rules.ranges import cleanable_range
+from lastwrite.engine.system import Sources, no_topics_of_kafka
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.kafka.format import names
+from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.look.inspection import FileInspection, InspectReport, PartitionInspection
+from lastwrite.kafka.look.problems import kafka_problem_of
+from lastwrite.kafka.look.rows import index_rows, side_file_rows
+from lastwrite.kafka.look.survey import Surveyor
+from lastwrite.kafka.rules.producers import active
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.store.single import SingleFile, identify, segment_of
+from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.store_inspection import StoreReport
-from lastwrite.model.topic_inspection import PulsarReport
-from lastwrite.pipeline.compact import runner_for
-from lastwrite.pipeline.inline import INLINE, Inline
-from lastwrite.pipeline.kafka import KAFKA
-from lastwrite.pipeline.system import System, system_named
+from lastwrite.model.settings import Outvoted
+from lastwrite.pulsar.look.inspection import PulsarReport
+from lastwrite.rocketmq.look.inspection import StoreReport
+from lastwrite.spark.inline import Inline, place_of
+from lastwrite.spark.use import exchange_for, runner_for
+from lastwrite.storage.quarantine import read_quarantine
+from lastwrite.storage.reading import read_small
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +50,7 @@ _NO_END = (1 << 63) - 1
 
 
 def inspect(
-    path: str,
+    path: str | Sequence[str],
     system: str | None = None,
     topic: str | None = None,
     partition: int | None = None,
@@ -53,44 +60,62 @@ def inspect(
     include_active: bool = False,
     spark: SparkSession | Inline | None = None,
     progress: Progress | None = None,
+    topic_config: TopicConfig | None = None,
+    metadata: str | None = None,
 ) -> InspectReport | StoreReport | PulsarReport:
     """Read everything at ``path`` and say what it is.
 
     Args:
-        path: a log root, a partition's folder, or one file of either; or a RocketMQ store, a folder or a file of it,
-            of which ``partition`` is the queue; or a Pulsar topic folder, or one above it.
+        path: a log root, a partition's folder, or one file of either; or a RocketMQ store, a folder
+            or a file of it, of which ``partition`` is the queue; or a Pulsar topic folder, or one
+            above it. Of Kafka also several roots.
         config: settings under upstream's names, for what is dirty and what is due.
         now_ms: the clock, milliseconds since 1970; None: now.
         memory: the largest batch that is looked into, with its records in the clear; None: 256 MiB.
         spark: a session that counts the distinct keys on all its workers; None: this process does.
+        topic_config, metadata: as for ``compact``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
 
     Damage does not raise: it stands in the report, with file and byte.
     """
-    whose = system_of(str(path), system)
-    if whose == PULSAR:
-        from lastwrite.audit.pulsar_inspect import inspect_topics  # not before it is needed
+    paths = paths_of(path)
+    whose = {system_of(each, system) for each in paths}
+    if len(paths) > 1 and whose != {KAFKAS}:
+        raise InvalidConfig(
+            "several paths, not all of them log roots of Kafka", remedy="look at one at a time"
+        )
+    path = paths[0]
+    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
+    if whose == {PULSAR}:
+        from lastwrite.pulsar.look.inspect import inspect_topics  # not before it is needed
 
-        return inspect_topics(str(path), topic, partition, config, now_ms, progress, spark)
-    if whose == ROCKETMQ:
-        from lastwrite.audit.rocketmq_inspect import inspect_store  # not before it is needed
+        no_topics_of_kafka("a topic of Pulsar", sources)
+        return inspect_topics(path, topic, partition, config, now_ms, progress, spark)
+    if whose == {ROCKETMQ}:
+        from lastwrite.rocketmq.look.inspect import inspect_store  # not before it is needed
 
-        return inspect_store(str(path), topic, partition, config, now_ms, include_active, progress)
+        no_topics_of_kafka("a store of RocketMQ", sources)
+        return inspect_store(path, topic, partition, config, now_ms, include_active, progress)
     began = time.monotonic()
-    kafka = system_named(system)
     settings = dict(config or {})
-    kafka.check_config(settings)
+    KAFKA.check_config(settings)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    report = InspectReport(path=str(path), system=kafka.name, now_ms=now)
-    job = _Inspection(settings, now, include_active, memory, kafka, spark, progress or NoProgress())
-    if os.path.isfile(path):
-        file = identify(str(path))
+    report = InspectReport(path=", ".join(paths), system=KAFKA.name, now_ms=now)
+    if len(paths) == 1 and os.path.isfile(path):
+        job = _Inspection(
+            settings, now, include_active, memory, KAFKA, spark, progress or NoProgress()
+        )
+        file = identify(path)
         lock.refuse_if_held(file.root)
         report.files.append(job.file(file))
     else:
-        folders = store.find_partitions(str(path), topic, partition)
+        kafka, folders = find_told(paths, KAFKA.name, topic, partition, sources)
+        assert isinstance(kafka, KafkaSystem)
+        job = _Inspection(
+            settings, now, include_active, memory, kafka, spark, progress or NoProgress()
+        )
         roots: dict[str, list[TopicPartition]] = {}
         for folder in folders:
             roots.setdefault(store.root_of(folder), []).append(store.partition_name(folder))
@@ -98,13 +123,14 @@ def inspect(
             lock.refuse_if_held(root, inside)
             report.problems += root_problems(root)
         report.partitions += job.partitions(folders)
+        report.notes += job.notes.values()
         for folder, found in zip(folders, report.partitions, strict=True):
             try:
-                found.uncleanable = read_uncleanable(store.root_of(folder)).get(
+                found.uncleanable = read_quarantine(store.root_of(folder), kafka.notes).get(
                     store.partition_name(folder)
                 )
             except CorruptLog as error:
-                report.problems.append(problem_of(error, folder))
+                report.problems.append(kafka_problem_of(error, folder))
                 break
     report.seconds = round(time.monotonic() - began, 3)
     return report
@@ -119,7 +145,7 @@ class _Inspection:
         now_ms: int,
         include_active: bool,
         memory: str | int | None,
-        system: System,
+        system: KafkaSystem,
         spark: SparkSession | Inline | None,
         progress: Progress,
     ) -> None:
@@ -129,10 +155,11 @@ class _Inspection:
         self._system = system
         self._spark = spark
         self._progress = progress
+        self.notes: dict[tuple[str, str], Outvoted] = {}
         if memory is None:
             self._surveyor = Surveyor()
         else:
-            from lastwrite.pipeline.memory import parse_bytes
+            from lastwrite.spark.memory import parse_bytes
 
             self._surveyor = Surveyor(parse_bytes(memory))
 
@@ -152,7 +179,7 @@ class _Inspection:
 
     def _unreadable(self, folder: str, error: LogError) -> PartitionInspection:
         name = store.partition_name(folder)
-        problem = problem_of(error, folder)
+        problem = kafka_problem_of(error, folder)
         return PartitionInspection(
             topic=name.topic,
             partition=name.partition,
@@ -189,13 +216,21 @@ class _Inspection:
         if log.segments:
             self._judge(log, found)
         if not found.is_damaged:
-            with runner_for(self._spark or INLINE, "", None, {}, NoProgress()) as (runner, plan):
-                found.keys = count_keys(self._system, log, runner, plan.limits())
+            with (
+                runner_for(place_of(self._spark), "", None, {}, NoProgress()) as (runner, plan),
+                closing(exchange_for(runner)) as way,
+            ):
+                found.keys = count_keys(
+                    Context(
+                        self._system, way, runner.workers, plan.limits(), LOOKING, NoProgress()
+                    ),
+                    log,
+                )
         return found
 
     def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
         """What is dirty, by the rules of a round now."""
-        settings = KAFKA.settings(log, self._settings)
+        settings = self._system.settings(log.folder, self._settings).config
         found.active_producers = len(
             active(log.producers, self._now_ms, settings.producer_id_expiration_ms)
         )
@@ -211,6 +246,13 @@ class _Inspection:
             if log.segment_end(number) > range_.first_dirty
         )
         found.is_due, found.reason = range_.eligible, range_.reason
+        found.settings = self._system.settings_of(log.folder, self._settings)
+        self.notes |= {
+            (n.topic, n.name): n for n in self._system.outvoted(log.folder, self._settings)
+        }
+        alone = self._system.leaves_alone(log.folder, self._settings)
+        if alone is not None:
+            found.is_due, found.reason = False, str(alone)
 
     def file(self, file: SingleFile) -> FileInspection:
         """One file, by itself: a segment is read whole, of anything else the entries are counted."""
@@ -236,7 +278,7 @@ class _Inspection:
                 rows = side_file_rows(file)
             found.entries = sum(1 for _ in rows)
         except LogError as error:
-            found.problems.append(problem_of(error, file.path))
+            found.problems.append(kafka_problem_of(error, file.path))
         return found
 
 
@@ -274,7 +316,7 @@ def root_problems(root: str) -> list[Problem]:
             try:
                 list(side_file_rows(identify(path)))
             except LogError as error:
-                problems.append(problem_of(error, path))
+                problems.append(kafka_problem_of(error, path))
     return problems
 
 

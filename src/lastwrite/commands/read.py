@@ -1,32 +1,32 @@
-"""``read``: what a consumer gets from a queue of a RocketMQ compaction topic, by offset, as the broker answers it; or
-from a topic of Pulsar (see ``pulsar_read``).
+"""``read``: what a consumer gets from a queue of a RocketMQ compaction topic, by offset, as the
+broker answers it; from a partition of Kafka (see ``kafka.look.read``); or from a topic of Pulsar
+(see ``pulsar.look.read``).
 
-A consumer pulls at an offset, gets messages and the next offset, and pulls there, until the broker has no more.
-``read`` does the same on the files: each step is ``compaction.pull.answer`` over the queue's files, so holes, borders
-between files and offsets outside of the log are a broker's.
+A consumer pulls at an offset, gets messages and the next offset, and pulls there, until the broker
+has no more. ``read`` does the same on the files: each step is ``rocketmq.rules.pull.answer`` over
+the queue's files, so holes, borders between files and offsets outside of the log are a broker's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from lastwrite.audit.place import system_of
-from lastwrite.audit.rocketmq_rows import message_rows
-from lastwrite.compaction.pull import MAX_MESSAGES, Answer, PullStatus, answer, taken
+from lastwrite.commands.systems import KAFKA, PULSAR, system_of
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
-from lastwrite.formats.rocketmq.record import decode_message
-from lastwrite.logstore.rocketmq import lock
-from lastwrite.logstore.rocketmq.compacted import Block, CompactedQueue, FilesMoved, first_damage
-from lastwrite.logstore.rocketmq.reading import find_place
-from lastwrite.logstore.rocketmq.topics import compacted_queues, compacted_topics, read_topics
+from lastwrite.kafka.look.read import KafkaReading, read_partition
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.serving.pulsar_read import TopicReading, read_topic
-from lastwrite.serving.pulsar_reader import EARLIEST_NAME
-
-Row = dict[str, Any]
+from lastwrite.model.write import Row
+from lastwrite.pulsar.look.read import TopicReading, read_topic
+from lastwrite.pulsar.look.reader import EARLIEST_NAME
+from lastwrite.rocketmq.format.record import decode_message
+from lastwrite.rocketmq.look.rows import message_rows
+from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, Answer, PullStatus, answer, taken
+from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.compacted import Block, CompactedQueue, FilesMoved, first_damage
+from lastwrite.rocketmq.store.reading import find_place
+from lastwrite.rocketmq.store.topics import compacted_queues, compacted_topics, read_topics
 
 BY_INDEX = "compaction index"
 BY_SCAN = "compaction log (no index)"
@@ -35,8 +35,9 @@ BY_SCAN = "compaction log (no index)"
 class Reading(Iterator[Row]):
     """The messages, one dictionary each, with the fields of ``dump``; and, once they end, how.
 
-    ``status``, ``code``: the last answer, in the broker's word and in its number on the wire. ``next_offset``: where a
-    consumer goes on. ``notes``: what is not as a broker would have it, and what was done about it.
+    ``status``, ``code``: the last answer, in the broker's word and in its number on the wire.
+    ``next_offset``: where a consumer goes on. ``notes``: what is not as a broker would have it, and
+    what was done about it.
     """
 
     def __init__(
@@ -166,42 +167,55 @@ def read(
     system: str | None = None,
     start: str | None = None,
     read_compacted: bool = False,
-) -> Reading | TopicReading:
+    time_ms: int | None = None,
+    isolation_level: str | None = None,
+) -> Reading | TopicReading | KafkaReading:
     """The messages that a consumer gets, in order, and how reading ends.
 
     Args:
-        path: a RocketMQ store, or a queue's folder in ``compaction/compactionLog`` of one; or a Pulsar topic folder, or
-            one above it.
-        topic, queue: which queue, or which partition; not needed where ``path`` says it, nor where there is one only.
-        offset: RocketMQ: where the first pull asks; below the minimum it starts at the minimum, as with a broker.
+        path: a RocketMQ store, or a queue's folder in ``compaction/compactionLog`` of one; a
+            Pulsar topic folder, or one above it; or a Kafka log root, or a partition's folder.
+        topic, queue: which queue, or which partition; not needed where ``path`` says it, nor where
+            there is one only.
+        offset: RocketMQ, Kafka: where the first pull asks; below the minimum it starts at the
+            minimum, as with a broker. None: 0, or Kafka's log start.
         limit: at most so many messages.
-        one_pull: RocketMQ: one answer only, of as many messages as a broker puts into one whose memory holds the log.
-        start: Pulsar: ``earliest`` (also where it is None), ``latest`` or a message id, ``LEDGER:ENTRY``, with
-            ``:PARTITION:INDEX`` from this message of a batch on. What is gone gives the next.
-        read_compacted: Pulsar: up to the horizon from the compacted ledger, beyond it from the backlog; else all of it
-            from the backlog.
+        one_pull: RocketMQ: one answer only, of as many messages as a broker puts into one whose
+            memory holds the log.
+        start: Pulsar: ``earliest`` (also where it is None), ``latest`` or a message id,
+            ``LEDGER:ENTRY``, with ``:PARTITION:INDEX`` from this message of a batch on. What is
+            gone gives the next.
+        read_compacted: Pulsar: up to the horizon from the compacted ledger, beyond it from the
+            backlog; else all of it from the backlog.
+        time_ms: Kafka: from the first record of this time or later, milliseconds since 1970.
+        isolation_level: Kafka: ``read_uncommitted`` (also where it is None) or ``read_committed``,
+            which passes aborted data and stops at the last stable offset.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.
-        CorruptLog: after the last, what was damaged on the way; where its frame holds it is given all the same, with
-            ``problem``: RocketMQ's brokers serve it, Pulsar's consumers refuse it.
+        OutOfMemoryBudget: Kafka: a batch is larger than what is held at once.
+        CorruptLog: after the last, what was damaged on the way; where its frame holds it is given
+            all the same, with ``problem``: RocketMQ's brokers serve it, Pulsar's consumers refuse
+            it; in Kafka the batch is left out.
     """
     found = system_of(str(path), system)
-    if found == "pulsar":
-        if offset is not None or one_pull:
+    if found == KAFKA:
+        if one_pull or start is not None or read_compacted:
             raise InvalidConfig(
-                "offset and one_pull are for RocketMQ", remedy="start says where a reader begins"
+                "one_pull is for RocketMQ, start and read_compacted are for Pulsar",
+                remedy="offset or time_ms says where to begin",
             )
+        return read_partition(str(path), topic, queue, offset, time_ms, isolation_level, limit)
+    if time_ms is not None or isolation_level is not None:
+        raise InvalidConfig("time_ms and isolation_level are for Kafka", path=str(path))
+    if found == PULSAR:
+        if offset is not None or one_pull:
+            raise InvalidConfig("offset and one_pull are for RocketMQ", remedy="give start")
         return read_topic(str(path), topic, queue, start or EARLIEST_NAME, limit, read_compacted)
-    if found == "kafka" and system is not None:
-        raise InvalidConfig(
-            f"read is for RocketMQ and Pulsar, not {system}",
-            remedy="lastwrite dump reads by offset, too",
-        )
     if start is not None or read_compacted:
         raise InvalidConfig(
             "start and read_compacted are for Pulsar",
-            remedy="offset says where the first pull asks",
+            remedy="give offset",
         )
     offset = offset or 0
     if offset < 0:
@@ -294,7 +308,9 @@ def check_compacted(root: str, topic: str) -> None:
 
 
 def is_due(root: str, name: TopicPartition) -> bool:
-    """Whether a broker would make the queue's compaction log by itself: it looks every 30 seconds for missing ones."""
+    """Whether a broker would make the queue's compaction log by itself: it looks every 30 seconds
+    for missing ones.
+    """
     topic = read_topics(root).get(name.topic)
     return topic is not None and topic.is_compacted and name.partition < topic.write_queues
 

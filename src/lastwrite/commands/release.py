@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 
+from lastwrite.commands.systems import system_at
 from lastwrite.errors import NotALog
-from lastwrite.logstore import uncleanable
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.uncleanable import Uncleanable
-from lastwrite.pipeline.system import system_named
+from lastwrite.model.quarantine import Quarantined
+from lastwrite.storage import quarantine
 
 
 def release(
     path: str, system: str | None = None, topic: str | None = None, partition: int | None = None
-) -> dict[TopicPartition, Uncleanable]:
-    """Forget that rounds of the partitions at ``path`` failed: the daemon picks them like any other.
+) -> dict[TopicPartition, Quarantined]:
+    """Forget that rounds of the partitions at ``path`` failed: the daemon picks them like any
+    other.
 
     Returns:
         What was released, with the reason it was set aside for.
@@ -23,21 +24,21 @@ def release(
         NotALog: no log lies there.
         LogHeld: a broker holds the root.
     """
-    found = system_named(system, str(path))
+    found = system_at(str(path), system)
     roots: dict[str, set[TopicPartition]] = {}
     try:
         for folder in found.find(str(path), topic, partition):
             roots.setdefault(found.root_of(folder), set()).add(found.name_of(folder))
     except NotALog:
-        if not os.path.exists(os.path.join(path, uncleanable.FILE)):
+        if not os.path.exists(os.path.join(path, quarantine.FILE)):
             raise
         # Nothing of it is left but the note.
         roots[str(path)] = {
             name
-            for name in uncleanable.read_uncleanable(str(path), found.notes)
+            for name in quarantine.read_quarantine(str(path), found.notes)
             if topic in (None, name.topic) and partition in (None, name.partition)
         }
     released = {}
     for root, names in sorted(roots.items()):
-        released.update(uncleanable.release(root, names, found.notes))
+        released.update(quarantine.release(root, names, found.notes))
     return released

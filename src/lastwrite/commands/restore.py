@@ -1,22 +1,24 @@
 """``restore``: the old part of a RocketMQ queue that a store has lost, from a live broker.
 
-A broker's machine failed, and its commit log came back by replication: but a commit log loses its oldest files by age,
-and with them everything that only the compaction log still had. Say the local store begins at offset 70 and a live
-broker of the same data has, of keys a, b and c::
+A broker's machine failed, and its commit log came back by replication: but a commit log loses its
+oldest files by age, and with them everything that only the compaction log still had. Say the local
+store begins at offset 70 and a live broker of the same data has, of keys a, b and c::
 
     live     a@3 b@12 c@66 a@71 …       pulled from 0 up to 70:  a@3 b@12 c@66
     local              a@71 b@75 …      behind it:               a@71 b@75 …
     then compacted by force:            c@66 a@71 b@75 …
 
-The queue is built anew aside, from name 0, and takes the old one's place in one step (``logstore.rocketmq.publish``);
-only then is it compacted. So a crash leaves the old queue, or the whole new one, which the next round compacts.
+The queue is built anew aside, from name 0, and takes the old one's place in one step
+(``rocketmq.store.publish``); only then is it compacted. So a crash leaves the old queue, or the
+whole new one, which the next round compacts.
 
-The broker's own rebuild of a replica ends its pull where the local log begins. Where local rounds have gone over the
-log already that is not enough: they have dropped deletes, and what those deleted would come back. So the pull then goes
-up to where the rounds went. Nothing that the store has is given up for it: the two are merged by queue offset, for the
-live broker may have dropped what it has a later value of, and the store not that value.
+The broker's own rebuild of a replica ends its pull where the local log begins. Where local rounds
+have gone over the log already that is not enough: they have dropped deletes, and what those deleted
+would come back. So the pull then goes up to where the rounds went. Nothing that the store has is
+given up for it: the two are merged by queue offset, for the live broker may have dropped what it
+has a later value of, and the store not that value.
 
-Source: RocketMQ 5.5.0 ``CompactionLog.replicateFromMaster``; spec/rocketmq.md sections 15, 16, 24.2 and 24.3.
+Source: RocketMQ 5.5.0 ``CompactionLog.replicateFromMaster``; docs/formats/rocketmq-compaction.md.
 """
 
 from __future__ import annotations
@@ -31,28 +33,28 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
+from lastwrite.commands.compact import compact
+from lastwrite.engine.system import system_named
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, RemoteFailed
-from lastwrite.formats.rocketmq import kernels, names
-from lastwrite.formats.rocketmq.kernels import MESSAGE, MessageTable
-from lastwrite.logstore.rocketmq import lock, publish
-from lastwrite.logstore.rocketmq.compacted import CompactedQueue, first_damage
-from lastwrite.logstore.rocketmq.positions import UNKNOWN, read_positions
-from lastwrite.logstore.rocketmq.reading import Part, find_place, read_queue
-from lastwrite.logstore.rocketmq.writer import QueueWriter
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.restoration import Restoration, RestoredQueue
-from lastwrite.pipeline.compact import compact
-from lastwrite.pipeline.system import system_named
-from lastwrite.remote.rocketmq.client import Client, PullStatus
-from lastwrite.remote.rocketmq.connection import TIMEOUT_SECONDS
-from lastwrite.remote.rocketmq.route import MessageQueue
+from lastwrite.rocketmq.format import kernels, names
+from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
+from lastwrite.rocketmq.network.client import Client, PullStatus
+from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS
+from lastwrite.rocketmq.network.route import MessageQueue
+from lastwrite.rocketmq.restoration import Restoration, RestoredQueue
+from lastwrite.rocketmq.store import links, lock, publish
+from lastwrite.rocketmq.store.compacted import CompactedQueue, first_damage
+from lastwrite.rocketmq.store.positions import UNKNOWN, read_positions
+from lastwrite.rocketmq.store.reading import Part, find_place, read_queue
+from lastwrite.rocketmq.store.writer import QueueWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lastwrite.pipeline.inline import Inline
+    from lastwrite.spark.inline import Inline
 
 Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer, and the records in it
 
@@ -82,21 +84,25 @@ def restore(
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Restoration:
-    """Put before each queue of ``topic`` in the store ``path`` what a live broker has of it and the store has not.
+    """Put before each queue of ``topic`` in the store ``path`` what a live broker has of it and the
+    store has not.
 
     Args:
         path: a store whose broker is stopped; what its commit log has was dispatched.
         name_server: ``HOST:PORT`` of the live cluster, several separated by semicolons.
         partition: only this queue; None: all that the broker has.
         broker: the broker to ask, by its name; None: the only one that has the topic.
-        config: settings of the compaction that follows, and file sizes where the store has no files of the queue.
+        config: settings of the compaction that follows, and file sizes where the store has no files
+            of the queue.
         unclean: go on though the store's broker was killed.
-        trust_broker: pull also from a broker that may skip messages (spec/rocketmq.md section 24.2).
+        trust_broker: pull also from a broker that may skip messages
+            (docs/formats/rocketmq-compaction.md, "The read hole after a restart").
         timeout: seconds, of every single request.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was begun.
-        RemoteFailed: the broker does not answer, or not as it should; queues before that one are restored.
+        RemoteFailed: the broker does not answer, or not as it should; queues before that one are
+            restored.
         CorruptLog: what came, or what lies there, is damaged; the queue stays as it was.
     """
     root = find_place(str(path)).root
@@ -104,6 +110,7 @@ def restore(
         raise NotALog(
             "not inside a store", path=str(path), remedy="give the broker's storePathRootDir"
         )
+    root = links.home_of(root)
     settings: dict[str, object] = {
         **(config or {}),
         "min.cleanable.dirty.ratio": 0,
@@ -113,6 +120,7 @@ def restore(
     system_named("rocketmq").check_config(settings)
     sizes = {name: settings.get(name, default) for name, default in _SIZE_SETTINGS.items()}
     progress = progress or NoProgress()
+    lock.refuse_broker(root)
     lock.refuse_unclean(root, goes_on=unclean)
     with Client(name_server, timeout) as client:
         queues = _choose(client, name_server, topic, partition, broker)
@@ -150,7 +158,8 @@ def restore(
 def merged(
     pulled: Iterable[Records], own: Iterable[Records]
 ) -> Iterator[tuple[bool, ByteArray, MessageTable]]:
-    """The records of both, each in the order of queue offsets, in that order: whether they were pulled, and they.
+    """The records of both, each in the order of queue offsets, in that order: whether they were
+    pulled, and they.
 
     Where both have an offset, the pulled record comes first, and the other right behind it.
     """
@@ -181,7 +190,9 @@ class _Stream:
         return int(self._table["queue_offset"][0])
 
     def take(self, until: int | None, side: Literal["left", "right"]) -> Records:
-        """The records up to offset ``until``, with it (right) or without (left), of those that are here."""
+        """The records up to offset ``until``, with it (right) or without (left), of those that are
+        here.
+        """
         offsets = self._table["queue_offset"]
         count = len(offsets) if until is None else int(np.searchsorted(offsets, until, side=side))
         taken, self._table = self._table[:count], self._table[count:]
@@ -197,7 +208,7 @@ def _choose(
         raise InvalidConfig(
             f"{topic} lies on {len(brokers)} brokers",
             path=name_server,
-            remedy=f"say which one's queues these are with --broker: {', '.join(brokers)}",
+            remedy=f"name the one that these queues belong to with --broker: {', '.join(brokers)}",
         )
     chosen = [
         queue
@@ -214,7 +225,9 @@ def _choose(
 
 
 def _refuse_reader_with_holes(client: Client, broker: str) -> None:
-    """A broker that was restarted skips live messages of a compacted topic, unless a setting keeps it from that."""
+    """A broker that was restarted skips live messages of a compacted topic, unless a setting keeps
+    it from that.
+    """
     remedy = (
         f"on the live broker: mqadmin updateBrokerConfig -k {_CACHE_SETTING} -v false; or, if it was not restarted "
         "since the topic was made, go on with --trust-broker"
@@ -235,7 +248,9 @@ def _refuse_reader_with_holes(client: Client, broker: str) -> None:
 
 
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
-    """Bytes of the queue's log and index files: as they are, of it or of others in the store; else by settings."""
+    """Bytes of the queue's log and index files: as they are, of it or of others in the store; else
+    by settings.
+    """
     found = []
     for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
         size = read_queue(root, part, name).file_size or _size_of_others(os.path.join(root, part))
@@ -252,7 +267,9 @@ def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object])
 
 
 def _size_of_others(folder: str) -> int | None:
-    """The size of some file of the store's compaction logs or indexes: a broker has one for all of each."""
+    """The size of some file of the store's compaction logs or indexes: a broker has one for all of
+    each.
+    """
     for place, _, entries in os.walk(folder):
         for entry in entries:
             if names.parse_file_name(entry) is not None and (
@@ -283,7 +300,7 @@ class _Rebuild:
             notes.append(
                 "the store has nothing of this queue: a broker on it would accept messages and not serve them"
             )
-        writer = QueueWriter(publish.aside_folder(self.root, self.name), *self.sizes)
+        writer = QueueWriter(publish.staging_folder(self.root, self.name), *self.sizes)
         pulled = kept = 0
         try:
             answers = self._pulled(below)
@@ -339,7 +356,8 @@ class _Rebuild:
             )
 
     def _pulled(self, below: int | None) -> Iterator[Records]:
-        """What the broker has below the offset, or all it has; a table of records and the bytes they lie in.
+        """What the broker has below the offset, or all it has; a table of records and the bytes
+        they lie in.
 
         Raises:
             RemoteFailed: no answer, a refusal, or an answer that leads nowhere.
@@ -353,7 +371,9 @@ class _Rebuild:
                 data, table = self._split(pulled.records, offset)
                 last = int(table["queue_offset"][-1])
                 if pulled.next_offset <= last:
-                    raise self._strange(offset, f"names {pulled.next_offset} as next behind {last}")
+                    raise self._strange(
+                        offset, f"names {pulled.next_offset} as the next offset, after {last}"
+                    )
                 if below is not None:
                     table = table[table["queue_offset"] < below]
                 if len(table):
@@ -362,17 +382,17 @@ class _Rebuild:
             elif pulled.status is PullStatus.RETRY:
                 retries += 1
                 if retries > _MOST_RETRIES:
-                    raise self._strange(offset, "asks to try again, for ever")
+                    raise self._strange(offset, "keeps asking to try again")
                 time.sleep(_RETRY_SECONDS)
             elif pulled.status is PullStatus.MOVED and pulled.next_offset > offset:
                 offset = pulled.next_offset
             elif offset < pulled.max_offset:
                 raise self._strange(
-                    offset, f"finds nothing there, though its queue ends at {pulled.max_offset}"
+                    offset, f"returns nothing, though its queue ends at {pulled.max_offset}"
                 )
             elif below is not None and 0 < pulled.max_offset < below:
                 raise self._strange(
-                    offset, f"ends at {pulled.max_offset}, before what the store has: it is behind"
+                    offset, f"ends at {pulled.max_offset}, before the store's messages: it lags"
                 )
             else:
                 return

@@ -1,17 +1,21 @@
-"""How a setting is declared once: its upstream names, its default, its range; and how given values are checked.
+"""How settings are declared, parsed and explained: one way for all systems.
 
-A class of settings is a dataclass whose fields ``setting`` makes; ``values_of`` turns names and values that somebody
-gave into its arguments.
+A table of settings is a frozen dataclass below ``SettingsTable`` whose fields ``setting`` makes: upstream names,
+default, range. ``from_names`` turns names and values that somebody gave into it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import difflib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from functools import cache
+from typing import Any, Self, cast
 
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.settings import Setting as Effective
+from lastwrite.model.settings import Word
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
@@ -19,15 +23,15 @@ LONG_MIN = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Declaration:
     """How one field is named upstream and what its values are."""
 
-    names: tuple[
-        tuple[str, int], ...
-    ]  # every name with its factor to our unit, the strongest first
+    names: tuple[tuple[str, int], ...]  # with the factor to our unit, the strongest first
     low: float
     high: float
     choices: tuple[str, ...]
+    default: Any
+    parse: Callable[[str, object], Any] | None  # instead of by the default's type
 
 
 def setting(
@@ -36,13 +40,148 @@ def setting(
     low: float = LONG_MIN,
     high: float = LONG_MAX,
     choices: tuple[str, ...] = (),
+    parse: Callable[[str, object], Any] | None = None,
 ) -> Any:
-    """A field with its upstream ``names``, the strongest first; ``name*60000`` is in a coarser unit."""
+    """A field with its upstream ``names``, the strongest first; ``name*60000`` is in a coarser unit.
+
+    ``default`` None: a whole number that may be missing. ``parse``: name and value to the field's value.
+    """
     parsed = []
     for name in names.split():
         plain, _, factor = name.partition("*")
         parsed.append((plain, int(factor or 1)))
-    return field(default=default, metadata={"setting": Setting(tuple(parsed), low, high, choices)})
+    known = Declaration(tuple(parsed), low, high, choices, default, parse)
+    return field(default=default, metadata={"setting": known})
+
+
+class SettingsTable:
+    """The settings of one purpose. A subclass says which names it accepts without effect."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name, known in self.table().items():
+            check(known, getattr(self, name), known.names[0][0])
+
+    @classmethod
+    def table(cls) -> dict[str, Declaration]:
+        """Every setting, by field."""
+        return _table(cast("Hashable", cls))
+
+    @classmethod
+    def field_of(cls) -> dict[str, str]:
+        """The field of every name."""
+        return _field_of(cast("Hashable", cls))
+
+    @classmethod
+    def has_no_effect(cls, name: str) -> bool:
+        """Whether upstream has a setting of this name that changes nothing here."""
+        return False
+
+    @classmethod
+    def similar(cls) -> Iterable[str]:
+        """The names that a mistyped one may have meant."""
+        return cls.field_of()
+
+    @classmethod
+    def unknown(cls, name: str) -> InvalidConfig:
+        nearest = difflib.get_close_matches(name, list(cls.similar()), 1, 0.6)
+        remedy = (
+            f"did you mean {nearest[0]}?"
+            if nearest
+            else f"those that have an effect: {', '.join(cls.field_of())}"
+        )
+        return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
+
+    @classmethod
+    def parse(cls, name: str, value: object) -> Any:
+        """``value`` as the type of the setting; of one without effect, as it is.
+
+        Raises:
+            InvalidConfig: no setting has the name, or the value is of another type or out of range.
+        """
+        field_name = cls.field_of().get(name)
+        if field_name is None:
+            if cls.has_no_effect(name):
+                return value
+            raise cls.unknown(name)
+        known = cls.table()[field_name]
+        parsed = _parsed(known, name, value)
+        factor = dict(known.names)[name]
+        if factor > 1 and parsed > 0:
+            parsed = min(parsed * factor, LONG_MAX)
+        check(known, parsed, name)
+        return parsed
+
+    @classmethod
+    def from_names(cls, names: Mapping[str, object]) -> Self:
+        """The settings that upstream's ``names`` and values (text, or already of the right type) make.
+
+        Raises:
+            InvalidConfig: no setting has the name, or the value is of another type or out of range.
+        """
+        for name in names:
+            if name not in cls.field_of() and not cls.has_no_effect(name):
+                raise cls.unknown(name)
+        values: dict[str, Any] = {}
+        for field_name, known in cls.table().items():
+            for name, _ in reversed(known.names):  # the strongest comes last
+                if name in names:
+                    values[field_name] = cls.parse(name, names[name])
+        return cls(**values)
+
+    def listed(self, names: Mapping[str, object]) -> tuple[Effective, ...]:
+        """Every setting under its first name, and whether ``names`` state it."""
+        found = []
+        for field_name, known in self.table().items():
+            first, factor = known.names[0]
+            value = getattr(self, field_name)
+            text = (
+                str(value).lower()
+                if isinstance(value, bool)
+                else str(value if factor == 1 else value // factor)
+            )
+            words = [
+                Word(name, str(names[name]), "config") for name, _ in known.names if name in names
+            ]
+            found.append(
+                Effective(first, text, words[0].source if words else "default", tuple(words))
+            )
+        return tuple(found)
+
+
+@cache
+def _table(cls: Hashable) -> dict[str, Declaration]:
+    return {
+        each.name: each.metadata["setting"]
+        for each in fields(cast("Any", cls))
+        if "setting" in each.metadata
+    }
+
+
+@cache
+def _field_of(cls: Hashable) -> dict[str, str]:
+    return {
+        name: field_name for field_name, known in _table(cls).items() for name, _ in known.names
+    }
+
+
+def _parsed(known: Declaration, name: str, value: object) -> Any:
+    default = known.default
+    if known.parse is not None:
+        return known.parse(name, value)
+    if isinstance(default, bool):
+        return parse_flag(name, value)
+    if isinstance(default, tuple):
+        return parse_list(name, value)
+    if isinstance(default, str):
+        return str(value).strip()
+    return parse_number(name, value, whole=default is None or isinstance(default, int))
+
+
+def lower_text(name: str, value: object) -> str:
+    """Text in which capitals do not count."""
+    return str(value).strip().lower()
 
 
 def parse_list(name: str, value: object) -> tuple[str, ...]:
@@ -74,12 +213,14 @@ def parse_flag(name: str, value: object) -> bool:
     return text == "true"
 
 
-def check(known: Setting, value: Any, name: str) -> None:
+def check(known: Declaration, value: Any, name: str) -> None:
     """Hold a parsed value against its setting's choices or range.
 
     Raises:
         InvalidConfig: it is outside.
     """
+    if value is None:
+        return
     if known.choices:
         for item in value if isinstance(value, tuple) else (value,):
             if item not in known.choices:
@@ -90,15 +231,3 @@ def check(known: Setting, value: Any, name: str) -> None:
         raise InvalidConfig(
             f"{name} is {value}; it has to be{' and'.join(part for part in (low, high) if part)}"
         )
-
-
-def given(
-    settings: Mapping[str, Setting], names: Mapping[str, object]
-) -> list[tuple[str, str, object, int]]:
-    """(field, name, value, factor) of each name that is given; of several names of a field the strongest comes last."""
-    found: list[tuple[str, str, object, int]] = []
-    for field_name, known in settings.items():
-        for name, factor in reversed(known.names):
-            if name in names:
-                found.append((field_name, name, names[name], factor))
-    return found

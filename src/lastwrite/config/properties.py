@@ -14,8 +14,9 @@ _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 def decode_properties(text: str) -> dict[str, str]:
     r"""The names and values of a properties text; the last value of a name stands.
 
-    ``#`` and ``!`` start comment lines; ``=``, ``:`` or blanks part name from value; a backslash at a
-    line's end joins the next line; ``\t \n \r \f \uXXXX`` are escapes, any other escaped character is itself.
+    ``#`` and ``!`` start comment lines; ``=``, ``:`` or blanks part name from value; a backslash at
+    a line's end joins the next line; ``\t \n \r \f \uXXXX`` are escapes, any other escaped
+    character is itself.
 
     Raises:
         InvalidConfig: a ``\u`` is not followed by four hexadecimal digits.

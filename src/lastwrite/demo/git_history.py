@@ -1,14 +1,15 @@
 """The history of a git repository as keyed changes, and the tree that it must fold to.
 
 Walk the first parents from the root commit to HEAD and note what each step does to each path.
-``a`` written, ``a`` written again, ``b`` written, ``a`` deleted: the last change of every path that is
-no delete is the tree, so ``git ls-tree -r HEAD`` is an answer to compaction that we did not compute.
+``a`` written, ``a`` written again, ``b`` written, ``a`` deleted: the last change of every path that
+is no delete is the tree, so ``git ls-tree -r HEAD`` is an answer to compaction that we did not
+compute.
 
 Each step is the difference between two neighbours in that walk, so the steps add up to the tree
 whatever the history is made of. A merge is one step from its first parent. A shallow clone begins
-with its oldest commit as a whole. A rename is a delete and a write. A file that becomes a directory is
-a delete and writes below it. A submodule is a path with mode 160000 whose id is a commit. Grafts and replaced objects
-count as git shows them, in the walk and in the tree alike.
+with its oldest commit as a whole. A rename is a delete and a write. A file that becomes a directory
+is a delete and writes below it. A submodule is a path with mode 160000 whose id is a commit. Grafts
+and replaced objects count as git shows them, in the walk and in the tree alike.
 
 Only plumbing commands are called, so no user's setting (renames, order files, ignored submodules,
 colours, quoted paths) changes what they print, and paths travel as bytes ended by NUL.
@@ -135,7 +136,8 @@ _DIFF_STEPS = (
 
 
 def open_history(folder: str) -> History:
-    """Walk the first parents of the HEAD of the repository around ``folder``; 60 bytes a commit are held.
+    """Walk the first parents of the HEAD of the repository around ``folder``; 60 bytes a commit are
+    held.
 
     Raises:
         EnvironmentUnfit: there is no git.
@@ -173,7 +175,8 @@ def open_history(folder: str) -> History:
     for line in _tokens(walk, ended_by=b"\n"):
         seconds, commit = line.split(b" ")
         commits.append(commit)
-        # A date that git could not read is 0; one beyond what the log can hold is the latest it can.
+        # A date that git could not read is 0; one beyond what the log can hold is the latest it
+        # can.
         committed_ms.append(min(int(seconds) * 1000, _LATEST_MS))
     is_shallow = _answer(repository, "rev-parse", "--is-shallow-repository") == b"true"
     return History(repository, commits, committed_ms, is_shallow)

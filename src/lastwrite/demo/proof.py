@@ -1,7 +1,7 @@
 """The proof: what a reader of the compacted topic ends with is what git says is there.
 
-The reader here is not the engine: it decodes each batch in plain Python, checks its sum, and keeps a
-dictionary, as any consumer that builds a table does.
+The reader here is not the engine: it decodes each batch in plain Python, checks its sum, and keeps
+a dictionary, as any consumer that builds a table does.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lastwrite.errors import LogError, VerificationFailed
-from lastwrite.formats.kafka.batch import iter_batches
-from lastwrite.logstore.kafka import read_partition
-from lastwrite.logstore.reading import SegmentReader
+from lastwrite.kafka.format.batch import iter_batches
+from lastwrite.kafka.store.log_dir import read_partition
+from lastwrite.storage.reading import SegmentReader
 
 _SHOWN = 3
 
@@ -33,7 +33,8 @@ class Table:
 
 
 def read_table(folder: str) -> Table:
-    """Read the partition in ``folder`` from its first record to its last; one segment and the table are held.
+    """Read the partition in ``folder`` from its first record to its last; one segment and the table
+    are held.
 
     Raises:
         CorruptLog: a batch is broken.

@@ -7,32 +7,31 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import lastwrite
 from lastwrite.demo.git_history import open_history
 from lastwrite.demo.proof import prove, read_table
 from lastwrite.demo.topic import TOPIC, WrittenTopic, write_topic
 from lastwrite.errors import InvalidConfig, LogError, VerificationFailed
+from lastwrite.model.document import Document, FrozenDocument, figure
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.report import CompactionReport, Status
 from lastwrite.model.verification import VerifyReport
-from lastwrite.pipeline.inline import INLINE
+from lastwrite.spark.inline import place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from lastwrite.pipeline.inline import Inline
+    from lastwrite.spark.inline import Inline
 
-# Segments are merged as long as their sizes before a round fit together into segment.bytes: with the size that they
-# were rolled by, none would be.
+# Segments are merged as long as their sizes before a round fit together into segment.bytes: with
+# the size that they were rolled by, none would be.
 _MERGED_SEGMENTS = 4
-_INLINE_BYTES = 64 << 20  # to verify less than this takes less time than to start Spark again
+_SPARK_FROM_BYTES = 64 << 20  # to verify less than this takes less time than to start Spark again
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(FrozenDocument, frozen=True):
     """What a topic holds."""
 
     records: int
@@ -42,43 +41,25 @@ class Figures:
     segments: int
 
 
-@dataclass(slots=True, kw_only=True)
-class DemoReport:
+class DemoReport(Document, kw_only=True):
     """What the demo did and proved; there is one only if every proof held."""
 
     repository: str
     head: str
     commits: int
     is_shallow: bool
+    topic: ClassVar[str] = figure(lambda self: TOPIC.topic)
+    partition: ClassVar[int] = figure(lambda self: TOPIC.partition)
     before_path: str | None  # None: nothing was kept
     after_path: str | None
     segment_bytes: int
     before: Figures
     after: Figures
     live_keys: int  # as many as paths in the tree of ``head``, each with its mode and id
+    equals_git_ls_tree: ClassVar[bool] = figure(lambda self: True)
     compaction: CompactionReport
     verification: VerifyReport
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "repository": self.repository,
-            "head": self.head,
-            "commits": self.commits,
-            "is_shallow": self.is_shallow,
-            "topic": TOPIC.topic,
-            "partition": TOPIC.partition,
-            "before_path": self.before_path,
-            "after_path": self.after_path,
-            "segment_bytes": self.segment_bytes,
-            "before": asdict(self.before),
-            "after": asdict(self.after),
-            "live_keys": self.live_keys,
-            "equals_git_ls_tree": True,
-            "compaction": self.compaction.to_dict(),
-            "verification": self.verification.to_dict(),
-            "stage_seconds": self.stage_seconds,
-        }
+    stage_seconds: dict[str, float] = {}
 
 
 def run_demo(
@@ -96,7 +77,8 @@ def run_demo(
 
     Args:
         repository: a folder in a git repository.
-        keep: a folder in which ``before`` and ``after`` stay, each a log root; None: a temporary one.
+        keep: a folder in which ``before`` and ``after`` stay, each a log root; None: a temporary
+            one.
         now_ms: the clock of the compaction, milliseconds since 1970; None: now.
 
     The other arguments are those of ``lastwrite.compact``.
@@ -141,7 +123,7 @@ def run_demo(
             table = read_table(os.path.join(after, str(TOPIC)))
             prove(table, history.tree())
         with _timed(seconds, "verify"):
-            runs_on = INLINE if spark is None and topic.bytes < _INLINE_BYTES else spark
+            runs_on = place_of(spark, topic.bytes, _SPARK_FROM_BYTES)
             verified = lastwrite.verify(
                 after,
                 before=before,

@@ -7,7 +7,7 @@ from itertools import chain, islice
 
 from lastwrite.demo.git_history import Change, History
 from lastwrite.errors import NotALog
-from lastwrite.logstore.writer import TopicWriter
+from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import Progress
 
@@ -38,9 +38,9 @@ class WrittenTopic:
 def write_topic(history: History, root: str, progress: Progress) -> WrittenTopic:
     """Write the topic of ``history`` below the log root ``root``.
 
-    The size of the segments follows from the number of changes, so that a small history has several, too.
-    The last one is rolled at the end: a broker cleans no segment that it still appends to. Held: 100,000 changes at
-    most, and the paths.
+    The size of the segments follows from the number of changes, so that a small history has
+    several, too. The last one is rolled at the end: a broker cleans no segment that it still
+    appends to. Held: 100,000 changes at most, and the paths.
 
     Raises:
         NotALog: no commit ever changed a path.

@@ -1,4 +1,6 @@
-"""Big-endian integers out of bytes, for kernels. ``data``: by its address (``intrinsics``), bounds checked before."""
+"""Big-endian integers out of bytes, for kernels. ``data``: by its address
+(``encoding.intrinsics``), bounds checked before.
+"""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 from __future__ import annotations
@@ -6,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.intrinsics import load8, load16, load32, load64, swap16, swap32, swap64
+from lastwrite.encoding.intrinsics import load8, load16, load32, load64, swap16, swap32, swap64
 
 
 @njit(cache=True, nogil=True, inline="always")

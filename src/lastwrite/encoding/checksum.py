@@ -3,11 +3,11 @@
 The processor's instruction takes three cycles for 8 bytes but can begin one each cycle, so three
 lanes run side by side over neighbouring stretches; their results are joined by tables that push a
 checksum through a stretch of zero bytes (CRC is linear). Processors without the instruction use
-eight tables at once, and so does CRC-32 everywhere. Outside kernels, use the libraries ``google_crc32c`` and
-``zlib``; before a format is used, one is checked against the other.
+eight tables at once, and so does CRC-32 everywhere. Outside kernels, use the libraries
+``google_crc32c`` and ``zlib``; before a format is used, one is checked against the other.
 
-Source: Kafka record batches, spec/kafka-storage.md section 5, check value E3069283 (section 20); CRC-32 (IEEE)
-for message formats v0 and v1, section 8.
+Source: Kafka record batches, docs/formats/kafka.md, "Record batch", check value E3069283;
+CRC-32 (IEEE) for message formats v0 and v1.
 """
 # mypy: disable-error-code="untyped-decorator, no-any-return, return-value"
 
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from lastwrite.intrinsics import CRC_INSTRUCTION, crc32c_step, load8, load64
+from lastwrite.encoding.intrinsics import CRC_INSTRUCTION, crc32c_step, load8, load64
 from lastwrite.model.columns import ByteArray
 
 _CASTAGNOLI = 0x82F63B78
@@ -142,7 +142,8 @@ else:
 
 @cache
 def check_against_library() -> None:
-    """Compare, once a process, the kernel with ``google_crc32c`` on lengths around every lane border.
+    """Compare, once a process, the kernel with ``google_crc32c`` on lengths around every lane
+    border.
 
     Raises:
         AssertionError: the processor or the compiler computes something else.

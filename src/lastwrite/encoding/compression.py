@@ -3,16 +3,18 @@
 The smallest case is codec 0: the bytes as they are.  Then, one framing a codec:
 
 - gzip: RFC 1952.  We write the header that Java 17 writes.
-- snappy: a *xerial* stream, a header and chunks of raw snappy.  librdkafka writes one raw block without
-  any header, and Kafka reads that too, so both are read; we write xerial.
-- lz4: an LZ4 frame with independent blocks.  Kafka refuses dependent blocks, so we do.  In message format v0
-  the header's checksum is a wrong one; see ``with_lz4_header_checksum``.
+- snappy: a *xerial* stream, a header and chunks of raw snappy.  librdkafka writes one raw block
+  without any header, and Kafka reads that too, so both are read; we write xerial.
+- lz4: an LZ4 frame with independent blocks.  Kafka refuses dependent blocks, so we do.  In message
+  format v0 the header's checksum is a wrong one; see ``with_lz4_header_checksum``.
 - zstd: frames without a content size.
 
-Whatever a blob says of its own size is a claim.  No buffer is made to such a size: ``decompress_into``
-fills the buffer that it is given, ``decompress`` grows one in steps up to a limit of the caller's.
+Whatever a blob says of its own size is a claim.  No buffer is made to such a size:
+``decompress_into`` fills the buffer that it is given, ``decompress`` grows one in steps up to a
+limit of the caller's.
 
-Source: Kafka 4.4 ``org.apache.kafka.common.compress``; snappy-java ``SnappyInputStream``; the LZ4 frame
+Source: Kafka 4.4 ``org.apache.kafka.common.compress``; snappy-java ``SnappyInputStream``; the LZ4
+frame
 format 1.6.2; RFC 1952; RFC 8878.
 """
 
@@ -28,8 +30,8 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.layout import Buffer
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest version that can read it
@@ -82,7 +84,8 @@ class Codec(IntEnum):
 class OutputTooSmall(Exception):
     """The output buffer is too small.  Nobody but callers of ``decompress_into`` sees this.
 
-    ``needed_bytes`` is what the data claims to need, a lie perhaps, or None where it makes no claim.
+    ``needed_bytes`` is what the data claims to need, a lie perhaps, or None where it makes no
+    claim.
     """
 
     def __init__(self, needed_bytes: int | None = None) -> None:
@@ -97,8 +100,10 @@ def decompress_into(codec: Codec, data: Buffer, out: npt.NDArray[np.uint8]) -> i
 
     Raises:
         OutputTooSmall: there is more output than ``out`` holds.
-        CorruptLog: the data breaks its framing, or something follows its end; positions are in ``data``.
-        UnsupportedFormat: well formed lz4 of a kind that Kafka refuses: dependent blocks, a dictionary.
+        CorruptLog: the data breaks its framing, or something follows its end; positions are in
+            ``data``.
+        UnsupportedFormat: well formed lz4 of a kind that Kafka refuses: dependent blocks, a
+            dictionary.
     """
     view = memoryview(data)
     if codec is Codec.NONE:
@@ -146,8 +151,8 @@ def decompress(codec: Codec, data: Buffer, limit_bytes: int) -> memoryview:
 def compress(codec: Codec, data: Buffer) -> bytes:
     """Compress ``data`` as Kafka does at each codec's default level.
 
-    gzip gives Kafka's very bytes (on Java 17 with the stock zlib); the others give its framing and settings,
-    while their blocks depend on the library's version.
+    gzip gives Kafka's very bytes (on Java 17 with the stock zlib); the others give its framing and
+    settings, while their blocks depend on the library's version.
     """
     if codec is Codec.NONE:
         return bytes(data)
@@ -170,16 +175,19 @@ def compress(codec: Codec, data: Buffer) -> bytes:
             store_size=False,
         )
         return framed
-    # A stream does not know its length when it begins: that is what keeps the content size out of the frame.
+    # A stream does not know its length when it begins: that is what keeps the content size out of
+    # the frame.
     stream = cramjam.zstd.Compressor(level=_ZSTD_LEVEL)
     stream.compress(bytes(memoryview(data)))
     return bytes(stream.finish())
 
 
 class Codecs:
-    """``decompress_into`` and ``compress`` with what they need made once: a worker's, not to be shared by threads.
+    """``decompress_into`` and ``compress`` with what they need made once: a worker's, not to be
+    shared by threads.
 
-    The same bytes and the same errors; zstd is a quarter faster, which otherwise makes a context a batch.
+    The same bytes and the same errors; zstd is a quarter faster, which otherwise makes a context a
+    batch.
     """
 
     def __init__(self) -> None:
@@ -197,7 +205,8 @@ class Codecs:
                     size = int(stream.readinto(out))
             except zstandard.ZstdError:
                 size = len(out)
-            # A full buffer may mean that there is more. The function knows, and has the words for what is broken.
+            # A full buffer may mean that there is more. The function knows, and has the words for
+            # what is broken.
             if size < len(out):
                 return size
         return decompress_into(codec, view, out)
@@ -216,8 +225,9 @@ class Codecs:
 def with_lz4_header_checksum(frame: Buffer, *, covers_magic: bool = False) -> bytes:
     """``frame`` with the checksum of its header (HC) made anew; as it is where it is no LZ4 frame.
 
-    HC is the second-lowest byte of xxHash32 over the header behind the magic. The first Kafka clients hashed the
-    magic, too (``covers_magic``), and so it stayed for message format v0, where nobody looks at it.
+    HC is the second-lowest byte of xxHash32 over the header behind the magic. The first Kafka
+    clients hashed the magic, too (``covers_magic``), and so it stayed for message format v0, where
+    nobody looks at it.
     """
     data = bytearray(memoryview(frame))
     place = 14 if len(data) > 4 and data[4] & 0x08 else 6  # behind the content size
@@ -274,8 +284,9 @@ def _decoded(codec: Codec, decode: object, data: memoryview, out: npt.NDArray[np
 def _is_common_zstd_frame(data: memoryview) -> bool:
     """Whether the bytes are one frame like Kafka's, from its magic to the end of its last block.
 
-    A stream gives no sign where its input stops early or where something follows, hence the walk; most frames are
-    one block. A block: u24 little-endian (bit 0: the last; bits 1 and 2: 1 is a byte repeated; the rest its size).
+    A stream gives no sign where its input stops early or where something follows, hence the walk;
+    most frames are one block. A block: u24 little-endian (bit 0: the last; bits 1 and 2: 1 is a
+    byte repeated; the rest its size).
     """
     if data[:5] != _ZSTD_COMMON_HEADER:
         return False
@@ -326,7 +337,8 @@ def _after_xerial_header(data: memoryview, at: int) -> int:
 def _snappy_block_into(block: memoryview, at: int, out: npt.NDArray[np.uint8]) -> int:
     try:
         claim = cramjam.snappy.decompress_raw_len(block)
-        # Three bytes of snappy stand for 64 at most, so a larger claim needs no buffer to be refuted.
+        # Three bytes of snappy stand for 64 at most, so a larger claim needs no buffer to be
+        # refuted.
         if claim > 22 * len(block) + 64:
             raise CorruptLog(f"snappy block of {len(block)} bytes claims to hold {claim}", at)
         if claim > len(out):
@@ -337,7 +349,8 @@ def _snappy_block_into(block: memoryview, at: int, out: npt.NDArray[np.uint8]) -
 
 
 def _check_lz4_frame(data: memoryview) -> None:
-    """Hold the frame to what Kafka reads: one frame of independent blocks that ends where the data ends.
+    """Hold the frame to what Kafka reads: one frame of independent blocks that ends where the data
+    ends.
 
     byte 0  magic 04 22 4d 18
     byte 4  FLG: bits 7-6 version 01, 5 independent blocks, 4 block checksums, 3 content size,

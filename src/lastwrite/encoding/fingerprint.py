@@ -1,13 +1,13 @@
 """Keyed fingerprints of keys: 96 bits that nobody can collide on purpose.
 
-Two lanes with secrets of their own each fold wide products of the key's words; a last mix that loses
-nothing spreads the bits, since the top ones choose the bucket. Keys of up to 16 bytes, the usual case,
-take one product a lane, from two loads that may overlap; each such length has secrets of its own, so
-that ``a`` and ``a\\0`` are as unlike as any two keys. Longer keys take a product a lane for every 16
-bytes and one for the length.
+Two lanes with secrets of their own each fold wide products of the key's words; a last mix that
+loses nothing spreads the bits, since the top ones choose the bucket. Keys of up to 16 bytes, the
+usual case, take one product a lane, from two loads that may overlap; each such length has secrets
+of its own, so that ``a`` and ``a\\0`` are as unlike as any two keys. Longer keys take a product a
+lane for every 16 bytes and one for the length.
 
-The secret is drawn afresh each round and never leaves it: a client cannot aim at a collision, and one
-that happened by chance (below 1e-11 for a billion keys in a partition) does not happen again.
+The secret is drawn afresh each round and never leaves it: a client cannot aim at a collision, and
+one that happened by chance (below 1e-11 for a billion keys in a partition) does not happen again.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.intrinsics import folded_product, load8, load32, load64
+from lastwrite.encoding.intrinsics import folded_product, load8, load32, load64
 from lastwrite.model.columns import UInt64Array
 
 SECRET_WORDS = 17 * 4 + 8

@@ -1,9 +1,9 @@
 """Compiled kernels that are out of date go before they are used.
 
-Numba keeps what it compiled beside the sources and looks, for each kernel, only at its own file: a kernel that has
-another file's function compiled into it would be taken from the cache after that other file changed. An upgrade
-could so run half of two releases. Hence a digest of all our sources lies beside the cache, and when it no longer
-matches, what was compiled is removed.
+Numba keeps what it compiled beside the sources and looks, for each kernel, only at its own file: a
+kernel that has another file's function compiled into it would be taken from the cache after that
+other file changed. An upgrade could so run half of two releases. Hence a digest of all our sources
+lies beside the cache, and when it no longer matches, what was compiled is removed.
 """
 
 from __future__ import annotations
@@ -14,37 +14,35 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
-_INTRINSICS = (
-    _PACKAGE / "intrinsics.py"
-)  # compiled into kernels of all folders, has none of its own
+_FOLDERS = (
+    "model",
+    "encoding",
+    "engine/rules",
+    "verification",
+    "kafka/format",
+    "rocketmq/format",
+    "pulsar/format",
+)
 _STAMP = "kernels.digest"
 
 
 def kernel_folders() -> list[Path]:
-    """The folders whose modules hold kernels."""
-    formats = _PACKAGE / "formats"
-    return [
-        formats,
-        *sorted(init.parent for init in formats.glob("*/__init__.py")),
-        _PACKAGE / "compaction",
-    ]
+    """The folders whose modules hold kernels, or code and constants that are compiled into kernels
+    of others.
+    """
+    return [_PACKAGE / name for name in _FOLDERS]
 
 
-def drop_stale_kernels(
-    folders: Iterable[Path] | None = None, beside: Iterable[Path] = (_INTRINSICS,)
-) -> bool:
+def drop_stale_kernels(folders: Iterable[Path] | None = None) -> bool:
     """Remove kernels that other sources were compiled into; returns whether any had to go.
 
-    ``folders``: those of all kernels, if none are named; ``beside``: further sources that kernels are compiled from.
-    Where the folders cannot be written, Numba keeps its cache elsewhere and by the sources' times; nothing is
-    done then.
+    ``folders``: those of all kernels, if none are named.
+    Where the folders cannot be written, Numba keeps its cache elsewhere and by the sources' times;
+    nothing is done then.
     """
     folders = tuple(kernel_folders() if folders is None else folders)
     digest = hashlib.blake2b(digest_size=16)
-    for source in (
-        *sorted(source for folder in folders for source in folder.glob("*.py")),
-        *beside,
-    ):
+    for source in sorted(source for folder in folders for source in folder.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     now = digest.hexdigest()
     stale = False

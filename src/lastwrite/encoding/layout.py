@@ -73,11 +73,15 @@ class Layout:
         self._struct = struct.Struct(byte_order + "".join(field.type.code for field in fields))
 
     def unpack_from(self, buffer: Buffer, at: int = 0) -> tuple[int, ...]:
-        """The fields' values in the table's order.  The caller has checked that ``size`` bytes are there."""
+        """The fields' values in the table's order.  The caller has checked that ``size`` bytes are
+        there.
+        """
         return self._struct.unpack_from(buffer, at)
 
     def iter_unpack(self, buffer: Buffer) -> Iterator[tuple[int, ...]]:
-        """The values of structures that lie one behind another; the length is a multiple of ``size``."""
+        """The values of structures that lie one behind another; the length is a multiple of
+        ``size``.
+        """
         return self._struct.iter_unpack(buffer)
 
     def pack(self, *values: int) -> bytes:
@@ -96,8 +100,8 @@ class Layout:
 def layout(table: type[Any], *, byte_order: str, size: int) -> Layout:
     """Turn the annotations of ``table`` into a ``Layout``.
 
-    ``byte_order`` is ">" or "<".  A table that contradicts itself is a mistake in our own code, and so a
-    ``TypeError`` on import.
+    ``byte_order`` is ">" or "<".  A table that contradicts itself is a mistake in our own code, and
+    so a ``TypeError`` on import.
     """
     if byte_order not in (">", "<"):
         raise TypeError(f"{table.__name__}: byte order {byte_order!r}")

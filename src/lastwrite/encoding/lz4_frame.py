@@ -1,16 +1,20 @@
-"""LZ4 frames of the common kind, decoded where they lie: a kernel, so that a whole chunk of batches is one call.
+"""LZ4 frames of the common kind, decoded where they lie: a kernel, so that a whole chunk of batches
+is one call.
 
-The common kind is what Kafka itself writes: independent blocks of 64 KiB at most, no checksums, no content size.
-A block is a chain of sequences, and the smallest shows everything:
+The common kind is what Kafka itself writes: independent blocks of 64 KiB at most, no checksums, no
+content size. A block is a chain of sequences, and the smallest shows everything:
 
-    0x35  a b c  0x03 0x00  …     token: 3 literals, a match of 5 + 4 bytes; the literals; how far back it begins
+    0x35  a b c  0x03 0x00  …     token: 3 literals, a match of 5 + 4 bytes; the literals; how far
+                                  back it begins
 
-A length of 15 goes on in bytes that are added to it, up to the first that is not 255. A match may reach into what it
-writes itself: "abc", 3 back, 9 long is "abcabcabc". The last sequence ends behind its literals.
+A length of 15 goes on in bytes that are added to it, up to the first that is not 255. A match may
+reach into what it writes itself: "abc", 3 back, 9 long is "abcabcabc". The last sequence ends
+behind its literals.
 
-The kernel answers only where it is sure. What is broken, unusual or too large it *refuses*, and the library decides,
-finds the words and the place: so nothing is accepted here that the library would not accept. The rules on a block's
-last bytes are those of the library's decoder: 5 literals at the end, no match in the last 12 bytes of output.
+The kernel answers only where it is sure. What is broken, unusual or too large it *refuses*, and the
+library decides, finds the words and the place: so nothing is accepted here that the library would
+not accept. The rules on a block's last bytes are those of the library's decoder: 5 literals at the
+end, no match in the last 12 bytes of output.
 
 Source: LZ4 block format and frame format 1.6.2; ``LZ4_decompress_safe``.
 """
@@ -21,7 +25,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.intrinsics import copy16, copy_bytes, load8, load16, load32, load64, store8, store64
+from lastwrite.encoding.intrinsics import (
+    copy16,
+    copy_bytes,
+    load8,
+    load16,
+    load32,
+    load64,
+    store8,
+    store64,
+)
 
 REFUSED = -1
 _MAGIC = 0x184D2204
@@ -32,7 +45,9 @@ _SLACK = 32  # bytes behind a copy that may be overwritten
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _copy(target, to, source, at, count):
-    """Copy ``count`` bytes in steps of 16; up to 16 more are read and written. Source and target lie 16 apart."""
+    """Copy ``count`` bytes in steps of 16; up to 16 more are read and written. Source and target
+    lie 16 apart.
+    """
     copy16(target, to, source, at)
     copy16(target, to + 16, source, at + 16)
     done = np.int64(32)
@@ -61,7 +76,9 @@ def _repeat(target, to, offset, count):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _length(source, at, end):
-    """The rest of a length of 15 or more: (what is added, position behind; -1: it does not end before ``end``)."""
+    """The rest of a length of 15 or more: (what is added, position behind; -1: it does not end
+    before ``end``).
+    """
     total = np.int64(0)
     while at < end:
         byte = np.int64(load8(source, at))
@@ -74,10 +91,11 @@ def _length(source, at, end):
 
 @njit(cache=True, nogil=True)
 def decode_block(source, at, end, readable, target, to, room, limit):
-    """Decode the block ``source[at:end]`` to ``target[to:]``; returns the position behind, or REFUSED.
+    """Decode the block ``source[at:end]`` to ``target[to:]``; returns the position behind, or
+    REFUSED.
 
-    ``source`` and ``target`` are addresses. Bytes of ``source`` below ``readable`` may be read, of ``target`` below
-    ``room`` written; the block has ``limit`` bytes at most.
+    ``source`` and ``target`` are addresses. Bytes of ``source`` below ``readable`` may be read, of
+    ``target`` below ``room`` written; the block has ``limit`` bytes at most.
     """
     begin = to
     most = min(room, begin + limit)
@@ -132,9 +150,11 @@ def decode_block(source, at, end, readable, target, to, room, limit):
 
 @njit(cache=True, nogil=True)
 def decode_frame(source, at, end, readable, target, to, room):
-    """Decode the frame ``source[at:end]`` to ``target[to:]``; returns the position behind, or REFUSED.
+    """Decode the frame ``source[at:end]`` to ``target[to:]``; returns the position behind, or
+    REFUSED.
 
-    ``source`` and ``target`` are addresses: of bytes of which ``readable`` may be read and ``room`` written.
+    ``source`` and ``target`` are addresses: of bytes of which ``readable`` may be read and ``room``
+    written.
     """
     if end - at < 11 or load32(source, at) != np.uint64(_MAGIC):
         return np.int64(REFUSED)

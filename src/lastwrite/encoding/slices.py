@@ -1,4 +1,6 @@
-"""Slices of a buffer, laid one behind another as a column: bytes, and where each value of a column ends."""
+"""Slices of a buffer, laid one behind another as a column: bytes, and where each value of a column
+ends.
+"""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from lastwrite.model.columns import ByteArray, Int64Array
 def gathered(
     data: ByteArray, starts: Int64Array, lengths: Int64Array
 ) -> tuple[ByteArray, npt.NDArray[np.int32]]:
-    """The slices ``data[start : start + length]`` joined, and int32 offsets: value i is ``[offsets[i], offsets[i +
-    1])``.
+    """The slices ``data[start : start + length]`` joined, and int32 offsets: value i is
+    ``[offsets[i], offsets[i + 1])``.
 
     A negative length counts as 0. Slices lie within ``data``, and all together are below 2 GiB.
     """

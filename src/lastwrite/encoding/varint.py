@@ -1,17 +1,19 @@
 """Zig-zag varints: small numbers of either sign in few bytes.
 
-Zig-zag turns the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3); the result follows in groups of
-seven bits, the lowest first, with bit 7 set on every byte but the last.  So 0 is ``00``, -1 is ``01``, 1 is
-``02``, 64 is ``80 01``.  A 32-bit number takes five bytes at most, a 64-bit one ten; bits that such a last byte
-could still carry above the number's width are cut off, as Java does.
+Zig-zag turns the sign into the lowest bit (0, -1, 1, -2 become 0, 1, 2, 3); the result follows in
+groups of seven bits, the lowest first, with bit 7 set on every byte but the last.  So 0 is ``00``,
+-1 is ``01``, 1 is ``02``, 64 is ``80 01``.  A 32-bit number takes five bytes at most, a 64-bit one
+ten; bits that such a last byte could still carry above the number's width are cut off, as Java
+does.
 
-Source: Kafka 4.4 ``ByteUtils.readVarint`` and ``readVarlong``; spec/kafka-storage S.6.
+Source: Kafka 4.4 ``ByteUtils.readVarint`` and ``readVarlong``; docs/formats/kafka.md, "Record
+batch".
 """
 
 from __future__ import annotations
 
+from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.layout import Buffer
 
 
 def decode_varint(buffer: Buffer, at: int, end: int | None = None) -> tuple[int, int]:
@@ -27,7 +29,9 @@ def decode_varint(buffer: Buffer, at: int, end: int | None = None) -> tuple[int,
 
 
 def decode_varlong(buffer: Buffer, at: int, end: int | None = None) -> tuple[int, int]:
-    """The 64-bit number that starts at byte ``at``, and the position behind it; errors as ``decode_varint``."""
+    """The 64-bit number that starts at byte ``at``, and the position behind it; errors as
+    ``decode_varint``.
+    """
     return _decode(buffer, at, len(buffer) if end is None else end, 64, 10)
 
 

@@ -1,6 +1,7 @@
 """Arrays that a worker uses again, unit after unit.
 
-Fresh memory costs a page fault for every four kilobytes: for a partition of a megabyte more than its records do.
+Fresh memory costs a page fault for every four kilobytes: for a partition of a megabyte more than
+its records do.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lastwrite.pipeline.system import Format, system_named
+from lastwrite.engine.system import Format, system_named
 
 
 class Buffers:
-    """What the units of one task share, one after the other: named arrays, and a format with its own."""
+    """What the units of one task share, one after the other: named arrays, and a format with its
+    own.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, np.ndarray[Any, Any]] = {}

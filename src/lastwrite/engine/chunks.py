@@ -1,8 +1,8 @@
 """Read a piece chunk by chunk, as whole batches.
 
-One buffer a worker is read into again and again, so that a chunk is still in the processor's cache when
-its records are walked. It grows only for a batch that is larger than it, never because a length says so
-beyond the piece.
+One buffer a worker is read into again and again, so that a chunk is still in the processor's cache
+when its records are walked. It grows only for a batch that is larger than it, never because a
+length says so beyond the piece.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lastwrite.engine.buffers import Buffers
+from lastwrite.engine.profile import step
+from lastwrite.engine.system import Format
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
-from lastwrite.logstore.reading import SegmentReader
-from lastwrite.logstore.throttle import spender
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.work import Limits, Piece
-from lastwrite.pipeline.buffers import Buffers
-from lastwrite.pipeline.profile import step
-from lastwrite.pipeline.system import Format
+from lastwrite.storage.reading import SegmentReader
+from lastwrite.storage.throttle import spender
 
 
 class Chunk(NamedTuple):
@@ -43,8 +43,8 @@ class Chunks:
         """The chunks of ``piece``; each is valid until the next is asked for.
 
         Raises:
-            CorruptLog: as the format says, with file and position; also where the piece does not end at a
-                batch's end, so that the offset index it was cut by lies.
+            CorruptLog: as the format says, with file and position; also where the piece does not
+                end at a batch's end, so that the offset index it was cut by lies.
             CommitConflict: the file is not the one that was planned.
         """
         with SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns) as reader:
@@ -77,7 +77,7 @@ class Chunks:
                                 f"{piece.end_offset}",
                                 position + int(row["origin"]),
                                 piece.path,
-                                "nothing was changed; restore this file from a replica or a backup",
+                                format.damage_remedy,
                             )
                         yield Chunk(held, table, position)
                     start = start_of_rest
@@ -98,7 +98,9 @@ class Chunks:
             reader.check_unchanged()
 
     def _fitting(self, table: BatchTable) -> int:
-        """How many of the batches are taken at once: not by their bytes alone, since buffers follow records, too."""
+        """How many of the batches are taken at once: not by their bytes alone, since buffers follow
+        records, too.
+        """
         records = table["records"]
         if len(table) * int(records.max()) <= self._limits.block_entries:
             return len(table)
@@ -139,5 +141,5 @@ class Chunks:
             f"the file ends inside a batch{f' of {wanted} bytes' if wanted else ''}",
             position,
             piece.path,
-            "start the broker once: it cuts a torn tail; or restore the file",
+            format.damage_remedy,
         )

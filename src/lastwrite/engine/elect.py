@@ -1,10 +1,12 @@
 """Stage three, elect: some buckets of one partition, and which of their entries are shadowed.
 
-A task maps the files that its buckets' stretches of entries lie in, elects, and marks the losers in the pieces' state
-files, mapped too. What it touches at once is ``slice_bytes`` of entries; a single bucket that is larger is taken alone.
+A task maps the files that its buckets' stretches of entries lie in, elects, and marks the losers in
+the pieces' state files, mapped too. What it touches at once is ``slice_bytes`` of entries; a single
+bucket that is larger is taken alone.
 
-Of a file that is in memory anyway, the system maps 64 KiB around each byte touched, and what is mapped counts as this
-process's memory. Many short stretches would so take many times their bytes: these are copied, and their pages let go.
+Of a file that is in memory anyway, the system maps 64 KiB around each byte touched, and what is
+mapped counts as this process's memory. Many short stretches would so take many times their bytes:
+these are copied, and their pages let go.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from contextlib import ExitStack, closing
 
 import numpy as np
 
-from lastwrite.compaction import election
-from lastwrite.logstore.scratch import ScratchMap
+from lastwrite.engine.profile import step
+from lastwrite.engine.rules import election
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Block, Elected, ElectUnit
-from lastwrite.pipeline.profile import step
+from lastwrite.storage.scratch import ScratchMap
 
 _AROUND_BYTES = 128 << 10  # mapped beyond a stretch, at its two ends
 
@@ -42,22 +44,39 @@ def elect(unit: ElectUnit) -> Elected:
                 states[path] = stack.enter_context(closing(ScratchMap(path, writable=True)))
         with step("elect"):
             winners, losers = _elect(unit, entries)
-        by_piece: dict[int, int] = {}
-        lost_last = []
         with step("mark"):
             touched = 0
-            for block, (path, at), last, lost in zip(
-                unit.blocks, unit.states, unit.last_records, losers, strict=True
-            ):
+            for block, (path, at), lost in zip(unit.blocks, unit.states, losers, strict=True):
                 election.mark(states[path].bytes[at:], lost)
                 touched += block.count + _AROUND_BYTES
                 if touched > unit.limits.slice_bytes:
                     touched = _let_go(states)
-                by_piece[block.piece] = by_piece.get(block.piece, 0) + len(lost)
-                # Only by another order than that of offsets can the log's last record lose.
-                if block.columns > 2 and np.any(lost == last):
-                    lost_last.append(block.piece)
-        return Elected(unit.partition, winners, by_piece, tuple(lost_last))
+        pieces = [block.piece for block in unit.blocks]
+        of = (unit.partition, unit.strategy)
+        return tally(of, winners, pieces, unit.last_records, losers)
+
+
+def tally(
+    unit: tuple[int, Strategy],
+    winners: int,
+    pieces: Sequence[int],
+    last_records: Sequence[int],
+    losers: Sequence[np.ndarray],
+) -> Elected:
+    """What an election found, of its losers by block.
+
+    ``unit``: its partition and strategy. ``pieces``, and ``last_records`` (the ordinals of their
+    last records), are by block too.
+    """
+    partition, strategy = unit
+    by_piece: dict[int, int] = {}
+    lost_last = []
+    for piece, last, lost in zip(pieces, last_records, losers, strict=True):
+        by_piece[piece] = by_piece.get(piece, 0) + len(lost)
+        # Only by another order than that of offsets can the log's last record lose.
+        if strategy.has_versions and np.any(lost == last):
+            lost_last.append(piece)
+    return Elected(partition, winners, by_piece, tuple(lost_last))
 
 
 def _elect(unit: ElectUnit, entries: dict[str, ScratchMap]) -> tuple[int, list[np.ndarray]]:
@@ -115,7 +134,9 @@ def losers_among(
     keys: ByteArray,
     strategy: Strategy,
 ) -> tuple[int, list[np.ndarray]]:
-    """``election.elect``, or the strategy's own, with its buffers: the winners' count, and each block's losers."""
+    """``election.elect``, or the strategy's own, with its buffers: the winners' count, and each
+    block's losers.
+    """
     sizes = ends[:, -1].astype(np.int64)
     losers: Int64Array = np.zeros(len(sizes), dtype=np.int64)
     lost = np.empty(int(sizes.sum()), dtype=np.uint32)

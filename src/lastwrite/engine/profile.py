@@ -1,12 +1,14 @@
 """Where the time of a stage goes: seconds by step, summed over its tasks.
 
-A task's steps are taken in its worker, by chunk or block and never by record, and travel back with its results::
+A task's steps are taken in its worker, by chunk or block and never by record, and travel back with
+its results::
 
     with step("walk"):
         ...
 
-What a stage's workers did not spend in tasks is Spark's share and waiting (``StageProfile.outside_seconds``); what a
-task did not spend in steps is Python between them. Steps do not nest.
+What a stage's workers did not spend in tasks is Spark's share and waiting
+(``StageProfile.outside_seconds``); what a task did not spend in steps is Python between them. Steps
+do not nest.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
+
+from lastwrite.model.report import StageFigures
 
 T = TypeVar("T")
 
@@ -102,16 +106,19 @@ class StageProfile:
 
     @property
     def outside_seconds(self) -> float:
-        """Worker seconds in which no task ran: Spark's own start and end of a stage, and waiting for the last task."""
+        """Worker seconds in which no task ran: Spark's own start and end of a stage, and waiting
+        for the last task.
+        """
         return max(0.0, self.worker_seconds - self.task_seconds)
 
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "seconds": self.seconds,
-            "tasks": self.tasks,
-            "task_seconds": self.task_seconds,
-            "task_cpu_seconds": self.task_cpu_seconds,
-            "outside_seconds": self.outside_seconds,
-            "between_seconds": max(0.0, self.task_seconds - sum(self.steps.values())),
-            "steps": dict(self.steps),
-        }
+    def figures(self) -> StageFigures:
+        """As a report has them."""
+        return StageFigures(
+            seconds=self.seconds,
+            tasks=self.tasks,
+            task_seconds=self.task_seconds,
+            task_cpu_seconds=self.task_cpu_seconds,
+            outside_seconds=self.outside_seconds,
+            between_seconds=max(0.0, self.task_seconds - sum(self.steps.values())),
+            steps=dict(self.steps),
+        )

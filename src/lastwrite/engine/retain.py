@@ -1,7 +1,8 @@
-"""Retention, which comes after the round: what the log is then, what of it has expired, and the report's figures.
+"""Retention, which comes after the round: what the log is then, what of it has expired, and the
+report's figures.
 
-What a round leaves is known before it is committed, from what was written aside or only measured; so ``plan`` and
-``compact`` ask the same question.
+What a round leaves is known before it is committed, from what was written aside or only measured;
+so ``plan`` and ``compact`` ask the same question.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lastwrite.compaction.retention import Retention
-from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.engine.rules.retention import Retention
+from lastwrite.engine.system import System
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
 from lastwrite.model.report import PartitionReport, Status
-from lastwrite.model.work import Rewritten
-from lastwrite.pipeline.system import System
+from lastwrite.model.work import SegmentOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +22,16 @@ class Replacement:
     """Neighbouring segments of a log, and the parts of the one that takes their place."""
 
     places: tuple[int, ...]
-    parts: tuple[Rewritten, ...]
+    parts: tuple[SegmentOutput, ...]
+    aborted: tuple[AbortedTransaction, ...] = ()  # the entries of its transaction index
 
 
 def after_round(
     system: System, log: PartitionLog, replacements: Sequence[Replacement]
 ) -> PartitionLog:
-    """The log as a round with these ``replacements`` leaves it, its new segments under their final names."""
+    """The log as a round with these ``replacements`` leaves it, its new segments under their final
+    names.
+    """
     if not replacements:
         return log
     by_place = {replacement.places[0]: replacement for replacement in replacements}
@@ -43,7 +47,8 @@ def after_round(
 
 def _new_segments(system: System, log: PartitionLog, replacement: Replacement) -> Iterator[Segment]:
     base_offset = log.segments[replacement.places[0]].base_offset
-    # The last source's time is that of the new segments too, and counts where they have no timestamp.
+    # The last source's time is that of the new segments too, and counts where they have no
+    # timestamp.
     mtime_ns = log.segments[replacement.places[-1]].mtime_ns
     sizes = {base_offset: sum(part.bytes_written for part in replacement.parts)}
     stamps = {
@@ -82,7 +87,7 @@ def account_retention(
         for place, segment in enumerate(log.segments)
         if place not in replaced
     }
-    report.retention = [segment.to_dict() for segment in retention.segments]
+    report.retention = list(retention.segments)
     report.segments_deleted = len(gone)
     report.bytes_deleted = retention.size_bytes
     report.segments_after += retention.rolls - len(gone)
@@ -105,7 +110,9 @@ def account_retention(
 def end_without_round(
     report: PartitionReport, retention: Retention, compacts: bool, reason: str | None
 ) -> None:
-    """Say how a partition came out of which only expired segments could go; ``reason``: why there was no round."""
+    """Say how a partition came out of which only expired segments could go; ``reason``: why there
+    was no round.
+    """
     if retention.segments:
         report.status = Status.CLEANED
         report.reason = f"no round: {reason}" if compacts else None

@@ -1,8 +1,8 @@
 """Stage four, rewrite: copy what survives into a new segment, written aside.
 
-A task takes the pieces of one new segment, or a part of them when one segment is large; it judges each
-chunk with the states that election left, lets the format thin it, and appends what comes out. Without a
-folder it does all this and writes nothing: that is how ``plan`` knows exact sizes.
+A task takes the pieces of one new segment, or a part of them when one segment is large; it judges
+each chunk with the states that election left, lets the format thin it, and appends what comes out.
+Without a folder it does all this and writes nothing: that is how ``plan`` knows exact sizes.
 """
 
 from __future__ import annotations
@@ -11,39 +11,42 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lastwrite.compaction.survivors import are_plain
-from lastwrite.compaction.verdict import Verdict, judge
+from lastwrite.engine.buffers import Buffers
+from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.profile import step
+from lastwrite.engine.rules.survivors import are_plain
+from lastwrite.engine.rules.verdict import Verdict, judge
+from lastwrite.engine.system import Format, SegmentAppender, System, system_named
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.logstore.aside import sync_aside
-from lastwrite.logstore.scratch import read_states
-from lastwrite.logstore.throttle import spender
 from lastwrite.model.columns import (
     DROP,
     EMPTY,
+    ROW_BASE_OFFSET,
     ROW_COLUMNS,
+    ROW_NEXT_OFFSET,
+    ROW_POSITION,
     SPENT,
     BatchTable,
     ByteArray,
     Int64Array,
 )
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.work import Piece, PieceLeft, RewriteUnit, Rewritten
-from lastwrite.pipeline.buffers import Buffers
-from lastwrite.pipeline.chunks import Chunks
-from lastwrite.pipeline.profile import step
-from lastwrite.pipeline.system import Format, SegmentAppender, System, system_named
+from lastwrite.model.work import Piece, PieceLeft, RewriteUnit, SegmentOutput
+from lastwrite.storage.scratch import read_states
+from lastwrite.storage.staging import sync_staged
+from lastwrite.storage.throttle import spender
 
 
 def rewrite(
     unit: RewriteUnit, states: tuple[ByteArray, ...] | None = None, buffers: Buffers | None = None
-) -> Rewritten:
-    """Rewrite the unit's pieces. ``states`` (by piece) spares reading them from scratch files; ``buffers`` are the
-    task's.
+) -> SegmentOutput:
+    """Rewrite the unit's pieces. ``states`` (by piece) spares reading them from scratch files;
+    ``buffers`` are the task's.
 
-    Errors come back in the result, so that other partitions' work goes on. What was written is not synced yet: see
-    ``settle``.
+    Errors come back in the result, so that other partitions' work goes on. What was written is not
+    synced yet: see ``settle``.
     """
-    result = Rewritten(unit.partition, unit.group, unit.part)
+    result = SegmentOutput(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
     buffers = buffers or Buffers()
     worker = _Rewriter(
@@ -80,10 +83,12 @@ def rewrite(
     return result
 
 
-def settle(made: Sequence[Rewritten]) -> None:
-    """Make what was written aside durable, for all units of a task together; parts of a segment are only read again."""
+def fsync_outputs(made: Sequence[SegmentOutput]) -> None:
+    """Make what was written aside durable, for all units of a task together; parts of a segment are
+    only read again.
+    """
     with step("sync"):
-        sync_aside(
+        sync_staged(
             [
                 result
                 for result in made
@@ -114,7 +119,7 @@ class _Rewriter:
         self._size = 0  # of what was written
         self.left = PieceLeft(-1, 0, 0)
 
-    def rewrite_piece(self, piece: Piece, states: ByteArray, result: Rewritten) -> None:
+    def rewrite_piece(self, piece: Piece, states: ByteArray, result: SegmentOutput) -> None:
         at = 0
         self.left = PieceLeft(piece.number, self._size, self._size)
         for chunk in self._chunks.of(self._format, piece):
@@ -174,11 +179,14 @@ class _Rewriter:
         """Note in ``left`` what stays of a chunk; ``rows`` are its batches as they are written."""
         left, kept = self.left, int(np.count_nonzero(keep))
         if len(rows):
-            left.first_offset = int(rows[0, 4]) if left.first_offset < 0 else left.first_offset
-            left.next_offset = int(rows[-1, 2])
+            left.first_offset = (
+                int(rows[0, ROW_BASE_OFFSET]) if left.first_offset < 0 else left.first_offset
+            )
+            left.next_offset = int(rows[-1, ROW_NEXT_OFFSET])
         left.records += kept
         left.batches += len(rows)
-        # A plain record always stays: with any other that does there would be more that stay than are plain.
+        # A plain record always stays: with any other that does there would be more that stay than
+        # are plain.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
         left.is_quiet &= (
             all_plain and not (actions == EMPTY).any() and are_plain(table[actions != DROP])
@@ -188,26 +196,31 @@ class _Rewriter:
         self._outputs.append((base_offset, self._system.appender(base_offset, self._unit)))
 
     def _append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append batches; where an offset lies too far from the segment's base, a further segment begins."""
+        """Append batches; where an offset lies too far from the segment's base, a further segment
+        begins.
+        """
         while len(rows):
             base, appender = self._outputs[-1]
-            if self._unit.parts > 1 or rows[-1, 2] - 1 - base <= self._system.offset_span:
+            if (
+                self._unit.parts > 1
+                or rows[-1, ROW_NEXT_OFFSET] - 1 - base <= self._system.offset_span
+            ):
                 appender.append(data, rows)
                 return
-            fits = int(np.argmax(rows[:, 2] - 1 - base > self._system.offset_span))
-            cut = int(rows[fits, 0])
+            fits = int(np.argmax(rows[:, ROW_NEXT_OFFSET] - 1 - base > self._system.offset_span))
+            cut = int(rows[fits, ROW_POSITION])
             appender.append(data[:cut], rows[:fits])
-            self._begin(int(rows[fits, 4]))
+            self._begin(int(rows[fits, ROW_BASE_OFFSET]))
             data, rows = data[cut:], rows[fits:].copy()
-            rows[:, 0] -= cut
+            rows[:, ROW_POSITION] -= cut
 
-    def finish(self, result: Rewritten) -> None:
+    def finish(self, result: SegmentOutput) -> None:
         """Finish the new segment, and those behind it, as ``result`` and its ``further`` ones."""
         bases = [base for base, _ in self._outputs]
         ends = [*bases[1:], None]
         made = [
             result,
-            *(Rewritten(result.partition, result.group, result.part) for _ in bases[1:]),
+            *(SegmentOutput(result.partition, result.group, result.part) for _ in bases[1:]),
         ]
         for new, (base, appender), end in zip(made, self._outputs, ends, strict=True):
             new.base_offset = base

@@ -1,8 +1,9 @@
 """Stage two, scan: check what lies in a piece, and hand up a fingerprint for each keyed record.
 
-A task takes pieces of one partition. Every batch is proven by its checksum while it is in cache, every
-record is visited once; what goes up is 16 bytes a keyed record, in blocks sorted by bucket, and a state
-byte a record. A block whose keys repeat is thinned before it is handed on: its own losers are marked here.
+A task takes pieces of one partition. Every batch is proven by its checksum while it is in cache,
+every record is visited once; what goes up is 16 bytes a keyed record, in blocks sorted by bucket,
+and a state byte a record. A block whose keys repeat is thinned before it is handed on: its own
+losers are marked here.
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from lastwrite.compaction import election
-from lastwrite.compaction.survivors import are_plain
-from lastwrite.compaction.transactions import Follower, flag_aborted
-from lastwrite.compaction.verdict import Verdict, judge
+from lastwrite.encoding.fingerprint import secret_from
+from lastwrite.engine.buffers import Buffers
+from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.elect import NO_KEYS, losers_among
+from lastwrite.engine.profile import step, steps
+from lastwrite.engine.rules import election
+from lastwrite.engine.rules.survivors import are_plain
+from lastwrite.engine.rules.transactions import Follower, flag_aborted
+from lastwrite.engine.rules.verdict import Verdict, judge
+from lastwrite.engine.system import Format, system_named
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.formats.fingerprint import secret_from
 from lastwrite.model.columns import (
+    ABORTED,
+    CONTROL,
+    KEYLESS,
     SHADOWED,
     TOMBSTONE,
     BatchTable,
@@ -29,12 +38,8 @@ from lastwrite.model.columns import (
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Piece, PieceScan, ScanUnit
-from lastwrite.pipeline.buffers import Buffers
-from lastwrite.pipeline.chunks import Chunks
-from lastwrite.pipeline.elect import NO_KEYS, losers_among
-from lastwrite.pipeline.profile import step, steps
-from lastwrite.pipeline.system import Format, system_named
 
+_MOST_NOTES = 100  # a piece
 _SAMPLE_SHARE = 16  # one bucket in so many tells whether a block's keys repeat
 
 
@@ -59,10 +64,12 @@ class EntryBlock:
 def scan(
     unit: ScanUnit, hand_on: Callable[[EntryBlock], None], buffers: Buffers | None = None
 ) -> Iterator[tuple[PieceScan, ByteArray]]:
-    """Scan the unit's pieces; each gives its result and its states (valid until the next is asked for).
+    """Scan the unit's pieces; each gives its result and its states (valid until the next is asked
+    for).
 
-    ``hand_on`` takes each block of entries as it fills. A piece that is damaged or of a format we do not
-    clean gives a result with its problem; the other pieces are scanned all the same. ``buffers`` are those of the task.
+    ``hand_on`` takes each block of entries as it fills. A piece that is damaged or of a format we
+    do not clean gives a result with its problem; the other pieces are scanned all the same.
+    ``buffers`` are those of the task.
     """
     buffers = buffers or Buffers()
     worker = _Scanner(
@@ -136,8 +143,9 @@ class _Scanner:
                 self._scan_chunk(chunk.buffer, table, piece, chunk.shift, result)
             else:
                 result.records += int(table["records"].sum())
+        checker.ends()
         if piece.keyed and result.problem is None:
-            self._flush(piece, result)
+            self._flush(result)
             result.tombstones = int(np.count_nonzero(self.states[: result.records] & TOMBSTONE))
             result.transactions = self._follower.result()
             result.is_quiet = (
@@ -154,66 +162,70 @@ class _Scanner:
         flag_aborted(table, self._unit.aborted)
         try:
             for run in steps("decompress", self._format.opened(buffer, table)):
-                first, last = run.first, run.last
-                in_run = int(table["records"][first:last].sum())
-                if self._filled + in_run > len(self._entries) or (
-                    self._keys is not None and self._keys.is_full
-                ):
-                    self._flush(piece, result)
-                    if in_run > len(self._entries):
-                        self._hold(in_run)
-                ordinal = first_record + int(starts[first])
-                if ordinal + in_run > 0xFFFFFFFF:
-                    raise CorruptLog("more than 2^32 records in one piece", piece.start, piece.path)
-                # Not before: until a batch is decompressed its record count is a claim.
-                self._make_room(ordinal + in_run)
-                before = self._filled
-                positions = None if self._keys is None else self._keys.room(len(self._entries))
-                with step("walk"):
-                    self._filled = self._format.walk(
-                        run,
-                        table,
-                        self._secret,
-                        ordinal,
-                        self.states[ordinal:],
-                        self._entries,
-                        before,
-                        positions,
-                    )
-                if self._columns > 2:
-                    self._format.add_versions(
-                        buffer,
-                        run,
-                        table,
-                        self._unit.policy,
-                        ordinal,
-                        self._entries,
-                        before,
-                        self._filled,
-                    )
-                if self._keys is not None:
-                    self._keys.take(run.plain, before, self._filled)
-                self._find_border(run, table, ordinal, result)
+                self._walk_run(buffer, run, table, first_record + int(starts[run.first]), result)
         except LogError as error:
             raise error.located(piece.path, shift) from error
+        for position, words in self._format.kept():
+            if len(result.notes) < _MOST_NOTES:
+                place = position + shift
+                result.notes.append(
+                    Problem(ProblemKind.KEPT, words, piece.path, place, "it stays as it is")
+                )
         result.records += records
-        self._follower.follow(table, self.states[first_record : result.records], first_record)
         states = self.states[first_record : result.records]
+        self._follower.follow(table, states, first_record)
         is_plain = not states.any() and bool(table["records"].all())
         self._is_quiet = self._is_quiet and is_plain and are_plain(table)
-        if is_plain:
-            return  # nothing but live records with keys: whatever the clock says, no batch changes by itself
+        # Where all records are live and have keys no batch changes by itself, whatever the clock
+        # says.
+        if not is_plain:
+            self._judge(table, states, piece.mtime_ns // 1_000_000, result)
+
+    def _walk_run(
+        self, buffer: ByteArray, run: Run, table: BatchTable, ordinal: int, result: PieceScan
+    ) -> None:
+        """Take states and entries of the run's records, the first of which is number ``ordinal``."""
+        in_run = int(table["records"][run.first : run.last].sum())
+        is_full = self._keys is not None and self._keys.is_full
+        if self._filled + in_run > len(self._entries) or is_full:
+            self._flush(result)
+            if in_run > len(self._entries):
+                self._hold(in_run)
+        if ordinal + in_run > election.ORDINAL_MASK:
+            raise CorruptLog("more than 2^32 records in one piece", int(table["origin"][run.first]))
+        # Not before: until a batch is decompressed its record count is a claim.
+        self._make_room(ordinal + in_run)
+        before = self._filled
+        positions = None if self._keys is None else self._keys.room(len(self._entries))
+        states = self.states[ordinal:]
+        with step("walk"):
+            self._filled = self._format.walk(
+                run, table, self._secret, ordinal, states, self._entries, before, positions
+            )
+        if self._columns > 2:
+            policy, entries, filled = self._unit.policy, self._entries, self._filled
+            self._format.add_versions(buffer, run, table, policy, ordinal, entries, before, filled)
+        if self._keys is not None:
+            self._keys.take(run.plain, before, self._filled)
+        self._find_border(run, table, ordinal, result)
+        self._find_keyless(run, table, ordinal, in_run, result)
+
+    def _judge(self, table: BatchTable, states: ByteArray, file_ms: int, result: PieceScan) -> None:
+        """Count what changes whatever election says."""
+        counts = np.zeros(len(Verdict), dtype=np.int64)
         with step("judge"):
             result.changed_batches += judge(
                 table,
                 states,
                 self._unit.policy,
-                piece.mtime_ns // 1_000_000,
-                np.empty(records, dtype=np.uint8),
+                file_ms,
+                np.empty(len(states), dtype=np.uint8),
                 np.empty(len(table), dtype=np.uint8),
                 np.empty(len(table), dtype=np.int64),
-                np.zeros(len(Verdict), dtype=np.int64),
+                counts,
             )
+        result.keyless += int(counts[Verdict.KEYLESS])
+        result.hidden += int(np.count_nonzero(states & (CONTROL | ABORTED)))
 
     def _find_border(self, run: Run, table: BatchTable, ordinal: int, result: PieceScan) -> None:
         """Move ``dirty_from`` behind the records of this run that lie below the first dirty offset."""
@@ -228,13 +240,40 @@ class _Scanner:
             below += self._format.records_below(run, table[first + whole], border)
         result.dirty_from = ordinal + below
 
+    def _find_keyless(
+        self, run: Run, table: BatchTable, ordinal: int, in_run: int, result: PieceScan
+    ) -> None:
+        """Note the offset of the piece's first record without a key, where such are to go."""
+        if result.first_keyless >= 0 or self._unit.policy.keep_keyless:
+            return
+        states = self.states[ordinal : ordinal + in_run]
+        if not (states & KEYLESS).any():
+            return
+        found = states & (KEYLESS | CONTROL | ABORTED) == KEYLESS
+        if not found.any():
+            return
+        place = int(np.argmax(found))
+        ends = np.cumsum(table["records"][run.first : run.last])
+        row = table[run.first + int(np.searchsorted(ends, place, side="right"))]
+        place -= int(ends[ends <= place][-1]) if (ends <= place).any() else 0
+        low, high = int(row["base_offset"]), int(row["next_offset"]) - 1
+        while (
+            low < high
+        ):  # the greatest offset below which lie no more than ``place`` records of the batch
+            middle = (low + high + 1) // 2
+            if self._format.records_below(run, row, middle) <= place:
+                low = middle
+            else:
+                high = middle - 1
+        result.first_keyless = low
+
     def _make_room(self, records: int) -> None:
         if records > len(self.states):
             grown = self._buffers.room("states", records + (records >> 1), np.uint8)
             grown[: len(self.states)] = self.states
             self.states = grown
 
-    def _flush(self, piece: Piece, result: PieceScan) -> None:
+    def _flush(self, result: PieceScan) -> None:
         """Sort the entries by bucket, mark what repeats where it pays, and hand the block on."""
         count, self._filled = self._filled, 0
         if not count:
@@ -254,7 +293,7 @@ class _Scanner:
             ):  # whose records meet in the log's order alone
                 rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
         result.keyed += count
-        self._hand_on(EntryBlock(piece.number, rows, ends, lengths, keys))
+        self._hand_on(EntryBlock(result.piece, rows, ends, lengths, keys))
 
     def _thin(
         self,
@@ -264,7 +303,9 @@ class _Scanner:
         keys: ByteArray | None,
         result: PieceScan,
     ) -> tuple[UInt64Array, np.ndarray | None, ByteArray | None]:
-        """Drop the block's own losers where a sample, or one overfull bucket, says that many keys repeat."""
+        """Drop the block's own losers where a sample, or one overfull bucket, says that many keys
+        repeat.
+        """
         buckets = len(ends)
         sample = max(1, buckets // _SAMPLE_SHARE)
         sampled = int(ends[sample - 1])
@@ -283,7 +324,7 @@ class _Scanner:
         election.mark(self.states, losers)
         result.losers += len(losers)
         if lengths is not None:
-            ordinals = (rows[:, 1] & np.uint64(0xFFFFFFFF)).astype(np.int64)
+            ordinals = (rows[:, 1] & np.uint64(election.ORDINAL_MASK)).astype(np.int64)
             stay = np.flatnonzero(self.states[ordinals] & SHADOWED == 0)
             lengths = lengths[stay]
             keys = np.empty(int(lengths.sum(dtype=np.int64)), dtype=np.uint8)
@@ -298,7 +339,9 @@ class _Scanner:
         keys: ByteArray,
         result: PieceScan,
     ) -> tuple[int, np.ndarray]:
-        """The winners' count and the losers' ordinals in the block's first buckets, up to the last of ``ends``."""
+        """The winners' count and the losers' ordinals in the block's first buckets, up to the last
+        of ``ends``.
+        """
         winners, losers = losers_among(
             [rows.ctypes.data],
             self._columns,

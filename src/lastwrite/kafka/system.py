@@ -3,147 +3,161 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
-
-from lastwrite.compaction.grouping import group_segments
-from lastwrite.compaction.producers import active, kept_batches
-from lastwrite.compaction.ranges import cleanable_range
-from lastwrite.compaction.retention import Retention, expired
-from lastwrite.compaction.settings import INT_MAX, KafkaTopicConfig, is_setting
-from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.kafka import index_truth
-from lastwrite.formats.kafka.batch import MAGIC, decode_batch, decode_batch_header
-from lastwrite.formats.kafka.chunk import KafkaFormat
-from lastwrite.formats.kafka.index import OFFSET_ENTRY, TIME_ENTRY
-from lastwrite.logstore import commit as committing
-from lastwrite.logstore import kafka as store
-from lastwrite.logstore import lock, metadata_log, uncleanable
-from lastwrite.logstore import publish as publishing
-from lastwrite.logstore import retention as retaining
-from lastwrite.logstore.aside import AsideSegment, remove_aside
-from lastwrite.logstore.overlap import side_by_side
-from lastwrite.logstore.producers import read_history
-from lastwrite.logstore.reading import SegmentReader
-from lastwrite.logstore.throttle import Spend
-from lastwrite.logstore.watching import Glance, glance
-from lastwrite.model.backlog import Backlog
-from lastwrite.model.columns import BatchTable
-from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
+from lastwrite.engine.rules import keyless
+from lastwrite.engine.rules.ranges import cleanable_range
+from lastwrite.engine.rules.retention import Retention
+from lastwrite.engine.system import (
+    CommitPlan,
+    Decision,
+    Format,
+    LeftAlone,
+    SegmentAppender,
+    Sources,
+    System,
+)
+from lastwrite.errors import LogError
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.remedy import RESTORE
+from lastwrite.kafka.rules.grouping import group_segments
+from lastwrite.kafka.rules.producers import active, kept_batches
+from lastwrite.kafka.rules.retention import expired
+from lastwrite.kafka.rules.settings import INT_MAX, KafkaTopicConfig
+from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings, Known, check_overrides, resolve
+from lastwrite.kafka.store import commit as committing
+from lastwrite.kafka.store import lock, metadata_log, pieces, watching
+from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.store import publish as publishing
+from lastwrite.kafka.store import retention as retaining
+from lastwrite.kafka.store.clusters import Clusters, Spokesman
+from lastwrite.kafka.store.index_checker import KafkaIndexChecker
+from lastwrite.kafka.store.joining import join_parts
+from lastwrite.kafka.store.producers import read_history
+from lastwrite.kafka.store.staging import StagedSegment
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
 from lastwrite.model.policy import Policy, Strategy
-from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
-from lastwrite.pipeline.chunks import Chunks
-from lastwrite.pipeline.rewrite import settle
-from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, SegmentAppender
+from lastwrite.model.settings import Outvoted, Setting
+from lastwrite.model.work import RewriteUnit, SegmentOutput
+from lastwrite.storage.parallel_sync import side_by_side
+from lastwrite.storage.throttle import Spend
 
-_POLICY = {"cleanup.policy", "log.cleanup.policy"}
-_AGE = {"retention.ms", "log.retention.ms", "log.retention.minutes", "log.retention.hours"}
-_BROKERS_FILE = {
-    "log.dirs",
-    "log.dir",
-}  # who gives a broker's whole file states by silence that it has the default
 _AGE_UNKNOWN = (
     "retention.ms is set neither by the topic nor here, and the brokers' own is not known"
 )
-_HEADER_BYTES = 61
-_SAMPLES = 32
-_SAMPLE_BYTES = 1 << 20
+_POLICY_UNKNOWN = (
+    "cleanup.policy is set neither by the topic nor here, and the brokers' own is not known"
+)
+_ASK_AGAIN_S = 1.0
 
 
-class KafkaSystem:
-    """See ``pipeline.system.System`` for what each call owes.
-
-    ``metadata_roots``: where the cluster's metadata log may lie if not beside the partition: a broker of several log
-    roots has it in one of them.
-    """
+class KafkaSystem(System):
+    """See ``engine.system`` for what each call owes."""
 
     name = "kafka"
+    kind_of_path = "a log root of Kafka"
     offset_span = INT_MAX  # index entries hold 31 bits
-    joins_parts = True
     keeps_scans = True
-    makes_one_segment = False
-    notes = uncleanable.KAFKA
-    policy_remedy = "give --config cleanup.policy=compact if all of them are, or their settings by --config-file"
-    look_ms = 15_000
+    notes = watching.NOTES
+    governs_keyless = f"{keyless.OPTION} ({keyless.RATIO})"
+    policy_remedy = (
+        "name the log root that has the cluster's metadata too, show it by --metadata, or give --config "
+        "cleanup.policy=compact if all of them are compacted"
+    )
+    damage_remedy = RESTORE
 
-    def __init__(self, metadata_roots: Sequence[str] = ()) -> None:
-        self._metadata_roots = tuple(metadata_roots)
+    def __init__(self, sources: Sources | None = None) -> None:
+        self._sources = sources or Sources()
+        check_overrides(self._sources.overrides)
+        self._clusters = Clusters(self._sources.roots, self._sources.metadata)
+        self._asked: dict[str, tuple[float, Spokesman, Hashable]] = {}
+        self._resolved: dict[
+            tuple[str, str, bool], tuple[object, Mapping[str, object], KafkaTopicSettings]
+        ] = {}
 
-    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
-        return KafkaFormat(plain_bytes)
+    def told(self, sources: Sources) -> KafkaSystem:
+        return KafkaSystem(sources)
 
-    # ------------------------------------------------------------------ where things lie
+    # ------------------------------------------------------------------ layout
 
-    def find(self, path: str, topic: str | None, partition: int | None) -> list[str]:
-        return store.find_partitions(path, topic, partition)
-
-    def name_of(self, folder: str) -> TopicPartition:
-        return store.partition_name(folder)
-
-    def glance(self, root: str) -> list[Glance]:
-        return glance(root)
-
-    def root_of(self, folder: str) -> str:
-        return store.root_of(folder)
-
-    def hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[None]:
-        return lock.hold(root, names)
-
-    def try_hold(
-        self, root: str, names: Collection[TopicPartition]
-    ) -> AbstractContextManager[set[TopicPartition]]:
-        return lock.try_hold(root, names)
-
-    def broker_of(self, root: str) -> str | None:
-        return lock.broker_of(root)
-
-    def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None:
-        lock.refuse_if_held(root, names)
-
-    def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
-        """It never matters: what a crash left is seen as a broker's start would leave it."""
-
-    def recover(self, folder: str) -> None:
-        store.recover(folder)
-
-    def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
-        return store.read_partition(folder)
+    find = staticmethod(store.find_partitions)
+    name_of = staticmethod(store.partition_name)
+    root_of = staticmethod(store.root_of)
+    glance = staticmethod(watching.glance)
+    hold = staticmethod(lock.hold)
+    try_hold = staticmethod(lock.try_hold)
+    refuse_if_held = staticmethod(lock.refuse_if_held)
+    broker_of = staticmethod(lock.broker_of)
 
     # ------------------------------------------------------------------ rules
 
     def check_config(self, config: Mapping[str, object]) -> None:
         KafkaTopicConfig.from_names(config)
 
-    def settings(self, log: PartitionLog, config: Mapping[str, object]) -> KafkaTopicConfig:
-        """The topic's settings: ``config``, else its own from the cluster's metadata log, else Kafka's defaults.
-
-        Where the topic is in no metadata log the policy is ``compact`` unless ``config`` says otherwise: who calls for
-        compaction of a log without a policy means it. A topic that is in one and sets none has Kafka's default,
-        ``delete`` (docs/decisions).
+    def settings(self, folder: str, config: Mapping[str, object]) -> KafkaTopicSettings:
+        """The settings of the partition's topic, and whose word they are
+        (docs/decisions/explicit-compact.md).
         """
-        own = self._own_settings(log.folder)
-        merged = {
-            **{name: value for name, value in (own or {}).items() if is_setting(name)},
-            **config,
-        }
-        if not _POLICY & merged.keys():
-            merged["cleanup.policy"] = "compact" if own is None else "delete"
-        return _config_of(tuple((name, type(value), value) for name, value in merged.items()))
+        topic, root = self.name_of(folder).topic, self.root_of(folder)
+        is_named = folder in self._sources.named
+        spokesman, state = self._metadata_of(root)
+        place = (topic, root, is_named)
+        last = self._resolved.get(place)
+        if last is None or last[0] != state or last[1] != config:
+            found = resolve(
+                topic, self._sources.overrides, _known(topic, spokesman, state), config, is_named
+            )
+            last = self._resolved[place] = (state, dict(config), found)
+        return last[2]
 
-    def _own_settings(self, folder: str) -> dict[str, str] | None:
-        """What the metadata log says of the topic; None: no metadata log knows it."""
-        for root in (self.root_of(folder), *self._metadata_roots):
-            topics = _topics_of(root, metadata_log.state(root))
-            if topics is not None:
-                return topics.get(self.name_of(folder).topic)
-        return None
+    def _metadata_of(self, root: str) -> tuple[Spokesman, Hashable]:
+        """Which metadata log speaks for ``root``, and the state it is in; looked at again after a
+        moment.
+
+        A topic's settings cannot change while nobody has the root open; thousands of partitions
+        ask.
+        """
+        now = time.monotonic()
+        last = self._asked.get(root)
+        if last is None or now - last[0] > _ASK_AGAIN_S:
+            spokesman = self._clusters.spokesman(root)
+            state = (
+                None
+                if spokesman.folder is None
+                else (spokesman.folder, metadata_log.state(spokesman.folder))
+            )
+            last = self._asked[root] = (now, spokesman, state)
+        return last[1:]
+
+    def settings_of(self, folder: str, config: Mapping[str, object]) -> tuple[Setting, ...]:
+        return self.settings(folder, config).listed
+
+    def outvoted(self, folder: str, config: Mapping[str, object]) -> tuple[Outvoted, ...]:
+        return self.settings(folder, config).outvoted
+
+    def leaves_alone(self, folder: str, config: Mapping[str, object]) -> LeftAlone | None:
+        if self.settings(folder, config).is_policy_known:
+            return None
+        topic = self.name_of(folder).topic
+        spokesman, _ = self._metadata_of(self.root_of(folder))
+        if spokesman.folder is not None:
+            why = f"the cluster's metadata in {spokesman.folder} does not list topic {topic}"
+        else:
+            why = "; ".join((f"nothing is known of topic {topic}", *spokesman.refused))
+        if "log.cleanup.policy" in config:
+            why += ", and log.cleanup.policy is the brokers' default, not the topic's policy"
+        return LeftAlone(
+            f"{why}: it is left alone",
+            f"state its policy by --topic-config {topic}:cleanup.policy=compact, or that of all such topics by "
+            "--config cleanup.policy=compact, or show the cluster's metadata by naming the broker's other log roots "
+            "or by --metadata PATH",
+        )
 
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
-        return bool(_POLICY & config.keys()) or self._own_settings(folder) is not None
+        return self.settings(folder, config).is_policy_known
 
     def decide(
         self,
@@ -153,10 +167,13 @@ class KafkaSystem:
         include_active: bool,
         like_broker: bool = False,
     ) -> Decision:
-        settings = self.settings(log, config)
+        settings = self.settings(log.folder, config).config
         found = cleanable_range(log, settings, now_ms, include_active)
         reason = found.reason
-        if not settings.compacts:
+        alone = self.leaves_alone(log.folder, config)
+        if alone is not None:
+            reason = alone.reason
+        elif not settings.compacts:
             reason = (
                 f"cleanup.policy is {','.join(settings.cleanup_policy) or 'empty'}, without compact"
             )
@@ -173,6 +190,7 @@ class KafkaSystem:
             elect_from=found.first_dirty if strategy is Strategy.OFFSET else 0,
             dirty_ratio=found.ratio,
             reason=reason,
+            remedy=None if alone is None else alone.remedy,
             compacts=settings.compacts,
             cleanable_bytes=found.cleanable_bytes,
             overdue_ms=found.overdue_ms,
@@ -194,155 +212,87 @@ class KafkaSystem:
                 marker_producers=marker_producers,
             ),
             index_interval_bytes=settings.index_interval_bytes,
+            max_keyless_ratio=settings.max_keyless_ratio,
         )
 
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
     ) -> list[list[int]]:
-        settings = self.settings(log, config)
+        settings = self.settings(log.folder, config).config
         place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
         groups = group_segments(
             log.segments, end, settings.segment_bytes, settings.segment_index_bytes
         )
         return [[place[segment.base_offset] for segment in group] for group in groups]
 
-    # ------------------------------------------------------------------ pieces
+    def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
+        """By the topic's settings, as far as somebody states them (docs/decisions/retention.md)."""
+        settings = self.settings(log.folder, config)
+        if not settings.is_policy_known:
+            first = log.segments[0].base_offset if log.segments else log.log_start
+            return Retention(
+                segments=(),
+                rolls=False,
+                first_base=first,
+                log_start=log.log_start,
+                stays="nothing is known of the topic",
+            )
+        found = expired(log, settings.of_retention, now_ms)
+        if not settings.config.deletes or (settings.is_policy_stated and settings.is_age_stated):
+            return found
+        unknown = _AGE_UNKNOWN if settings.is_policy_stated else _POLICY_UNKNOWN
+        return replace(found, stays=found.stays and f"{found.stays}; {unknown}")
 
-    def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
-        """Cut by the offset index, which the scan then proves; a segment without one is one piece."""
-        source = log.segments[segment]
-        cuts = [0]
-        if source.size_bytes > piece_bytes * 3 // 2:
-            positions = np.asarray(store.read_offset_index(source)[1])
-            count = -(-source.size_bytes // piece_bytes)
-            for n in range(1, count):
-                found = int(np.searchsorted(positions, source.size_bytes * n // count))
-                if found < len(positions) and cuts[-1] < int(positions[found]) < source.size_bytes:
-                    cuts.append(int(positions[found]))
-        if source.size_bytes:
-            cuts.append(source.size_bytes)
-        return cuts
+    # ------------------------------------------------------------------ store
+
+    recover = staticmethod(store.recover)
+    cut = staticmethod(pieces.cuts_of)
+    estimate_records = staticmethod(pieces.estimate_records)
+    index_checker = staticmethod(KafkaIndexChecker)
+    join_parts = staticmethod(join_parts)
+    record = staticmethod(committing.record)
+
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
+        return KafkaFormat(plain_bytes)
+
+    def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
+        return store.read_partition(folder)
+
+    def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
+        store.refuse_unwritable(log.folder, end)
 
     def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
         return read_history(log).aborted
 
-    def estimate_records(self, log: PartitionLog) -> int:
-        """About how many records there are, from the first batch of some segments."""
-        filled = [segment for segment in log.segments if segment.size_bytes >= _HEADER_BYTES]
-        step = max(1, len(filled) // _SAMPLES)
-        records, sampled = 0.0, 0
-        header = np.empty(_HEADER_BYTES, dtype=np.uint8)
-        for segment in filled[::step]:
-            with SegmentReader(segment.path, segment.file_bytes, segment.mtime_ns) as reader:
-                reader.read_into(header, 0)
-                try:
-                    first = decode_batch_header(memoryview(header), 0)
-                    if first.magic < MAGIC and first.size_bytes <= min(
-                        _SAMPLE_BYTES, segment.size_bytes
-                    ):
-                        entry = np.empty(
-                            first.size_bytes, dtype=np.uint8
-                        )  # only inside stands how many it holds
-                        reader.read_into(entry, 0)
-                        first = decode_batch(memoryview(entry), 0, _SAMPLE_BYTES << 4).header
-                except LogError:  # the scan will name it
-                    continue
-            records += segment.size_bytes * max(first.record_count, 1) / (first.batch_length + 12)
-            sampled += segment.size_bytes
-        total = log.size_bytes
-        return int(records * total / sampled) if sampled else total // 64
-
-    def index_checker(self, piece: Piece) -> IndexChecker:
-        return KafkaIndexChecker(piece)
-
-    # ------------------------------------------------------------------ outputs
+    def segment_path(self, log: PartitionLog, base_offset: int) -> str:
+        return store.segment_path(log.folder, base_offset)
 
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
-        return AsideSegment(
-            base_offset, unit.folder, unit.index_interval_bytes if unit.parts == 1 else None
-        )
+        interval_bytes = unit.index_interval_bytes if unit.parts == 1 else None
+        return StagedSegment(base_offset, unit.folder, interval_bytes, unit.source)
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
         if to is None:
             return log.folder
-        return publishing.staging_folder(os.path.join(to, str(log.name)))
+        return publishing.staging_folder(os.path.join(to, str(log.name)), log.folder)
 
-    def join_parts(
-        self,
-        log: PartitionLog,
-        base_offset: int,
-        parts: Sequence[Rewritten],
-        folder: str,
-        index_interval_bytes: int,
-        limits: Limits,
-        aborted: tuple[AbortedTransaction, ...],
-        mtime_ns: int,
-    ) -> Rewritten:
-        """One segment of its parts; a single part is the segment already.
-
-        The parts are whole batches, so their bytes are joined as they are; the indexes come of a walk over the whole,
-        which proves every batch by its checksum once more.
-        """
-        if len(parts) == 1:
-            return parts[0]
-        appender = AsideSegment(base_offset, folder, index_interval_bytes)
-        whole = Rewritten(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
-        try:
-            path = appender.take_parts([part.log_path for part in parts])
-            seen = os.stat(path)
-            piece = Piece(
-                0,
-                0,
-                path,
-                0,
-                seen.st_size,
-                seen.st_size,
-                seen.st_mtime_ns,
-                base_offset,
-                2**63 - 1,
-                True,
-            )
-            for chunk in Chunks(limits).of(self.new_format(limits.plain_bytes), piece):
-                columns = [
-                    chunk.table[name] for name in ("origin", "size", "next_offset", "max_timestamp")
-                ]
-                appender.index(np.stack(columns, axis=1).astype(np.int64), chunk.shift)
-            appender.finish(whole, mtime_ns, aborted)
-        except BaseException:
-            appender.abandon()
-            for part in parts:
-                self.discard(part)
-            raise
-        settle([whole])
-        if whole.error is not None:
-            raise whole.error
-        return whole
-
-    def discard(self, part: Rewritten) -> None:
-        """Remove what was written aside."""
-        for new in (part, *part.further):
-            remove_aside(
-                (new.log_path, new.index_path, new.time_index_path, new.transaction_index_path)
-            )
-
-    def swap(self, wave: Sequence[Renewed]) -> list[LogError | OSError | None]:
+    def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
         works = []
-        notes: dict[str, committing.Notes] = {}
+        notes: dict[str, committing.CommitNotes] = {}
         for new in wave:
             assert new.first_dirty is not None
-            shared = notes.setdefault(self.root_of(new.log.folder), committing.Notes())
+            shared = notes.setdefault(self.root_of(new.log.folder), committing.CommitNotes())
             works.append(
                 committing.swap(new.log, _outputs(new.sources, new.made), new.first_dirty, shared)
             )
         return side_by_side(works)
 
-    def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
-        committing.record(root, first_dirty)
-
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
         return side_by_side(committing.tidy(log.folder) for log in logs)
 
-    def publish_copies(self, copies: Sequence[Renewed], to: str) -> list[LogError | OSError | None]:
+    def publish_copies(
+        self, copies: Sequence[CommitPlan], to: str
+    ) -> list[LogError | OSError | None]:
         root = os.path.abspath(to)
         wanted = [
             publishing.Copy(
@@ -355,31 +305,6 @@ class KafkaSystem:
             for copy in copies
         ]
         return publishing.publish_copies(wanted, root)
-
-    # ------------------------------------------------------------------ retention
-
-    def segment_path(self, log: PartitionLog, base_offset: int) -> str:
-        return store.segment_path(log.folder, base_offset)
-
-    def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
-        """By the topic's settings. Where nobody states ``retention.ms`` nothing goes by age (docs/decisions)."""
-        settings = self.settings(log, config)
-        if not settings.deletes or self._is_age_stated(log.folder, config):
-            return expired(log, settings, now_ms)
-        found = expired(log, replace(settings, retention_ms=-1), now_ms)
-        return replace(found, stays=found.stays and f"{found.stays}; {_AGE_UNKNOWN}")
-
-    def _is_age_stated(self, folder: str, config: Mapping[str, object]) -> bool:
-        own = self._own_settings(folder)
-        if own is None or config.keys() & (_POLICY | _BROKERS_FILE):
-            return True
-        return bool(_AGE & (own.keys() | config.keys()))
-
-    def backlog(
-        self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
-    ) -> Backlog | None:
-        """Compaction changes the log itself."""
-        return None
 
     def retain(
         self, wave: Sequence[tuple[PartitionLog, Retention]]
@@ -401,15 +326,17 @@ def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:
 
 
 def _last_batch_end(log: PartitionLog) -> int:
-    """The log's end where its last batch alone tells it; -1: an empty active segment bears it in its name."""
+    """The log's end where its last batch alone tells it; -1: an empty active segment bears it in
+    its name.
+    """
     return log.end_offset if log.segments[-1].base_offset < log.end_offset else -1
 
 
 def _outputs(
-    sources: Sequence[Sequence[Segment]], made: Sequence[Rewritten]
-) -> list[committing.Output]:
+    sources: Sequence[Sequence[Segment]], made: Sequence[SegmentOutput]
+) -> list[committing.NewSegment]:
     return [
-        committing.Output(
+        committing.NewSegment(
             base_offset=new.base_offset,
             sources=tuple(group),
             log_path=new.log_path,
@@ -421,57 +348,26 @@ def _outputs(
     ]
 
 
-@lru_cache(maxsize=256)
-def _config_of(named: tuple[tuple[str, type, object], ...]) -> KafkaTopicConfig:
-    """Parsed and checked once: most partitions of a root have the same settings."""
-    return KafkaTopicConfig.from_names({name: value for name, _, value in named})
+def _known(topic: str, spokesman: Spokesman, state: Hashable) -> Known | None:
+    """What the metadata says of a topic; None: it does not list it, or there is none."""
+    if spokesman.folder is None:
+        return None
+    configs = _configs_of(spokesman.folder, state)
+    if configs is None or topic not in configs.topics:
+        return None
+    return Known(
+        topic=configs.topics[topic],
+        broker=configs.brokers.get(spokesman.node or "", {}) if spokesman.node else {},
+        brokers=configs.brokers.get("", {}),
+    )
 
 
 @lru_cache(maxsize=16)
-def _topics_of(root: str, state: Hashable) -> dict[str, dict[str, str]] | None:
-    """``metadata_log.topic_configs``, read once as long as the metadata log is in the same ``state``."""
-    return metadata_log.topic_configs(root)
-
-
-class KafkaIndexChecker:
-    """Holds the entries of a segment's indexes against the batches of a piece; see ``formats.kafka.index_truth``."""
-
-    def __init__(self, piece: Piece) -> None:
-        self._piece = piece
-        offsets, positions = store.read_offset_index(piece)
-        first, end = np.searchsorted(positions, [piece.start, piece.end]).tolist()
-        self._first, self._offsets, self._positions = (
-            first,
-            offsets[first:end],
-            positions[first:end],
-        )
-        self._times, self._time_offsets = store.read_time_index(piece)
-        self._reached, self._last = index_truth.NO_TIME, -1
-
-    def check(self, table: BatchTable, shift: int) -> None:
-        begins = table["origin"] + shift
-        end = int(begins[-1]) + int(table["origin_size"][-1])
-        lie = index_truth.false_offset_entry(
-            self._offsets, self._positions, begins, end, table["base_offset"]
-        )
-        if lie is not None:
-            row = self._first + lie.row
-            self._refuse(lie.problem, row * OFFSET_ENTRY.size, store.index_path(self._piece.path))
-        last = table["next_offset"] - 1
-        before = self._last if self._last >= 0 else int(last[0])
-        lie = index_truth.false_time_entry(
-            self._times, self._time_offsets, last, table["max_timestamp"], self._reached, before
-        )
-        if lie is not None:
-            self._refuse(
-                lie.problem, lie.row * TIME_ENTRY.size, store.time_index_path(self._piece.path)
-            )
-        self._reached = max(self._reached, int(table["max_timestamp"].max()))
-        self._last = int(last[-1])
-
-    @staticmethod
-    def _refuse(problem: str, position: int, path: str) -> None:
-        raise CorruptLog(problem, position, path, "delete the index: a broker makes it anew")
+def _configs_of(folder: str, state: Hashable) -> metadata_log.ClusterConfigs | None:
+    """``metadata_log.cluster_configs``, read once as long as the metadata log is in the same
+    ``state``.
+    """
+    return metadata_log.cluster_configs(folder)
 
 
 KAFKA = KafkaSystem()

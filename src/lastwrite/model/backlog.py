@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from lastwrite.model.document import FrozenDocument
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
+class Backlog(FrozenDocument, frozen=True, kw_only=True):
     """The segments that a round leaves as they are, seen from the horizon that it reaches."""
 
     segments: int  # that lie below the horizon whole: of compacted readers nobody needs them
@@ -19,6 +17,3 @@ class Backlog:
     )
     bytes_free: int
     reason: str | None  # why the first of the others below has to stay; None: there is none
-
-    def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}

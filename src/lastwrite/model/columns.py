@@ -48,7 +48,9 @@ BATCH = np.dtype(
 IS_CONTROL = 1
 HAS_PRODUCER = 2
 IS_TRANSACTIONAL = 4
-IS_OLD = 8  # of an older format, converted as it was read: never copied as it is; has no horizon, ages by its file
+# of an older format, converted as it was read: never copied as it is; has no horizon, ages by its
+# file
+IS_OLD = 8
 IS_ABORTED = 16  # data of an aborted transaction
 KEEPS_LAST = 32  # converted, it still ends where it ended: nothing else tells where the log does
 
@@ -66,8 +68,8 @@ TIME_SHIFT = 2
 IS_SINGLE = 2  # no member of a batch: of equal times it is the newer one
 IS_DELETE = 1
 
-# A record's version where some are parts of a larger one: a number of the whole, even and 0 for none, and this bit on
-# all parts but the last.
+# A record's version where some are parts of a larger one: a number of the whole, even and 0 for
+# none, and this bit on all parts but the last.
 IN_GROUP = 1
 
 # Actions on a batch, decided by the rules, carried out by the format.
@@ -77,8 +79,13 @@ EMPTY = 2  # the header stays, with no record
 DROP = 3
 
 
-# What ``rebuild`` says of each batch that it leaves: position in its output, size, next offset, largest timestamp, base
-# offset, and a number of the format's own for its index.
+# What ``rebuild`` says of each batch that it leaves: an int64 each, in this order.
+ROW_POSITION = 0  # in its output
+ROW_SIZE = 1
+ROW_NEXT_OFFSET = 2
+ROW_MAX_TIMESTAMP = 3
+ROW_BASE_OFFSET = 4
+ROW_NUMBER = 5  # a number of the format's own, for its index
 ROW_COLUMNS = 6
 
 

@@ -7,17 +7,19 @@ A row is five uint64, so that rows of both logs sort and travel as one array:
     1     48 bits of the second lane · 16 flag bits  likewise
     2     offset                                     base offset
     3     digest of value, headers and timestamp     delete horizon, or NO_HORIZON
-    4     its second lane, or its version            digest of what compaction must not touch in the header
+    4     its second lane, or its version            digest of what compaction must not touch in the
+                                                     header
 
-The top bits of word 0 choose the bucket, so that all that is said of a key lies in one. A record without a
-key and a control record have a "key" of their own: their offset.
+The top bits of word 0 choose the bucket, so that all that is said of a key lies in one. A record
+without a key and a control record have a "key" of their own: their offset.
 
-A record has a version where its topic's last writes are not chosen by offset (``compaction.strategy``): its timestamp,
-or what a header of it says.
+A record has a version where its topic's last writes are not chosen by offset
+(``compaction.strategy``): its timestamp, or what a header of it says.
 
-What a record cannot tell of itself (whether its transaction was aborted, whether a producer's state hangs on its batch)
-follows from batches elsewhere in the log. Of these a *fact* is noted, nine int64, in the order of the log. Facts
-are judged by themselves (see ``compaction.batch_promises``), and what follows for records is looked up by offset.
+What a record cannot tell of itself (whether its transaction was aborted, whether a producer's state
+hangs on its batch) follows from batches elsewhere in the log. Of these a *fact* is noted, nine
+int64, in the order of the log. Facts are judged by themselves (see ``verify.batch_invariants``),
+and what follows for records is looked up by offset.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ HONEST = 128  # the largest timestamp in the header is that of its records
 CODEC_SHIFT = 8  # three bits: the codec
 OWED = 1 << 15  # looked up: must stay, empty if need be
 
-# Rows that sum up what was said of a key in later parts of the log (see ``compaction.promises``).
+# Rows that sum up what was said of a key in later parts of the log (see ``verify.invariants``).
 CARRIED = 1 << 11
 GONE = 1 << 12  # the key's last record was a delete, and has been removed
 SEEN = 1 << 13  # the key's last record of the log under proof has been counted

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import ClassVar
 
+from msgspec import field
+
+from lastwrite.model.document import Document, FrozenDocument, figure
 from lastwrite.model.log import Problem
 
 
 class Rule(StrEnum):
-    """What keeps a partition, or a part of it, from being cleaned; in the order in which it is asked."""
+    """What keeps a partition, or a part of it, from being cleaned; in the order in which it is
+    asked.
+    """
 
     POLICY = "cleanup.policy"
     CLEANER = "log.cleaner.enable"
@@ -24,31 +28,21 @@ class Rule(StrEnum):
     TRANSACTION = "open transaction"
     HIGH_WATERMARK = "high watermark"
     MIN_LAG = "min.compaction.lag.ms"
+    KEYLESS = "max.keyless.ratio"  # ours: records without a key, and no option allows to drop them
     DIRTY_RATIO = "min.cleanable.dirty.ratio"
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(FrozenDocument, frozen=True):
     """One rule that applies now, with its figures, and what ends it."""
 
     rule: Rule
     message: str
     change: str  # what ends it; reads on from "it ends"
-    at_ms: int | None = (
-        None  # when the clock ends it, if nothing else does before; None: no clock does
-    )
+    # when the clock ends it, if nothing else does before; None: no clock does
+    at_ms: int | None = field(default=None, name="at")
     from_offset: int | None = (
         None  # what it keeps out lies from here on; None: all of the partition
     )
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "rule": str(self.rule),
-            "message": self.message,
-            "change": self.change,
-            "at": self.at_ms,
-            "from_offset": self.from_offset,
-        }
 
 
 class Part(StrEnum):
@@ -68,12 +62,11 @@ class Fate(StrEnum):
     LATER = "goes later"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordExplanation:
+class RecordExplanation(FrozenDocument, frozen=True, kw_only=True):
     """One record of the key that was asked for, and why it is there."""
 
     offset: int
-    timestamp_ms: int
+    timestamp_ms: int = field(name="timestamp")
     segment: int  # its base offset
     position: int  # of the record's batch
     value_bytes: int | None  # None: it deletes the key
@@ -81,25 +74,11 @@ class RecordExplanation:
     fate: Fate
     message: str
     change: str | None  # None: it stays
-    at_ms: int | None  # not before then; None: that is not known
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "offset": self.offset,
-            "timestamp": self.timestamp_ms,
-            "segment": self.segment,
-            "position": self.position,
-            "value_bytes": self.value_bytes,
-            "part": str(self.part),
-            "fate": str(self.fate),
-            "message": self.message,
-            "change": self.change,
-            "at": self.at_ms,
-        }
+    # not before then; None: that is not known
+    at_ms: int | None = field(name="at")
 
 
-@dataclass(slots=True, kw_only=True)
-class Waiting:
+class Waiting(Document, kw_only=True):
     """Records that compaction will take one day, counted by what they wait for."""
 
     superseded_next: int = 0  # a later write lies in the range: the next round takes them
@@ -112,22 +91,16 @@ class Waiting:
     deletes_unstamped: int = 0  # no round has kept them yet: the next one gives them a horizon
     deletes_old: int = 0  # of record formats v0 and v1, which age by their file
     deletes_above: int = 0  # above the range
-    first_horizon_ms: int | None = None  # of those that wait
-    last_horizon_ms: int | None = None
+    # of those that wait
+    first_horizon_ms: int | None = field(default=None, name="first_horizon")
+    last_horizon_ms: int | None = field(default=None, name="last_horizon")
     markers_needed: int = 0  # of transactions of which something is still there
     markers_due: int = 0
     markers_waiting: int = 0
     markers_unstamped: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            name.removesuffix("_ms") if name.endswith("horizon_ms") else name: getattr(self, name)
-            for name in self.__slots__
-        }
 
-
-@dataclass(slots=True, kw_only=True)
-class PartitionExplanation:
+class PartitionExplanation(Document, kw_only=True):
     """The answers for one partition; None where something could not be read."""
 
     topic: str
@@ -144,36 +117,16 @@ class PartitionExplanation:
     reasons: Sequence[Reason] = ()
     waiting: Waiting | None = None
     records: Sequence[RecordExplanation] | None = None  # of the key; None: no key was asked for
-    problems: list[Problem] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        out = {name: getattr(self, name) for name in PartitionExplanation.__slots__}
-        out["reasons"] = [reason.to_dict() for reason in self.reasons]
-        out["waiting"] = None if self.waiting is None else self.waiting.to_dict()
-        out["records"] = (
-            None if self.records is None else [record.to_dict() for record in self.records]
-        )
-        out["problems"] = [problem.to_dict() for problem in self.problems]
-        return out
+    problems: list[Problem] = []
 
 
-@dataclass(slots=True, kw_only=True)
-class ExplainReport:
+class ExplainReport(Document, kw_only=True):
     """The answers for all partitions at a path."""
 
     path: str
     now_ms: int
-    partitions: list[PartitionExplanation] = field(default_factory=list)
-
-    @property
-    def exit_status(self) -> int:
-        """0, or 3 where something was damaged."""
-        return 3 if any(partition.problems for partition in self.partitions) else 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "path": self.path,
-            "now_ms": self.now_ms,
-            "partitions": [partition.to_dict() for partition in self.partitions],
-            "exit_status": self.exit_status,
-        }
+    partitions: list[PartitionExplanation] = []
+    # 0, or 3 where something was damaged
+    exit_status: ClassVar[int] = figure(
+        lambda self: 3 if any(partition.problems for partition in self.partitions) else 0
+    )

@@ -1,14 +1,18 @@
 """What lies on disk, as values: partitions, segments and their bounds.
 
-A log store lists them, the rules judge them, the pipeline reads them. Offsets are places in the
+A log store lists them, the rules judge them, the engine reads them. Offsets are places in the
 partition, positions are bytes in a file; ``first``/``last`` include, ``end`` excludes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
+
+from lastwrite.model.document import FrozenDocument
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,24 +28,25 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One file of records of a log, or a stretch of one, with what the rules need to know of its side files.
+    """One file of records of a log, or a stretch of one, with what the rules need to know of its
+    side files.
 
-    A crash may leave bytes behind the last whole batch of the last segment, and indexes that are not true. Nobody
-    reads those bytes, and where ``is_indexed`` is false, nobody looks into the indexes.
+    A crash may leave bytes behind the last whole batch of the last segment, and indexes that are
+    not true. Nobody reads those bytes, and where ``is_indexed`` is false, nobody looks into the
+    indexes.
     """
 
     base_offset: int
     path: str
     size_bytes: int  # of its batches
     mtime_ns: int
-    largest_timestamp_ms: (
-        int  # last time index entry, else the file's modification time (spec S.11)
-    )
+    largest_timestamp_ms: int  # last time index entry, else the file's modification time
     first_batch_timestamp_ms: int | None = None  # largest timestamp of the first batch; None: empty
     index_bytes: int = 0
     time_index_bytes: int = 0
     torn_bytes: int = 0  # behind the batches; a broker's start cuts them off
-    unused_bytes: int = 0  # behind the batches: of a file that has its full size from the start, or of another stretch
+    # behind the batches: of a file that has its full size from the start, or of another stretch
+    unused_bytes: int = 0
     is_indexed: bool = True
     is_abort_indexed: bool = (
         True  # the same of the transaction index: ``PartitionLog.aborted`` is from the log itself
@@ -88,11 +93,14 @@ class ProblemKind(StrEnum):
     UNSUPPORTED = (
         "unsupported"  # well formed, not handled by this release: the partition is skipped
     )
-    RECOVERED = "recovered"  # what a crash left, seen as a broker's start would leave it: a note, nothing is wrong
+    # what a crash left, seen as a broker's start would leave it: a note, nothing is wrong
+    RECOVERED = "recovered"
+    KEPT = (
+        "kept"  # a record that cannot be read, and stays as it is because a setting says so: a note
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(FrozenDocument, frozen=True):
     """One thing that is wrong, with its place."""
 
     kind: ProblemKind
@@ -101,18 +109,14 @@ class Problem:
     position: int | None = None
     remedy: str | None = None
 
+    @property
+    def is_note(self) -> bool:
+        """Whether nothing has to be done about it before the log can be worked on."""
+        return self.kind in (ProblemKind.RECOVERED, ProblemKind.KEPT)
+
     def __str__(self) -> str:
         place = self.path if self.position is None else f"{self.path}, byte {self.position}"
         return f"{place}: {self.message}" + (f" — {self.remedy}" if self.remedy else "")
-
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "kind": str(self.kind),
-            "message": self.message,
-            "path": self.path,
-            "position": self.position,
-            "remedy": self.remedy,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,8 @@ class PartitionLog:
 
     The last segment is the active one. ``checkpoint`` is the first dirty offset that an earlier
     round left behind, None where no round was finished. ``problems`` were seen while listing.
-    ``producers`` are all that are known, idle ones too: expiry needs a clock. ``aborted`` has the entries of
-    all segments' transaction indexes, by their last offset.
+    ``producers`` are all that are known, idle ones too: expiry needs a clock. ``aborted`` has the
+    entries of all segments' transaction indexes, by their last offset.
     """
 
     name: TopicPartition
@@ -142,8 +146,15 @@ class PartitionLog:
     kept: tuple[str, ...] = ()  # files of our own that keep what earlier rounds scanned
 
     @property
+    def is_damaged(self) -> bool:
+        """Whether something is wrong that was seen while listing: the log stays as it is."""
+        return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
+
+    @property
     def is_torn(self) -> bool:
-        """Whether a broker's start would cut the log where it ends here: its last segment must stay as it is."""
+        """Whether a broker's start would cut the log where it ends here: its last segment must stay
+        as it is.
+        """
         return bool(self.unseen) or any(segment.torn_bytes for segment in self.segments[-1:])
 
     @property
@@ -172,3 +183,14 @@ class PartitionLog:
         if index + 1 < len(self.segments):
             return self.segments[index + 1].base_offset
         return max(self.end_offset, self.segments[index].base_offset)
+
+
+class Glance(NamedTuple):
+    """A partition's folder at one look. While ``state`` is the same, and not None, no file has come
+    or gone.
+    """
+
+    name: TopicPartition
+    folder: str
+    state: Hashable | None
+    rests: bool  # for some seconds no file has come or gone: nobody is writing it just now

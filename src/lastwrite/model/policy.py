@@ -24,7 +24,8 @@ class Strategy(IntEnum):
     OFFSET = 0
     TIMESTAMP = 1
     HEADER = 2
-    EVENT_TIME = 3  # a delete lets the key's time be forgotten, so records are compared in the log's order alone
+    # a delete lets the key's time be forgotten, so records are compared in the log's order alone
+    EVENT_TIME = 3
     GROUPS = 4  # by offset; parts of a larger record stay and go with its last
 
     @property
@@ -35,7 +36,9 @@ class Strategy(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Policy:
-    """Values differ between systems, code does not. See ``compaction.verdict`` for what each decides."""
+    """Values differ between systems, code does not. See ``engine.rules.verdict`` for what each
+    decides.
+    """
 
     now_ms: int
     tombstone_retention_ms: (
@@ -44,24 +47,31 @@ class Policy:
     keep_keyless: bool = False
     keep_empty: bool = False  # a batch that is empty already stays
     shell_offset: int = -1  # the batch whose next offset is this one stays, empty if need be
-    # A tombstone of an old format, which knows no horizon, goes if its file was last changed by then.
+    # A tombstone of an old format, which knows no horizon, goes if its file was last changed by
+    # then.
     old_tombstones_until_ms: int = -1
-    # The batch of an old format that ends here keeps its last offset: nothing else tells where the log ends.
+    # The batch of an old format that ends here keeps its last offset: nothing else tells where the
+    # log ends.
     end_offset: int = -1
     strategy: Strategy = Strategy.OFFSET
     strategy_header: str = ""
-    # With another strategy than OFFSET the last record before this offset, the log's end, stays though shadowed.
+    # With another strategy than OFFSET the last record before this offset, the log's end, stays
+    # though shadowed.
     pinned_offset: int = -1
-    # No tombstone goes: by another strategy than OFFSET a write that lies above the range may be an older one.
+    # No tombstone goes: by another strategy than OFFSET a write that lies above the range may be an
+    # older one.
     keep_tombstones: bool = False
-    # What the batches have for horizons is when they were written: a tombstone goes when that is as long ago as
-    # ``tombstone_retention_ms``, and nothing is ever stamped.
+    # What the batches have for horizons is when they were written: a tombstone goes when that is as
+    # long ago as ``tombstone_retention_ms``, and nothing is ever stamped.
     ages_by_write_time: bool = False
     # The last record before this offset, the log's end, stays, whatever it is.
     kept_end_offset: int = -1
-    # How the system's format shall read and write records where settings decide that: a number of the format's own.
+    # How the system's format shall read and write records where settings decide that: a number of
+    # the format's own.
     reading: int = 0
-    # Last offsets of active producers' last data batches, ascending: these batches stay, empty if need be.
+    # Last offsets of active producers' last data batches, ascending: these batches stay, empty if
+    # need be.
     last_offsets: Int64Array = field(default_factory=_none)
-    # (id, epoch) of active producers without such a batch, ascending: their markers of that epoch stay so.
+    # (id, epoch) of active producers without such a batch, ascending: their markers of that epoch
+    # stay so.
     marker_producers: Int64Array = field(default_factory=_no_pairs)

@@ -6,7 +6,9 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives what a long command does; a terminal shows bars, a log file lines, a library nothing."""
+    """Receives what a long command does; a terminal shows bars, a log file lines, a library
+    nothing.
+    """
 
     def stage(self, name: str, total_bytes: int) -> None:
         """A new stage begins; ``total_bytes`` is its whole work."""

@@ -1,18 +1,19 @@
 """What a command found or did, as values that print as JSON.
 
-The field names are a contract (ARCHITECTURE.md, "The command line"); they only grow.
+The field names are a contract (docs/reference/documents.md); they only grow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from lastwrite.model.backlog import Backlog
+from lastwrite.model.document import UNPRINTED, As, Document, FrozenDocument, figure
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.model.uncleanable import Uncleanable
+from lastwrite.model.quarantine import Quarantined
+from lastwrite.model.retention import Expired
+from lastwrite.model.settings import Outvoted, Setting, effective
 
 
 class Status(StrEnum):
@@ -25,14 +26,14 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionReport:
+class PartitionReport(Document, kw_only=True):
     """One partition of a plan or a compaction. None: not known, because it was not read."""
 
     topic: str
     partition: int
     status: Status
     reason: str | None = None
+    remedy: str | None = None  # the end of the reason: what to state so that it is cleaned
     segments_before: int = 0
     segments_after: int = 0
     segments_untouched: int = 0
@@ -51,43 +52,76 @@ class PartitionReport:
     dirty_ratio: float = 0.0
     log_start_before: int | None = None
     log_start_after: int | None = None
-    retention: list[dict[str, object]] = field(
-        default_factory=list
-    )  # base_offset, bytes, rule, reason of each
-    verdicts: dict[str, int] = field(default_factory=dict)  # records by verdict
-    problems: list[Problem] = field(default_factory=list)
+    retention: list[Expired] = []
+    verdicts: dict[str, int] = {}  # records by verdict
+    problems: list[Problem] = []
     seconds: float = 0.0
     backlog: Backlog | None = None  # of a log that compaction leaves as it is, and copies from
-    uncleanable: Uncleanable | None = None  # what the cleaner noted when it set the partition aside
-    published: dict[str, object] | None = (
-        None  # to a live cluster: ledger, horizon, removed_ledgers
-    )
+    uncleanable: Quarantined | None = None  # what the cleaner noted when it set the partition aside
+    settings: Annotated[
+        tuple[Setting, ...], As(effective)
+    ] = ()  # by which it was judged; none: they could not be learned
+    keyless_records: int = 0  # in range, that have no key and go, or would go
+    first_keyless_offset: int | None = None
+    keyless_setting: str | None = None  # that says what becomes of them
+    is_keyless: bool = False  # left as it is since nobody has said that they may go
+    # to a live cluster: ledger, horizon, removed_ledgers
+    published: dict[str, Any] | None = None
 
     @property
     def name(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def to_dict(self) -> dict[str, Any]:
-        out = {name: getattr(self, name) for name in self.__slots__}
-        out["status"] = str(self.status)
-        out["problems"] = [problem.to_dict() for problem in self.problems]
-        out["backlog"] = self.backlog and self.backlog.to_dict()
-        out["uncleanable"] = self.uncleanable and self.uncleanable.to_dict()
-        return out
+
+class StageFigures(FrozenDocument, frozen=True, kw_only=True):
+    """Where the time of a stage went; seconds."""
+
+    seconds: float
+    tasks: int
+    task_seconds: float
+    task_cpu_seconds: float
+    outside_seconds: float  # of workers, in which no task ran
+    between_seconds: float  # of tasks, outside of all steps
+    steps: dict[str, float]
 
 
-@dataclass(slots=True, kw_only=True)
-class CompactionReport:
+class CompactionTotals(Document, kw_only=True):
+    """The sums over all partitions; the number of partitions by status."""
+
+    partitions: int
+    cleaned: int
+    unchanged: int
+    skipped: int
+    damaged: int
+    failed: int
+    segments_before: int
+    segments_after: int
+    segments_untouched: int
+    records_before: int
+    records_after: int
+    bytes_before: int
+    bytes_after: int
+    bytes_read: int
+    bytes_written: int
+    segments_deleted: int
+    bytes_deleted: int
+    tombstones_dropped: int
+    seconds: float
+    stage_seconds: dict[str, float]
+    profile: dict[str, StageFigures]
+
+
+class CompactionReport(Document, kw_only=True):
     """What ``plan`` would do or ``compact`` did."""
 
     partitions: list[PartitionReport]
+    totals: ClassVar[CompactionTotals] = figure(lambda self: self.sums())
+    notes: list[Outvoted] = []  # defaults that were stated and do not hold
     dry_run: bool
     now_ms: int
-    seconds: float = 0.0
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    profile: dict[str, dict[str, object]] = field(
-        default_factory=dict
-    )  # by stage: see pipeline.profile
+    seconds: Annotated[float, UNPRINTED] = 0.0
+    stage_seconds: Annotated[dict[str, float], UNPRINTED] = {}
+    profile: Annotated[dict[str, StageFigures], UNPRINTED] = {}
 
     @property
     def damaged(self) -> bool:
@@ -101,37 +135,29 @@ class CompactionReport:
     def exit_status(self) -> int:
         return 1 if self.failed else 3 if self.damaged else 0
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "partitions": [partition.to_dict() for partition in self.partitions],
-            "totals": {
-                "partitions": len(self.partitions),
-                **{str(s): sum(p.status is s for p in self.partitions) for s in Status},
-                **{
-                    name: _total(self.partitions, name)
-                    for name in (
-                        "segments_before",
-                        "segments_after",
-                        "segments_untouched",
-                        "records_before",
-                        "records_after",
-                        "bytes_before",
-                        "bytes_after",
-                        "bytes_read",
-                        "bytes_written",
-                        "segments_deleted",
-                        "bytes_deleted",
-                        "tombstones_dropped",
-                    )
-                },
-                "seconds": self.seconds,
-                "stage_seconds": self.stage_seconds,
-                "profile": self.profile,
-            },
-            "dry_run": self.dry_run,
-            "now_ms": self.now_ms,
-        }
+    def sums(self) -> CompactionTotals:
+        """The totals, where a figure that is not known counts as 0."""
+        return CompactionTotals(
+            partitions=len(self.partitions),
+            seconds=self.seconds,
+            stage_seconds=self.stage_seconds,
+            profile=self.profile,
+            **{str(status): sum(p.status is status for p in self.partitions) for status in Status},
+            **{name: sum(getattr(p, name) or 0 for p in self.partitions) for name in _SUMS},
+        )
 
 
-def _total(partitions: Sequence[PartitionReport], name: str) -> int:
-    return sum(getattr(partition, name) or 0 for partition in partitions)
+_SUMS = (
+    "segments_before",
+    "segments_after",
+    "segments_untouched",
+    "records_before",
+    "records_after",
+    "bytes_before",
+    "bytes_after",
+    "bytes_read",
+    "bytes_written",
+    "segments_deleted",
+    "bytes_deleted",
+    "tombstones_dropped",
+)

@@ -1,4 +1,6 @@
-"""What a round keeps beside a log, so that a later one need not read a segment again; see ``formats.kept``."""
+"""What a round keeps beside a log, so that a later one need not read a segment again; see
+``engine.scan_cache.format``.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,22 @@ Stamp: TypeAlias = tuple[
 NO_FILE: Stamp = (-1, -1, -1, -1)
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """A segment's files as they are: nobody changes one of them without changing this."""
 
     log: Stamp
     offset_index: Stamp
     time_index: Stamp
 
-    def is_same_but_linked(self, other: Identity) -> bool:
+    def is_same_but_linked(self, other: FileIdentity) -> bool:
         """Whether only the inodes' own times differ, as they do once a file was renamed or linked."""
         return all(a[:2] == b[:2] and a[3] == b[3] for a, b in zip(self, other, strict=True))
 
 
 class KeptBlock(NamedTuple):
-    """Where a block of entries lies in a kept file; its layout is that of a scratch file (``pipeline.exchange``)."""
+    """Where a block of entries lies in a kept file; its layout is that of a scratch file
+    (``spark.folder_exchange``).
+    """
 
     position: int
     entries: int
@@ -53,18 +57,20 @@ class KeptSegment:
     path: str  # of the kept file
     base_offset: int
     bits: int  # its blocks are sorted by so many
-    identity: Identity  # the segment's, when this was known of it
+    identity: FileIdentity  # the segment's, when this was known of it
     secret_digest: bytes  # 16 bytes: of what the fingerprints were made under
     pieces: tuple[KeptPiece, ...]  # one behind the other, all of the segment
 
 
 @dataclass(frozen=True, slots=True)
 class KeptScan:
-    """A piece that need not be scanned, if the kept file holds what it says and the segment is what it was."""
+    """A piece that need not be scanned, if the kept file holds what it says and the segment is what
+    it was.
+    """
 
     path: str  # of the kept file
     bits: int  # its blocks are sorted by so many, no fewer than the round asks
-    identity: Identity
+    identity: FileIdentity
     dirty_from: int
     piece: KeptPiece
 
@@ -97,7 +103,9 @@ class KeepUnit:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A kept file that waits under a temporary name for its segment's identity; none: it could not be made."""
+    """A kept file that waits under a temporary name for its segment's identity; none: it could not
+    be made.
+    """
 
     path: str = ""
     problem: str = ""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, ClassVar
 
+from lastwrite.model.document import SPREAD, UNPRINTED, Document, FrozenDocument, figure
 from lastwrite.model.log import Problem, TopicPartition
 
 
@@ -21,9 +20,12 @@ class VerifyStatus(StrEnum):
     DAMAGED = "damaged"  # bytes contradict their format: see problems
     BROKEN = "broken"  # a promise of compaction does not hold: see violations
 
+    def is_worse_than(self, other: VerifyStatus) -> bool:
+        order = list(VerifyStatus)
+        return order.index(self) > order.index(other)
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+
+class Violation(FrozenDocument, frozen=True):
     """A promise that does not hold: which, where, and in which file to look."""
 
     promise: str  # a label, stable: "lost", "changed", …
@@ -35,17 +37,8 @@ class Violation:
         place = "" if self.path is None else f"{self.path}: "
         return place + ("" if self.offset is None else f"offset {self.offset}: ") + self.message
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "promise": self.promise,
-            "message": self.message,
-            "offset": self.offset,
-            "path": self.path,
-        }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transactions:
+class Transactions(FrozenDocument, frozen=True, kw_only=True):
     """The transactions of a log, as its own markers tell them."""
 
     open: int = 0  # without a marker
@@ -53,12 +46,8 @@ class Transactions:
     committed: int = 0  # markers
     aborted_records: int = 0  # that are still there
 
-    def to_dict(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
-
-@dataclass(slots=True, kw_only=True)
-class Comparison:
+class Comparison(Document, kw_only=True):
     """A partition held against what it was before compaction; counts of records, save for the keys."""
 
     folder: str
@@ -67,22 +56,17 @@ class Comparison:
     superseded: int = 0  # missing, as a later record has the key
     expired: int = 0  # missing deletes past their horizon
     keyless: int = 0  # missing for want of a key
+    first_keyless_offset: int | None = None  # of those
     aborted: int = 0  # missing, as their transaction was aborted
     markers: int = 0  # missing, of transactions without a batch left
     below_start: int = 0  # missing below the log's start
     keys: int = 0  # distinct, before
     keys_alive: int = 0  # whose last record now is no delete
     violation_count: int = 0
-    violations: list[Violation] = field(default_factory=list)  # the first of each kind
-
-    def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        out["violations"] = [violation.to_dict() for violation in self.violations]
-        return out
+    violations: list[Violation] = []  # the first of each kind
 
 
-@dataclass(slots=True, kw_only=True)
-class PartitionVerification:
+class PartitionVerification(Document, kw_only=True):
     """One partition, as it was read whole."""
 
     topic: str
@@ -101,8 +85,8 @@ class PartitionVerification:
     bytes: int = 0
     log_start_offset: int = 0
     end_offset: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    advice: list[str] = field(default_factory=list)  # nothing is wrong, but could be better
+    problems: list[Problem] = []
+    advice: list[str] = []  # nothing is wrong, but could be better
     comparison: Comparison | None = (
         None  # None: there was nothing to compare with, or one of both is damaged
     )
@@ -113,30 +97,92 @@ class PartitionVerification:
 
     def worsen(self, status: VerifyStatus, reason: str) -> None:
         """Give it ``status``, unless it has a worse one."""
-        order = list(VerifyStatus)
-        if order.index(status) > order.index(self.status):
+        if status.is_worse_than(self.status):
             self.status, self.reason = status, reason
 
-    def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        out["status"] = str(self.status)
-        out["transactions"] = None if self.transactions is None else self.transactions.to_dict()
-        out["problems"] = [problem.to_dict() for problem in self.problems]
-        out["comparison"] = None if self.comparison is None else self.comparison.to_dict()
-        return out
+
+class VerifiedTotals(Document, kw_only=True):
+    """The sums over all partitions; the number of partitions by status."""
+
+    partitions: int
+    verified: int
+    unsupported: int
+    failed: int
+    damaged: int
+    broken: int
+    segments: int
+    batches: int
+    records: int
+    bytes: int
 
 
-@dataclass(slots=True, kw_only=True)
-class VerifyReport:
+class ComparedTotals(Document, kw_only=True):
+    """The sums over all comparisons."""
+
+    records_before: int
+    records_after: int
+    superseded: int
+    expired: int
+    keyless: int
+    aborted: int
+    markers: int
+    below_start: int
+    keys: int
+    keys_alive: int
+    violation_count: int
+
+
+class VerifyTotals(Document):
+    """The sums over all partitions, and over all comparisons where there are any."""
+
+    sums: Annotated[VerifiedTotals, SPREAD]
+    compared: Annotated[ComparedTotals | None, SPREAD]  # None: nothing was compared
+
+
+class StoreVerification(Document, kw_only=True):
+    """What lies beside the partitions: of a RocketMQ store its commit log and its index files."""
+
+    path: str
+    status: VerifyStatus = VerifyStatus.VERIFIED
+    reason: str | None = None
+    segments: int = 0  # files of the commit log
+    records: int = 0
+    bytes: int = 0
+    index_files: int = 0
+    problems: list[Problem] = []
+
+    def worsen(self, status: VerifyStatus, reason: str) -> None:
+        """Give it ``status``, unless it has a worse one."""
+        if status.is_worse_than(self.status):
+            self.status, self.reason = status, reason
+
+
+class BesidePartitions(Document):
+    """What ``verify`` prints of a system that has something beside its partitions."""
+
+    store: StoreVerification
+
+
+class VerifyReport(Document, kw_only=True):
     """What ``verify`` found in each partition."""
 
     partitions: list[PartitionVerification]
+    # None: the system has nothing beside its partitions
+    store: Annotated[StoreVerification | None, UNPRINTED] = None
+    beside: ClassVar[Annotated[BesidePartitions | None, SPREAD]] = figure(
+        lambda self: None if self.store is None else BesidePartitions(self.store)
+    )
+    keyless_option: Annotated[str, UNPRINTED] = "--drop-keyless"  # says that keyless records may go
+    totals: ClassVar[VerifyTotals] = figure(lambda self: self.sums())
     seconds: float = 0.0
+    # 0 all is well, 5 a promise is broken, else 3 something is damaged, else 1 something was not
+    # checked
+    exit_status: ClassVar[int] = figure(lambda self: self.worst())
 
-    @property
-    def exit_status(self) -> int:
-        """0 all is well, 5 a promise is broken, else 3 something is damaged, else 1 something was not checked."""
+    def worst(self) -> int:
+        """The exit status of the worst that a partition has come out with."""
         found = {partition.status for partition in self.partitions}
+        found |= set() if self.store is None else {self.store.status}
         for status, number in (
             (VerifyStatus.BROKEN, 5),
             (VerifyStatus.DAMAGED, 3),
@@ -156,55 +202,28 @@ class VerifyReport:
         """All that is wrong, broken promises first; a partition that failed has its reason only."""
         return [
             *self.violations,
+            *(() if self.store is None else self.store.problems),
             *(problem for partition in self.partitions for problem in partition.problems),
         ]
 
     @property
     def violations(self) -> list[Violation]:
-        return [
-            v for p in self.partitions if p.comparison is not None for v in p.comparison.violations
-        ]
+        return [v for comparison in self._comparisons for v in comparison.violations]
 
-    def to_dict(self) -> dict[str, Any]:
-        partitions = [partition.to_dict() for partition in self.partitions]
-        compared = [
-            partition.comparison
-            for partition in self.partitions
-            if partition.comparison is not None
-        ]
-        totals: dict[str, Any] = {"partitions": len(partitions)}
-        totals |= {
-            str(status): sum(p.status is status for p in self.partitions) for status in VerifyStatus
-        }
-        totals |= {
-            name: sum(p[name] for p in partitions)
-            for name in ("segments", "batches", "records", "bytes")
-        }
-        if compared:
-            totals |= _sums(
-                compared,
-                (
-                    "records_before",
-                    "records_after",
-                    "superseded",
-                    "expired",
-                    "keyless",
-                    "aborted",
-                    "markers",
-                    "below_start",
-                    "keys",
-                    "keys_alive",
-                    "violation_count",
-                ),
-            )
-        return {
-            "partitions": partitions,
-            "totals": totals,
-            "seconds": self.seconds,
-            "exit_status": self.exit_status,
-        }
+    @property
+    def _comparisons(self) -> list[Comparison]:
+        return [p.comparison for p in self.partitions if p.comparison is not None]
 
-
-def _sums(compared: Iterable[Comparison], names: Iterable[str]) -> dict[str, int]:
-    held = list(compared)
-    return {name: sum(getattr(comparison, name) for comparison in held) for name in names}
+    def sums(self) -> VerifyTotals:
+        """The totals; those of comparisons where there are any."""
+        figures = ("segments", "batches", "records", "bytes")
+        sums = VerifiedTotals(
+            partitions=len(self.partitions),
+            **{str(each): sum(p.status is each for p in self.partitions) for each in VerifyStatus},
+            **{name: sum(getattr(p, name) for p in self.partitions) for name in figures},
+        )
+        if not self._comparisons:
+            return VerifyTotals(sums, None)
+        names = ComparedTotals.__struct_fields__
+        compared = {name: sum(getattr(c, name) for c in self._comparisons) for name in names}
+        return VerifyTotals(sums, ComparedTotals(**compared))

@@ -1,4 +1,5 @@
-"""Units of work and what comes back: the small values that travel between the driver and the workers.
+"""Units of work and what comes back: the small values that travel between the driver and the
+workers.
 
 Everything here is plain and pickles small; bytes of records never ride along.
 """
@@ -17,7 +18,7 @@ from lastwrite.model.log import AbortedTransaction, Problem
 from lastwrite.model.policy import Policy, Strategy
 
 if TYPE_CHECKING:
-    from lastwrite.model.kept import KeptScan
+    from lastwrite.model.scan_cache import KeptScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,10 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """How fast all workers together may go; see ``logstore.throttle``."""
+    """How fast all workers together may go; see ``storage.throttle``."""
 
-    path: str  # of the file that the workers of this machine share; empty: each keeps to the rate by itself
+    # of the file that the workers of this machine share; empty: each keeps to the rate by itself
+    path: str
     bytes_per_second: float  # infinity: as fast as it goes
     what: str = ""  # is counted; tells throttles without a file apart
 
@@ -121,12 +123,14 @@ class PendingMarker:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PieceTransactions:
-    """What a piece says of transactions that may have begun before it; see ``compaction.transactions``."""
+    """What a piece says of transactions that may have begun before it; see
+    ``engine.rules.transactions``.
+    """
 
     producers: Int64Array
     seen: npt.NDArray[np.uint8]  # bits, by producer
     markers: tuple[PendingMarker, ...]
-    lie: int | None  # offset of a marker that contradicts the transaction index
+    contradiction: int | None  # offset of a marker that contradicts the transaction index
 
 
 @dataclass(slots=True)
@@ -150,10 +154,21 @@ class PieceScan:
     lost_last: bool = False  # the block that holds its last record marked that one a loser
     transactions: PieceTransactions | None = None
     problem: Problem | None = None
+    notes: list[Problem] = field(
+        default_factory=list
+    )  # of records that cannot be read and are kept
+    keyless: int = 0  # records without a key that the policy drops
+    first_keyless: int = -1  # the offset of the first of them
+    hidden: int = 0  # control records, and those of aborted transactions
     is_quiet: bool = (
         False  # all its records are plain: live, keyed, in no transaction or empty batch (if asked)
     )
     is_kept: bool = False  # it was not read: an earlier round kept this
+
+    @property
+    def place_of_states(self) -> tuple[str, int, int]:
+        """Where the states of its records lie: scratch file, position, records."""
+        return self.states, self.states_at, self.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +188,12 @@ class ElectUnit:
     exact: bool
     limits: Limits
     strategy: Strategy = Strategy.OFFSET
+
+    @property
+    def entry_bytes(self) -> int:
+        """About how many bytes of entries lie in these buckets."""
+        buckets = self.end_bucket - self.first_bucket
+        return 16 * sum(block.count for block in self.blocks) * buckets >> self.bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +230,9 @@ class RewriteUnit:
     keeps: bool = False  # what is left of each piece is to be told
     cost: int = 0  # in bytes read
     like_broker: bool = False  # the new segment is laid out as the system's own cleaner would
+    source: str | None = (
+        None  # the segment that it replaces, the first of them: whose owner and rights it takes
+    )
 
 
 @dataclass(slots=True)
@@ -226,7 +250,7 @@ class PieceLeft:
 
 
 @dataclass(slots=True)
-class Rewritten:
+class SegmentOutput:
     """A new segment, or a part of one, written aside."""
 
     partition: int
@@ -241,7 +265,9 @@ class Rewritten:
     time_index_path: str = ""
     transaction_index_path: str = ""  # empty: the new segment has none
     largest_timestamp_ms: int = -1  # of its batches; -1: none
-    further: tuple[Rewritten, ...] = ()  # segments behind this one, where offsets outgrow its base
+    further: tuple[
+        SegmentOutput, ...
+    ] = ()  # segments behind this one, where offsets outgrow its base
     base_offset: int = -1
     is_gone: bool = False  # nothing was left, and the system keeps no segment without records
     problem: Problem | None = None

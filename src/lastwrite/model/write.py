@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+Row = dict[str, Any]
+
+BODY_LIMIT_BYTES = 256 << 20  # of one body, decompressed
+
+READ_LATER = "the files are read when the DataFrame is evaluated: create it again"
+ROWS_AT_ONCE = 1 << 14
+
 
 class Write(NamedTuple):
     """A record with a key. ``value`` None: it deletes the key."""
@@ -12,3 +19,9 @@ class Write(NamedTuple):
     offset: int
     time_ms: int
     value: bytes | None
+
+
+def column_names(schema: str) -> list[str]:
+    return [
+        column.split()[0] for column in schema.replace("MAP<STRING, STRING>", "MAP").split(", ")
+    ]

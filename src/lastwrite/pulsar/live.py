@@ -3,16 +3,19 @@
 It is the round on a topic folder, with two steps around it::
 
     hold      subscribe __compaction, exclusively: no other compactor may, the broker's own neither
-    bring     what lies beyond the horizon, and the compacted ledger, from bookies into a topic folder
+    bring     what is beyond the horizon, and the compacted ledger, from bookies into a topic
+    folder
     compact   the folder, as any other
     publish   the new compacted ledger to bookies, and its horizon to the broker
 
-What is brought and worked on lies in a scratch folder, or in an archive that is kept: the next round then brings only
-what is new. No ledger of the topic is fenced, closed or changed, and producers and consumers notice nothing.
+What is brought and worked on lies in a scratch folder, or in an archive that is kept: the next
+round then brings only what is new. No ledger of the topic is fenced, closed or changed, and
+producers and consumers notice nothing.
 
 Where the open ledger ends, its broker says: readers of the bookies know it an entry or more later.
 
-Source: Pulsar 4.2.4 ``CompactorTool``; spec/pulsar.md sections 7, 13, 18, 19, 30.
+Source: Pulsar 4.2.4 ``CompactorTool``; docs/formats/pulsar.md, "Compacted ledger";
+docs/formats/pulsar-compaction.md, "The commit" and "Retention and thresholds".
 """
 
 from __future__ import annotations
@@ -24,27 +27,36 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from lastwrite.compaction.cleaner_settings import CleanerConfig
-from lastwrite.compaction.pulsar_live_settings import LiveConfig, rules_of
-from lastwrite.compaction.pulsar_settings import PulsarConfig
+from msgspec import structs
+
+from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.engine.context import Options
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
-from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, ManagedLedgerInfo
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.files import faults
-from lastwrite.logstore.pulsar.manifest import Manifest
-from lastwrite.logstore.pulsar.mirror import Mirror, mirroring
-from lastwrite.logstore.pulsar.objects import checked_index, read_entries
-from lastwrite.logstore.scratch import make_folder, remove_folder
-from lastwrite.logstore.throttle import make_throttle, spender
+from lastwrite.model.log import ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.report import CompactionReport, PartitionReport, Status
-from lastwrite.pipeline.engine import Options
-from lastwrite.remote.pulsar.bookies import Ledger
-from lastwrite.remote.pulsar.broker import Subscription
-from lastwrite.remote.pulsar.cluster import Access, Cluster, Compaction, Hold, looking_at
-from lastwrite.remote.pulsar.ledgers import Quorums
-from lastwrite.remote.pulsar.publish import publish, sweep
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.network.bookies import Ledger
+from lastwrite.pulsar.network.broker import Subscription
+from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold, looking_at
+from lastwrite.pulsar.network.ledgers import Quorums
+from lastwrite.pulsar.network.publish import publish, sweep
+from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
+from lastwrite.pulsar.rules.settings import PulsarConfig
+from lastwrite.pulsar.store.known import Known
+from lastwrite.pulsar.store.manifest import Manifest
+from lastwrite.pulsar.store.mirror import Mirror, mirroring
+from lastwrite.pulsar.store.objects import checked_index, read_entries
+from lastwrite.storage.files import faults
+from lastwrite.storage.scratch import make_folder, remove_folder
+from lastwrite.storage.throttle import make_throttle, spender
+
+_BRING = (
+    "nothing was changed; no bookie gives it. lastwrite fetch persistent://… --to ARCHIVE brings all the rest, and "
+    "takes it from folders of bookies, journals and buckets, too, if one has it: then compact with --archive ARCHIVE"
+)
 
 Run = Callable[[str, str, Options], CompactionReport]
 
@@ -60,8 +72,9 @@ def compact_live(
     """Compact a topic, all its partitions if it has some and the name or ``partition`` says none.
 
     Args:
-        options: of the round; its settings say where the cluster is. A dry run publishes nothing and holds nobody off;
-            ``to`` is an archive for the result, which is then not published either.
+        options: of the round; its settings say where the cluster is. A dry run publishes nothing
+            and holds nobody off; ``to`` is an archive for the result, which is then not published
+            either.
         archive: what is brought stays there; None: it goes with the run.
         run: does a round on a path: of an archive, and the topic's name in it.
 
@@ -80,8 +93,11 @@ def compact_live(
         cluster = stack.enter_context(Cluster(_access(config)))
         names = topics_of(cluster, url, partition)
         holds = (
-            {name: stack.enter_context(Hold(cluster, name)) for name in names} if publishes else {}
+            {name: stack.enter_context(CursorHold(cluster, name)) for name in names}
+            if publishes
+            else {}
         )
+        is_scratch = archive is None
         if archive is None:
             scratch = make_folder()
             stack.callback(remove_folder, scratch)
@@ -94,17 +110,38 @@ def compact_live(
             each.bring()
         whole = names[0].base if len(names) > 1 or partition is None else names[0].full
         report = run(archive, whole, replace(options, config=rules_of(options.config)))
+        if is_scratch:
+            for found in report.partitions:
+                _say_where(found, archive)
         if publishes:
             for each in live:
                 each.publish(report)
         return report
 
 
+def _say_where(report: PartitionReport, scratch: str) -> None:
+    """Let damage that was found in the scratch folder, which goes, be the topic's, as it is."""
+    here = [
+        each
+        for each in report.problems
+        if each.kind is ProblemKind.DAMAGED and each.path.startswith(scratch)
+    ]
+    if report.status is not Status.DAMAGED or not here:
+        return
+    name = TopicName.parse(report.topic).with_partition(report.partition).full
+    report.problems = [
+        structs.replace(each, path=name, position=None, remedy=_BRING) if each in here else each
+        for each in report.problems
+    ]
+    report.reason = str(next(each for each in report.problems if each.kind is ProblemKind.DAMAGED))
+
+
 def bring_live(
     url: str, config: Mapping[str, object], archive: str, progress: Progress | None = None
 ) -> list[TopicName]:
-    """Bring a topic, all its partitions if the name says none, into an archive whole: with the raw ledgers below the
-    horizon, which a round has no need of. Nothing changes in the cluster. Raises: as ``compact_live``.
+    """Bring a topic, all its partitions if the name says none, into an archive whole: with the raw
+    ledgers below the horizon, which a round has no need of. Nothing changes in the cluster. Raises:
+    as ``compact_live``.
     """
     live = LiveConfig.from_names(config)
     options = Options(config=config, now_ms=0, dry_run=True)
@@ -118,7 +155,8 @@ def bring_live(
 
 
 def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
-    """About how many bytes a topic has that compaction has not seen, of all its partitions; by metadata alone.
+    """About how many bytes a topic has that compaction has not seen, of all its partitions; by
+    metadata alone.
 
     A broker compares this with its ``compactionThreshold``.
 
@@ -127,8 +165,10 @@ def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
     return sum(found.size_bytes for found in waiting(topic, config).values())
 
 
-class Waiting(NamedTuple):
-    """What a topic has that compaction has not seen, and from how many bytes on its brokers compact by themselves."""
+class LiveBacklog(NamedTuple):
+    """What a topic has that compaction has not seen, and from how many bytes on its brokers compact
+    by themselves.
+    """
 
     size_bytes: int
     threshold_bytes: (
@@ -136,13 +176,13 @@ class Waiting(NamedTuple):
     )  # by its policy, its namespace's or the brokers' setting; None: nobody says
 
 
-def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, Waiting]:
+def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBacklog]:
     """As ``backlog_bytes``, partition by partition; of a topic without partitions its own."""
     live = LiveConfig.from_names(config)
     with Cluster(_access(live)) as cluster:
         names = topics_of(cluster, topic, None)
         threshold = cluster.threshold_of(names[0])
-        return {name: Waiting(_backlog_of(cluster, name), threshold) for name in names}
+        return {name: LiveBacklog(_backlog_of(cluster, name), threshold) for name in names}
 
 
 def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicName]:
@@ -180,7 +220,9 @@ def _access(config: LiveConfig) -> Access:
 
 @dataclass(slots=True)
 class _Live:
-    """One topic on its way through a round. ``hold``: nobody else may compact it; None: we only look."""
+    """One topic on its way through a round. ``hold``: nobody else may compact it; None: we only
+    look.
+    """
 
     cluster: Cluster
     config: LiveConfig
@@ -188,7 +230,7 @@ class _Live:
     archive: str
     options: Options
     progress: Progress
-    hold: Hold | None
+    hold: CursorHold | None
     is_whole: bool = False  # bring also what a round has no need of
     base: Compaction | None = None  # how far it is compacted as we begin
     brought: Manifest | None = None
@@ -220,17 +262,24 @@ class _Live:
         info = _with_ends(found[1], self.cluster, ends)
         with mirroring(self.archive, self.topic) as mirror:
             self._refuse_foreign(mirror, info, horizon)
-            for each in info.ledgers:
-                self._bring_raw(mirror, each, None if self.is_whole else horizon)
-            # Those without an entry, as the open one after a reload, are nothing that could be missed here.
+            # What there has to be is written down first, so that a folder left in between is not
+            # taken for the whole.
+            told = None if compacted is None or horizon is None else (compacted.id, horizon)
+            mirror.keep_known(Known(topic=self.topic.full, compacted=told))
+            # Those without an entry, as the open one after a reload, are nothing that could be
+            # missed here.
             mirror.keep_metadata(
                 replace(info, ledgers=tuple(each for each in info.ledgers if each.entries)).encode()
             )
+            for each in info.ledgers:
+                self._bring_raw(mirror, each, None if self.is_whole else horizon)
             if compacted is None or horizon is None:
                 mirror.is_not_compacted()
             else:
                 self._bring_compacted(mirror, compacted, horizon)
-            mirror.clear_compacted(None if compacted is None else compacted.id)
+            manifest = mirror.manifest
+            if compacted is None or (manifest is not None and manifest.ledger == compacted.id):
+                mirror.clear_compacted(None if compacted is None else compacted.id)
             self.brought = mirror.manifest
 
     def _refuse_foreign(
@@ -243,7 +292,7 @@ class _Live:
                 raise InvalidConfig(
                     f"the archive has ledger {ledger} of {self.topic}, which the cluster does not know",
                     path=mirror.folder,
-                    remedy="was the topic deleted and made anew? give another archive",
+                    remedy="was the topic deleted and created again? give another archive",
                 )
 
     def _compacted(self) -> Ledger | None:
@@ -253,10 +302,11 @@ class _Live:
         found = self.cluster.store.ledger(self.base.ledger)
         if found is None and not self.config.goes_on:
             raise CorruptLog(
-                f"{self.topic} is compacted into ledger {self.base.ledger}, and that is gone: its readers get nothing",
+                f"{self.topic} is compacted into ledger {self.base.ledger}, which is gone: its readers get nothing",
                 path=self.cluster.store.address,
-                remedy="if a broker was stopped just now, try again in a minute; else --unclean compacts anew what "
-                "raw ledgers still have",
+                remedy="if a broker was stopped just now, try again in a minute; else let bookkeeper's shell look for "
+                "the ledger. --unclean compacts what raw ledgers still have: values that are in none of them any "
+                "more are given up for good",
             )
         return found
 
@@ -269,9 +319,9 @@ class _Live:
         ledger = self.cluster.store.ledger(info.ledger)
         if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
             raise InvalidConfig(
-                f"ledger {info.ledger} of {self.topic} lies in an object store alone, offloaded",
+                f"ledger {info.ledger} of {self.topic} is offloaded, and only the object store has it",
                 path=self.archive,
-                remedy="bring the bucket's objects into an archive with lastwrite fetch, then name it with --archive",
+                remedy="fetch the bucket's objects into an archive with lastwrite fetch, then give it as --archive",
             )
         self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info)
 
@@ -287,7 +337,8 @@ class _Live:
             self._write(
                 mirror, compacted, last + 1, f"compacted ledger {compacted.id} of {self.topic}"
             )
-        mirror.is_compacted(compacted.id, horizon)
+        if mirror.find(compacted.id, last + 1) is not None:
+            mirror.is_compacted(compacted.id, horizon)
 
     def _write(
         self,
@@ -300,14 +351,24 @@ class _Live:
         self.progress.note(f"bringing {what}: {entries} entries")
         spend = self._spender("read", CleanerConfig.from_names(self.options.config).rates.reading)
 
-        def brought() -> Iterator[tuple[int, bytes]]:
-            for entry, data in self.cluster.bookies.read(ledger, 0, entries - 1):
+        def spent(found: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+            for entry, data in found:
                 spend(len(data))
                 yield entry, data
 
-        mirror.bring(
-            ledger.id, ledger.metadata, brought(), None if info is None else info.offloaded_as
-        )
+        bookies, last = self.cluster.bookies, entries - 1
+        uid = None if info is None else info.offloaded_as
+        try:
+            mirror.bring(ledger.id, ledger.metadata, spent(bookies.read(ledger, 0, last)), uid)
+        except CorruptLog as error:
+            # The listing finds the gap, and judges: a round stops at one beyond the horizon. Of the
+            # compacted ledger nothing may lack in a round; a fetch brings the rest, and no manifest
+            # names it.
+            if info is None and not self.is_whole:
+                raise
+            self.progress.note(f"{error}; fetching the undamaged part of {what}")
+            whole = spent(bookies.read_whole(ledger, 0, last))
+            mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
 
     # ------------------------------------------------------------------ publish
 
@@ -389,16 +450,20 @@ class _Ends:
     def __init__(self, cluster: Cluster, topic: TopicName, asked: Subscription) -> None:
         told = cluster.told(topic)
         self._cluster = cluster
-        self._known = [
-            asked.last_message().position,
-            *([] if told is None else [told.last_confirmed]),
-        ]
+        # Not both: a broker never answers the second question where it cannot read the last entry.
+        self._known = asked.last_message().position if told is None else told.last_confirmed
 
     def of(self, ledger: Ledger) -> int:
-        """The last entry that is safe; -1: none."""
-        end = self._cluster.bookies.last_entry(ledger)
-        known = [position.entry for position in self._known if position.ledger == ledger.id]
-        return min(max([end.confirmed, *known]), end.entry)
+        """The last entry that is safe; -1: none. What the broker has confirmed counts where bookies
+        lost it, too.
+        """
+        known = [self._known.entry] if self._known.ledger == ledger.id else []
+        try:
+            known.append(self._cluster.bookies.last_entry(ledger).confirmed)
+        except CorruptLog:
+            if not known:
+                raise
+        return max(known)
 
 
 def _with_ends(info: ManagedLedgerInfo, cluster: Cluster, ends: _Ends) -> ManagedLedgerInfo:

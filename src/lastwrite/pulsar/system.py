@@ -1,102 +1,87 @@
 """Pulsar's share of the engine: topic folders, their rules and their format, joined.
 
-A topic, or one partition of it, is a partition; a ledger a segment; an entry a batch of one or many messages. A round
-takes the compacted ledger and what came after its horizon, and writes one new compacted ledger, up to a new horizon.
+A topic, or one partition of it, is a partition; a ledger a segment; an entry a batch of one or many
+messages. A round takes the compacted ledger and what came after its horizon, and writes one new
+compacted ledger, up to a new horizon.
 
-Source: Pulsar 4.2.4 AbstractTwoPhaseCompactor, PublishingOrderCompactor, EventTimeOrderCompactor; spec/pulsar.md
-sections 7 to 13, 27, 30.
+Source: Pulsar 4.2.4 AbstractTwoPhaseCompactor, PublishingOrderCompactor, EventTimeOrderCompactor;
+docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from lastwrite.compaction.backlog import backlog_of
-from lastwrite.compaction.named_settings import LONG_MAX
-from lastwrite.compaction.pulsar_settings import THRESHOLDS, PulsarConfig
-from lastwrite.compaction.retention import Retention
+from lastwrite.config.declaration import LONG_MAX
+from lastwrite.engine.rules.backlog import backlog_of
+from lastwrite.engine.system import (
+    CommitPlan,
+    Decision,
+    Format,
+    Parts,
+    SegmentAppender,
+    System,
+)
 from lastwrite.errors import LogError
-from lastwrite.formats.pulsar.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.overlap import overlapped
-from lastwrite.logstore.pulsar import aside, lock, publish, store, watching
-from lastwrite.logstore.pulsar.backlog import raw_ledgers
-from lastwrite.logstore.pulsar.manifest import EVENT_TIME, PUBLISHING
-from lastwrite.logstore.pulsar.publish import NewLedger
-from lastwrite.logstore.pulsar.topic import find_topics, name_of, partition_of
-from lastwrite.logstore.throttle import Spend
-from lastwrite.logstore.watching import Glance
 from lastwrite.model.backlog import Backlog
-from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
+from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
-from lastwrite.model.work import Limits, Piece, RewriteUnit, Rewritten
-from lastwrite.pipeline.system import Decision, Format, IndexChecker, Renewed, SegmentAppender
+from lastwrite.model.settings import Setting
+from lastwrite.model.work import RewriteUnit, SegmentOutput
+from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig
+from lastwrite.pulsar.store import lock, publish, staging, topic_log, watching
+from lastwrite.pulsar.store.backlog import raw_ledgers
+from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING
+from lastwrite.pulsar.store.publish import NewLedger
+from lastwrite.pulsar.store.topic import find_topics, name_of, partition_of
+from lastwrite.storage.parallel_sync import overlapped
 
 _PIECE_BYTES = (
     8 << 20
 )  # parts are joined for next to nothing, so that a single ledger is work for all
 
 
-class PulsarSystem:
-    """See ``pipeline.system.System`` for what each call owes."""
+class PulsarSystem(System):
+    """See ``engine.system`` for what each call owes."""
 
     name = "pulsar"
+    kind_of_path = "a topic of Pulsar"
     offset_span = LONG_MAX
-    joins_parts = True
-    keeps_scans = False  # the ledgers of one round are not those of the next
+    # No scans are kept: the ledgers of one round are not those of the next.
     makes_one_segment = True
     notes = watching.NOTES
+    damage_remedy = PulsarFormat.damage_remedy
+    governs_keyless = "topicCompactionRetainNullKey"
     policy_remedy = "give --config compactionThreshold=100M: a topic with more than that to compact is compacted"
+    # Raw ledgers are other readers' too, and go by their own retention.
+    no_retention = "compaction removes no raw ledger"
     look_ms = 60_000  # brokerServiceCompactionMonitorIntervalInSeconds
 
-    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
-        return PulsarFormat(plain_bytes, reading)
+    # ------------------------------------------------------------------ layout
 
-    # ------------------------------------------------------------------ where things lie
-
-    def find(self, path: str, topic: str | None, partition: int | None) -> list[str]:
-        return find_topics(path, topic, partition)
+    find = staticmethod(find_topics)
+    glance = staticmethod(watching.glance)
+    hold = staticmethod(lock.hold)
+    try_hold = staticmethod(lock.try_hold)
+    refuse_if_held = staticmethod(lock.refuse_if_held)
 
     def name_of(self, folder: str) -> TopicPartition:
         return partition_of(name_of(folder))
-
-    def glance(self, root: str) -> list[Glance]:
-        return watching.glance(root)
 
     def root_of(self, folder: str) -> str:
         """Topics share nothing on disk."""
         return folder
 
-    def hold(self, root: str, names: Collection[TopicPartition]) -> AbstractContextManager[None]:
-        return lock.hold(root, names)
-
-    def try_hold(
-        self, root: str, names: Collection[TopicPartition]
-    ) -> AbstractContextManager[set[TopicPartition]]:
-        return lock.try_hold(root, names)
-
-    def broker_of(self, root: str) -> str | None:
-        """No broker opens a topic folder."""
-        return None
-
-    def refuse_if_held(self, root: str, names: Collection[TopicPartition]) -> None:
-        lock.refuse_if_held(root, names)
-
-    def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
-        """What lies in a topic folder was closed."""
-
-    def recover(self, folder: str) -> None:
-        publish.recover(folder)
-
-    def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
-        return store.read_topic(folder, spend)
-
     # ------------------------------------------------------------------ rules
 
     def check_config(self, config: Mapping[str, object]) -> None:
         PulsarConfig.from_names(config)
+
+    def settings_of(self, folder: str, config: Mapping[str, object]) -> tuple[Setting, ...]:
+        return PulsarConfig.from_names(config).listed(config)
 
     def is_policy_known(self, folder: str, config: Mapping[str, object]) -> bool:
         """Any topic can be compacted; a daemon has to be told from when on."""
@@ -112,13 +97,14 @@ class PulsarSystem:
     ) -> Decision:
         """A round is due as soon as the horizon can move; nothing in it depends on the clock."""
         settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
-        first_dirty = log.segments[0].base_offset if log.checkpoint is None else log.checkpoint
+        first_dirty = log.log_start if log.checkpoint is None else log.checkpoint
         end = max(log.high_watermark, first_dirty)
         fresh = sum(s.size_bytes for s in log.segments if first_dirty <= s.base_offset < end)
         whole = fresh + sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
-        # By event time the fold begins with what survived; a broker compares all it reads, and so parts of messages.
+        # By event time the fold begins with what survived; a broker compares all it reads, and so
+        # parts of messages.
         strategy = Strategy.EVENT_TIME if settings.by_event_time else Strategy.OFFSET
-        if strategy is Strategy.OFFSET and not like_broker and store.has_parts(log):
+        if strategy is Strategy.OFFSET and not like_broker and topic_log.has_parts(log):
             strategy = Strategy.GROUPS
         compares_all = strategy is not Strategy.OFFSET or like_broker
         reading = LIKE_BROKER if like_broker else 0
@@ -132,7 +118,7 @@ class PulsarSystem:
             reason=None if fresh else _nothing_new(log),
             waits=waits(fresh, settings.compaction_threshold_bytes),
             cleanable_bytes=fresh,
-            index_interval_bytes=aside.BLOCK_BYTES,
+            index_interval_bytes=staging.BLOCK_BYTES,
             policy=Policy(
                 # A delete acts at once: its horizon is 0, and no clock stands before that.
                 now_ms=max(now_ms, 0),
@@ -150,81 +136,6 @@ class PulsarSystem:
         places = [n for n, segment in enumerate(log.segments) if segment.base_offset < end]
         return [places] if places else []
 
-    # ------------------------------------------------------------------ pieces
-
-    def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
-        return store.cuts_of(log.segments[segment], min(piece_bytes, _PIECE_BYTES))
-
-    def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
-        """The log tells them in the first place."""
-        return log.aborted
-
-    def estimate_records(self, log: PartitionLog) -> int:
-        """By the surveys, with the places of a compacted batch that are empty."""
-        return store.record_count(log)
-
-    def index_checker(self, piece: Piece) -> IndexChecker:
-        return store.IndexChecker(piece)
-
-    # ------------------------------------------------------------------ outputs
-
-    def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
-        return aside.AsideLedger(unit)
-
-    def output_folder(self, log: PartitionLog, to: str | None) -> str:
-        return log.folder if to is None else publish.copy_aside_folder(log, to)
-
-    def join_parts(
-        self,
-        log: PartitionLog,
-        base_offset: int,
-        parts: Sequence[Rewritten],
-        folder: str,
-        index_interval_bytes: int,
-        limits: Limits,
-        aborted: tuple[AbortedTransaction, ...],
-        mtime_ns: int,
-    ) -> Rewritten:
-        return parts[0] if len(parts) == 1 else aside.join(folder, parts, base_offset)
-
-    def discard(self, part: Rewritten) -> None:
-        """Remove what was written aside."""
-        aside.discard(part.log_path)
-
-    def swap(self, wave: Sequence[Renewed]) -> list[LogError | OSError | None]:
-        def publish_one(new: Renewed) -> LogError | OSError | None:
-            ledger = _new_ledger(new)
-            return None if ledger is None else publish.publish(new.log, ledger)
-
-        return list(overlapped(publish_one, wave))
-
-    def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
-        """The manifest has it."""
-
-    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
-        return list(overlapped(publish.tidy, logs))
-
-    def publish_copies(self, copies: Sequence[Renewed], to: str) -> list[LogError | OSError | None]:
-        """Topics of another archive: what a reader of compacted topics needs, without the backlog that it does not."""
-        return list(
-            overlapped(lambda copy: publish.publish_copy(copy.log, _new_ledger(copy), to), copies)
-        )
-
-    # ------------------------------------------------------------------ retention
-
-    def segment_path(self, log: PartitionLog, base_offset: int) -> str:
-        return log.path_of(base_offset)
-
-    def expired(self, log: PartitionLog, config: Mapping[str, object], now_ms: int) -> Retention:
-        """Nothing: raw ledgers are other readers' too, and go by their own retention."""
-        return Retention(
-            segments=(),
-            rolls=False,
-            first_base=log.log_start,
-            log_start=log.log_start,
-            stays="compaction removes no raw ledger",
-        )
-
     def backlog(
         self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
     ) -> Backlog | None:
@@ -238,21 +149,70 @@ class PulsarSystem:
             now_ms,
         )
 
-    def retain(
-        self, wave: Sequence[tuple[PartitionLog, Retention]]
+    # ------------------------------------------------------------------ store
+
+    recover = staticmethod(publish.recover)
+    read = staticmethod(topic_log.read_topic)
+    # By the surveys, with the places of a compacted batch that are empty.
+    estimate_records = staticmethod(topic_log.record_count)
+    index_checker = staticmethod(topic_log.IndexChecker)
+
+    def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
+        return PulsarFormat(plain_bytes, reading)
+
+    def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
+        publish.refuse_unwritable(log.folder)
+
+    def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
+        return topic_log.cuts_of(log.segments[segment], min(piece_bytes, _PIECE_BYTES))
+
+    def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
+        return staging.StagedLedger(unit)
+
+    def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        return log.folder if to is None else publish.copy_staging_folder(log, to)
+
+    def join_parts(self, parts: Parts) -> SegmentOutput:
+        if len(parts.parts) == 1:
+            return parts.parts[0]
+        first = parts.log.segments[0].path
+        return staging.join(parts.folder, parts.parts, parts.base_offset, first)
+
+    def discard(self, part: SegmentOutput) -> None:
+        """Remove what was written aside."""
+        staging.discard(part.log_path)
+
+    def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
+        def publish_one(new: CommitPlan) -> LogError | OSError | None:
+            ledger = _new_ledger(new)
+            return None if ledger is None else publish.publish(new.log, ledger)
+
+        return list(overlapped(publish_one, wave))
+
+    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+        return list(overlapped(publish.tidy, logs))
+
+    def publish_copies(
+        self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        return [None] * len(wave)
+        """Topics of another archive: what a reader of compacted topics needs, without the backlog
+        that it does not.
+        """
+        return list(
+            overlapped(lambda copy: publish.publish_copy(copy.log, _new_ledger(copy), to), copies)
+        )
 
 
 def waits(fresh: int, threshold: int) -> str | None:
-    """Why no broker would compact a topic by itself of which compaction has not seen so many bytes; None: it would.
+    """Why no broker would compact a topic by itself of which compaction has not seen so many bytes;
+    None: it would.
 
-    Source: spec/pulsar.md section 18.
+    Source: docs/formats/pulsar-compaction.md, "Retention and thresholds".
     """
     if threshold == 0:
-        return "compactionThreshold is 0: it is compacted when somebody asks"
+        return "compactionThreshold is 0: it is compacted on request only"
     if fresh <= threshold:
-        return f"{fresh} bytes lie beyond the horizon, and compactionThreshold is {threshold}"
+        return f"{fresh} bytes are beyond the horizon, and compactionThreshold is {threshold}"
     return None
 
 
@@ -264,11 +224,11 @@ def _nothing_new(log: PartitionLog) -> str:
         )
     if log.checkpoint is not None:
         behind = Position.of(log.checkpoint)
-        return f"no message lies beyond the horizon, {behind.ledger}:{behind.entry - 1}"
+        return f"no message beyond the horizon, {behind.ledger}:{behind.entry - 1}"
     return "there is no message"
 
 
-def _new_ledger(new: Renewed) -> NewLedger | None:
+def _new_ledger(new: CommitPlan) -> NewLedger | None:
     """What was written aside, and what it is; None: nothing was."""
     if not new.made or new.policy is None or new.first_dirty is None:
         return None
@@ -280,7 +240,7 @@ def _new_ledger(new: Renewed) -> NewLedger | None:
         messages=made.records,
         order=EVENT_TIME if new.policy.strategy is Strategy.EVENT_TIME else PUBLISHING,
         retain_null_key=new.policy.keep_keyless,
-        parts=store.has_parts(new.log),
+        parts=topic_log.has_parts(new.log),
         read=sum(made.counts),
         ledgers=tuple(sorted(raw)),
     )

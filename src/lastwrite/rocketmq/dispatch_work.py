@@ -1,7 +1,7 @@
 """Dispatch: units of work, what comes back, and the report.
 
-Addresses are places in the commit log as a whole, positions places in one file. Everything here is plain and pickles
-small; bytes of records never ride along.
+Addresses are places in the commit log as a whole, positions places in one file. Everything here is
+plain and pickles small; bytes of records never ride along.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, ClassVar
 
+from lastwrite.model.document import UNPRINTED, Document, FrozenDocument, figure
 from lastwrite.model.log import Problem, TopicPartition
 
 NO_END = (1 << 63) - 1  # an address that is behind every log
@@ -73,7 +74,7 @@ class Walked:
     begin: int = -1  # address of the first record; -1: none was found
     end: int = -1  # behind the last
     stop: int = (
-        0  # why the walk ended: 0 at the piece's end, else a code of ``logstore.rocketmq.walking``
+        0  # why the walk ended: 0 at the piece's end, else a code of ``rocketmq.store.walking``
     )
     stop_at: int = -1  # address that the code speaks of
     records: int = 0
@@ -154,8 +155,9 @@ class IndexState:
 class IndexUnit:
     """One index file: a new one, or the newest one with more entries.
 
-    ``entries``: stretches, of each the first entry that counts and how many. ``before``: where the entry before the
-    first lies, if it lies in scratch; else the last address and store time of the file before are given.
+    ``entries``: stretches, of each the first entry that counts and how many. ``before``: where the
+    entry before the first lies, if it lies in scratch; else the last address and store time of the
+    file before are given.
     """
 
     name: str
@@ -192,6 +194,34 @@ class Built:
     bytes_written: int = 0
 
 
+class OffsetRange(FrozenDocument, frozen=True):
+    """Queue offsets of one queue, from ``first`` to ``last``, both included."""
+
+    topic: str
+    queue: int
+    first: int
+    last: int
+    source: str  # what tells so: "consume queue", or "records"
+
+
+class LogDamage(FrozenDocument, frozen=True, kw_only=True):
+    """The place of the commit log at which a dispatch stopped, and what is known of what lies there
+    and beyond.
+
+    ``lost``: offsets whose records are not whole, or not there; empty: nothing tells. ``beyond``:
+    of whole records after that place, which a cut there would lose as well.
+    """
+
+    physical_offset: int  # of the record's first byte; all before it is whole
+    path: str
+    position: int | None  # the same in its file
+    resumes_at: int | None  # address of the first whole record beyond; None: there is none
+    records_beyond: int
+    bytes_beyond: int
+    lost: list[OffsetRange]
+    beyond: list[OffsetRange]
+
+
 class DispatchStatus(StrEnum):
     """How a queue came out."""
 
@@ -200,8 +230,7 @@ class DispatchStatus(StrEnum):
     DAMAGED = "damaged"  # left as it was
 
 
-@dataclass(slots=True, kw_only=True)
-class QueueReport:
+class QueueReport(Document, kw_only=True):
     """One consume queue, batch consume queue or compaction log."""
 
     kind: QueueKind
@@ -218,29 +247,58 @@ class QueueReport:
     records_too_large: int = 0  # for the compaction log's files
     is_anew: bool = False  # its topic was deleted and made again
 
-    def to_dict(self) -> dict[str, Any]:
-        out = {name: getattr(self, name) for name in self.__slots__}
-        return {**out, "kind": str(self.kind), "status": str(self.status)}
+
+class IndexFigures(Document):
+    """What a dispatch added to the index."""
+
+    entries_added: int
+    files: list[str]  # made or added to
 
 
-@dataclass(slots=True, kw_only=True)
-class DispatchReport:
+class DispatchTotals(Document, kw_only=True):
+    """The sums over all queues; the number of queues by status."""
+
+    log_start: int  # addresses of the commit log
+    log_end: int
+    read_from: int
+    bytes_read: int
+    bytes_written: int
+    records: int  # read
+    queues: int
+    dispatched: int
+    unchanged: int
+    damaged: int
+    units_added: int
+    files_written: int
+    records_passed: int
+    records_keyless: int
+    records_too_large: int
+    seconds: float
+    stage_seconds: dict[str, float]
+
+
+class DispatchReport(Document, kw_only=True):
     """What ``dispatch`` did."""
 
     path: str
     now_ms: int
-    log_start: int = 0  # addresses of the commit log
-    log_end: int = 0
-    read_from: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    records: int = 0  # read
-    index_entries: int = 0
-    index_files: list[str] = field(default_factory=list)  # made or added to
-    queues: list[QueueReport] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    seconds: float = 0.0
-    stage_seconds: dict[str, float] = field(default_factory=dict)
+    queues: list[QueueReport] = []
+    index: ClassVar[IndexFigures] = figure(
+        lambda self: IndexFigures(self.index_entries, self.index_files)
+    )
+    problems: list[Problem] = []
+    damage: LogDamage | None = None  # None: the commit log is whole
+    totals: ClassVar[DispatchTotals] = figure(lambda self: self.sums())
+    log_start: Annotated[int, UNPRINTED] = 0  # addresses of the commit log
+    log_end: Annotated[int, UNPRINTED] = 0
+    read_from: Annotated[int, UNPRINTED] = 0
+    bytes_read: Annotated[int, UNPRINTED] = 0
+    bytes_written: Annotated[int, UNPRINTED] = 0
+    records: Annotated[int, UNPRINTED] = 0  # read
+    index_entries: Annotated[int, UNPRINTED] = 0
+    index_files: Annotated[list[str], UNPRINTED] = []  # made or added to
+    seconds: Annotated[float, UNPRINTED] = 0.0
+    stage_seconds: Annotated[dict[str, float], UNPRINTED] = {}
 
     @property
     def is_damaged(self) -> bool:
@@ -254,33 +312,20 @@ class DispatchReport:
         """The sum of a figure of the queues."""
         return sum(getattr(queue, name) for queue in (self.queues if queues is None else queues))
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "path": self.path,
-            "now_ms": self.now_ms,
-            "queues": [queue.to_dict() for queue in self.queues],
-            "index": {"entries_added": self.index_entries, "files": self.index_files},
-            "problems": [problem.to_dict() for problem in self.problems],
-            "totals": {
-                "log_start": self.log_start,
-                "log_end": self.log_end,
-                "read_from": self.read_from,
-                "bytes_read": self.bytes_read,
-                "bytes_written": self.bytes_written,
-                "records": self.records,
-                "queues": len(self.queues),
-                **{str(s): sum(queue.status is s for queue in self.queues) for s in DispatchStatus},
-                **{
-                    name: self.total(name)
-                    for name in (
-                        "units_added",
-                        "files_written",
-                        "records_passed",
-                        "records_keyless",
-                        "records_too_large",
-                    )
-                },
-                "seconds": self.seconds,
-                "stage_seconds": self.stage_seconds,
-            },
-        }
+    def sums(self) -> DispatchTotals:
+        own = ("log_start", "log_end", "read_from", "bytes_read", "bytes_written", "records")
+        of_queues = (
+            "units_added",
+            "files_written",
+            "records_passed",
+            "records_keyless",
+            "records_too_large",
+        )
+        return DispatchTotals(
+            queues=len(self.queues),
+            seconds=self.seconds,
+            stage_seconds=self.stage_seconds,
+            **{name: getattr(self, name) for name in own},
+            **{str(each): sum(q.status is each for q in self.queues) for each in DispatchStatus},
+            **{name: self.total(name) for name in of_queues},
+        )

@@ -1,10 +1,11 @@
-"""Between the stages: how entries reach the task that elects them, and losers the task that rewrites.
+"""Between the stages: how entries reach the task that elects them, and losers the task that
+rewrites.
 
-``FolderExchange`` writes packed blocks to scratch files that every worker of this machine sees; only
-their places travel through Spark. It is the fast way on one machine. A block in a file:
+``FolderExchange`` writes packed blocks to scratch files that every worker of this machine sees;
+only their places travel through Spark. It is the fast way on one machine. A block in a file:
 
-    uint32 a bucket: where it ends, counted in entries · 16 bytes an entry (24 with a version), by bucket
-    and with exact comparison: uint32 an entry: its key's length · the keys
+    uint32 a bucket: where it ends, counted in entries · 16 bytes an entry (24 with a version), by
+    bucket and with exact comparison: uint32 an entry: its key's length · the keys
 
 Both exchanges give the same results; tests hold them against each other.
 """
@@ -17,25 +18,26 @@ from functools import partial
 
 import numpy as np
 
-from lastwrite.logstore.scratch import ScratchFolders, ScratchWriter
-from lastwrite.model.kept import KeepUnit, Kept
+from lastwrite.engine.buffers import Buffers
+from lastwrite.engine.elect import elect
+from lastwrite.engine.profile import step
+from lastwrite.engine.rewrite import fsync_outputs, rewrite
+from lastwrite.engine.runner import Failed, Runner, each
+from lastwrite.engine.scan import EntryBlock, scan
+from lastwrite.engine.scan_cache.use import keep, kept_scans, unit_weight
 from lastwrite.model.progress import Progress
+from lastwrite.model.scan_cache import KeepUnit, Kept
 from lastwrite.model.work import (
     Block,
     Elected,
     ElectUnit,
     PieceScan,
     RewriteUnit,
-    Rewritten,
     ScanUnit,
+    SegmentOutput,
 )
-from lastwrite.pipeline.buffers import Buffers
-from lastwrite.pipeline.elect import elect
-from lastwrite.pipeline.keep import keep, kept_scans, unit_weight
-from lastwrite.pipeline.profile import step
-from lastwrite.pipeline.rewrite import rewrite, settle
-from lastwrite.pipeline.runner import Failed, Runner, each
-from lastwrite.pipeline.scan import EntryBlock, scan
+from lastwrite.spark.runner import is_repeated
+from lastwrite.storage.scratch import ScratchFolders, ScratchWriter
 
 _ENTRY_SHARE = 16  # of scratch bytes about one in so many is a state
 _SYNC_BYTES = 256 << 20
@@ -43,7 +45,9 @@ _SYNC_UNITS = 256
 
 
 def scan_to_folder(units: Sequence[ScanUnit]) -> Iterator[list[PieceScan] | Failed[ScanUnit]]:
-    """Scan the pieces of units of one wave; all entries go to one scratch file, all states to another."""
+    """Scan the pieces of units of one wave; all entries go to one scratch file, all states to
+    another.
+    """
     if units:
         with (
             ScratchWriter(units[0].scratch, "entries") as entries,
@@ -56,8 +60,11 @@ def _scan_unit(
     entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, unit: ScanUnit
 ) -> list[PieceScan]:
     blocks: list[Block] = []
-    entries.allow(unit.memory_scratch, unit.memory_bytes * (_ENTRY_SHARE - 1) // _ENTRY_SHARE)
-    states.allow(unit.memory_scratch, unit.memory_bytes // _ENTRY_SHARE)
+    memory_bytes = (
+        0 if is_repeated() else unit.memory_bytes
+    )  # what the first attempt took of it is still there
+    entries.allow(unit.memory_scratch, memory_bytes * (_ENTRY_SHARE - 1) // _ENTRY_SHARE)
+    states.allow(unit.memory_scratch, memory_bytes // _ENTRY_SHARE)
 
     def take(block: EntryBlock) -> None:
         parts = [block.ends, block.rows]
@@ -87,17 +94,19 @@ def _scan_unit(
     return results
 
 
-def rewrite_aside(units: Sequence[RewriteUnit]) -> Iterator[Rewritten | Failed[RewriteUnit]]:
+def rewrite_staged(units: Sequence[RewriteUnit]) -> Iterator[SegmentOutput | Failed[RewriteUnit]]:
     """Rewrite units, and make many of the new segments durable at once: a disk syncs them together."""
     work = partial(rewrite, buffers=Buffers())
     for some in _stretches(units):
         results = list(each(work)(some))
-        settle([result for result in results if not isinstance(result, Failed)])
+        fsync_outputs([result for result in results if not isinstance(result, Failed)])
         yield from results
 
 
 def _stretches(units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
-    """Units whose new segments wait for one sync: many, but not so many bytes that the disk would stand still."""
+    """Units whose new segments wait for one sync: many, but not so many bytes that the disk would
+    stand still.
+    """
     held: list[RewriteUnit] = []
     size = 0
     for unit in units:
@@ -114,7 +123,9 @@ class FolderExchange:
     """By scratch files on this machine."""
 
     def __init__(self, runner: Runner, parent: str | None = None, memory_bytes: int = 0) -> None:
-        """``memory_bytes``: so much of the setting is left for scratch files, which then need not meet the disk."""
+        """``memory_bytes``: so much of the setting is left for scratch files, which then need not
+        meet the disk.
+        """
         self._runner = runner
         self._folders = ScratchFolders(parent, memory_bytes)
 
@@ -138,18 +149,14 @@ class FolderExchange:
     def elect(
         self, units: Sequence[ElectUnit], progress: Progress
     ) -> list[Elected | Failed[ElectUnit]]:
-        weights = [
-            16 * sum(block.count for block in unit.blocks) * (unit.end_bucket - unit.first_bucket)
-            >> unit.bits
-            for unit in units
-        ]
+        weights = [unit.entry_bytes for unit in units]
         return self._runner.run("elect", elect, units, weights, progress)
 
     def rewrite(
         self, units: Sequence[RewriteUnit], progress: Progress
-    ) -> list[Rewritten | Failed[RewriteUnit]]:
+    ) -> list[SegmentOutput | Failed[RewriteUnit]]:
         weights = [unit.cost for unit in units]
-        return self._runner.run_tasks("rewrite", rewrite_aside, units, weights, progress)
+        return self._runner.run_tasks("rewrite", rewrite_staged, units, weights, progress)
 
     def keep(self, units: Sequence[KeepUnit], progress: Progress) -> list[Kept | Failed[KeepUnit]]:
         """Write what later rounds need not scan again."""

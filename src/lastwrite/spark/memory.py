@@ -1,9 +1,10 @@
 """One setting for the memory of all processes together, divided among them.
 
-What Spark and Python take before the first byte of a log is fixed: the JVM, the driver, and in each worker the
-interpreter with NumPy and compiled kernels. The rest is shared by the workers, and every buffer's size follows from a
-worker's share; nothing follows from the log's. What is fixed is measured, with a margin: docs/decisions/memory.md has
-the figures, and what each buffer takes of a share.
+What Spark and Python take before the first byte of a log is fixed: the JVM, the driver, and in each
+worker the interpreter with NumPy and compiled kernels. The rest is shared by the workers, and every
+buffer's size follows from a worker's share; nothing follows from the log's. What is fixed is
+measured, with a margin: docs/decisions/memory.md has the figures, and what each buffer takes of a
+share.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from dataclasses import dataclass
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.work import Limits
-from lastwrite.pipeline.jvm import HEAP_BYTES
-from lastwrite.pipeline.machine import memory_bytes
+from lastwrite.spark.launcher.jvm import HEAP_BYTES
+from lastwrite.storage.machine import memory_bytes
 
 MIB = 1 << 20
 LEAST_SHARE_BYTES = 12 * MIB  # a worker's buffers
 _AMPLE_SHARE_BYTES = (
     512 * MIB
 )  # more hardly makes a worker faster: what is above is mostly for scratch files
-# Started our way: a JVM that only schedules, workers forked from a nursery that has loaded everything.
+# Started our way: a JVM that only schedules, workers forked from a fork server that has loaded
+# everything.
 _JVM_BYTES = 256 * MIB
 _DRIVER_BYTES = (
     200 * MIB
-)  # with the nursery, Spark's daemon and all libraries, which every process shares
+)  # with the fork server, Spark's daemon and all libraries, which every process shares
 _WORKER_BYTES = 32 * MIB
-# Started by Spark, or by whoever passed us a session: a JVM of its own manner, workers that load for themselves.
+# Started by Spark, or by whoever passed us a session: a JVM of its own manner, workers that load
+# for themselves.
 _SPARKS_JVM_BYTES = HEAP_BYTES + 260 * MIB
 _SPARKS_DRIVER_BYTES = 180 * MIB
 _SPARKS_WORKER_BYTES = 190 * MIB
@@ -78,14 +81,17 @@ def parse_bytes(text: str | int) -> int:
 
 
 def fixed_bytes(workers: int, *, lean: bool = True) -> int:
-    """What all processes take beside the buffers of ``workers``. ``lean``: JVM and workers are of our making."""
+    """What all processes take beside the buffers of ``workers``. ``lean``: JVM and workers are of
+    our making.
+    """
     if lean:
         return _JVM_BYTES + _DRIVER_BYTES + workers * _WORKER_BYTES
     return _SPARKS_JVM_BYTES + _SPARKS_DRIVER_BYTES + workers * _SPARKS_WORKER_BYTES
 
 
 def plan_memory(setting: str | int | None, workers: int, *, lean: bool = True) -> MemoryPlan:
-    """Divide ``setting`` (None: a quarter of the machine's memory) among what is fixed and ``workers``.
+    """Divide ``setting`` (None: a quarter of the machine's memory) among what is fixed and
+    ``workers``.
 
     Raises:
         InvalidConfig: too little for what is fixed and the least share of each worker.

@@ -1,26 +1,29 @@
 """Spark, started as this work needs it, or the caller's own session.
 
-Local mode needs no server: a JVM beside the driver and a Python worker a core. The JVM only schedules, so it gets a
-small heap, one compiler tier and no web page; and only a ``SparkContext``, since no SQL is asked of it (a session
-would cost it more than its own start). It comes up while the driver imports and plans: ``OwnSpark`` starts everything
-and waits for nothing until a stage asks for the context. At the end it is killed where it stands: all results are in,
-and what it wrote lies in a folder that goes too.
+Local mode needs no server: a JVM beside the driver and a Python worker a core. The JVM only
+schedules, so it gets a small heap, one compiler tier and no web page; and only a ``SparkContext``,
+since no SQL is asked of it (a session would cost it more than its own start). It comes up while the
+driver imports and plans: ``OwnSpark`` starts everything and waits for nothing until a stage asks
+for the context. At the end it is killed where it stands: all results are in, and what it wrote lies
+in a folder that goes too.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
+import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
-from lastwrite.pipeline.boot import Boot
-from lastwrite.pipeline.jvm import HEAP_BYTES, jvm_options
-from lastwrite.pipeline.machine import core_count
+from lastwrite.spark.launcher.boot import Boot
+from lastwrite.spark.launcher.java import prepare_environment, set_local_defaults
+from lastwrite.spark.launcher.jvm import HEAP_BYTES, Death, jvm_options
+from lastwrite.storage.machine import core_count
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -39,25 +42,48 @@ _SETTINGS = {
     "spark.broadcast.compress": "false",  # a task is a few KB; the codec's library costs more
 }
 _OURS = "spark.lastwrite."
-_DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lastwrite.attach"
+_LAUNCHER = "spark.lastwrite.launcher"
+_SECONDS_TO_END = 10
+_ATTEMPTS = 4  # as spark.task.maxFailures on clusters
+_DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lastwrite.spark.launcher.attach"
 
 
 def local_workers(master: str) -> int | None:
-    """How many workers ``local[n]`` means; None for a cluster.
+    """How many workers ``local[n]`` or ``local[n,attempts]`` means; None for a cluster.
 
     Raises:
         InvalidConfig: not a master URL that Spark has.
     """
+    local = _local(master)
+    if local is None:
+        return None
+    return core_count() if local[0] == "*" else int(local[0])
+
+
+def with_attempts(master: str) -> str:
+    """The master, for Spark: on this machine a task is tried four times, as on a cluster, unless it
+    says otherwise.
+
+    Source: Spark, SparkMasterRegex and SparkContext.createTaskScheduler: ``local[n]`` fails with
+    the first failure,
+    whatever ``spark.task.maxFailures`` says.
+    """
+    local = _local(master)
+    return master if local is None or local[1] else f"local[{local[0]},{_ATTEMPTS}]"
+
+
+def _local(master: str) -> tuple[str, str | None] | None:
+    """Workers and attempts of a local master, as it says them; None for a cluster."""
     if master == "local":
-        return 1
-    if master.startswith("local[") and master.endswith("]"):
-        count = master[6:-1].split(",")[0]
-        if count == "*":
-            return core_count()
-        if count.isdigit() and int(count) > 0:
-            return int(count)
-        raise InvalidConfig(f"master {master!r}: local[n] takes a number or *")
-    return None
+        return "1", None
+    if not master.startswith("local["):
+        return None
+    found = re.fullmatch(r"local\[(\*|0*[1-9][0-9]*)(?:\s*,\s*(0*[1-9][0-9]*))?\]", master)
+    if found is None:
+        raise InvalidConfig(
+            f"master {master!r}: local[n] takes a number or *, and perhaps how often a task is tried: local[2,4]"
+        )
+    return found[1], found[2]
 
 
 class Spark(Protocol):
@@ -80,11 +106,24 @@ class Spark(Protocol):
         """Whether JVM and workers are started in our own way, which takes less memory than Spark's."""
         ...
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it ends with the work, and nobody else uses it."""
+        ...
+
     def setting(self, name: str) -> str | None: ...
+
+    def death(self, error: Exception) -> Death | None:
+        """How the JVM ended, where ``error`` says that it does not answer; None: it lives, or
+        nobody knows.
+        """
+        ...
 
 
 class GivenSpark:
     """A caller's own session."""
+
+    is_ours = False
 
     def __init__(self, session: SparkSession) -> None:
         self.context: SparkContext = session.sparkContext
@@ -101,6 +140,9 @@ class GivenSpark:
         found: str | None = self.context.getConf().get(name, None)
         return found
 
+    def death(self, error: Exception) -> Death | None:
+        return _SILENT if _is_silence(error) else None
+
 
 class OwnSpark:
     """A context of our own: started at once, waited for when it is asked for, ended with ``close``."""
@@ -111,6 +153,7 @@ class OwnSpark:
         self._boot = _take_ahead() if _is_plain(master, conf) else None
         self._context: SparkContext | None = None
         self._is_ours = True
+        self._launches_jvm = False  # in Spark's own way
         self._error: EnvironmentUnfit | None = None
         self._is_waited_for = threading.Event()
         self._is_closing = False
@@ -123,7 +166,7 @@ class OwnSpark:
 
     @property
     def is_lean(self) -> bool:
-        return self._boot is not None and self._boot.nursery is not None
+        return self._boot is not None and self._boot.fork_server is not None
 
     @property
     def context(self) -> SparkContext:
@@ -134,11 +177,20 @@ class OwnSpark:
         assert self._context is not None
         return self._context
 
+    @property
+    def is_ours(self) -> bool:
+        return self._is_ours
+
     def setting(self, name: str) -> str | None:
         if self._boot is not None:  # then no file says more
             return self._conf.get(name)
         found: str | None = self.context.getConf().get(name, None)
         return found
+
+    def death(self, error: Exception) -> Death | None:
+        if not _is_silence(error):
+            return None
+        return (self._boot.jvm.death() if self._boot is not None else None) or _SILENT
 
     def _start(self) -> None:
         try:
@@ -159,9 +211,12 @@ class OwnSpark:
         except EnvironmentUnfit as error:
             self._error = error
         except Exception as error:
+            death = self.death(error)
             first = str(error).splitlines()[0] if str(error) else type(error).__name__
-            self._error = EnvironmentUnfit(
-                f"Spark did not start: {first}", remedy="run: lastwrite doctor"
+            self._error = (
+                EnvironmentUnfit(f"Spark did not start: {first}", remedy="run: lastwrite doctor")
+                if death is None
+                else EnvironmentUnfit(f"Spark did not start: {death.problem}", remedy=death.remedy)
             )
 
     def _context_of_boot(self, spark: type[SparkContext]) -> SparkContext | None:
@@ -171,21 +226,21 @@ class OwnSpark:
         try:
             gateway = self._boot.jvm.gateway()
         except EnvironmentUnfit:
-            if self._is_closing:
+            death = self._boot.jvm.death()
+            if self._is_closing or (death is not None and death.for_memory):
                 raise
             self._boot.close()
             self._boot = None
             return None
         own = {"spark.python.unix.domain.socket.dir": str(self._boot.folder)}
-        if self._boot.nursery is not None:
+        if self._boot.fork_server is not None:
             own[_DAEMON] = _OUR_DAEMON
         return spark(conf=self._settings(own), gateway=gateway)
 
     def _context_in_sparks_way(self, spark: type[SparkContext]) -> SparkContext:
-        from lastwrite.pipeline.java import prepare_environment
-
         prepare_environment(local=local_workers(self._master) is not None)
         self._is_ours = spark._active_spark_context is None
+        self._launches_jvm = spark._gateway is None
         return spark.getOrCreate(
             self._settings(
                 {
@@ -199,33 +254,69 @@ class OwnSpark:
         from pyspark import SparkConf
 
         return SparkConf(loadDefaults=False).setAll(
-            list({**_SETTINGS, "spark.master": self._master, **own, **self._conf}.items())
+            list(
+                {
+                    **_SETTINGS,
+                    "spark.master": with_attempts(self._master),
+                    **own,
+                    **self._conf,
+                }.items()
+            )
         )
 
     def _warm_up(self, context: SparkContext) -> None:
-        """A first job that does nothing: the JVM learns how, and forks workers, while the driver still plans."""
+        """A first job that does nothing: the JVM learns how, and forks workers, while the driver
+        still plans.
+        """
         workers = local_workers(self._master) or 1
         with contextlib.suppress(Exception):
             context.parallelize(range(workers), workers).foreach(_nothing)
 
-    def close(self) -> None:
-        """End it, waiting for nothing that has no result."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End it, waiting for nothing that has no result. ``at_once``: not even for the classes to
+        be written.
+        """
         self._is_closing = True
         if self._boot is None:
             self._starting.join()
             if self._context is not None and self._is_ours:
-                self._context.stop()
+                with contextlib.suppress(Exception):  # a JVM that has gone
+                    self._context.stop()
+            if self._launches_jvm and self._is_ours:
+                _end_gateway()
             return
         is_up = not self._starting.is_alive() and self._context is not None
-        let_go = is_up and self._boot.jvm.archive.is_written
-        if let_go:
-            assert self._context is not None
-            self._context.stop()
-        elif self._context is not None:
+        let_go = is_up and not at_once and self._boot.jvm.archive.is_written and self._has_stopped()
+        if not let_go and self._context is not None:
             _forget_accumulators(self._context)
         self._boot.close(let_go=let_go)
         self._starting.join()
         _forget_gateway()
+
+    def _has_stopped(self) -> bool:
+        """Let the context end in order; False: there is no JVM any more to do that."""
+        assert self._context is not None
+        try:
+            self._context.stop()
+        except Exception:
+            return False
+        return True
+
+
+_SILENT = Death(
+    "Spark's JVM does not answer any more", "run again; where it happens again: lastwrite doctor"
+)
+
+
+def _is_silence(error: Exception) -> bool:
+    """Whether it is of the kind that py4j raises when there is no JVM at the other end."""
+    if isinstance(error, (ConnectionError, EOFError)):
+        return True
+    py4j: Any = sys.modules.get("py4j.protocol")
+    return py4j is not None and (
+        isinstance(error, py4j.Py4JNetworkError)
+        or (type(error) is py4j.Py4JError and "Answer from Java" in str(error))
+    )
 
 
 def _nothing(_: int) -> None:
@@ -233,13 +324,34 @@ def _nothing(_: int) -> None:
 
 
 def _forget_accumulators(context: Any) -> None:
-    """End PySpark's server for accumulators. It looks up once a second, and complains when its JVM goes."""
+    """End PySpark's server for accumulators. It looks up once a second, and complains when its JVM
+    goes.
+    """
     server = getattr(context, "_accumulatorServer", None)
     context._jsc = context._accumulatorServer = None
     if server is not None:
         server.server_shutdown = True
         server.handle_error = lambda *_: None
         threading.Thread(target=server.shutdown, daemon=True).start()
+
+
+def _end_gateway() -> None:
+    """End the JVM that PySpark launched: the next session starts with the environment of its own
+    time.
+    """
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    _forget_gateway()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # it ends when its input does
+        try:
+            process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _forget_gateway() -> None:
@@ -259,42 +371,52 @@ _ahead: Boot | None = None
 
 
 def start_ahead(master: str, conf: Mapping[str, str]) -> None:
-    """Start what a session on ``master`` will need, before the rest of the program is even imported.
+    """Start what a session on ``master`` will need, before the rest of the program is even
+    imported.
 
-    For a program that does nothing else: it may be forked. The next ``OwnSpark`` takes over what was started, and
-    tells what went wrong.
+    For a program that does nothing else: it may be forked. The next ``OwnSpark`` takes over what
+    was started, and tells what went wrong.
     """
     global _ahead
     with contextlib.suppress(EnvironmentUnfit, InvalidConfig, OSError):
         if _ahead is None and _is_plain(master, conf):
             _ahead = Boot(forks=True)
-            atexit.register(_end_ahead)
 
 
 def _take_ahead() -> Boot | None:
     """What was started ahead, or else a new start; None: it cannot be started like this here."""
     global _ahead
     boot, _ahead = _ahead, None
+    if boot is not None:
+        set_local_defaults()  # the environment may be another than when it was started
     try:
         return boot or Boot()
     except (EnvironmentUnfit, OSError):
         return None  # Spark's own way finds out what is wrong, and says it
 
 
-def _end_ahead() -> None:
-    """Nobody took it over."""
-    global _ahead
-    boot, _ahead = _ahead, None
-    if boot is not None:
-        boot.close()
-
-
 def _is_plain(master: str, conf: Mapping[str, str]) -> bool:
-    """Whether a JVM of our own will do: on this machine, no settings but ours, and no JVM in this process yet."""
-    if local_workers(master) is None or any(not name.startswith(_OURS) for name in conf):
+    """Whether a JVM of our own will do: on this machine, no settings but ours, and no JVM in this
+    process yet.
+    """
+    if _launcher(conf) == "spark" or local_workers(master) is None:
+        return False
+    if any(not name.startswith(_OURS) for name in conf):
         return False
     loaded: Any = sys.modules.get("pyspark")
     return loaded is None or getattr(loaded.SparkContext, "_gateway", None) is None
+
+
+def _launcher(conf: Mapping[str, str]) -> str:
+    """``fast``: as ``spark/launcher`` does; ``spark``: as PySpark does.
+
+    Raises:
+        InvalidConfig: another way is named.
+    """
+    way = conf.get(_LAUNCHER, "fast")
+    if way not in ("fast", "spark"):
+        raise InvalidConfig(f"{_LAUNCHER} is {way!r}", remedy="fast or spark")
+    return way
 
 
 @contextlib.contextmanager

@@ -1,36 +1,39 @@
 """The exchange for clusters: blocks and losers go through Spark's own shuffle.
 
-No folder is shared but the log itself. A block is cut by the elect units' bucket ranges and each part goes
-to the task of its unit; the losers come back packed, four bytes each, to the task that rewrites their
-piece, which scans the piece once more for the states that election did not touch. What a stage made is
-kept on the executors' disks, since the driver looks at its figures before the next one starts.
+No folder is shared but the log itself. A block is cut by the elect units' bucket ranges and each
+part goes to the task of its unit; the losers come back packed, four bytes each, to the task that
+rewrites their piece, which scans the piece once more for the states that election did not touch.
+What a stage made is kept on the executors' disks, since the driver looks at its figures before the
+next one starts.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lastwrite.engine.elect import NO_KEYS, losers_among, tally
+from lastwrite.engine.rewrite import fsync_outputs, rewrite
+from lastwrite.engine.runner import Failed, guarded
+from lastwrite.engine.scan import EntryBlock, scan
 from lastwrite.model.columns import SHADOWED
-from lastwrite.model.kept import KeepUnit, Kept
 from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import Progress
+from lastwrite.model.scan_cache import KeepUnit, Kept
 from lastwrite.model.work import (
     Block,
     Elected,
     ElectUnit,
     PieceScan,
     RewriteUnit,
-    Rewritten,
     ScanUnit,
+    SegmentOutput,
 )
-from lastwrite.pipeline.elect import NO_KEYS, losers_among
-from lastwrite.pipeline.rewrite import rewrite, settle
-from lastwrite.pipeline.runner import Failed, SparkRunner, guarded, pack, spark_error
-from lastwrite.pipeline.scan import EntryBlock, scan
+from lastwrite.spark.runner import SparkRunner, pack, seen_from_here
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -63,11 +66,7 @@ class ShuffleExchange:
     def elect(
         self, units: Sequence[ElectUnit], progress: Progress
     ) -> list[Elected | Failed[ElectUnit]]:
-        weights = [
-            16 * sum(block.count for block in unit.blocks) * (unit.end_bucket - unit.first_bucket)
-            >> unit.bits
-            for unit in units
-        ]
+        weights = [unit.entry_bytes for unit in units]
         tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
         of_unit = {n: (unit.partition, unit.strategy) for n, unit in enumerate(units)}
@@ -104,7 +103,7 @@ class ShuffleExchange:
 
     def rewrite(
         self, units: Sequence[RewriteUnit], progress: Progress
-    ) -> list[Rewritten | Failed[RewriteUnit]]:
+    ) -> list[SegmentOutput | Failed[RewriteUnit]]:
         weights = [unit.cost for unit in units]
         tasks = pack(weights, self._runner.workers)
         task_of = {n: t for t, task in enumerate(tasks) for n in task}
@@ -183,18 +182,19 @@ class ShuffleExchange:
         progress.stage(name, total)
         kept = made.persist(StorageLevel.DISK_ONLY)
         self._kept.append(kept)
-        try:
-            found = dict(
-                kept.filter(lambda row: row[0] == "result").map(lambda row: row[1]).collect()
-            )
-        except Exception as error:
-            raise spark_error(name, error) from error
+        results = kept.filter(lambda row: row[0] == "result").map(lambda row: row[1])
+        found = dict(self._runner.run_job(name, lambda _: results.collect(), progress))
         progress.advance(total)
-        return found
+        return (
+            found
+            if self._runner.is_here
+            else {n: seen_from_here(answer) for n, answer in found.items()}
+        )
 
     def close(self) -> None:
         for kept in self._kept:
-            kept.unpersist()
+            with contextlib.suppress(Exception):  # a JVM that has gone keeps nothing
+                kept.unpersist()
         self._kept = []
 
 
@@ -269,19 +269,18 @@ def _elect_parts(
         all_keys,
         strategy,
     )
-    counts: dict[int, int] = {}
-    lost_last = []
-    for piece, last, lost in zip(pieces, last_records, losers, strict=True):
-        counts[piece] = counts.get(piece, 0) + len(lost)
-        if np.any(lost == last):
-            lost_last.append(piece)
+    for piece, lost in zip(pieces, losers, strict=True):
         if len(lost):
             yield "losers", (partition, piece, lost)
-    yield "result", (n, Elected(partition, winners, counts, tuple(lost_last)))
+    yield "result", (n, tally((partition, strategy), winners, pieces, last_records, losers))
 
 
-def _rewrite_scanned(unit: RewriteUnit, again: ScanUnit, losers: dict[int, list[Any]]) -> Rewritten:
-    """Rewrite with the states of a second scan, which is the first one's equal, and the losers on top."""
+def _rewrite_scanned(
+    unit: RewriteUnit, again: ScanUnit, losers: dict[int, list[Any]]
+) -> SegmentOutput:
+    """Rewrite with the states of a second scan, which is the first one's equal, and the losers on
+    top.
+    """
     states = []
     for result, piece_states in scan(again, lambda block: None):
         marked = piece_states.copy()
@@ -289,5 +288,5 @@ def _rewrite_scanned(unit: RewriteUnit, again: ScanUnit, losers: dict[int, list[
             marked[ordinals] |= SHADOWED
         states.append(marked)
     made = rewrite(unit, tuple(states))
-    settle([made])
+    fsync_outputs([made])
     return made

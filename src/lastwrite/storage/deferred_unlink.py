@@ -1,8 +1,8 @@
 """Giving back the room of large files that were removed, beside the work instead of in its way.
 
-A system frees a file's blocks and cached pages when nobody holds it any more, and whoever lets go last waits: a fifth
-of a second a GiB. So a large file is held open while its name goes, and a thread lets go of it. A process that ends
-does the same at once.
+A system frees a file's blocks and cached pages when nobody holds it any more, and whoever lets go
+last waits: a fifth of a second a GiB. So a large file is held open while its name goes, and a
+thread lets go of it. A process that ends does the same at once.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.logstore import files
+from lastwrite.storage import files
 
 
 @contextlib.contextmanager
@@ -25,12 +25,12 @@ def new_folder(target: str) -> Iterator[str]:
         raise InvalidConfig(
             "there is something already", path=target, remedy="give a folder that is not there yet"
         )
-    aside = f"{target}.lastwrite-{uuid.uuid4().hex[:12]}"
-    files.make_folder(aside)
+    staged = f"{target}.lastwrite-{uuid.uuid4().hex[:12]}"
+    files.make_folder(staged)
     try:
-        yield aside
-        files.fsync_dir(aside)
-        files.rename(aside, target)
+        yield staged
+        files.fsync_dir(staged)
+        files.rename(staged, target)
         files.fsync_dir(os.path.dirname(target))
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(staged, ignore_errors=True)

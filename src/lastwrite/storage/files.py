@@ -1,15 +1,18 @@
 """Every operation that changes a log's files, one function each, and nothing else does.
 
-Each passes a *fault point* before it acts, so that a test can stop the process between any two of them::
+Each passes a *fault point* before it acts, so that a test can stop the process between any two of
+them::
 
     LASTWRITE_FAULT_POINT=7      before the seventh operation the process kills itself
-    LASTWRITE_FAULT_ERROR=28     instead, that operation and all after it fail with this errno (28: disk full)
+    LASTWRITE_FAULT_ERROR=28     instead, that operation and all after it fail with this errno (28:
+                                 disk full)
     LASTWRITE_FAULT_LOG=FILE     the operations are appended to FILE, a line each
 
-A file of some bytes is written in two halves with a fault point in between: so a torn write is a state too.
+A file of some bytes is written in two halves with a fault point in between: so a torn write is a
+state too.
 
-What the system refuses becomes a ``LogError`` that names the file and says what to do: a full disk, a
-read-only folder, a file that vanished under us (``CommitConflict``).
+What the system refuses becomes a ``LogError`` that names the file and says what to do: a full disk,
+a read-only folder, a file that vanished under us (``CommitConflict``).
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ import os
 import platform
 import shutil
 import signal
-import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import FileIO
 
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.logstore import freeing
+from lastwrite.storage import deferred_unlink, ownership
+from lastwrite.storage.ownership import Ownership
 
 _COPY_BYTES = (
     64 << 20
@@ -48,8 +52,8 @@ _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 class FaultPoints:
     """Counts the changing operations of this process, and stops at one of them.
 
-    ``point`` 0: never. ``error`` 0: stop means SIGKILL, else that operation fails with it, and so do all later
-    ones unless ``once``.
+    ``point`` 0: never. ``error`` 0: stop means SIGKILL, else that operation fails with it, and so
+    do all later ones unless ``once``.
     """
 
     def __init__(
@@ -81,6 +85,11 @@ class FaultPoints:
                     return
                 raise OSError(self.error, os.strerror(self.error), path)
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def synced(self, handle: int) -> None:
+        """Say that the file or folder behind ``handle`` is on the disk now; for a model of a disk
+        that loses power.
+        """
 
 
 faults = FaultPoints.from_environment(os.environ)
@@ -139,9 +148,28 @@ def _changing(operation: str, path: str, doing: str) -> Iterator[None]:
         raise to_log_error(error, path, doing) from error
 
 
-def write(path: str, content: bytes, *, is_synced: bool = True) -> None:
-    """Create the file with ``content`` and sync it, unless that comes later; whatever was there is lost."""
-    with _changing("write", path, "write the file"), open(path, "wb", buffering=0) as file:
+def create(path: str, like: Ownership | None) -> FileIO:
+    """A new file, open for reading and writing, that has its owner and rights before its first
+    byte; the caller passes the fault point.
+
+    Raises:
+        OSError: it is there already, or the system refuses.
+    """
+    return open(ownership.make(path, like), "r+b", buffering=0)
+
+
+def write(
+    path: str, content: bytes, *, is_synced: bool = True, like: Ownership | None = None
+) -> None:
+    """Create the file with ``content`` and sync it, unless that comes later; whatever was there is
+    lost.
+
+    ``like``: whose it is from its first byte on; None: the caller's.
+    """
+    with (
+        _changing("write", path, "write the file"),
+        open(ownership.make(path, like, is_new=False), "wb", buffering=0) as file,
+    ):
         half = len(content) // 2 if faults.is_armed else 0
         _write_all(file.fileno(), content[:half])
         if half:
@@ -163,10 +191,12 @@ def _sync(handle: int) -> None:
     if full is not None:
         try:
             fcntl.fcntl(handle, full)
+            faults.synced(handle)
             return
         except OSError:
             pass
     os.fsync(handle)
+    faults.synced(handle)
 
 
 def _early_writeback() -> Callable[[int, int, int], None]:
@@ -201,7 +231,7 @@ def fsync_dir(folder: str) -> None:
     with _changing("fsync folder", folder, "sync the folder"):
         handle = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(handle)
+            _sync(handle)
         except OSError as error:
             # Some network file systems know no sync of a folder; their renames are durable at once.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
@@ -217,13 +247,15 @@ def rename(source: str, target: str) -> None:
 
 
 def unlink(path: str) -> None:
-    """Remove a file that is there. The room of a large one is given back a moment later: see ``freeing``."""
+    """Remove a file that is there. The room of a large one is given back a moment later: see
+    ``freeing``.
+    """
     with _changing("unlink", path, "remove the file"):
-        handle = freeing.hold(path)
+        handle = deferred_unlink.hold(path)
         try:
             os.unlink(path)
         finally:
-            freeing.let_go(handle)
+            deferred_unlink.let_go(handle)
 
 
 def truncate(path: str, size_bytes: int) -> None:
@@ -238,11 +270,28 @@ def set_mtime(path: str, mtime_ns: int) -> None:
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
-def make_folder(path: str) -> None:
-    """Make a folder and those above it; one that is there is left as it is."""
-    if not os.path.isdir(path):
-        with _changing("mkdir", path, "make the folder"):
-            os.makedirs(path, exist_ok=True)
+def make_folder(path: str, like: Ownership | None = None, *, is_synced: bool = True) -> None:
+    """Make a folder and those above it, and sync the names of those that are made, unless that
+    comes later or nothing rests on it; one that is there is left as it is.
+
+    ``like``: whose those are that are made; None: the caller's.
+    """
+    missing, path = [], os.path.abspath(path)
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for folder in reversed(missing):
+        with _changing("mkdir", folder, "make the folder"):
+            try:
+                os.mkdir(folder, 0o777 if like is None else 0o700)
+            except FileExistsError:
+                if not os.path.isdir(folder):  # somebody else has made it meanwhile
+                    raise
+            else:
+                if like is not None:
+                    _give(folder, like)
+        if is_synced:
+            fsync_dir(os.path.dirname(folder))
 
 
 def _exchange_call() -> Callable[[bytes, bytes], int]:
@@ -263,7 +312,8 @@ def _exchange_call() -> Callable[[bytes, bytes], int]:
                 ctypes.c_uint,
             )
             return lambda one, other: call(here, one, here, other, swap)
-        # A C library that does not know of it; the number of the system call depends on the machine.
+        # A C library that does not know of it; the number of the system call depends on the
+        # machine.
         number = {"x86_64": 316, "aarch64": 276, "riscv64": 276}[platform.machine()]
         library.syscall.argtypes = (
             ctypes.c_long,
@@ -285,7 +335,8 @@ def exchange(one: str, other: str) -> None:
     """Let two folders, or files, take each other's names in one step: a crash leaves them so or so.
 
     Raises:
-        LogError: the system or the file system knows no such step, or the two lie on different ones.
+        LogError: the system or the file system knows no such step, or the two lie on different
+            ones.
     """
     with _changing("exchange", other, f"exchange {os.path.basename(one)} with this"):
         ctypes.set_errno(errno.ENOSYS)
@@ -306,15 +357,42 @@ def exchange(one: str, other: str) -> None:
             raise OSError(number, os.strerror(number), other)
 
 
-def own_like(path: str, seen: os.stat_result) -> None:
-    """Give what we made the owner that another file or folder was seen to have, and the rights if it is of its kind."""
-    mine = os.stat(path)
-    if (mine.st_uid, mine.st_gid) != (seen.st_uid, seen.st_gid):
-        with _changing("chown", path, "give it to the log's owner"):
-            os.chown(path, seen.st_uid, seen.st_gid)
-    if mine.st_mode != seen.st_mode and stat.S_IFMT(mine.st_mode) == stat.S_IFMT(seen.st_mode):
-        with _changing("chmod", path, "set its rights"):
-            os.chmod(path, stat.S_IMODE(seen.st_mode))
+def give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
+    """Let a file or folder that we made have this owner and these rights; ``is_synced``: durably,
+    where it had not.
+    """
+    with _changing("give", path, "give it to the log's owner"):
+        _give(path, like, is_synced=is_synced)
+
+
+def _give(path: str, like: Ownership, *, is_synced: bool = False) -> None:
+    # By a handle: whoever may write in the folder could put a link in the place of a name.
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        if ownership.give(handle, like) and is_synced:
+            _sync(handle)
+    finally:
+        os.close(handle)
+
+
+def owner_of(path: str, siblings: Iterable[str] = ()) -> Ownership:
+    """``ownership.of_replaced``: what a file that takes the place of ``path`` has to have.
+
+    Raises:
+        LogError: it cannot be looked at.
+    """
+    try:
+        return ownership.of_replaced(path, siblings)
+    except OSError as error:
+        raise to_log_error(error, path, "see whose it is") from error
+
+
+def make_new_folder(path: str) -> None:
+    """``make_folder`` of one that replaces nothing: it belongs to whom the nearest one above
+    belongs.
+    """
+    if not os.path.isdir(path):
+        make_folder(path, ownership.of_new_folder(path))
 
 
 def copy_symlink(source: str, target: str) -> None:
@@ -324,7 +402,9 @@ def copy_symlink(source: str, target: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a folder with all that is in it; where a symbolic link leads to stays. Nothing there: nothing is done."""
+    """Remove a folder with all that is in it; where a symbolic link leads to stays. Nothing there:
+    nothing is done.
+    """
     try:
         with os.scandir(path) as found:
             entries = sorted(found, key=lambda entry: entry.name)
@@ -349,17 +429,20 @@ def link(source: str, target: str) -> None:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            _copy(source, target)
+            _copy(source, target, ownership.of(source))
 
 
 def copy(source: str, target: str) -> None:
-    """Copy a file with its modification time, and sync the copy."""
+    """Copy a file with its modification time, and its owner and rights as far as the caller may;
+    sync the copy.
+    """
     with _changing("copy", target, f"copy {os.path.basename(source)} to this"):
-        _copy(source, target)
+        _copy(source, target, ownership.of(source).as_far_as_may())
 
 
 def append_file(source: str, writer: int) -> int:
-    """Write the file's bytes at the open file ``writer``'s place; returns how many. Nothing is synced.
+    """Write the file's bytes at the open file ``writer``'s place; returns how many. Nothing is
+    synced.
 
     Raises:
         OSError: what the system refused.
@@ -376,8 +459,11 @@ def append_file(source: str, writer: int) -> int:
         return size
 
 
-def _copy(source: str, target: str) -> None:
-    with open(source, "rb", buffering=0) as reader, open(target, "wb", buffering=0) as writer:
+def _copy(source: str, target: str, like: Ownership) -> None:
+    with (
+        open(source, "rb", buffering=0) as reader,
+        open(ownership.make(target, like, is_new=False), "r+b", buffering=0) as writer,
+    ):
         seen = os.fstat(reader.fileno())
         try:
             _copy_in_kernel(reader.fileno(), writer.fileno(), seen.st_size)

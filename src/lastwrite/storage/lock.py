@@ -1,9 +1,11 @@
 """Who works on what in a log root: byte-range locks on the broker's own lock file.
 
-A broker keeps an exclusive POSIX record lock on that file as long as it runs. We lock single bytes of it, one for each
-log that a run works on. Of Kafka, whose broker locks the whole of ``<root>/.lock``::
+A broker keeps an exclusive POSIX record lock on that file as long as it runs. We lock single bytes
+of it, one for each log that a run works on. Of Kafka, whose broker locks the whole of
+``<root>/.lock``::
 
-    0                           the root's turn: for the moment in which a file of the root itself is rewritten
+    0                           the root's turn: for the moment in which a file of the root itself
+                                is rewritten
     1 + 62 bits of a hash       the partition <topic>-<partition>
 
 Of RocketMQ, whose broker locks the first byte of ``STORE/lock`` and no more::
@@ -12,13 +14,14 @@ Of RocketMQ, whose broker locks the first byte of ``STORE/lock`` and no more::
     1                           the turn
     2 + 62 bits of a hash       the queue
 
-So runs on different logs share a root, a run keeps a broker from starting as long as it holds a single byte,
-a broker keeps every run out, and whoever crashes has let go. Such locks belong to a process, which makes three
-things surprising: ``flock`` does not see them; a second run in the same process would get them too, hence the
-registry here; and closing *any* handle of the file drops them all, hence the one handle a root.
+So runs on different logs share a root, a run keeps a broker from starting as long as it holds a
+single byte, a broker keeps every run out, and whoever crashes has let go. Such locks belong to a
+process, which makes three things surprising: ``flock`` does not see them; a second run in the same
+process would get them too, hence the registry here; and closing *any* handle of the file drops them
+all, hence the one handle a root.
 
-Source: Kafka 4.4 ``FileLock`` (``FileChannel.tryLock``: from 0, without end); spec/kafka-storage S.1. RocketMQ 5.5.0
-``DefaultMessageStore.start`` (``tryLock(0, 1, false)``); spec/rocketmq.md section 9.
+Source: Kafka 4.4 ``FileLock`` (``FileChannel.tryLock``: from 0, without end); RocketMQ 5.5.0
+``DefaultMessageStore.start`` (``tryLock(0, 1, false)``).
 """
 
 from __future__ import annotations
@@ -33,30 +36,33 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from lastwrite.errors import LogHeld
-from lastwrite.logstore.files import to_log_error
 from lastwrite.model.log import TopicPartition
-
-FILE = ".lock"
+from lastwrite.storage import ownership
+from lastwrite.storage.files import to_log_error
 
 _HASH_BITS = 62  # with what precedes it less than the 63 that an offset in a file has
 _LONGEST_PAUSE_S = 0.02
 _OPEN_S = 2.0  # who only looks has the file open for less
 _GONE = -1
-_STOP_OR_WAIT = "stop it first, or wait until it is done"
+STOP_OR_WAIT = "stop it first, or wait until it is done"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LockPlace:
     """Where brokers of a system lock a root, and where we lock beside them."""
 
     file: str
     what: str  # the root, as people call it
     turn: int  # the byte of the root's turn; those below are a broker's, and runs share them
     turn_s: float  # whoever keeps the turn for longer has been stopped
+    siblings: tuple[
+        str, ...
+    ] = ()  # the broker's own files in the root: a new one there has the first one's rights
 
     def byte_of(self, name: TopicPartition) -> int:
         """The byte that stands for a log."""
@@ -68,14 +74,11 @@ class Place:
         return kind == fcntl.F_WRLCK and start == 0 and (self.turn > 0 or length != 1)
 
 
-KAFKA = Place(FILE, "the log root", turn=0, turn_s=60.0)  # a turn takes milliseconds
-
-
 @dataclass(slots=True)
 class _Root:
     """The one handle of a root's lock file in this process, and what is locked by it."""
 
-    place: Place
+    place: LockPlace
     key: str  # the file's real path
     path: str
     handle: int
@@ -117,22 +120,20 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def byte_of(name: TopicPartition) -> int:
-    """The byte of Kafka's lock file that stands for a partition."""
-    return KAFKA.byte_of(name)
-
-
 # ---------------------------------------------------------------------- partitions
 
 
 @contextlib.contextmanager
-def hold(root: str, names: Iterable[TopicPartition], place: Place = KAFKA) -> Iterator[None]:
-    """Keep brokers and other runs away from the partitions ``names`` of ``root`` for as long as the context lasts.
+def hold(root: str, names: Iterable[TopicPartition], place: LockPlace) -> Iterator[None]:
+    """Keep brokers and other runs away from the partitions ``names`` of ``root`` for as long as the
+    context lasts.
 
-    All of them or none. The lock file is made where it is missing, and left there as a broker leaves it.
+    All of them or none. The lock file is made where it is missing, and left there as a broker
+    leaves it: it belongs to the root's owner.
 
     Raises:
-        LogHeld: a broker, another process or another run in this process has one of them; it says which and who.
+        LogHeld: a broker, another process or another run in this process has one of them; it says
+            which and who. Or nobody can tell that no broker has it.
         LogError: the root cannot be written.
     """
     wanted = {place.byte_of(name): name for name in names}
@@ -142,6 +143,7 @@ def hold(root: str, names: Iterable[TopicPartition], place: Place = KAFKA) -> It
         for byte in sorted(wanted):
             _take(entry, byte, wanted[byte])
             taken.append(byte)
+        _refuse_removed(entry)
         yield
     finally:
         with _registry:
@@ -151,31 +153,57 @@ def hold(root: str, names: Iterable[TopicPartition], place: Place = KAFKA) -> It
         _leave(entry)
 
 
-@contextlib.contextmanager
 def try_hold(
-    root: str, names: Iterable[TopicPartition], place: Place = KAFKA
-) -> Iterator[set[TopicPartition]]:
+    root: str, names: Iterable[TopicPartition], place: LockPlace
+) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, of those that are free now: the context gives which.
 
     Raises:
         LogError: the root cannot be written.
     """
+    return try_each(names, lambda name: hold(root, [name], place))
+
+
+@contextlib.contextmanager
+def try_each(
+    names: Iterable[TopicPartition],
+    hold_one: Callable[[TopicPartition], AbstractContextManager[None]],
+) -> Iterator[set[TopicPartition]]:
+    """Hold those that ``hold_one`` does not refuse; the context gives which."""
     with contextlib.ExitStack() as stack:
         got = set()
         for name in names:
             with contextlib.suppress(LogHeld):
-                stack.enter_context(hold(root, [name], place))
+                stack.enter_context(hold_one(name))
                 got.add(name)
         yield got
+
+
+def _refuse_removed(entry: _Root) -> None:
+    """Kafka's broker removes its lock file when it stops: whoever had opened it before has locked
+    what nobody sees.
+
+    Raises:
+        LogHeld: that happened.
+    """
+    try:
+        here, there = os.fstat(entry.handle), os.stat(entry.path)
+        is_same = (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+    except FileNotFoundError:
+        is_same = False
+    if not is_same:
+        raise LogHeld(
+            "the lock file was removed a moment ago, by a broker that stopped",
+            path=entry.path,
+            remedy="try again",
+        )
 
 
 def _take(entry: _Root, byte: int, name: TopicPartition) -> None:
     with _registry:
         if byte in entry.held:
             raise LogHeld(
-                f"another run in this process works on {name}",
-                path=entry.path,
-                remedy=_STOP_OR_WAIT,
+                f"another run in this process works on {name}", path=entry.path, remedy=STOP_OR_WAIT
             )
         if not _lock(entry, byte):
             raise _held_elsewhere(
@@ -184,23 +212,21 @@ def _take(entry: _Root, byte: int, name: TopicPartition) -> None:
         entry.held[byte] = name
 
 
-def holds(root: str, name: TopicPartition, place: Place = KAFKA) -> bool:
+def holds(root: str, name: TopicPartition, place: LockPlace) -> bool:
     """Whether this very process holds the partition."""
     with _registry:
         entry = _roots.get(_key(root, place))
         return entry is not None and place.byte_of(name) in entry.held
 
 
-def is_held(
-    root: str, names: Collection[TopicPartition] | None = None, place: Place = KAFKA
-) -> bool:
-    """Whether a broker or a run, this process's included, holds one of the partitions (None: any) now."""
+def is_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> bool:
+    """Whether a broker or a run, this process's included, holds one of the partitions (None: any)
+    now.
+    """
     return _holder(root, names, place) is not None
 
 
-def refuse_if_held(
-    root: str, names: Collection[TopicPartition] | None = None, place: Place = KAFKA
-) -> None:
+def refuse_if_held(root: str, names: Collection[TopicPartition] | None, place: LockPlace) -> None:
     """For work that only reads ``names`` (None: whatever lies in the root).
 
     Raises:
@@ -211,7 +237,7 @@ def refuse_if_held(
         raise _held_elsewhere(place, os.path.join(root, place.file), *found)
 
 
-def broker_of(root: str, place: Place = KAFKA) -> str | None:
+def broker_of(root: str, place: LockPlace) -> str | None:
     """The broker that has the whole of ``root``, as people read it; None: there is none."""
     with _looking(root, place) as (handle, entry):
         if handle is None or (entry is not None and entry.held):
@@ -221,7 +247,7 @@ def broker_of(root: str, place: Place = KAFKA) -> str | None:
 
 
 def _holder(
-    root: str, names: Collection[TopicPartition] | None, place: Place
+    root: str, names: Collection[TopicPartition] | None, place: LockPlace
 ) -> tuple[_Blocker, TopicPartition | None] | None:
     """Somebody who holds one of ``names``, and which."""
     asked: list[TopicPartition | None] = [None] if names is None else list(names)
@@ -249,8 +275,10 @@ def _holder(
 
 
 @contextlib.contextmanager
-def _looking(root: str, place: Place) -> Iterator[tuple[int | None, _Root | None]]:
-    """A handle of the lock file to ask by, and what this process has locked; None: there is no such file."""
+def _looking(root: str, place: LockPlace) -> Iterator[tuple[int | None, _Root | None]]:
+    """A handle of the lock file to ask by, and what this process has locked; None: there is no such
+    file.
+    """
     path = os.path.join(root, place.file)
     with _registry:
         entry = _roots.get(_key(root, place))
@@ -267,12 +295,10 @@ def _looking(root: str, place: Place) -> Iterator[tuple[int | None, _Root | None
 
 
 def _held_elsewhere(
-    place: Place, path: str, blocker: _Blocker | None, name: TopicPartition | None
+    place: LockPlace, path: str, blocker: _Blocker | None, name: TopicPartition | None
 ) -> LogHeld:
     if blocker is None:  # it let go in the meantime
-        return LogHeld(
-            f"somebody else worked on {name} a moment ago", path=path, remedy="try again"
-        )
+        return LogHeld(f"another run worked on {name} a moment ago", path=path, remedy="try again")
     what = (
         place.what
         if blocker.is_broker
@@ -280,18 +306,20 @@ def _held_elsewhere(
         if name is None
         else str(name)
     )
-    return LogHeld(f"{blocker} holds {what}", path=path, remedy=_STOP_OR_WAIT)
+    return LogHeld(f"{blocker} holds {what}", path=path, remedy=STOP_OR_WAIT)
 
 
 # ---------------------------------------------------------------------- the root's own files
 
 
 @contextlib.contextmanager
-def root_turn(root: str, place: Place = KAFKA) -> Iterator[None]:
-    """Be alone in reading and rewriting a file of the root itself, such as a checkpoint; waits for others' turns.
+def root_turn(root: str, place: LockPlace) -> Iterator[None]:
+    """Be alone in reading and rewriting a file of the root itself, such as a checkpoint; waits for
+    others' turns.
 
     Raises:
-        LogHeld: a broker holds the root, or somebody keeps the turn for longer than ``place`` allows.
+        LogHeld: a broker holds the root, or somebody keeps the turn for longer than ``place``
+            allows.
         LogError: the root cannot be written.
     """
     entry = _enter(root, place)
@@ -308,7 +336,8 @@ def root_turn(root: str, place: Place = KAFKA) -> Iterator[None]:
 
 
 def _wait_for_turn(entry: _Root) -> None:
-    # Asking again and again, because a wait in the system has no end and cannot tell a broker from a turn.
+    # Asking again and again, because a wait in the system has no end and cannot tell a broker from
+    # a turn.
     place = entry.place
     deadline = time.monotonic() + place.turn_s
     pause = 0.0005
@@ -321,11 +350,13 @@ def _wait_for_turn(entry: _Root) -> None:
 
 
 @contextlib.contextmanager
-def unopened(root: str, place: Place) -> Iterator[None]:
-    """For a moment, inside ``root_turn``: nobody else has the lock file open, and who opens it waits.
+def unopened(root: str, place: LockPlace) -> Iterator[None]:
+    """For a moment, inside ``root_turn``: nobody else has the lock file open, and who opens it
+    waits.
 
-    A RocketMQ broker opens the file when it is made and locks it only when it has read the whole store: what it has
-    begun to read must not be exchanged. Linux tells, to the file's owner, by a lease. Where nobody tells, or another
+    A RocketMQ broker opens the file when it is made and locks it only when it has read the whole
+    store: what it has begun to read must not be exchanged. Linux tells, to the file's owner, by a
+    lease. Where nobody tells, or another
     run has the file open as well, the context does nothing.
 
     Raises:
@@ -341,9 +372,9 @@ def unopened(root: str, place: Place) -> Iterator[None]:
                 break
             if time.monotonic() > deadline:
                 raise LogHeld(
-                    f"somebody has the lock file open; perhaps a broker that is starting reads {place.what}",
+                    f"a process has the lock file open; perhaps a broker that is starting reads {place.what}",
                     path=entry.path,
-                    remedy=_STOP_OR_WAIT,
+                    remedy=STOP_OR_WAIT,
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -356,7 +387,9 @@ def unopened(root: str, place: Place) -> Iterator[None]:
 
 
 def _lease(entry: _Root) -> bool | None:
-    """Whether nobody else has the file open: True, and who opens it waits; None: somebody has; False: not known."""
+    """Whether nobody else has the file open: True, and who opens it waits; None: somebody has;
+    False: not known.
+    """
     if not hasattr(fcntl, "F_SETLEASE"):
         return False
     try:
@@ -371,18 +404,18 @@ def _lease(entry: _Root) -> bool | None:
 # ---------------------------------------------------------------------- the handle
 
 
-def _key(root: str, place: Place) -> str:
+def _key(root: str, place: LockPlace) -> str:
     return os.path.join(os.path.realpath(root), place.file)
 
 
-def _enter(root: str, place: Place) -> _Root:
+def _enter(root: str, place: LockPlace) -> _Root:
     key = _key(root, place)
     path = os.path.join(root, place.file)
     with _registry:
         entry = _roots.get(key)
         if entry is None:
             try:
-                entry = _Root(place, key, path, os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+                entry = _Root(place, key, path, _open(root, place))
             except OSError as error:
                 raise to_log_error(error, path, "lock the log") from error
             if place.turn:
@@ -390,6 +423,50 @@ def _enter(root: str, place: Place) -> _Root:
             _roots[key] = entry
         entry.users += 1
         return entry
+
+
+def siblings(root: str, place: LockPlace) -> list[str]:
+    """The files of ``root`` whose rights a new one there takes, the first that is there."""
+    return [os.path.join(root, name) for name in place.siblings]
+
+
+def _open(root: str, place: LockPlace) -> int:
+    """The lock file, open; where it is missing it is made so that the broker's user can open it, in
+    one step.
+    """
+    path = os.path.join(root, place.file)
+    try:
+        handle = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return _make(path, root, place)
+    seen = os.fstat(handle)
+    if seen.st_uid == os.geteuid() != os.stat(root).st_uid and not os.path.islink(path):
+        # Earlier releases left one of root's beside a broker of another user.
+        with contextlib.suppress(OSError):
+            ownership.give(handle, ownership.of_new(root, siblings(root, place)).as_far_as_may())
+    return handle
+
+
+def _make(path: str, root: str, place: LockPlace) -> int:
+    like = ownership.of_new(root, siblings(root, place)).as_far_as_may()
+    made = f"{path}.{os.getpid()}"
+    handle = ownership.make(made, like, is_new=False)
+    try:
+        os.link(
+            made, path
+        )  # never over a lock file that came in the meantime, which a broker may hold
+        return handle
+    except OSError as error:
+        os.close(handle)
+        if error.errno == errno.EEXIST:
+            return os.open(path, os.O_RDWR)
+        # A file system without links.
+        try:
+            return ownership.make(path, like)
+        except FileExistsError:
+            return os.open(path, os.O_RDWR)
+    finally:
+        os.unlink(made)
 
 
 def _share(entry: _Root) -> None:
@@ -464,7 +541,7 @@ class _DarwinFlock(struct.Struct):
 _FLOCK = _DarwinFlock() if sys.platform == "darwin" else _LinuxFlock()
 
 
-def _blocker(handle: int, place: Place, start: int, length: int = 1) -> _Blocker | None:
+def _blocker(handle: int, place: LockPlace, start: int, length: int = 1) -> _Blocker | None:
     """Which other process has a lock on the bytes; None: nobody has."""
     answer = fcntl.fcntl(handle, fcntl.F_GETLK, _FLOCK.question(start, length))
     kind, first, covered, pid = _FLOCK.answer(answer)
@@ -474,16 +551,15 @@ def _blocker(handle: int, place: Place, start: int, length: int = 1) -> _Blocker
 
 
 __all__ = [
-    "FILE",
-    "KAFKA",
-    "Place",
+    "LockPlace",
     "broker_of",
-    "byte_of",
     "hold",
     "holds",
     "is_held",
     "refuse_if_held",
     "root_turn",
+    "siblings",
+    "try_each",
     "try_hold",
     "unopened",
 ]

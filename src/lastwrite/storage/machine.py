@@ -5,21 +5,77 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+_PROC = Path("/proc")
+MORE_LIKELY_TO_GO = 250  # of the driver, in thousandths of the memory: choom(1)
+LESS_MEMORY = (
+    "nothing was swapped; raise that limit, or run with less: --memory SIZE, --master local[1]"
+)
 
 
 def memory_bytes() -> int:
-    """The memory that this process and its children may use: the machine's, or its container's limit if lower."""
+    """The memory that this process and its children may use: the machine's, or its container's
+    limit if lower.
+    """
+    return _lowest_limit()[0]
+
+
+def _lowest_limit() -> tuple[int, Path | None]:
+    """The memory, and the file that limits it; None: the machine does."""
     import psutil
 
-    limits = [int(psutil.virtual_memory().total)]
+    limits: list[tuple[int, Path | None]] = [(int(psutil.virtual_memory().total), None)]
     for file in _limit_files("memory.max", "memory/memory.limit_in_bytes"):
         text = _read(file)
         if text.isdigit():
-            limits.append(int(text))
-    return min(limits)
+            limits.append((int(text), file))
+    return min(limits, key=lambda limit: limit[0])
+
+
+def memory_kills() -> dict[Path, int]:
+    """How many processes the system has killed for memory, by the file that counts them; empty
+    where none does.
+
+    Source: Linux, Documentation/admin-guide/cgroup-v2.rst (``memory.events``), cgroup-v1/memory.rst
+    (``memory.oom_control``), mm/oom_kill.c (``oom_kill`` in ``/proc/vmstat``, of the whole
+    machine).
+    """
+    found = {}
+    for file in (*_limit_files("memory.events", "memory/memory.oom_control"), _PROC / "vmstat"):
+        for line in _read(file).splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.isdigit():
+                found[file] = int(count)
+    return found
+
+
+def memory_kill_since(before: Mapping[Path, int]) -> str | None:
+    """In words, the limit that was met where more processes were killed for memory than ``before``;
+    None: none was.
+    """
+    if all(count <= before.get(file, 0) for file, count in memory_kills().items()):
+        return None
+    limit, file = _lowest_limit()
+    of = "the memory of this machine" if file is None else "the limit of this control group"
+    return f"{of}, {limit >> 20} MiB" + ("" if file is None else f" ({file})")
+
+
+def go_first_for_memory() -> None:
+    """Let the system kill this process and its children before the driver, where it has to kill one
+    for memory.
+
+    Of a worker the task is tried again, and of the JVM the driver can say what happened; of the
+    driver nobody could.
+    """
+    file = _PROC / "self/oom_score_adj"
+    adjust = _read(file)
+    if adjust.lstrip("-").isdigit():
+        with suppress(OSError):
+            file.write_text(str(min(1000, int(adjust) + MORE_LIKELY_TO_GO)))
 
 
 def available_bytes() -> int:
@@ -57,15 +113,26 @@ def free_bytes(folder: str) -> int | None:
 
 
 def _limit_files(name: str, old_name: str | None = None) -> list[Path]:
-    """Files with the limits of this process's control group and of all above it (cgroup v2, then v1)."""
+    """Files of this process's control group and of all above it: of cgroup v2 ``name``, of v1
+    ``old_name``.
+
+    A container may see its own group as the uppermost, whatever its path says.
+    """
     files = []
-    for line in _read(Path("/proc/self/cgroup")).splitlines():
-        if line.startswith("0::/"):
-            group = _CGROUP / line[4:]
-            while group.is_relative_to(_CGROUP):
-                files.append(group / name)
-                group = group.parent
-    if old_name:
+    controller, _, old_file = (old_name or "").partition("/")
+    for line in _read(_PROC / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "-", "")
+        if not controllers:
+            home, file = _CGROUP, name
+        elif controller and controller in controllers.split(","):
+            home, file = _CGROUP / controller, old_file
+        else:
+            continue
+        group = home / path.lstrip("/")
+        while group.is_relative_to(home):
+            files.append(group / file)
+            group = group.parent
+    if old_name and _CGROUP / old_name not in files:
         files.append(_CGROUP / old_name)
     return files
 

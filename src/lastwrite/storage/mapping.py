@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 from lastwrite.errors import CommitConflict
-from lastwrite.logstore.files import to_log_error
 from lastwrite.model.columns import ByteArray
+from lastwrite.storage.files import to_log_error
 
 
 @contextmanager

@@ -1,16 +1,17 @@
 """Many small pieces of work that wait for the disk, so that they wait together.
 
-A sync takes a small partition longer than all its bytes, a removal too where the disk is told what is free, and a disk
-ends twenty of them in little more than the time of one. So work on a partition is written as *steps*: a generator that
-yields what waits for the disk, and goes on when all of it is done. Many go side by side::
+A sync takes a small partition longer than all its bytes, a removal too where the disk is told what
+is free, and a disk ends twenty of them in little more than the time of one. So work on a partition
+is written as *steps*: a generator that yields what waits for the disk, and goes on when all of it
+is done. Many go side by side::
 
     a: rename rename ─┐ sync ┌─ rename ─┐ sync ┌─ rename
     b: rename rename ─┤ sync ├─ rename ─┤ sync ├─ rename
     c: rename rename ─┘ sync └─ rename ─┘ sync └─ rename
 
-All of them take a step before one takes the next. In between one thread does all; only what waits has threads, for
-whatever else Python does in threads costs more than it gains. Where fault points are armed everything goes in order, so
-that a test knows the operation it stops at.
+All of them take a step before one takes the next. In between one thread does all; only what waits
+has threads, for whatever else Python does in threads costs more than it gains. Where fault points
+are armed everything goes in order, so that a test knows the operation it stops at.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias, TypeVar
 
 from lastwrite.errors import LogError
-from lastwrite.logstore import files
+from lastwrite.storage import files
 
 _THREADS = 16
 _LEAST_A_THREAD = 4

@@ -1,11 +1,14 @@
 """Partitions that the cleaner has set aside, remembered in ``<root>/lastwrite-uncleanable.json``.
 
-Kafka remembers them in memory, until the broker restarts, and never tries again. Here the list outlives the process,
-anybody can read it, and each partition is tried again after a minute, then two, four, up to a day::
+Kafka remembers them in memory, until the broker restarts, and never tries again. Here the list
+outlives the process, anybody can read it, and each partition is tried again after a minute, then
+two, four, up to a day::
 
-    {"version": 1, "partitions": {"orders-0": {"reason": "…", "since_ms": …, "tries": 2, "next_try_ms": …}}}
+    {"version": 1, "partitions": {"orders-0": {"reason": "…", "since_ms": …, "tries": 2,
+    "next_try_ms": …}}}
 
-A broker that starts on the root passes plain files by. How a system names its partitions there, ``Notes`` says.
+A broker that starts on the root passes plain files by. How a system names its partitions there,
+``QuarantineFile`` says.
 """
 
 from __future__ import annotations
@@ -17,10 +20,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lastwrite.errors import CorruptLog
-from lastwrite.formats.kafka.names import FolderState, decode_folder_name, folder_name
-from lastwrite.logstore import files, lock
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.uncleanable import Uncleanable
+from lastwrite.model.quarantine import Quarantined
+from lastwrite.storage import files, lock
 
 FILE = "lastwrite-uncleanable.json"
 
@@ -30,23 +32,20 @@ _LONGEST_PAUSE_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class QuarantineFile:
     """How partitions of a system are noted."""
 
-    place: lock.Place
+    place: lock.LockPlace
     text_of: Callable[[TopicPartition], str]
     name_of: Callable[[str], TopicPartition | None]  # None: no partition's
     folder_of: Callable[[str, TopicPartition], str]  # by root
 
 
-def _name_of(folder: str) -> TopicPartition | None:
-    name = decode_folder_name(folder)
-    return None if name is None or name.state is not FolderState.LIVE else name.partition
-
-
-KAFKA = Notes(
-    lock.KAFKA, folder_name, _name_of, lambda root, name: os.path.join(root, folder_name(name))
-)
+def name_of(text: str) -> TopicPartition | None:
+    """The partition that ``str`` of its name gave; None: no partition's."""
+    topic, _, number = text.rpartition("-")
+    is_one = topic and number.isascii() and number.isdigit() and number == str(int(number))
+    return TopicPartition(topic, int(number)) if is_one else None
 
 
 def pause_ms(tries: int) -> int:
@@ -54,7 +53,7 @@ def pause_ms(tries: int) -> int:
     return min(_FIRST_PAUSE_MS << min(tries - 1, 32), _LONGEST_PAUSE_MS)
 
 
-def read_uncleanable(root: str, notes: Notes = KAFKA) -> dict[TopicPartition, Uncleanable]:
+def read_quarantine(root: str, notes: QuarantineFile) -> dict[TopicPartition, Quarantined]:
     """The partitions of ``root`` that are set aside; none where there is no file.
 
     Raises:
@@ -73,12 +72,12 @@ def read_uncleanable(root: str, notes: Notes = KAFKA) -> dict[TopicPartition, Un
 
 @functools.lru_cache(maxsize=8)
 def _read_once(
-    path: str, notes: Notes, mtime_ns: int, size_bytes: int, inode: int
-) -> dict[TopicPartition, Uncleanable]:
+    path: str, notes: QuarantineFile, mtime_ns: int, size_bytes: int, inode: int
+) -> dict[TopicPartition, Quarantined]:
     return _read(path, notes)
 
 
-def _read(path: str, notes: Notes) -> dict[TopicPartition, Uncleanable]:
+def _read(path: str, notes: QuarantineFile) -> dict[TopicPartition, Quarantined]:
     with open(path, "rb") as file:
         content = file.read()
     try:
@@ -86,7 +85,7 @@ def _read(path: str, notes: Notes) -> dict[TopicPartition, Uncleanable]:
         if document["version"] != _VERSION:
             raise ValueError(f"version {document['version']!r}")
         return {
-            _known(notes, text): Uncleanable(
+            _known(notes, text): Quarantined(
                 reason=str(entry["reason"]),
                 since_ms=int(entry["since_ms"]),
                 tries=int(entry["tries"]),
@@ -94,7 +93,14 @@ def _read(path: str, notes: Notes) -> dict[TopicPartition, Uncleanable]:
             )
             for text, entry in document["partitions"].items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise CorruptLog(
             f"not a list of partitions that are set aside: {error}",
             path=path,
@@ -102,7 +108,7 @@ def _read(path: str, notes: Notes) -> dict[TopicPartition, Uncleanable]:
         ) from error
 
 
-def _known(notes: Notes, text: str) -> TopicPartition:
+def _known(notes: QuarantineFile, text: str) -> TopicPartition:
     name = notes.name_of(text)
     if name is None:
         raise ValueError(f"{text!r} is no partition")
@@ -110,7 +116,7 @@ def _known(notes: Notes, text: str) -> TopicPartition:
 
 
 def set_aside(
-    root: str, reasons: dict[TopicPartition, str], now_ms: int, notes: Notes = KAFKA
+    root: str, reasons: dict[TopicPartition, str], now_ms: int, notes: QuarantineFile
 ) -> None:
     """Note that a round of these partitions failed at ``now_ms``.
 
@@ -125,7 +131,7 @@ def set_aside(
         for name, reason in reasons.items():
             before = entries.get(name)
             tries = 1 if before is None else before.tries + 1
-            entries[name] = Uncleanable(
+            entries[name] = Quarantined(
                 reason=reason,
                 since_ms=now_ms if before is None else before.since_ms,
                 tries=tries,
@@ -135,8 +141,8 @@ def set_aside(
 
 
 def release(
-    root: str, names: Iterable[TopicPartition], notes: Notes = KAFKA
-) -> dict[TopicPartition, Uncleanable]:
+    root: str, names: Iterable[TopicPartition], notes: QuarantineFile
+) -> dict[TopicPartition, Quarantined]:
     """Forget that these partitions failed, and say of which of them it was known.
 
     Raises:
@@ -144,7 +150,7 @@ def release(
         LogError: the file cannot be read or written.
     """
     wanted = set(names)
-    if not wanted & read_uncleanable(root, notes).keys():
+    if not wanted & read_quarantine(root, notes).keys():
         return {}
     with lock.root_turn(root, notes.place):
         entries = _readable(root, notes)
@@ -153,7 +159,7 @@ def release(
     return released
 
 
-def _readable(root: str, notes: Notes) -> dict[TopicPartition, Uncleanable]:
+def _readable(root: str, notes: QuarantineFile) -> dict[TopicPartition, Quarantined]:
     """What is on disk now; nothing where it cannot be understood."""
     path = os.path.join(root, FILE)
     try:
@@ -164,7 +170,7 @@ def _readable(root: str, notes: Notes) -> dict[TopicPartition, Uncleanable]:
         raise files.to_log_error(error, path, "read what is set aside") from error
 
 
-def _write(root: str, entries: dict[TopicPartition, Uncleanable], notes: Notes) -> None:
+def _write(root: str, entries: dict[TopicPartition, Quarantined], notes: QuarantineFile) -> None:
     """Write the entries of all partitions that are still there; without any there is no file."""
     path = os.path.join(root, FILE)
     kept = {
@@ -178,6 +184,11 @@ def _write(root: str, entries: dict[TopicPartition, Uncleanable], notes: Notes) 
             files.fsync_dir(root)
         return
     document = {"version": _VERSION, "partitions": kept}
-    files.write(path + ".tmp", json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n")
+    content = json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
+    files.write(
+        path + ".tmp",
+        content,
+        like=files.owner_of(path, lock.siblings(root, notes.place)).as_far_as_may(),
+    )
     files.rename(path + ".tmp", path)
     files.fsync_dir(root)

@@ -5,8 +5,18 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
-from lastwrite.errors import CommitConflict
+from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget
 from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import PartitionLog
+from lastwrite.storage.files import to_log_error
+
+# A folder that changed so shortly before the look may change again without its time telling.
+SETTLED_NS = 50_000_000
+RESTS_NS = 2_000_000_000
+
+AGAIN = "nothing was changed; stop whatever writes here and run again"
+
+SMALL_LIMIT_BYTES = 256 << 20  # no side file of a log comes near
 
 _AGAIN = "nothing was changed; stop whatever writes here and start again"
 
@@ -70,3 +80,41 @@ class SegmentReader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def read_small(path: str) -> bytes:
+    """The bytes of a side file.
+
+    Raises:
+        LogError: it cannot be read.
+        OutOfMemoryBudget: it is far larger than any side file.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(SMALL_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise LogError(f"cannot be read: {error.strerror}", path=path) from error
+    if len(data) > SMALL_LIMIT_BYTES:
+        raise OutOfMemoryBudget(f"more than {SMALL_LIMIT_BYTES} bytes", path=path)
+    return data
+
+
+def check_segments(log: PartitionLog) -> None:
+    """Hold the segments against what was read of them.
+
+    Raises:
+        CommitConflict: one changed or vanished.
+    """
+    for segment in log.segments:
+        try:
+            seen = os.stat(segment.path)
+        except FileNotFoundError:
+            raise CommitConflict(
+                "the segment vanished while we worked", path=segment.path, remedy=AGAIN
+            ) from None
+        except OSError as error:
+            raise to_log_error(error, segment.path, "look at the segment") from error
+        if (seen.st_size, seen.st_mtime_ns) != (segment.file_bytes, segment.mtime_ns):
+            raise CommitConflict(
+                "the segment changed while we worked", path=segment.path, remedy=AGAIN
+            )

@@ -1,34 +1,91 @@
 """A folder of a run's own, which goes with the run.
 
-What a killed run left behind goes with the next run that finds its process gone.
+What a killed run left behind goes with the next run that finds nobody in it: its process is gone,
+and no other has its lock file open. A JVM of the run has, so what it still writes to stays; and so
+has a run in another container, whose process this one does not see.
 """
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import os
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
-from lastwrite.logstore import freeing
+from lastwrite.storage import deferred_unlink
 
 _PREFIX = "lastwrite-scratch-"
+_LOCK = "in-use"
 _MEMORY_HOME = Path("/dev/shm")
+_held: dict[Path, int] = {}  # the lock files of this process' folders
+_process = 0
 
 
 def make_folder(parent: str | None = None) -> Path:
-    """A new folder for a run, below ``parent`` or the system's temporary folder; sweeps dead runs' folders."""
+    """A new folder for a run, below ``parent`` or the system's temporary folder; sweeps dead runs'
+    folders.
+    """
+    global _process
+    if _process != os.getpid():
+        _process = os.getpid()
+        atexit.register(_remove_all, _process)
     home = Path(parent or tempfile.gettempdir())
     for old in home.glob(f"{_PREFIX}*"):
-        owner = old.name.removeprefix(_PREFIX).split("-")[0]
-        if owner.isdigit() and not _is_alive(int(owner)):
+        if not _is_in_use(old):
             shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=home))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=home))
+    with suppress(OSError):  # a file system without locks: then the process' number alone tells
+        handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        _held[folder] = handle
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder
+
+
+def _remove_all(process: int) -> None:
+    """At this process' end: an interrupt may have come before anybody could promise to remove a
+    folder.
+    """
+    if process == os.getpid():
+        for folder in list(_held):
+            remove_folder(folder)
+
+
+def hold_of(folder: Path) -> int | None:
+    """The open file that says that somebody is in ``folder``, to be handed on to a process that
+    outlives this one.
+    """
+    return _held.get(folder)
+
+
+def _is_in_use(folder: Path) -> bool:
+    owner = folder.name.removeprefix(_PREFIX).split("-")[0]
+    if not owner.isdigit() or _is_alive(int(owner)):
+        return True
+    try:
+        handle = os.open(folder / _LOCK, os.O_RDWR)
+    except FileNotFoundError:  # made by an earlier version
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return False
 
 
 def memory_home() -> tuple[Path, int] | None:
-    """Where files are memory, and how many bytes may still lie there; None: this system has no such place."""
+    """Where files are memory, and how many bytes may still lie there; None: this system has no such
+    place.
+    """
     if sys.platform != "linux" or not os.access(_MEMORY_HOME, os.W_OK):
         return None
     seen = os.statvfs(_MEMORY_HOME)
@@ -46,8 +103,13 @@ def _is_alive(pid: int) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a run's folder with all that is in it; the room of large files comes back a moment later."""
-    held = [freeing.hold(str(file)) for file in folder.glob("*")]
+    """Remove a run's folder with all that is in it; the room of large files comes back a moment
+    later.
+    """
+    held = [deferred_unlink.hold(str(file)) for file in folder.glob("*")]
     shutil.rmtree(folder, ignore_errors=True)
     for handle in held:
-        freeing.let_go(handle)
+        deferred_unlink.let_go(handle)
+    lock = _held.pop(folder, None)
+    if lock is not None:
+        os.close(lock)

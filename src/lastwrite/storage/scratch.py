@@ -1,7 +1,7 @@
 """Scratch files of one run: entries and record states on their way between stages.
 
-They live in a folder that every worker of the machine sees, and as far as memory was set aside for them in one that
-is memory; are named by attempt, and only those that a finished task named count.
+They live in a folder that every worker of the machine sees, and as far as memory was set aside for
+them in one that is memory; are named by attempt, and only those that a finished task named count.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from typing import Self
 import numpy as np
 
 from lastwrite.errors import LogError
-from lastwrite.logstore.run_folder import make_folder as make_folder
-from lastwrite.logstore.run_folder import memory_home as memory_home
-from lastwrite.logstore.run_folder import remove_folder as remove_folder
 from lastwrite.model.columns import ByteArray
+from lastwrite.storage.run_folder import make_folder as make_folder
+from lastwrite.storage.run_folder import memory_home as memory_home
+from lastwrite.storage.run_folder import remove_folder as remove_folder
 
 
 class ScratchFolders:
-    """Where a run's scratch files lie: a folder, and as far as ``memory_bytes`` allow one that is memory."""
+    """Where a run's scratch files lie: a folder, and as far as ``memory_bytes`` allow one that is
+    memory.
+    """
 
     def __init__(self, parent: str | None = None, memory_bytes: int = 0) -> None:
         self._folder = make_folder(parent)
@@ -52,10 +54,12 @@ class ScratchFolders:
 
 
 class ScratchWriter:
-    """Appends blocks to one file of a folder; the name is drawn, so that no attempt meets another's.
+    """Appends blocks to one file of a folder; the name is drawn, so that no attempt meets
+    another's.
 
-    Where it may (``allow``) it appends to a file in memory first, and goes on in the folder when that is used up, or
-    when the system has less of it than was said. A file is made when its first block comes.
+    Where it may (``allow``) it appends to a file in memory first, and goes on in the folder when
+    that is used up, or when the system has less of it than was said. A file is made when its first
+    block comes.
     """
 
     def __init__(self, folder: str, label: str) -> None:
@@ -71,7 +75,9 @@ class ScratchWriter:
             self._allowed += size_bytes
 
     def append(self, *parts: np.ndarray) -> tuple[str, int]:
-        """Write the arrays one behind the other; returns the file, and the position of the first byte in it."""
+        """Write the arrays one behind the other; returns the file, and the position of the first
+        byte in it.
+        """
         memory = self._in_memory
         if memory is not None and memory.size + sum(part.nbytes for part in parts) <= self._allowed:
             try:
@@ -145,7 +151,9 @@ class ScratchReader:
 
 
 class ScratchMap:
-    """A scratch file, mapped from ``address`` on and shared between processes; pages are taken as they are touched."""
+    """A scratch file, mapped from ``address`` on and shared between processes; pages are taken as
+    they are touched.
+    """
 
     def __init__(self, path: str, writable: bool = False) -> None:
         handle = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
@@ -159,7 +167,9 @@ class ScratchMap:
         self.address = int(self.bytes.ctypes.data)
 
     def let_go(self) -> None:
-        """Give the touched pages back; they are fetched again when they are touched again, and no change is lost."""
+        """Give the touched pages back; they are fetched again when they are touched again, and no
+        change is lost.
+        """
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
 

@@ -1,8 +1,8 @@
 """So many bytes a second, read and written, over all workers together; and a word to stop.
 
-The workers of a machine share a small file in the scratch folder. It says at which pace bytes fall due, from an
-anchor on: at 100 bytes a second, anchored at second 7, the 50th byte is due at 7.5. Who has read or written some
-adds them to the common count and sleeps until its last one is due::
+The workers of a machine share a small file in the scratch folder. It says at which pace bytes fall
+due, from an anchor on: at 100 bytes a second, anchored at second 7, the 50th byte is due at 7.5.
+Who has read or written some adds them to the common count and sleeps until its last one is due::
 
     offset  type
     0       f64   bytes a second; infinity: as fast as it goes
@@ -11,11 +11,12 @@ adds them to the common count and sleeps until its last one is due::
     24      f64   the count now
     32      u8    1: stop
 
-A change of the rate moves the anchor, and sleepers look again, so it acts at once. Time in which nobody had anything
-to do is not saved up, but for as much as Kafka looks back, 300 ms. On a cluster, where no file is shared, each worker
-keeps its own count, with its part of the rate.
+A change of the rate moves the anchor, and sleepers look again, so it acts at once. Time in which
+nobody had anything to do is not saved up, but for as much as Kafka looks back, 300 ms. On a
+cluster, where no file is shared, each worker keeps its own count, with its part of the rate.
 
-Source: Kafka 4.4 ``Throttler``: reading and writing, at most every 300 ms; cleanup spec, section 11.
+Source: Kafka 4.4 ``Throttler``: reading and writing, at most every 300 ms;
+docs/formats/kafka-cleaning.md, "Throttle and buffers".
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ class Pacer:
         return rate
 
     def set_rate(self, bytes_per_second: float) -> None:
-        """Let all who share it go on at another pace. What was read too early by the old one is waited for."""
+        """Let all who share it go on at another pace. What was read too early by the old one is
+        waited for.
+        """
         with self._turn():
             rate, anchor, base, count = self._read()
             now = time.monotonic()
@@ -141,7 +144,9 @@ class Pacer:
 
 
 class Throttles:
-    """The throttles of a run: on what is read and written together, on what is read, and on what is written."""
+    """The throttles of a run: on what is read and written together, on what is read, and on what is
+    written.
+    """
 
     def __init__(self, scratch: str, rates: Rates, workers: int) -> None:
         """``scratch``, ``workers``: as for ``make_throttle``."""
@@ -167,7 +172,9 @@ class Throttles:
 
 
 def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str = "") -> Throttle:
-    """A throttle for all ``workers``: a file in the folder ``scratch``, or without one a part of the rate for each."""
+    """A throttle for all ``workers``: a file in the folder ``scratch``, or without one a part of
+    the rate for each.
+    """
     if not scratch:
         return Throttle("", bytes_per_second / workers, what)
     path = os.path.join(scratch, f"throttle-{uuid.uuid4().hex[:12]}")
@@ -177,7 +184,9 @@ def make_throttle(scratch: str, bytes_per_second: float, workers: int, what: str
 
 
 def spender(throttles: Sequence[Throttle]) -> Spend:
-    """What to call with each number of bytes: ``Pacer.spend`` of all of them. Without a throttle nobody waits."""
+    """What to call with each number of bytes: ``Pacer.spend`` of all of them. Without a throttle
+    nobody waits.
+    """
     pacers = [pacer_of(throttle) for throttle in throttles]
 
     def spend(size_bytes: int) -> None:

@@ -1,24 +1,27 @@
-"""What compaction promises of transactions, producers and converted batches, judged from the batches of a log.
+"""What compaction promises of transactions, producers and converted batches, judged from the
+batches of a log.
 
-The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. Whether a batch was aborted its own bytes do not
-say: the *next marker of its producer* decides. So batches are gone through from the log's end backwards, and of each
-producer the marker seen last decides. The engine goes forwards, by the transaction index; here the log itself speaks,
-and the index is held against it (``formats.kafka.index_truth``).
+The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. Whether a batch was aborted its
+own bytes do not say: the *next marker of its producer* decides. So batches are gone through from
+the log's end backwards, and of each producer the marker seen last decides. The engine goes
+forwards, by the transaction index; here the log itself speaks, and the index is held against it
+(``kafka.format.index_truth``).
 
-- A batch that was aborted before is aborted afterwards, or gone. Without its marker it would be open, or fall to the
-  producer's next marker: aborted data read as committed.
-- A marker is *spent* when no batch of its transaction is left, not even an empty one. Only then may it be missing.
-- A transaction without a marker is open: at and above its first batch nothing is stable, nor where a marker is not
-  replicated.
-- The last data batch of an active producer stays, empty if need be. A producer whose epoch a marker began has no such
-  batch; of it all control batches of that epoch stay.
-- A batch of an older format may come out as one v2 batch of the same codec, with first and last offset drawn in to
-  those of its records.
+- A batch that was aborted before is aborted afterwards, or gone. Without its marker it would be
+  open, or fall to the producer's next marker: aborted data read as committed.
+- A marker is *spent* when no batch of its transaction is left, not even an empty one. Only then may
+  it be missing.
+- A transaction without a marker is open: at and above its first batch nothing is stable, nor where
+  a marker is not replicated.
+- The last data batch of an active producer stays, empty if need be. A producer whose epoch a marker
+  began has no such batch; of it all control batches of that epoch stay.
+- A batch of an older format may come out as one v2 batch of the same codec, with first and last
+  offset drawn in to those of its records.
 
-Facts are rows of ``model.contents``, in blocks, in the order of the log. Memory: a block, 56 bytes a marker, 16 bytes a
-stretch of aborted data, 24 bytes a batch of an open transaction.
+Facts are rows of ``model.contents``, in blocks, in the order of the log. Memory: a block, 56 bytes
+a marker, 16 bytes a stretch of aborted data, 24 bytes a batch of an open transaction.
 
-Source: spec/kafka-cleanup.md sections 3, 6, 8 and 20; spec/kafka-storage.md S.12, S.13.
+Source: docs/formats/kafka-cleaning.md; docs/formats/kafka.md, "Indexes" and "Producer snapshot".
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -92,7 +95,9 @@ class History:
 
     @property
     def discardable(self) -> Int64Array:
-        """Stretches of what may go whatever its key: aborted data, and markers whose transaction has no batch left."""
+        """Stretches of what may go whatever its key: aborted data, and markers whose transaction
+        has no batch left.
+        """
         spent = self.transactions[self.transactions[:, LEFT] == 0, MARKER]
         rows = np.concatenate([self.aborted, np.stack([spent, spent], axis=1)])
         return rows[np.argsort(rows[:, 0], kind="stable")]
@@ -174,9 +179,12 @@ def _producers(blocks: Facts) -> tuple[Int64Array, int]:
 
 @njit(cache=True, nogil=True)
 def _decide(facts, slots, verdicts, deciding, transactions, filled, gone, left):
-    """Go through ``facts`` from the last to the first. ``verdicts`` and ``deciding`` have a row a producer: the kind of
-    the marker seen last and its row in ``transactions``, which is filled in descending order. ``gone`` and ``left``
-    are filled from their ends; returns (transactions filled, where ``gone`` begins, where ``left`` begins)."""
+    """Go through ``facts`` from the last to the first. ``verdicts`` and ``deciding`` have a row a
+    producer: the kind of the marker seen last and its row in ``transactions``, which is filled in
+    descending order. ``gone`` and ``left``
+    are filled from their ends; returns (transactions filled, where ``gone`` begins, where ``left``
+    begins).
+    """
     g = len(gone)
     o = len(left)
     for i in range(len(facts) - 1, -1, -1):
@@ -220,8 +228,8 @@ def owed_batches(
 ) -> Int64Array:
     """Base offsets, ascending, of the batches that active producers need to be recognised again.
 
-    Without a snapshot the batches from the log's start on tell all. ``clock_ms``: a producer that was silent for
-    ``expiration_ms`` by then is forgotten, and its batches with it.
+    Without a snapshot the batches from the log's start on tell all. ``clock_ms``: a producer that
+    was silent for ``expiration_ms`` by then is forgotten, and its batches with it.
     """
     known = () if snapshot is None else snapshot.producers
     ids = np.union1d(
@@ -273,7 +281,8 @@ def _follow(facts, slots, states):
 
 
 def unmarked(found: History, snapshot: Snapshot | None) -> Int64Array:
-    """Batches (first, last offset, producer) without a marker, of producers that have no open transaction.
+    """Batches (first, last offset, producer) without a marker, of producers that have no open
+    transaction.
 
     Only a snapshot knows: of what follows it every transaction without a marker is open.
     """
@@ -300,7 +309,9 @@ class Redecided(NamedTuple):
 def redecided(
     blocks: Facts, before: History, after: History, log_start: int
 ) -> Iterator[Redecided]:
-    """The transactional batches of the log under proof that readers would take for something else than before."""
+    """The transactional batches of the log under proof that readers would take for something else
+    than before.
+    """
     for block in blocks:
         data = block[(block[:, KIND] == TRANSACTION_DATA) & (block[:, LAST] >= log_start)]
         was, now = _inside(before.aborted, data[:, BASE]), _inside(after.aborted, data[:, BASE])
@@ -323,7 +334,8 @@ def _inside(stretches: Int64Array, offsets: Int64Array) -> npt.NDArray[np.bool_]
 
 
 def wrongly_converted(before: Facts, after: Facts) -> Iterator[int]:
-    """Base offsets of batches of the log under proof that no batch of the log as it was could have become.
+    """Base offsets of batches of the log under proof that no batch of the log as it was could have
+    become.
 
     Looks at batches without producer and leader epoch only, which batches of older formats become.
     """

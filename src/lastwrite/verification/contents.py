@@ -1,26 +1,35 @@
-"""The work of ``verify``: read every record of a piece, and hold two logs' contents against each other.
+"""The work of ``verify``: read every record of a piece, and hold two logs' contents against each
+other.
 
-``read_contents`` proves a piece whole (checksums, records, index entries) and, where there is something to compare
-with, writes a row for each record and batch to a scratch file, by bucket:
+``read_contents`` proves a piece whole (checksums, records, index entries) and, where there is
+something to compare with, writes a row for each record and batch to a scratch file, by bucket:
 
-    uint32 a bucket: where it ends, counted in rows · 40 bytes a row, by bucket (see ``model.contents``)
+    uint32 a bucket: where it ends, counted in rows · 40 bytes a row, by bucket (see
+    ``model.contents``)
 
-Facts of batches, of which there are far fewer, go with them: ``settle`` judges those, and says of which records and
-batches something follows. ``compare`` takes the rows of some buckets from both logs and judges them with that (see
-``compaction.promises``).
+Facts of batches, of which there are far fewer, go with them: ``settle`` judges those, and says of
+which records and batches something follows. ``compare`` takes the rows of some buckets from both
+logs and judges them with that (see ``verify.invariants``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from lastwrite.compaction.batch_promises import Snapshot, thinned
-from lastwrite.compaction.promises import (
+from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.system import Format, system_named
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
+from lastwrite.model.contents import AFTER, FACT_WORDS, ROW_BYTES, ROW_WORDS, TALLIES
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.work import Limits, Piece
+from lastwrite.storage.scratch import ScratchReader, ScratchWriter
+from lastwrite.verification.batch_invariants import thinned
+from lastwrite.verification.invariants import (
     COUNTS,
     Finding,
     by_bucket,
@@ -28,15 +37,7 @@ from lastwrite.compaction.promises import (
     mark_discardable,
     mark_owed,
 )
-from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
-from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
-from lastwrite.model.contents import AFTER, BY_OFFSET, FACT_WORDS, ROW_BYTES, ROW_WORDS, TALLIES
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
-from lastwrite.model.verification import Violation
-from lastwrite.model.work import Limits, Piece
-from lastwrite.pipeline.chunks import Chunk, Chunks
-from lastwrite.pipeline.system import Format, system_named
+from lastwrite.verification.proof import Rules, log_proof_of
 
 _EXAMPLES = 20  # of broken promises that a task names
 _NO_TIME = np.iinfo(np.int64).min
@@ -67,70 +68,6 @@ class IndexProof(Protocol):
     problems: list[Problem]
 
     def check(self, table: BatchTable, shift: int) -> None: ...
-
-
-class Rules(NamedTuple):
-    """Settings and bounds of a log that decide what may be missing from it."""
-
-    producer_expiration_ms: int
-    old_tombstones_until_ms: (
-        int  # a delete of an older format may go if its file was last changed by then
-    )
-    order: int = BY_OFFSET  # of the writes of a key, and the header that tells it
-    header: str = ""
-    keeps_start: bool = (
-        False  # by the settings that were given no segment may leave for its age or the log's size
-    )
-
-
-class TransactionProof(Protocol):
-    """Holds the transaction indexes of a log against the transactions that the log itself tells."""
-
-    def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]: ...
-
-
-class Proof(Protocol):
-    """What a system brings to ``verify`` beyond what it brings to the engine."""
-
-    def contents(
-        self, seed: bytes | None, is_after: bool, now_ms: int | None, order: int, header: str
-    ) -> Contents: ...
-
-    def indexes(self, piece: Piece) -> IndexProof: ...
-
-    def judge_segment(
-        self,
-        segment: Segment,
-        parts: Sequence[PieceContents],
-        is_closed: bool,
-        index_interval_bytes: int,
-    ) -> tuple[list[Problem], list[str]]:
-        """What only the whole segment tells: problems of its indexes, and advice."""
-        ...
-
-    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> Rules: ...
-
-    def snapshot(self, log: PartitionLog) -> Snapshot | None:
-        """The producers as of an offset from which on the log itself tells them; None: from its start."""
-        ...
-
-    def transactions(self, log: PartitionLog) -> TransactionProof: ...
-
-    def differences(self, before: PartitionLog, after: PartitionLog) -> list[Violation]:
-        """Side files that compaction must keep and that are not what they were."""
-        ...
-
-    def index_interval_bytes(self, config: Mapping[str, object]) -> int: ...
-
-
-PROOFS = {"kafka": "lastwrite.audit.kafka_proof:KAFKA_PROOF"}
-
-
-def proof_of(system: str) -> Proof:
-    """The proof of the system named so."""
-    module, _, attribute = PROOFS[system].partition(":")
-    proof: Proof = getattr(import_module(module), attribute)
-    return proof
 
 
 # ---------------------------------------------------------------------- units of work
@@ -164,7 +101,9 @@ class FactBlock:
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """What facts say of records and batches: stretches of offsets, and base offsets behind them, in a scratch file."""
+    """What facts say of records and batches: stretches of offsets, and base offsets behind them, in
+    a scratch file.
+    """
 
     path: str
     position: int
@@ -200,9 +139,8 @@ class ContentsUnit:
     bits: int
     seed: bytes | None
     now_ms: int | None
-    old_tombstones_until_ms: int
-    order: int
-    header: str
+    rules: Rules | None  # None: as with ``seed``
+    config: Mapping[str, object]
     limits: Limits
     scratch: str | None
 
@@ -251,11 +189,14 @@ class CompareUnit:
 
 @dataclass(slots=True)
 class Compared:
-    """Counts as ``promises`` has them, and the first broken promises: (finding, offset, in the log under proof)."""
+    """Counts as ``promises`` has them, and the first broken promises: (finding, offset, in the log
+    under proof).
+    """
 
     partition: int
     counts: Int64Array
     broken: list[tuple[int, int, bool]] = field(default_factory=list)
+    first_keyless: int = -1  # the lowest offset of a record that is missing for want of a key
 
 
 # ---------------------------------------------------------------------- reading
@@ -263,56 +204,93 @@ class Compared:
 
 def read_contents(unit: ContentsUnit) -> list[PieceContents]:
     """Read the unit's pieces. What is wrong stands in the results; a piece at fault has no rows."""
-    reader = _Reader(unit)
+    reader = log_proof_of(unit.system).reader(unit)
     try:
         return [reader.read(piece) for piece in unit.pieces]
     finally:
         reader.close()
 
 
-class _Reader:
-    """A worker's buffers, used again for every piece."""
+class RowSink:
+    """A worker's rows on their way to a scratch file, sorted by bucket; used again for every piece."""
 
     def __init__(self, unit: ContentsUnit) -> None:
-        self._unit = unit
-        self._format: Format = system_named(unit.system).new_format(unit.limits.plain_bytes)
-        self._proof = proof_of(unit.system)
-        self._contents = self._proof.contents(
-            unit.seed, unit.is_after, unit.now_ms, unit.order, unit.header
-        )
-        self._chunks = Chunks(unit.limits)
         # As many bytes as a scan's entries and their sorted copy.
-        room = (
-            0
-            if unit.seed is None
-            else max(1024, 2 * 16 * unit.limits.block_entries // (2 * ROW_BYTES))
-        )
-        self._rows = np.empty((room, ROW_WORDS), dtype=np.uint64)
-        self._sorted = np.empty_like(self._rows)
-        self._filled = 0
+        room = 0
+        if unit.seed is not None:
+            room = max(1024, 2 * 16 * unit.limits.block_entries // (2 * ROW_BYTES))
+        self.is_wanted = unit.seed is not None
+        self.rows: UInt64Array = np.empty((room, ROW_WORDS), dtype=np.uint64)
+        self.filled = 0
+        self._bits = unit.bits
+        self._sorted = np.empty_like(self.rows)
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
-        self._facts: Int64Array = np.empty((0, FACT_WORDS), dtype=np.int64)
-        self._noted = 0
-        self._scratch = None if unit.scratch is None else ScratchWriter(unit.scratch, "contents")
+        self.scratch = None if unit.scratch is None else ScratchWriter(unit.scratch, "contents")
 
     def close(self) -> None:
-        if self._scratch is not None:
-            self._scratch.close()
+        if self.scratch is not None:
+            self.scratch.close()
+
+    def make_room(self, needed: int, found: PieceContents) -> None:
+        """Room for so many rows more; those that are there may be written down for that."""
+        if not self.is_wanted:
+            return
+        if self.filled + needed > len(self.rows):
+            self.flush(found)
+        if needed > len(self.rows):
+            self.rows = np.empty((needed, ROW_WORDS), dtype=np.uint64)
+            self._sorted = np.empty_like(self.rows)
+
+    def add(self, rows: UInt64Array, found: PieceContents) -> None:
+        self.make_room(len(rows), found)
+        self.rows[self.filled : self.filled + len(rows)] = rows
+        self.filled += len(rows)
+
+    def flush(self, found: PieceContents) -> None:
+        """Sort the rows by bucket and write them down."""
+        count, self.filled = self.filled, 0
+        if not count or self.scratch is None:
+            return
+        offsets = self.rows[:count, 2].view(np.int64)
+        rows = self._sorted[:count]
+        by_bucket(self.rows, count, self._bits, rows, self._ends)
+        path, position = self.scratch.append(self._ends, rows)
+        found.blocks.append(RowBlock(path, position, count, int(offsets.min()), int(offsets.max())))
+
+
+class BatchReader:
+    """Reads pieces that the system's format splits into batches. Holds a worker's buffers."""
+
+    def __init__(
+        self, unit: ContentsUnit, contents: Contents, indexes: Callable[[Piece], IndexProof]
+    ) -> None:
+        self._partition, self._is_after = unit.partition, unit.is_after
+        self._format: Format = system_named(unit.system).new_format(unit.limits.plain_bytes)
+        self._contents = contents
+        self._indexes = indexes
+        self._chunks = Chunks(unit.limits)
+        self._sink = RowSink(unit)
+        self._facts: Int64Array = np.empty((0, FACT_WORDS), dtype=np.int64)
+        self._noted = 0
+        self._old_until_ms = -1
+        if unit.rules is not None and not unit.is_after:
+            self._old_until_ms = unit.rules.old_tombstones_until_ms
+
+    def close(self) -> None:
+        self._sink.close()
 
     def read(self, piece: Piece) -> PieceContents:
-        found = PieceContents(self._unit.partition, self._unit.is_after, piece)
+        found = PieceContents(self._partition, self._is_after, piece)
         tally: Int64Array = np.zeros(TALLIES, dtype=np.int64)
-        self._filled = self._noted = 0
-        self._contents.is_old_due = (
-            piece.mtime_ns // 1_000_000 <= self._unit.old_tombstones_until_ms
-        )
-        indexes = self._proof.indexes(piece)
+        self._sink.filled = self._noted = 0
+        self._contents.is_old_due = piece.mtime_ns // 1_000_000 <= self._old_until_ms
+        indexes = self._indexes(piece)
         try:
             for chunk in self._chunks.of(self._format, piece):
                 indexes.check(chunk.table, chunk.shift)
                 self._note(chunk, found)
                 self._take(chunk, piece, found, tally)
-            self._flush(found)
+            self._sink.flush(found)
             self._flush_facts(found)
             found.is_whole = True
         except UnsupportedFormat as error:
@@ -345,19 +323,14 @@ class _Reader:
                     )
                     grown[: self._noted] = self._facts[: self._noted]
                     self._facts = grown
-                if self._unit.seed is not None:
-                    needed = batches + int(chunk.table["records"][run.first : run.last].sum())
-                    if self._filled + needed > len(self._rows):
-                        self._flush(found)
-                    if needed > len(self._rows):
-                        self._rows = np.empty((needed, ROW_WORDS), dtype=np.uint64)
-                        self._sorted = np.empty_like(self._rows)
-                self._filled, self._noted = self._contents.take(
+                records = int(chunk.table["records"][run.first : run.last].sum())
+                self._sink.make_room(batches + records, found)
+                self._sink.filled, self._noted = self._contents.take(
                     run,
                     chunk.table,
                     chunk.buffer,
-                    self._rows,
-                    self._filled,
+                    self._sink.rows,
+                    self._sink.filled,
                     tally,
                     self._facts,
                     self._noted,
@@ -365,26 +338,15 @@ class _Reader:
         except LogError as error:
             raise error.located(piece.path, chunk.shift) from error
 
-    def _flush(self, found: PieceContents) -> None:
-        """Sort the rows by bucket and write them down."""
-        count, self._filled = self._filled, 0
-        if not count or self._scratch is None:
-            return
-        offsets = self._rows[:count, 2].view(np.int64)
-        rows = self._sorted[:count]
-        by_bucket(self._rows, count, self._unit.bits, rows, self._ends)
-        path, position = self._scratch.append(self._ends, rows)
-        found.blocks.append(RowBlock(path, position, count, int(offsets.min()), int(offsets.max())))
-
     def _flush_facts(self, found: PieceContents) -> None:
         """Write the facts down, in the order of the log."""
         facts, self._noted = thinned(self._facts[: self._noted]), 0
         if not len(facts):
             return
-        if self._scratch is None:
+        if self._sink.scratch is None:
             found.facts.append(FactBlock("", 0, len(facts), facts))
         else:
-            found.facts.append(FactBlock(*self._scratch.append(facts), len(facts)))
+            found.facts.append(FactBlock(*self._sink.scratch.append(facts), len(facts)))
 
 
 def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
@@ -416,6 +378,12 @@ def compare(unit: CompareUnit) -> Compared:
                 unit.last_offset,
             )
             _collect(ordered, findings, result.broken)
+            missing = ordered[findings == Finding.KEYLESS, 2]
+            if len(missing):
+                lowest = int(missing.min())
+                result.first_keyless = (
+                    lowest if result.first_keyless < 0 else min(lowest, result.first_keyless)
+                )
     return result
 
 
@@ -500,7 +468,9 @@ class _Buckets:
         return [(first, end) for end, first in zip(cuts, cuts[1:], strict=False)]
 
     def rows(self, first: int, end: int) -> Iterator[UInt64Array]:
-        """The rows with offsets from ``first`` to below ``end``: of the log as it was, then of the one under proof."""
+        """The rows with offsets from ``first`` to below ``end``: of the log as it was, then of the
+        one under proof.
+        """
         for side in self._sides:
             for block, at, count in side:
                 if block.last_offset < first or block.first_offset >= end:

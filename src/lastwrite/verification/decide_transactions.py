@@ -1,8 +1,9 @@
 """A stage of ``verify`` between reading and comparing: what the facts of two logs say.
 
-Which transactions were aborted, which batches must stay and where the stable part ends follows from few batches, whose
-facts ``read_contents`` noted. One unit judges all of a partition's, by ``compaction.batch_promises``, and writes down
-for ``compare`` what follows for records. Memory: see there.
+Which transactions were aborted, which batches must stay and where the stable part ends follows from
+few batches, whose facts ``read_contents`` noted. One unit judges all of a partition's, by
+``verify.batch_invariants``, and writes down for ``compare`` what follows for records. Memory: see
+there.
 """
 
 from __future__ import annotations
@@ -11,8 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from lastwrite.audit.contents import FactBlock, Lookups, Proof, proof_of
-from lastwrite.compaction.batch_promises import (
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.contents import ABORT_MARKER, COMMIT_MARKER
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.verification import Transactions, Violation
+from lastwrite.storage.scratch import ScratchWriter
+from lastwrite.verification.batch_invariants import (
     History,
     Redecided,
     history,
@@ -21,11 +26,8 @@ from lastwrite.compaction.batch_promises import (
     unmarked,
     wrongly_converted,
 )
-from lastwrite.logstore.scratch import ScratchWriter
-from lastwrite.model.columns import Int64Array
-from lastwrite.model.contents import ABORT_MARKER, COMMIT_MARKER
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind
-from lastwrite.model.verification import Transactions, Violation
+from lastwrite.verification.contents import FactBlock, Lookups
+from lastwrite.verification.proof import LogProof, log_proof_of
 
 _EXAMPLES = 20  # of broken promises of a kind that are named
 
@@ -39,7 +41,7 @@ class LogFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class SettleUnit:
+class DecideUnit:
     """One partition."""
 
     partition: int
@@ -52,12 +54,13 @@ class SettleUnit:
 
 
 @dataclass(slots=True)
-class Settled:
+class DecidedTransactions:
     """What facts say of one partition."""
 
     partition: int
     transactions: Transactions
-    limit: int  # the last stable offset of the log as it was, or of the log under proof where there is no other
+    # the last stable offset of the log as it was, or of the log under proof where there is no other
+    limit: int
     lookups: Lookups | None = None
     problems: list[Problem] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)  # some of each kind
@@ -83,27 +86,26 @@ class _Blocks(Sequence[Int64Array]):
         return self._blocks[n].read()
 
 
-def settle(unit: SettleUnit) -> Settled:
+def decide_transactions(unit: DecideUnit) -> DecidedTransactions:
     """Judge the facts of a partition."""
-    proof = proof_of(unit.system)
+    proof = log_proof_of(unit.system)
     blocks = _Blocks(unit.after.blocks)
     found = history(blocks)
-    settled = Settled(
+    settled = DecidedTransactions(
         unit.partition, _figures(found), found.last_stable_offset(unit.after.log.high_watermark)
     )
-    lies = _structure(proof, unit.after.log, found, unmarked_counts=unit.before is None)
+    contradictions = _structure(proof, unit.after.log, found, unmarked_counts=unit.before is None)
     if unit.before is None:
-        settled.problems += lies
+        settled.problems += contradictions
         return settled
     # A log whose index told the truth before has been broken in between.
     settled.break_promise(
-        Violation("transaction_index", lie.message, None, lie.path) for lie in lies
+        Violation("transaction_index", contradiction.message, None, contradiction.path)
+        for contradiction in contradictions
     )
     earlier = _Blocks(unit.before.blocks)
     was = history(earlier)
-    settled.limit = was.last_stable_offset(
-        min(unit.before.log.high_watermark, unit.after.log.high_watermark)
-    )
+    settled.limit = was.last_stable_offset(proof.bounds(unit.before.log, unit.after.log).end)
     settled.problems += _structure(proof, unit.before.log, was, unmarked_counts=True)
     path_of = unit.after.log.path_of
     settled.break_promise(
@@ -129,7 +131,7 @@ def settle(unit: SettleUnit) -> Settled:
 
 
 def _structure(
-    proof: Proof, log: PartitionLog, found: History, unmarked_counts: bool
+    proof: LogProof, log: PartitionLog, found: History, unmarked_counts: bool
 ) -> list[Problem]:
     """What is wrong with the transactions of one log."""
     first_open = int(found.open[0, 0]) if len(found.open) else None
@@ -143,7 +145,7 @@ def _structure(
                 "its marker is missing, and readers take the data for open, or for what a later marker says",
                 log.path_of(int(first)),
                 None,
-                "restore this file from a replica or a backup",
+                proof.damage_remedy,
             )
         )
     return problems

@@ -1,30 +1,35 @@
 """What compaction promises, as a judgement over the contents of a log before and after it.
 
-The smallest case: before ``a@1 b@2 a@3``, after ``b@2 a@3``. ``a@1`` is missing and may be: a later record has
-its key. Had ``a@3`` been missing instead, the last write of ``a`` would be lost. So for each key, from the whole
-log as it was and without a look at how the engine elects:
+The smallest case: before ``a@1 b@2 a@3``, after ``b@2 a@3``. ``a@1`` is missing and may be: a later
+record has its key. Had ``a@3`` been missing instead, the last write of ``a`` would be lost. So for
+each key, from the whole log as it was and without a look at how the engine elects:
 
 - what is there afterwards was there before, at the same offset, with the same content, once;
-- what is missing was superseded by a later record of its key, which lies in the replicated part of the log and
-  at or behind its start; or was a delete whose horizon had come and which was its key's last record; or had no
-  key; or lay below the log's start;
-- where the last record of a key was such a delete, nothing older of the key is left: it would be read as alive;
+- what is missing was superseded by a later record of its key, which lies in the replicated part of
+  the log and at or behind its start; or was a delete whose horizon had come and which was its key's
+  last record; or had no key; or lay below the log's start;
+- where the last record of a key was such a delete, nothing older of the key is left: it would be
+  read as alive;
 - at or above the last stable offset nothing is missing;
-- a record of an aborted transaction is nobody's last write, and may be missing; a transaction's marker may be once no
-  batch of the transaction is left and its horizon has come;
-- a batch keeps its first and last offset, leader epoch, producer fields, timestamp type, codec and, once it has
-  one, delete horizon; its largest timestamp is that of its records. The last batch of an active producer stays.
+- a record of an aborted transaction is nobody's last write, and may be missing; a transaction's
+  marker may be once no batch of the transaction is left and its horizon has come;
+- a batch keeps its first and last offset, leader epoch, producer fields, timestamp type, codec and,
+  once it has one, delete horizon; its largest timestamp is that of its records. The last batch of
+  an active producer stays.
 
-The engine finds losers with a set, in one pass from the log's end. This is another method on purpose: rows of
-both logs are sorted by key and offset and laid side by side. Rows are those of ``model.contents``; which transactions
-were aborted ``batch_promises`` has found out, and which batches must stay. A bucket too large to be held is judged in
-parts, from the log's end backwards; one carried row a key says what the later parts held.
+The engine finds losers with a set, in one pass from the log's end. This is another method on
+purpose: rows of both logs are sorted by key and offset and laid side by side. Rows are those of
+``model.contents``; which transactions
+were aborted ``batch_promises`` has found out, and which batches must stay. A bucket too large to be
+held is judged in parts, from the log's end backwards; one carried row a key says what the later
+parts held.
 
-Where a topic's last writes go by timestamp or header (``compaction.strategy``), "later" reads: of a greater version, or
-of the same and a greater offset. Then an earlier part may hold what supersedes, so a bucket is judged at once. A
-removed delete must leave nothing older of its key, wherever that lies; and the log's last record stays.
+Where a topic's last writes go by timestamp or header (``compaction.strategy``), "later" reads: of a
+greater version, or of the same and a greater offset. Then an earlier part may hold what supersedes,
+so a bucket is judged at once. A removed delete must leave nothing older of its key, wherever that
+lies; and the log's last record stays.
 
-Source: spec/kafka-cleanup.md sections 6, 7, 8, 13, 18 and 20; KIP-280.
+Source: docs/formats/kafka-cleaning.md; KIP-280.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -168,7 +173,9 @@ COUNTS = 2 * FINDINGS + 2
 
 
 def bucket_bits(rows: int, rows_a_bucket: int) -> int:
-    """How many top bits choose the bucket, so that a bucket has about so many of ``rows``; at most 14."""
+    """How many top bits choose the bucket, so that a bucket has about so many of ``rows``; at most
+    14.
+    """
     return min(14, max(0, rows // max(1, rows_a_bucket)).bit_length())
 
 
@@ -183,10 +190,11 @@ def judged(
 ) -> tuple[UInt64Array, ByteArray, UInt64Array]:
     """Judge all that is said of the keys in ``rows``.
 
-    ``rows``: carried ones first, then those of the log as it was, then those of the log under proof, each by
-    offset. ``limit``: the last stable offset. Adds to ``counts`` the findings of the log as it was, behind them those
-    of the log under proof, then keys. Returns the rows in order of key, the finding of each, and with ``carries`` a row
-    a key for the part of the log before these rows.
+    ``rows``: carried ones first, then those of the log as it was, then those of the log under
+    proof, each by offset. ``limit``: the last stable offset. Adds to ``counts`` the findings of the
+    log as it was, behind them those of the log under proof, then keys. Returns the rows in order of
+    key, the finding of each, and with ``carries`` a row a key for the part of the log before these
+    rows.
 
     ``by_version``: records have versions, and ``last_offset`` is the log's last.
     """
@@ -206,7 +214,9 @@ def judged(
 
 @njit(cache=True, nogil=True)
 def by_bucket(rows, count, bits, out, ends):
-    """Sort ``rows[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the buckets' ends."""
+    """Sort ``rows[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the
+    buckets' ends.
+    """
     shift = np.uint64(63 - bits)
     one = np.uint64(1)
     for b in range(len(ends)):
@@ -304,8 +314,8 @@ def _judge(rows, log_start, limit, by_version, last_offset, findings, counts, ca
 def _judge_key(
     rows, begin, middle, end, log_start, limit, by_version, last_offset, findings, counts
 ):
-    """Judge one key; (its last offset in the part that may supersede, and bits: whether that one is a removed delete,
-    whether its last record now is known, whether it has been counted)."""
+    """Judge one key; (its last offset in the part that may supersede, and bits: whether that one is
+    a removed delete, whether its last record now is known, whether it has been counted)."""
     kind = np.int64(rows[begin, 1])
     is_key = not kind & (KEYLESS | CONTROL)
     last = np.int64(-1)
@@ -424,7 +434,9 @@ def _judge_batch(rows, begin, middle, end, log_start, findings):
 
 
 def mark_discardable(rows: UInt64Array, intervals: Int64Array) -> None:
-    """Set DISCARDABLE on the records in ``rows`` that lie in one of ``intervals`` (rows (first, last), ascending)."""
+    """Set DISCARDABLE on the records in ``rows`` that lie in one of ``intervals`` (rows (first,
+    last), ascending).
+    """
     if not len(intervals):
         return
     flags = rows[:, 1]

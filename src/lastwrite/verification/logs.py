@@ -1,21 +1,19 @@
-"""``verify``: is a log what its format promises, and did a compaction keep what compaction promises?
+"""Logs compared by rows: every partition read whole, each held against what it was.
 
-    lastwrite.verify("/var/lib/kafka")                        # structure
-    lastwrite.verify("/var/lib/kafka", before="/backup")      # and nothing was lost
-
-Structure: every batch by its checksum, every record, also inside compressed batches, offsets that rise, every
-index entry against the batches that are there, side files and names.
+Structure: every batch by its checksum, every record, also inside compressed batches, offsets that
+rise, every index entry against the batches that are there, side files and names.
 
 Transactions are decided by their own markers, and the transaction indexes held against those.
 
-With ``before``, the log as it was, each partition is held against it record by record. That proof shares nothing
-with the engine that could hide a fault of it. The engine finds a key's losers by a set of fingerprints in one pass
-from the log's end; here all records of both logs are written down as rows of key, offset and content, under another
-digest and a fresh secret, sorted, and laid side by side: see ``compaction.promises`` for what must then hold, and
-``compaction.batch_promises`` for transactions and producers.
+With the log as it was, each partition is held against it record by record. That proof shares
+nothing with the engine that could hide a fault of it. The engine finds a key's losers by a set of
+fingerprints in one pass from the log's end; here all records of both logs are written down as rows
+of key, offset and content, under another digest and a fresh secret, sorted, and laid side by side:
+see ``verification.invariants`` for what must then hold, and ``verification.batch_invariants`` for
+transactions and producers.
 
-Memory is bounded as for ``compact``: pieces are read chunk by chunk, rows go to scratch files by bucket (40 bytes a
-record and a batch, of both logs), buckets are judged as many at once as fit. Nothing is written beside scratch.
+Memory is bounded as for ``compact``: pieces are read chunk by chunk, rows go to scratch files by
+bucket (40 bytes a record and a batch, of both logs), buckets are judged as many at once as fit.
 """
 
 from __future__ import annotations
@@ -23,27 +21,14 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lastwrite.audit.contents import (
-    CompareUnit,
-    ContentsUnit,
-    PieceContents,
-    Rules,
-    compare,
-    first_of_each_kind,
-    proof_of,
-    read_contents,
-)
-from lastwrite.audit.pulsar_verify import verify as verify_topics
-from lastwrite.audit.settle import LogFacts, Settled, SettleUnit, settle
-from lastwrite.compaction.promises import COUNTS, FINDINGS, KEYS, KEYS_ALIVE, Finding, bucket_bits
-from lastwrite.errors import InvalidConfig, LogError, UnsupportedFormat
-from lastwrite.logstore.scratch import make_folder, remove_folder
+from lastwrite.engine.rules.keyless import is_refused
+from lastwrite.engine.runner import Failed
+from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.contents import (
     BY_OFFSET,
@@ -58,25 +43,37 @@ from lastwrite.model.contents import (
     TOMBSTONES,
 )
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
-from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.verification import (
     Comparison,
     PartitionVerification,
-    VerifyReport,
     VerifyStatus,
     Violation,
 )
-from lastwrite.model.work import Limits, Piece
-from lastwrite.pipeline.compact import runner_for
-from lastwrite.pipeline.memory import plan_memory
-from lastwrite.pipeline.runner import Failed, Runner, SparkRunner
-from lastwrite.pipeline.session import local_workers
-from lastwrite.pipeline.system import System, kafka_alone, system_named
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from lastwrite.pipeline.inline import Inline
+from lastwrite.model.work import Piece
+from lastwrite.storage.scratch import make_folder, remove_folder
+from lastwrite.verification.contents import (
+    CompareUnit,
+    ContentsUnit,
+    PieceContents,
+    compare,
+    first_of_each_kind,
+    read_contents,
+)
+from lastwrite.verification.decide_transactions import (
+    DecidedTransactions,
+    DecideUnit,
+    LogFacts,
+    decide_transactions,
+)
+from lastwrite.verification.invariants import (
+    COUNTS,
+    FINDINGS,
+    KEYS,
+    KEYS_ALIVE,
+    Finding,
+    bucket_bits,
+)
+from lastwrite.verification.proof import LogProof, Means, Pair, Question, Rules
 
 _PIECE_BYTES = 32 << 20
 _UNIT_BYTES = 16 << 20
@@ -87,93 +84,12 @@ _MOST_TASKS = 512
 _MOST_VIOLATIONS = 100  # that a report lists; all are counted
 
 
-def verify(
-    path: str,
-    before: str | None = None,
-    system: str | None = None,
-    topic: str | None = None,
-    partition: int | None = None,
-    config: Mapping[str, object] | None = None,
-    now_ms: int | None = None,
-    memory: str | int | None = None,
-    spark: SparkSession | Inline | None = None,
-    master: str = "local[*]",
-    conf: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
-) -> VerifyReport:
-    """Check the partitions at ``path``, each against what it was at ``before``.
-
-    Args:
-        path: a log root, a partition's folder, or one of its files; or topic folders of Pulsar's, which are
-            read in this process (``audit.pulsar_verify``).
-        before: the same as it was before compaction; None: check the structure only. Two single partitions are
-            compared whatever they are called; else partitions meet by name.
-        config: settings under upstream's names; ``index.interval.bytes`` says how dense indexes should be.
-        now_ms: the clock of the compaction: a delete may be missing if its horizon had come by then, and the last
-            batch of a producer that was forgotten by then. None: a delete if it had any horizon, a batch if its
-            producer is forgotten by now.
-        memory, spark, master, conf: as for ``compact``.
-
-    Raises:
-        NotALog, InvalidConfig: nothing was begun.
-        LogHeld: a broker or another run holds one of the logs.
-        EnvironmentUnfit: Java or Spark is missing.
-
-    Damage and broken promises do not raise: they stand in the report.
-    """
-    begin = time.perf_counter()
-    if system_named(system, str(path)).name == "pulsar":
-        plan = plan_memory(memory, 1)
-        was = None if before is None else str(before)
-        return verify_topics(str(path), was, topic, partition, plan.limits(), plan.worker_bytes)
-    found = kafka_alone(system, str(path), "verify")
-    settings = dict(config or {})
-    found.check_config(settings)
-    progress = progress or NoProgress()
-    pairs = _pairs(found, str(path), None if before is None else str(before), topic, partition)
-    for folder in (folder for pair in pairs for folder in pair if folder is not None):
-        found.refuse_if_held(found.root_of(folder), [found.name_of(folder)])
-    with runner_for(spark, master, memory, conf or {}, progress) as (runner, divided):
-        scratch = _scratch_parent(runner, before is not None)
-        verifier = _Verifier(found, runner, divided.limits(), settings, now_ms, scratch, progress)
-        partitions = [job.found for job in verifier.run(pairs)]
-    return VerifyReport(partitions=partitions, seconds=time.perf_counter() - begin)
-
-
-def _pairs(
-    system: System, path: str, before: str | None, topic: str | None, partition: int | None
-) -> list[tuple[str | None, str | None]]:
-    """(folder, folder as it was) of each partition; None where it is in one log only."""
-    after = system.find(path, topic, partition)
-    if before is None:
-        return [(folder, None) for folder in after]
-    was = system.find(before, topic, partition)
-    if len(after) == 1 and len(was) == 1:
-        return [(after[0], was[0])]
-    names = {system.name_of(folder): folder for folder in after}
-    earlier = {system.name_of(folder): folder for folder in was}
-    if len(after) == 1 and set(names) <= set(earlier):  # one partition of a root
-        return [(after[0], earlier[system.name_of(after[0])])]
-    return [(names.get(name), earlier.get(name)) for name in sorted({*names, *earlier})]
-
-
-def _scratch_parent(runner: Runner, is_needed: bool) -> str | None:
-    """Where rows and facts go on their way between tasks; "": the system's temporary folder; None: nowhere.
-
-    Raises:
-        InvalidConfig: the workers are on other machines, and share no folder that we know of.
-    """
-    if not isinstance(runner, SparkRunner):
-        return ""
-    parent = runner.spark.setting("spark.lastwrite.scratch")
-    if parent is not None or local_workers(runner.spark.master):
-        return parent or ""
-    if is_needed:
-        raise InvalidConfig(
-            "verify compares through files that all workers see",
-            remedy="set spark.lastwrite.scratch to a shared folder, or run with --master local[*]",
-        )
-    return None
+def check_logs(
+    proof: LogProof, pairs: Sequence[Pair], question: Question, means: Means
+) -> Iterator[PartitionVerification]:
+    """Check each pair; see ``Proof.check``."""
+    for job in _Verifier(proof, question, means).run(pairs):
+        yield job.found
 
 
 @dataclass(slots=True)
@@ -216,7 +132,8 @@ class _Job:
     bits: int = 0
     counts: Int64Array = field(default_factory=lambda: np.zeros(COUNTS, dtype=np.int64))
     broken: list[tuple[int, int, bool]] = field(default_factory=list)
-    settled: Settled | None = None
+    settled: DecidedTransactions | None = None
+    first_keyless: int = -1  # the lowest offset of a record that is missing for want of a key
 
     @property
     def can_settle(self) -> bool:
@@ -234,14 +151,16 @@ class _Job:
         )
 
     def problem(self, problem: Problem) -> None:
-        """Note a problem, once a place."""
+        """Note a problem, once a place; damage also where there is a mere note."""
+        is_damage = problem.kind is ProblemKind.DAMAGED
         if any(
             (known.path, known.position) == (problem.path, problem.position)
+            and (known.kind is ProblemKind.DAMAGED or not is_damage)
             for known in self.found.problems
         ):
             return
         self.found.problems.append(problem)
-        if problem.kind is ProblemKind.DAMAGED:
+        if is_damage:
             self.found.worsen(VerifyStatus.DAMAGED, str(problem))
 
     def fail(self, error: Exception) -> None:
@@ -263,33 +182,27 @@ class _Job:
 
 
 class _Verifier:
-    """Verifies partitions of one system; see ``verify``."""
+    """Verifies the logs of one system."""
 
-    def __init__(
-        self,
-        system: System,
-        runner: Runner,
-        limits: Limits,
-        config: Mapping[str, object],
-        now_ms: int | None,
-        scratch: str | None,
-        progress: Progress,
-    ) -> None:
-        self._system = system
-        self._proof = proof_of(system.name)
-        self._runner = runner
-        self._limits = limits
-        self._interval = self._proof.index_interval_bytes(config)
-        self._config = config
-        self._now_ms = now_ms
+    def __init__(self, proof: LogProof, question: Question, means: Means) -> None:
+        self._system = proof.system
+        self._proof = proof
+        self._runner = means.runner
+        self._limits = means.limits
+        self._config = question.config
+        self._now_ms = question.now_ms
+        now_ms = question.now_ms
         self._clock_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-        self._scratch = scratch
-        self._progress = progress
-        # Rows that a task holds, with their sorted copy, their order and what is carried: three times their size.
-        self._most_rows = max(4096, limits.slice_bytes // ROW_BYTES)
+        self._scratch = means.scratch
+        self._progress = means.progress
+        # Rows that a task holds, with their sorted copy, their order and what is carried: three
+        # times their size.
+        self._most_rows = max(4096, means.limits.slice_bytes // ROW_BYTES)
 
-    def run(self, pairs: Sequence[tuple[str | None, str | None]]) -> Iterator[_Job]:
-        """Verify the pairs of folders, in waves, so that scratch files do not grow with their number."""
+    def run(self, pairs: Sequence[Pair]) -> Iterator[_Job]:
+        """Verify the pairs of folders, in waves, so that scratch files do not grow with their
+        number.
+        """
         wave: list[_Job] = []
         size = 0
         for after, before in pairs:
@@ -309,6 +222,9 @@ class _Verifier:
             for job in wave:
                 for is_after, side in job.sides.items():
                     self._judge_structure(job, side, is_after)
+            for job in wave:
+                if not job.can_settle:  # whatever is to blame, it must not pass
+                    job.found.worsen(VerifyStatus.FAILED, "it could not be read to its end")
             self._settle([job for job in wave if job.can_settle], folder)
             self._compare([job for job in wave if job.is_compared])
         finally:
@@ -324,11 +240,8 @@ class _Verifier:
             number, PartitionVerification(topic=name.topic, partition=name.partition), before
         )
         if after is None:
-            job.break_promise(
-                Violation(
-                    "partition", "the partition was there before and is missing", None, before
-                )
-            )
+            message = f"the {self._proof.noun} was there before and is missing"
+            job.break_promise(Violation("partition", message, None, before))
             return job
         self._open(job, True, after)
         if before is not None:
@@ -381,7 +294,8 @@ class _Verifier:
             for pieces in _together(side.pieces)
         ]
         self._run_reads(wave, "check", units)
-        # An index that lies cuts its segment in wrong places: read that one again, whole, to name what is at fault.
+        # An index that lies cuts its segment in wrong places: read that one again, whole, to name
+        # what is at fault.
         again = []
         for job in wave:
             for is_after, side in job.sides.items():
@@ -397,10 +311,6 @@ class _Verifier:
     def _unit(
         self, job: _Job, is_after: bool, pieces: Sequence[Piece], scratch: str | None
     ) -> ContentsUnit:
-        until = job.rules.old_tombstones_until_ms if job.rules is not None and not is_after else -1
-        order, header = (
-            (BY_OFFSET, "") if job.rules is None else (job.rules.order, job.rules.header)
-        )
         return ContentsUnit(
             partition=job.number,
             is_after=is_after,
@@ -409,9 +319,8 @@ class _Verifier:
             bits=job.bits,
             seed=job.seed,
             now_ms=self._now_ms,
-            old_tombstones_until_ms=until,
-            order=order,
-            header=header,
+            rules=job.rules,
+            config=self._config,
             limits=self._limits,
             scratch=scratch,
         )
@@ -428,33 +337,22 @@ class _Verifier:
     def _judge_structure(self, job: _Job, side: _Side, is_after: bool) -> None:
         """What the pieces tell together; counts come from the log under proof."""
         side.parts.sort(key=lambda part: part.piece.number)
+        by_segment: dict[int, list[PieceContents]] = {}
         for part in side.parts:
+            by_segment.setdefault(part.piece.segment, []).append(part)
             for problem in part.problems:
                 if problem.kind is ProblemKind.UNSUPPORTED:
                     job.found.worsen(VerifyStatus.UNSUPPORTED, str(problem))
                 job.problem(problem)
-        by_segment: dict[int, list[PieceContents]] = {}
-        for part in side.parts:
-            by_segment.setdefault(part.piece.segment, []).append(part)
         for n, segment in enumerate(side.log.segments):
             parts = by_segment.get(n, [])
             if sum(part.piece.bytes for part in parts if part.is_whole) != segment.size_bytes:
                 continue
-            for earlier, later in zip(parts, parts[1:], strict=False):
-                if later.first_offset < earlier.next_offset:
-                    job.problem(
-                        Problem(
-                            ProblemKind.DAMAGED,
-                            f"offsets do not rise: {later.first_offset} after {earlier.next_offset - 1}",
-                            segment.path,
-                            later.piece.start,
-                            "restore this file from a replica or a backup",
-                        )
-                    )
+            self._judge_order(job, parts)
             is_closed = n + 1 < len(side.log.segments)
             try:
                 problems, advice = self._proof.judge_segment(
-                    segment, parts, is_closed, self._interval
+                    segment, parts, is_closed, self._config
                 )
             except (LogError, OSError) as error:
                 job.fail(error)
@@ -462,27 +360,24 @@ class _Verifier:
             for problem in problems:
                 job.problem(problem)
             job.found.advice += advice if is_after else []
-        if not is_after:
-            return
-        sums = [
-            sum(column)
-            for column in zip((0,) * TALLIES, *(part.tally for part in side.parts), strict=True)
-        ]
-        job.found.batches = sum(part.batches for part in side.parts)
-        job.found.records = sums[RECORDS]
-        job.found.tombstones = sums[TOMBSTONES]
-        job.found.keyless_records = sums[KEYLESS_RECORDS]
-        job.found.control_records = sums[CONTROL_RECORDS]
-        job.found.empty_batches = sums[EMPTY_BATCHES]
-        job.found.old_batches = sums[OLD_BATCHES]
-        job.found.end_offset = side.end_offset
+        if is_after:
+            _count(job.found, side)
+
+    def _judge_order(self, job: _Job, parts: Sequence[PieceContents]) -> None:
+        for earlier, later in zip(parts, parts[1:], strict=False):
+            if later.first_offset < earlier.next_offset:
+                wrong = f"{later.first_offset} after {earlier.next_offset - 1}"
+                message = f"offsets do not rise: {wrong}"
+                place = later.piece.path, later.piece.start
+                remedy = self._system.damage_remedy
+                job.problem(Problem(ProblemKind.DAMAGED, message, *place, remedy))
 
     # ------------------------------------------------------------------ settle
 
     def _settle(self, jobs: Sequence[_Job], scratch: str | None) -> None:
         by_number = {job.number: job for job in jobs}
         units = [
-            SettleUnit(
+            DecideUnit(
                 partition=job.number,
                 system=self._system.name,
                 before=job.sides[False].facts if False in job.sides else None,
@@ -495,7 +390,9 @@ class _Verifier:
         ]
         weights = [sum(side.log.size_bytes for side in job.sides.values()) for job in jobs]
         for answer in (
-            self._runner.run("settle", settle, units, weights, self._progress) if units else ()
+            self._runner.run("settle", decide_transactions, units, weights, self._progress)
+            if units
+            else ()
         ):
             if isinstance(answer, Failed):
                 by_number[answer.unit.partition].fail(answer.error)
@@ -520,6 +417,11 @@ class _Verifier:
                 job = by_number[answer.partition]
                 job.counts += answer.counts
                 job.broken += answer.broken
+                if answer.first_keyless >= 0:
+                    first = answer.first_keyless
+                    job.first_keyless = (
+                        first if job.first_keyless < 0 else min(first, job.first_keyless)
+                    )
         for job in jobs:
             if job.found.status is VerifyStatus.VERIFIED:
                 self._account(job)
@@ -548,8 +450,7 @@ class _Verifier:
                 end_bucket=buckets * (n + 1) // tasks,
                 before=tuple(blocks[False]),
                 after=tuple(blocks[True]),
-                # A copy without its root's checkpoints knows neither: the other log does.
-                log_start=max(was.log.log_start, now.log.log_start),
+                log_start=self._proof.bounds(was.log, now.log).start,
                 limit=settled.limit,
                 lookups=settled.lookups,
                 by_version=job.rules is not None and job.rules.order != BY_OFFSET,
@@ -559,36 +460,39 @@ class _Verifier:
 
     def _account(self, job: _Job) -> None:
         """The figures of the comparison, and the broken promises in words."""
-        sides, counts = job.sides, job.counts
-        was, now = sides[False], sides[True]
-        comparison = job.found.comparison = Comparison(
-            folder=job.before_folder or "",
-            records_before=_records(was),
-            records_after=_records(now),
-            superseded=int(counts[Finding.SUPERSEDED]),
-            expired=int(counts[Finding.EXPIRED]),
-            keyless=int(counts[Finding.KEYLESS]),
-            aborted=int(counts[Finding.ABORTED]),
-            markers=int(counts[Finding.MARKER_SPENT]),
-            below_start=int(counts[Finding.BELOW_START]),
-            keys=int(counts[KEYS]),
-            keys_alive=int(counts[KEYS_ALIVE]),
-        )
+        comparison = job.found.comparison = _figures(job)
         violations = [
             Violation(
                 Finding(finding).label,
-                Finding(finding).sentence,
+                self._proof.words.get(Finding(finding), Finding(finding).sentence),
                 offset,
-                sides[is_after].log.path_of(offset),
+                job.sides[is_after].log.path_of(offset),
             )
             for finding, offset, is_after in first_of_each_kind(job.broken)
         ]
         job.break_promise(*violations[:_MOST_VIOLATIONS])
+        counts = job.counts
         broken = [*counts[Finding.LOST : FINDINGS], *counts[FINDINGS + Finding.LOST : KEYS]]
         comparison.violation_count = int(sum(broken))
+        self._account_keyless(job, comparison)
         if job.settled is not None:
             job.break_promise(*job.settled.violations)
             comparison.violation_count += job.settled.violation_count - len(job.settled.violations)
+        self._account_ends(job)
+
+    def _account_keyless(self, job: _Job, comparison: Comparison) -> None:
+        most = 1.0 if job.rules is None else job.rules.max_keyless_ratio
+        if is_refused(comparison.keyless, comparison.records_before, most):
+            message = f"{comparison.keyless:,} records without a key are missing, and no option allows to drop them"
+            folder = job.sides[False].log.folder
+            job.break_promise(
+                Violation("keyless", message, comparison.first_keyless_offset, folder)
+            )
+            comparison.violation_count += comparison.keyless - 1
+
+    def _account_ends(self, job: _Job) -> None:
+        """Where the log ends and starts, and its side files."""
+        was, now = job.sides[False], job.sides[True]
         if now.end_offset != was.end_offset:
             message = f"the log ended at offset {was.end_offset}, and ends at {now.end_offset}"
             job.break_promise(
@@ -596,20 +500,46 @@ class _Verifier:
             )
         with contextlib.suppress(OSError):
             job.break_promise(*self._proof.differences(was.log, now.log))
-        if was.log.log_start != now.log.log_start:
-            message = (
-                f"the log started at offset {was.log.log_start}, and starts at {now.log.log_start}"
-            )
-            if (
-                job.rules is not None
-                and job.rules.keeps_start
-                and was.log.log_start < now.log.log_start
-            ):
-                job.break_promise(
-                    Violation("log_start", message, now.log.log_start, now.log.folder)
-                )
-            else:
-                job.found.advice.append(message)
+        before, after = was.log.log_start, now.log.log_start
+        if before == after or not self._proof.has_start:
+            return
+        message = f"the log started at offset {before}, and starts at {after}"
+        if job.rules is not None and job.rules.keeps_start and before < after:
+            job.break_promise(Violation("log_start", message, after, now.log.folder))
+        else:
+            job.found.advice.append(message)
+
+
+def _count(found: PartitionVerification, side: _Side) -> None:
+    """What the log under proof holds."""
+    columns = zip((0,) * TALLIES, *(part.tally for part in side.parts), strict=True)
+    sums = [sum(column) for column in columns]
+    found.batches = sum(part.batches for part in side.parts)
+    found.records = sums[RECORDS]
+    found.tombstones = sums[TOMBSTONES]
+    found.keyless_records = sums[KEYLESS_RECORDS]
+    found.control_records = sums[CONTROL_RECORDS]
+    found.empty_batches = sums[EMPTY_BATCHES]
+    found.old_batches = sums[OLD_BATCHES]
+    found.end_offset = side.end_offset
+
+
+def _figures(job: _Job) -> Comparison:
+    counts = job.counts
+    return Comparison(
+        folder=job.before_folder or "",
+        records_before=_records(job.sides[False]),
+        records_after=_records(job.sides[True]),
+        superseded=int(counts[Finding.SUPERSEDED]),
+        expired=int(counts[Finding.EXPIRED]),
+        keyless=int(counts[Finding.KEYLESS]),
+        first_keyless_offset=None if job.first_keyless < 0 else job.first_keyless,
+        aborted=int(counts[Finding.ABORTED]),
+        markers=int(counts[Finding.MARKER_SPENT]),
+        below_start=int(counts[Finding.BELOW_START]),
+        keys=int(counts[KEYS]),
+        keys_alive=int(counts[KEYS_ALIVE]),
+    )
 
 
 def _records(side: _Side) -> int:

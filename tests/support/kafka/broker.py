@@ -1,11 +1,12 @@
 """One real Kafka broker, fetched by Maven, started and stopped by a test.
 
-    home = kafka_home()                       # 43 MB of jars, fetched once; Unavailable says what is missing
-    with Broker(home, tmp_path / "data") as broker:
+    home = kafka_home()                       # 43 MB of jars, fetched once; Unavailable says what
+    is missing with Broker(home, tmp_path / "data") as broker:
         Producer({"bootstrap.servers": broker.address})
 
-The same broker again on the same folder reads what lies there: that is how a test lets Kafka judge a compacted
-log. ``python -m tests.system.broker.broker DATA [name=value ...]`` runs one in the foreground until Ctrl-C.
+The same broker again on the same folder reads what lies there: that is how a test lets Kafka judge
+a compacted log. ``python -m tests.support.kafka.broker DATA [name=value ...]`` runs one in the
+foreground until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.system.jars import Unavailable as Unavailable
-from tests.system.jars import fetch_jars, free_ports, need_java, run_until_stopped
+from tests.support.jars import Unavailable as Unavailable
+from tests.support.jars import fetch_jars, free_ports, need_java, run_until_stopped
 
 VERSION = "4.4.0"
 POM = Path(__file__).with_name("pom.xml")
 
-# A single node, its controller inside; quick to stop and start; quiet: what a test wants cleaned, it cleans itself.
+# A single node, its controller inside; quick to stop and start; quiet: what a test wants cleaned,
+# it cleans itself.
 SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -74,11 +76,21 @@ def kafka_home() -> Path:
 class Broker:
     """A broker on free ports of 127.0.0.1; its log lines from WARN up go to ``<data>.log``.
 
-    ``settings`` override SETTINGS and Kafka's defaults. Starting it on a new folder formats it. Started again it has
-    the same address, so that its clients go on.
+    ``settings`` override SETTINGS and Kafka's defaults. Starting it on a new folder formats it.
+    Started again it has the same address, so that its clients go on. ``user``: whose process it is,
+    by uid and gid; the data are his then.
     """
 
-    def __init__(self, home: Path, data: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        data: Path,
+        settings: Mapping[str, str] | None = None,
+        user: tuple[int, int] | None = None,
+    ) -> None:
+        self._as_user = (
+            {} if user is None else {"user": user[0], "group": user[1], "extra_groups": []}
+        )
         self.home = home
         self.data = data
         self.output = data.with_name(data.name + ".log")
@@ -120,6 +132,7 @@ class Broker:
                 check=True,
                 stdout=subprocess.DEVNULL,
                 timeout=seconds,
+                **self._as_user,  # type: ignore[arg-type]
             )
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
@@ -127,6 +140,7 @@ class Broker:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                **self._as_user,  # type: ignore[arg-type]
             )
         try:
             self._wait(time.monotonic() + seconds)
@@ -136,7 +150,9 @@ class Broker:
         return self
 
     def stop(self, seconds: float = 60) -> None:
-        """An orderly shutdown: all is flushed, the clean-shutdown file written, the lock given back."""
+        """An orderly shutdown: all is flushed, the clean-shutdown file written, the lock given
+        back.
+        """
         self._end(signal.SIGTERM, seconds)
 
     def kill(self) -> None:

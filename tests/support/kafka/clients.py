@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported th
     ResourceType,
 )
 
-from tests.system.broker.broker import Broker
+from tests.support.kafka.broker import Broker
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -76,8 +76,8 @@ def produce(
 ) -> list[Seen]:
     """Append the records in order, in batches of at most ``batch_records``, as a plain producer.
 
-    Returns what was stored, by the offsets that the broker answered with. ``settings`` go to the client; with a
-    ``transactional.id`` among them everything happens in one committed transaction.
+    Returns what was stored, by the offsets that the broker answered with. ``settings`` go to the
+    client; with a ``transactional.id`` among them everything happens in one committed transaction.
     """
     stored: list[Seen] = []
     failures: list[KafkaError] = []
@@ -145,7 +145,8 @@ def consume(
     limit: int | None = None,
     isolation: str = "read_committed",
 ) -> list[Seen]:
-    """Every record from offset ``start`` to the end, or the first ``limit`` of them; checksums are verified.
+    """Every record from offset ``start`` to the end, or the first ``limit`` of them; checksums are
+    verified.
 
     The end is that of the ``isolation``: ``read_committed`` stops at the first open transaction.
     """
@@ -179,7 +180,9 @@ def bounds(broker: Broker, topic: str) -> tuple[int, int]:
 
 
 def first_offset_since(broker: Broker, topic: str, timestamp_ms: int) -> int:
-    """The first offset whose timestamp is at least ``timestamp_ms``, by the broker's time index; -1: none."""
+    """The first offset whose timestamp is at least ``timestamp_ms``, by the broker's time index;
+    -1: none.
+    """
     consumer = _consumer(broker)
     try:
         found = consumer.offsets_for_times([TopicPartition(topic, 0, timestamp_ms)], timeout=30)[0]

@@ -1,8 +1,10 @@
-"""Small logs, ways to compact them, and what a crash may leave of both: for the tests of the commit.
+"""Small logs, ways to compact them, and what a crash may leave of both: for the tests of the
+commit.
 
-A log is a mapping from base offsets to the offsets in each segment; a batch holds one record, whose key and
-value follow from its offset, or a transaction marker. What compaction decides does not matter here, so a ``Layout``
-says it outright: which segments become one, where a further one begins, and which records stay.
+A log is a mapping from base offsets to the offsets in each segment; a batch holds one record, whose
+key and value follow from its offset, or a transaction marker. What compaction decides does not
+matter here, so a ``Layout`` says it outright: which segments become one, where a further one
+begins, and which records stay.
 """
 
 from __future__ import annotations
@@ -15,16 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lastwrite.errors import LogError
-from lastwrite.formats.kafka.batch import ControlType, Record, encode_batch, encode_control_record
-from lastwrite.formats.kafka.index import AbortedTransaction, encode_transaction_index
-from lastwrite.formats.kafka.snapshot import encode_snapshot
-from lastwrite.formats.kafka.text import encode_partition_metadata, topic_id_text
-from lastwrite.logstore import files, kafka
-from lastwrite.logstore.commit import Output, commit, publish_copy, staging_folder
-from lastwrite.logstore.files import FaultPoints
-from lastwrite.logstore.recovery import settle
+from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.index import AbortedEntry, encode_transaction_index
+from lastwrite.kafka.format.snapshot import encode_snapshot
+from lastwrite.kafka.format.text import encode_partition_metadata, topic_id_text
+from lastwrite.kafka.store import log_dir
+from lastwrite.kafka.store.commit import NewSegment, commit, publish_copy, staging_folder
+from lastwrite.kafka.store.recovery import crash_state
 from lastwrite.model.log import PartitionLog
-from tests.logs import NAME, headers_of, write_checkpoint, write_segment
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
+from tests.support.kafka.logs import NAME, headers_of, write_checkpoint, write_segment
 
 CLOCK_MS = 1_700_000_000_000
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
@@ -90,7 +94,7 @@ class Layout:
             found[-1][1].append(offset)
         return found
 
-    def aborted(self, offsets: Iterable[int]) -> list[AbortedTransaction]:
+    def aborted(self, offsets: Iterable[int]) -> list[AbortedEntry]:
         """The entries of the transaction index of a segment that holds ``offsets``."""
         wanted, found = set(offsets), []
         begun: dict[int, int] = {}
@@ -102,11 +106,13 @@ class Layout:
                 first = begun.pop(producer, offset)
                 if kind is ControlType.ABORT and offset in wanted:
                     stable = min([offset + 1, *begun.values()])
-                    found.append(AbortedTransaction(0, producer, first, offset, stable))
+                    found.append(AbortedEntry(0, producer, first, offset, stable))
         return found
 
     def transaction_indexes(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
-        """The transaction indexes of the old log and of the new one, by base offset; none that is empty."""
+        """The transaction indexes of the old log and of the new one, by base offset; none that is
+        empty.
+        """
         old = {base: self.aborted(offsets) for base, offsets in self.segments.items()}
         new = {base: entries for base, entries in old.items() if base not in self.rewritten}
         for group in self.groups:
@@ -302,7 +308,9 @@ def batch(offset: int, layout: Layout | None = None) -> bytes:
 def write_batches(
     folder: Path, base: int, layout: Layout, offsets: Iterable[int], mtime_ms: int | None = None
 ) -> None:
-    """A segment of that layout, its transaction index too; no index entry for what no index can name."""
+    """A segment of that layout, its transaction index too; no index entry for what no index can
+    name.
+    """
     near = [offset for offset in offsets if offset - base < FAR]
     write_segment(
         folder, base, [batch(offset, layout) for offset in near], INTERVAL_BYTES, mtime_ms
@@ -338,9 +346,9 @@ def write_layout(root: Path, layout: Layout) -> Path:
     return folder
 
 
-def write_aside(
+def write_staged(
     folder: Path, layout: Layout, log: PartitionLog, attempt: str = "a1"
-) -> list[Output]:
+) -> list[NewSegment]:
     """The new segments as workers write them."""
     outputs = []
     for group in layout.groups:
@@ -351,17 +359,17 @@ def write_aside(
             write_batches(made, base, layout, staying)
             paths: list[str | None] = []
             for kind in ("log", "index", "timeindex", "txnindex"):
-                source, aside = (
+                source, staged = (
                     made / f"{base:020d}.{kind}",
                     folder / f"{base:020d}.{kind}.{attempt}.cleaned",
                 )
                 if source.exists():
-                    files.write(str(aside), source.read_bytes())
-                paths.append(str(aside) if source.exists() else None)
+                    files.write(str(staged), source.read_bytes())
+                paths.append(str(staged) if source.exists() else None)
             log_path, index_path, time_index_path, transactions = paths
             assert log_path and index_path and time_index_path
             outputs.append(
-                Output(base, sources, log_path, index_path, time_index_path, transactions)
+                NewSegment(base, sources, log_path, index_path, time_index_path, transactions)
             )
             sources = ()
     return outputs
@@ -369,20 +377,20 @@ def write_aside(
 
 def compact(folder: Path, layout: Layout) -> None:
     """A round: what a crash left is put in order, and unless the round was done it is done now."""
-    kafka.recover(str(folder))
-    log = kafka.read_partition(str(folder))
+    log_dir.recover(str(folder))
+    log = log_dir.read_partition(str(folder))
     check_readable(log)
     if log.checkpoint == layout.first_dirty:
         return
-    outputs = write_aside(folder, layout, log)
+    outputs = write_staged(folder, layout, log)
     commit(log, outputs, layout.first_dirty, checkpoint_root=str(folder.parent))
 
 
 def compact_to(folder: Path, target: Path, layout: Layout) -> None:
     """A round that leaves the log alone and writes a cleaned copy."""
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     staging = Path(staging_folder(str(target)))
-    made = write_aside(staging, layout, log)
+    made = write_staged(staging, layout, log)
     publish_copy(log, made, str(target), layout.first_dirty)
 
 
@@ -403,7 +411,7 @@ def contents(root: Path) -> dict[str, tuple[bytes, int]]:
 
 def offsets_seen(folder: Path) -> list[int]:
     """The offsets that our own listing leads a reader to."""
-    log = kafka.read_partition(str(folder))
+    log = log_dir.read_partition(str(folder))
     check_readable(log)
     return [
         header.base_offset
@@ -421,9 +429,11 @@ def check_readable(log: PartitionLog) -> None:
 
 
 def transaction_indexes_seen(folder: Path) -> dict[int, bytes]:
-    """The transaction indexes that belong to the log by our own listing, by base offset; none that is empty."""
+    """The transaction indexes that belong to the log by our own listing, by base offset; none that
+    is empty.
+    """
     names = os.listdir(folder)
-    live = settle(str(folder), names).live(names)
+    live = crash_state(str(folder), names).live(names)
     found = {
         int(name[:20]): (folder / now).read_bytes()
         for name, now in sorted(live.items())
@@ -442,7 +452,8 @@ def transaction_indexes_at(folder: Path) -> dict[int, bytes]:
 
 
 def run_until(point: int, action: Callable[[], None]) -> bool:
-    """Run ``action`` in a process of its own that kills itself before its ``point``-th changing operation.
+    """Run ``action`` in a process of its own that kills itself before its ``point``-th changing
+    operation.
 
     Returns whether it was killed; an error in it is an error here.
     """
@@ -466,7 +477,8 @@ def run_until(point: int, action: Callable[[], None]) -> bool:
 
 
 def fail_at(point: int, error: int, action: Callable[[], None], *, once: bool) -> LogError | None:
-    """Run ``action``, whose ``point``-th changing operation fails with ``error``, and all later ones unless ``once``.
+    """Run ``action``, whose ``point``-th changing operation fails with ``error``, and all later
+    ones unless ``once``.
 
     Returns the error that it raised; None: it came to its end before that.
     """
@@ -480,13 +492,13 @@ def fail_at(point: int, error: int, action: Callable[[], None], *, once: bool) -
     return None
 
 
-# ---------------------------------------------------------------------- Kafka's loader, by the specification
+# ---------------------------------------------------------------------- Kafka's loader, once more
 
 
 def load_like_kafka(folder: Path) -> list[int]:
-    """Do to ``folder`` what a broker's start does (spec/kafka-storage S.17, 1 to 4), and read all offsets.
+    """Do to ``folder`` what a broker's start does, and read all offsets.
 
-    Written from the specification alone: nothing of ``logstore`` is used.
+    No code of the package is used. Source: docs/formats/kafka-cleaning.md, "Loading a log".
     """
 
     def offset(path: Path) -> int:

@@ -1,18 +1,20 @@
-"""Small logs of which a part has expired: for the tests that kill a process while it takes that part out."""
+"""Small logs of which a part has expired: for the tests that kill a process while it takes that
+part out.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lastwrite.compaction.retention import expired
-from lastwrite.compaction.settings import KafkaTopicConfig
-from lastwrite.formats.kafka.snapshot import encode_snapshot
-from lastwrite.formats.kafka.text import encode_partition_metadata, topic_id_text
-from lastwrite.logstore import kafka
-from lastwrite.logstore.retention import retain as take_out
-from tests.crashing import CLOCK_MS, INTERVAL_BYTES, batch
-from tests.logs import NAME, write_checkpoint, write_segment
+from lastwrite.kafka.format.snapshot import encode_snapshot
+from lastwrite.kafka.format.text import encode_partition_metadata, topic_id_text
+from lastwrite.kafka.rules.retention import expired
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.store import log_dir
+from lastwrite.kafka.store.retention import retain as take_out
+from tests.support.kafka.crashing import CLOCK_MS, INTERVAL_BYTES, batch
+from tests.support.kafka.logs import NAME, write_checkpoint, write_segment
 
 NOW_MS = CLOCK_MS + 100_000
 
@@ -137,8 +139,8 @@ def write_expiring(root: Path, layout: Expiring) -> Path:
 
 def retain(folder: Path, layout: Expiring) -> None:
     """What a crash left is put in order, and what has expired is taken out."""
-    kafka.recover(str(folder))
-    log = kafka.read_partition(str(folder))
+    log_dir.recover(str(folder))
+    log = log_dir.read_partition(str(folder))
     assert not log.problems, log.problems
     found = expired(log, KafkaTopicConfig.from_names(layout.config), NOW_MS)
     take_out(log, found, checkpoint_root=str(folder.parent))

@@ -1,7 +1,8 @@
 """What a faulty compaction would have done: one thing wrong in a log that was compacted rightly.
 
-Each fault takes the log before and after, and gives the places where it could strike, each with the promise that
-it breaks. ``strike`` writes the log with that one fault. By models and bytes alone, without the code under test.
+Each fault takes the log before and after, and gives the places where it could strike, each with the
+promise that it breaks. ``strike`` writes the log with that one fault. By models and bytes alone,
+without the code under test.
 """
 
 from __future__ import annotations
@@ -11,16 +12,25 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lastwrite.formats.kafka.batch import decode_batch, rebuild_batch
-from tests.logs import NAME, bases, decode_model, header_at, read_segments, write_segment
-from tests.model import ModelAborted, ModelBatch, ModelSegment, aborted_offsets
+from lastwrite.kafka.format.batch import decode_batch, rebuild_batch
+from tests.support.kafka.logs import (
+    NAME,
+    bases,
+    decode_model,
+    header_at,
+    read_segments,
+    write_segment,
+)
+from tests.support.kafka.model import ModelAborted, ModelBatch, ModelSegment, aborted_offsets
 
 Batches = dict[int, bytes]  # by base offset
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong: batches that are others (None: gone), entries of transaction indexes that are."""
+    """One thing wrong: batches that are others (None: gone), entries of transaction indexes that
+    are.
+    """
 
     promise: str  # that it breaks
     offset: int | None  # where

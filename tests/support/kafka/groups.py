@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.system.broker.broker import Broker
+from tests.support.kafka.broker import Broker
 
 PROTOCOLS = ("classic", "consumer")
 _LOADING = (
@@ -28,9 +28,11 @@ def join_and_commit(
     instance: str | None = None,
     metadata: str | None = None,
 ) -> None:
-    """Be a member of ``group`` until all of ``commits`` (offsets of partition 0, by topic) were made, then leave.
+    """Be a member of ``group`` until all of ``commits`` (offsets of partition 0, by topic) were
+    made, then leave.
 
-    ``protocol`` "consumer" is that of KIP-848; ``subscribe`` is a pattern in place of the topics' names.
+    ``protocol`` "consumer" is that of KIP-848; ``subscribe`` is a pattern in place of the topics'
+    names.
     """
     settings: dict[str, str | bool] = {
         "bootstrap.servers": broker.address,
@@ -56,7 +58,9 @@ def join_and_commit(
 
 
 def committed(broker: Broker, group: str, topics: Sequence[str]) -> dict[str, int]:
-    """Where the group stands in partition 0 of each topic, as its coordinator says; topics without one are left out."""
+    """Where the group stands in partition 0 of each topic, as its coordinator says; topics without
+    one are left out.
+    """
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
     deadline = time.monotonic() + 60
     try:
@@ -90,9 +94,11 @@ def transact(
     group: str | None = None,
     offset: int = 0,
 ) -> None:
-    """One producer's transactions: whether each is committed, and its records, which are key and value alike.
+    """One producer's transactions: whether each is committed, and its records, which are key and
+    value alike.
 
-    With ``group`` each also commits an offset of that group in the topic: ``offset``, ``offset`` + 1, and so on.
+    With ``group`` each also commits an offset of that group in the topic: ``offset``, ``offset`` +
+    1, and so on.
     """
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": transactional_id})
     producer.init_transactions(60)

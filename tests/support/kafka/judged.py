@@ -1,15 +1,18 @@
-"""One random log, cleaned round by round by Kafka's own cleaner and by Lastwrite, and all that has to agree.
+"""One random log, cleaned round by round by Kafka's own cleaner and by Lastwrite, and all that has
+to agree.
 
-For each round the log before it is cleaned three times: by Kafka, by Lastwrite doing all that a broker does
-(``like_broker``), and by Lastwrite leaving segments alone in which nothing changes. All three have to leave the
-same records in the same batches and, after retention, the same log; the first two the same segments with the same
-indexes, byte for byte where no codec is in the way. What Lastwrite wrote is then recovered by Kafka's loader, which
-has to keep all of it, and read by Kafka as a read_committed consumer reads.
+For each round the log before it is cleaned three times: by Kafka, by Lastwrite doing all that a
+broker does (``like_broker``), and by Lastwrite leaving segments alone in which nothing changes. All
+three have to leave the same records in the same batches and, after retention, the same log; the
+first two the same segments with the same indexes, byte for byte where no codec is in the way. What
+Lastwrite wrote is then recovered by Kafka's loader, which has to keep all of it, and read by Kafka
+as a read_committed consumer reads.
 
-The plain model of ``tests/model.py`` and the rules of ranges and groups stand beside it, so that a
+The plain model of ``tests/support/kafka/model.py`` and the rules of ranges and groups stand beside it, so that a
 difference shows where it begins.
 
-Where Kafka gives up on a round, because a batch of magic 0 or 1 would have to stay empty, the model alone is judge.
+Where Kafka gives up on a round, because a batch of magic 0 or 1 would have to stay empty, the model
+alone is judge.
 """
 
 from __future__ import annotations
@@ -24,14 +27,13 @@ from typing import Any
 
 import pytest
 
-from lastwrite.compaction.grouping import group_segments
-from lastwrite.compaction.ranges import cleanable_range
-from lastwrite.compaction.settings import KafkaTopicConfig
-from lastwrite.logstore.kafka import read_partition
+from lastwrite.engine.rules.ranges import cleanable_range
+from lastwrite.kafka.rules.grouping import group_segments
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.model.report import CompactionReport, Status
-from tests.conformance.oracle import MAP_SLOTS, Oracle, scenario, shut_down
-from tests.engine import compact
-from tests.logs import (
+from tests.support.engine import compact
+from tests.support.kafka.logs import (
     NAME,
     SCRATCH,
     bases,
@@ -42,7 +44,7 @@ from tests.logs import (
     read_segments,
     write_checkpoint,
 )
-from tests.model import (
+from tests.support.kafka.model import (
     LastBatch,
     ModelAborted,
     ModelBatch,
@@ -51,8 +53,9 @@ from tests.model import (
     aborted_offsets,
     clean_segments,
 )
-from tests.producers import EXPIRATION_MS, snapshots
-from tests.reference import listed, old_until_ms
+from tests.support.kafka.oracle import MAP_SLOTS, Oracle, scenario, shut_down
+from tests.support.kafka.producers import EXPIRATION_MS, snapshots
+from tests.support.kafka.reference import listed, old_until_ms
 
 NO_EMPTY_OLD_BATCH = "Empty batches are only supported for magic v2 and above"
 
@@ -106,7 +109,9 @@ class Round:
 
 
 def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round]:
-    """The rounds of a scenario. Each starts from what Kafka left, with the checkpoint files that a broker keeps."""
+    """The rounds of a scenario. Each starts from what Kafka left, with the checkpoint files that a
+    broker keeps.
+    """
     work = folder / "kafka"
     (work / NAME).mkdir(parents=True)
     config = plan["config"]
@@ -120,7 +125,8 @@ def played(oracle: Oracle, plan: dict[str, Any], folder: Path) -> Iterator[Round
             now_ms=phase["actions"][0]["clock"],
             log_start=log_start,
             lenient=True,
-            # A leader refuses records without a key in a compacted topic; a topic may become one later.
+            # A leader refuses records without a key in a compacted topic; a topic may become one
+            # later.
             config={**config, "cleanup.policy": "delete"},
             actions=phase["actions"],
         )
@@ -218,7 +224,9 @@ def checked(oracle: Oracle, plan: dict[str, Any]) -> Iterator[Round]:
             check_like_broker(oracle, round_, plan["plain"])
             check_sparing(oracle, round_)
             if not round_.agrees:
-                break  # Kafka forgot a transaction below the log's start: its index no longer says what its log does
+                # Kafka forgot a transaction below the log's start: its index no longer says what
+                # its log does
+                break
 
 
 def _occurred(round_: Round) -> Counter[str]:
@@ -253,7 +261,9 @@ def batches_of(segments: Sequence[ModelSegment]) -> list[ModelBatch]:
 
 
 def check_reading(oracle: Oracle, round_: Round) -> None:
-    """Bytes decode to what Kafka reads in them, and a log is listed with the bounds that Kafka gives it."""
+    """Bytes decode to what Kafka reads in them, and a log is listed with the bounds that Kafka
+    gives it.
+    """
     folder = round_.after / NAME
     theirs = oracle.ask("state", dir=str(folder))["segments"]
     ours = read_segments(folder)
@@ -321,7 +331,8 @@ def unhex(text: str | None) -> bytes | None:
 def check_rules(round_: Round) -> bool:
     """Range and verdict of the plan are those of Kafka's own manager.
 
-    False: ours is held back by a transaction whose marker is not replicated. Kafka knows that while it runs, and
+    False: ours is held back by a transaction whose marker is not replicated. Kafka knows that while
+    it runs, and
     not after it loaded a snapshot from behind the marker, as the oracle does.
     """
     log = listed(round_.before)
@@ -397,7 +408,8 @@ def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:
         and "delete" in round_.config["cleanup.policy"]
         and round_.config["retention.bytes"] != "-1"
     ):
-        # Sizes decide, and other builds of a codec make other sizes: one or the other keeps a segment more.
+        # Sizes decide, and other builds of a codec make other sizes: one or the other keeps a
+        # segment more.
         first = max(left[0].base_offset, wanted[0].base_offset)
         left = tuple(segment for segment in left if segment.base_offset >= first)
         wanted = tuple(segment for segment in wanted if segment.base_offset >= first)
@@ -429,7 +441,9 @@ def check_like_broker(oracle: Oracle, round_: Round, plain: bool) -> None:
 
 
 def _base_snapshots(root: Path, round_: Round) -> list[int]:
-    """The producer snapshots of segments there were before, above the log's start. A loader removes others."""
+    """The producer snapshots of segments there were before, above the log's start. A loader removes
+    others.
+    """
     present = bases(round_.before / NAME)
     return [
         offset
@@ -452,7 +466,9 @@ def check_status(report: CompactionReport, round_: Round) -> None:
 
 
 def check_solved(round_: Round, ours: Path, report: CompactionReport) -> None:
-    """A round that Kafka gives up: an old batch that ends at the high watermark stays, as an empty one of magic 2."""
+    """A round that Kafka gives up: an old batch that ends at the high watermark stays, as an empty
+    one of magic 2.
+    """
     [told] = report.partitions
     assert told.status is Status.CLEANED, told.reason
     left = read_segments(ours / NAME)
@@ -461,7 +477,9 @@ def check_solved(round_: Round, ours: Path, report: CompactionReport) -> None:
 
 
 def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]) -> None:
-    """Kafka's loader, after a crash, checks every crc and builds every index anew: nothing may change."""
+    """Kafka's loader, after a crash, checks every crc and builds every index anew: nothing may
+    change.
+    """
     segments = read_segments(ours / NAME)
     files = {base: read_files(ours / NAME, base) for base in cleaned}
     copy = ours.with_name("recovered")
@@ -473,7 +491,8 @@ def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]
     recovered = read_segments(copy / NAME)
     assert [replace(s, aborted=()) for s in recovered] == [replace(s, aborted=()) for s in segments]
     for ours_, theirs in zip(segments, recovered, strict=True):
-        # Built from what is left, an entry may begin later, or not be there: nothing is hidden that it would show.
+        # Built from what is left, an entry may begin later, or not be there: nothing is hidden that
+        # it would show.
         entries = {entry.last_offset: entry for entry in ours_.aborted}
         for entry in theirs.aborted:
             kept = entries[entry.last_offset]
@@ -490,7 +509,9 @@ def check_recovery(oracle: Oracle, round_: Round, ours: Path, cleaned: list[int]
 
 
 def check_reads(oracle: Oracle, round_: Round, ours: Path) -> None:
-    """A read_committed fetch from any offset answers with committed records, before the round and after it."""
+    """A read_committed fetch from any offset answers with committed records, before the round and
+    after it.
+    """
     for root, log_start in ((round_.before, None), (ours, round_.retained["log_start"])):
         span = round_.bounds["log_end"] - round_.bounds["log_start"]
         opened = round_.opened(root / NAME, log_start)
@@ -526,7 +547,9 @@ def check_reads(oracle: Oracle, round_: Round, ours: Path) -> None:
 def consumed(
     batches: Sequence[ModelBatch], aborted: list[tuple[int, int]], offset: int
 ) -> list[int]:
-    """The offsets that a read_committed client delivers from a fetch, by its list of (first offset, producer)."""
+    """The offsets that a read_committed client delivers from a fetch, by its list of (first offset,
+    producer).
+    """
     coming = sorted(aborted)
     hidden: set[int] = set()
     delivered: list[int] = []
@@ -559,7 +582,8 @@ def check_sparing(oracle: Oracle, round_: Round) -> None:
     # Whole files below the log's start go: smaller ones sooner.
     first = left[0].base_offset
     assert first <= max(round_.bounds["log_start"], wanted[0].base_offset)
-    # Old batches stay old in an untouched segment, and age by their file; where they are converted they are stamped.
+    # Old batches stay old in an untouched segment, and age by their file; where they are converted
+    # they are stamped.
     old = {batch.base_offset for batch in batches_of(left) if batch.magic < 2}
     wanted_batches = [
         replace(batch, horizon_ms=None) if batch.base_offset in old else batch
@@ -567,7 +591,8 @@ def check_sparing(oracle: Oracle, round_: Round) -> None:
         if batch.base_offset >= first
     ]
     assert seen_as_new(batches_of(left)) == seen_as_new(wanted_batches)
-    # An untouched segment keeps its transaction index; what rounds of Kafka have dropped there hides nothing.
+    # An untouched segment keeps its transaction index; what rounds of Kafka have dropped there
+    # hides nothing.
     entries = [entry for segment in left for entry in segment.aborted]
     wanted_entries = [
         entry for segment in wanted for entry in segment.aborted if entry.last_offset >= first
@@ -596,7 +621,9 @@ def check_sparing(oracle: Oracle, round_: Round) -> None:
 
 
 def seen_as_new(batches: Sequence[ModelBatch]) -> list[ModelBatch]:
-    """As readers see them: no base timestamps that are no horizons, old batches as what they are converted to."""
+    """As readers see them: no base timestamps that are no horizons, old batches as what they are
+    converted to.
+    """
     return [
         replace(batch, base_timestamp_ms=batch.horizon_ms or 0, magic=2, leader_epoch=_epoch(batch))
         for batch in batches

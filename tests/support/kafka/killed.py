@@ -1,4 +1,6 @@
-"""What a killed broker leaves of a log: a partition with transactions, and every state of spec S.17, one by one."""
+"""What a killed broker leaves of a log: a partition with transactions, and every state of
+docs/formats/kafka-cleaning.md, "Loading a log", one by one.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lastwrite.formats.kafka.batch import ControlType, Record, encode_batch, encode_control_record
-from lastwrite.formats.kafka.index import AbortedTransaction, encode_transaction_index
-from tests.logs import write_checkpoint, write_segment
+from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.index import AbortedEntry, encode_transaction_index
+from lastwrite.kafka.format.snapshot import ProducerEntry, encode_snapshot
+from lastwrite.kafka.format.text import LeaderEpoch, encode_leader_epochs
+from tests.support.kafka.logs import write_checkpoint, write_segment
 
 CLOCK_MS = 1_700_000_000_000
 LATER_MS = CLOCK_MS + 10_000_000
@@ -23,7 +28,9 @@ Harm = Callable[[Path], None]
 
 
 def batch(offset: int) -> bytes:
-    """One record; every 20th offset ends a transaction that began two offsets before, and every 40th aborts it."""
+    """One record; every 20th offset ends a transaction that began two offsets before, and every
+    40th aborts it.
+    """
     phase, time_ms = offset % 20, CLOCK_MS + 1000 * offset
     if phase == 19:
         kind = ControlType.ABORT if offset % 40 == 19 else ControlType.COMMIT
@@ -46,7 +53,7 @@ def write_log(root: Path) -> Path:
     for base in BASES:
         offsets = range(base, END if base == ACTIVE else base + EACH)
         write_segment(folder, base, [batch(offset) for offset in offsets], 4096, CLOCK_MS + base)
-        aborted = [AbortedTransaction(0, 7, o - 2, o, o + 1) for o in offsets if o % 40 == 19]
+        aborted = [AbortedEntry(0, 7, o - 2, o, o + 1) for o in offsets if o % 40 == 19]
         if aborted:
             (folder / f"{base:020d}.txnindex").write_bytes(encode_transaction_index(aborted))
     for kind, entry in (("index", 8), ("timeindex", 12)):
@@ -122,7 +129,9 @@ def log_start(offset: int) -> Harm:
 
 
 def swapped(folder: Path) -> None:
-    """Two segments are on their way to become one, as the broker's own cleaner leaves it in the middle."""
+    """Two segments are on their way to become one, as the broker's own cleaner leaves it in the
+    middle.
+    """
     whole = b"".join(batch(offset) for offset in range(2 * EACH) if offset % 3 or offset % 20 > 16)
     write_segment(folder / "made", 0, [whole[at:end] for at, end in _cuts(whole)])
     (folder / name(0, "txnindex.swap")).write_bytes(
@@ -178,24 +187,11 @@ STATES = [
     State("garbage shorter than a header", [add(name(ACTIVE), GARBAGE[:9])]),
     State("zeros that were preallocated", [add(name(ACTIVE), bytes(1 << 20))]),
     State("nothing but zeros", [put(name(ACTIVE), bytes(1 << 16))], [0, ACTIVE]),
-    State("a bad checksum in the active segment", [put_at(ACTIVE, ACTIVE + 4, 70, b"\xff")]),
-    State("a bad size in the active segment", [put_at(ACTIVE, ACTIVE + 4, 8, bytes(4))]),
-    State("a size that reaches behind the file", [put_at(ACTIVE, ACTIVE + 4, 8, b"\x01")]),
     State(
-        "a torn closed segment", [cut(2 * EACH, 2 * EACH + 30, 20)], [0, EACH + 5, 2 * EACH + 30]
+        "at the end a bad checksum in the active segment", [put_at(ACTIVE, END - 1, 70, b"\xff")]
     ),
-    State(
-        "a bad checksum in a closed segment",
-        [put_at(EACH, EACH + 40, 65, b"\xff")],
-        [0, EACH, EACH + 40],
-    ),
-    State("a segment that lost all its bytes", [put(name(2 * EACH), b"")], [0, EACH + 5]),
-    State("the first batch of all is bad", [put_at(0, 0, 62, b"\xff")], [0]),
-    State(
-        "two bad places",
-        [put_at(EACH, EACH + 9, 65, b"\xff"), cut(ACTIVE, ACTIVE + 1, 1)],
-        [0, EACH],
-    ),
+    State("at the end a bad size in the active segment", [put_at(ACTIVE, END - 1, 8, bytes(4))]),
+    State("at the end a size that reaches behind the file", [put_at(ACTIVE, END - 1, 8, b"\x01")]),
     State(
         "no index at the active segment", [remove(name(ACTIVE, "index"), name(ACTIVE, "timeindex"))]
     ),
@@ -224,11 +220,6 @@ STATES = [
         [put(name(2 * EACH, "timeindex"), bytes(11) + b"\x20")],
         [0, 2 * EACH],
     ),
-    State(
-        "an index that knows more than the log",
-        [add(name(2 * EACH, "index"), b"\0\0\1\0\0\1\0\0"), cut(2 * EACH, 2 * EACH + 50, 0)],
-        [0, 2 * EACH],
-    ),
     State("a transaction index cut short", [add(name(ACTIVE, "txnindex"), b"\0\0\0")]),
     State(
         "a transaction index that lies", [put(name(2 * EACH, "txnindex"), bytes(34))], [0, 2 * EACH]
@@ -238,14 +229,37 @@ STATES = [
         "indexes without their segment",
         [put(name(7, kind), b"") for kind in ("index", "timeindex", "txnindex")],
     ),
-    State("a snapshot that cannot be read", [put(name(ACTIVE, "snapshot"), b"\0\1")]),
-    State("out of order, which recovery notices", [twice(2 * EACH)], [0, 2 * EACH]),
-    State("the log start lies inside", [log_start(EACH + 30)]),
     State(
-        "the log start lies behind what is left",
-        [log_start(ACTIVE + 5), cut(EACH, EACH + 2, 9)],
-        [0, EACH],
+        "indexes of a segment that was retained", [remove(name(0)), log_start(EACH)], [0, ACTIVE]
     ),
+    State(
+        "indexes of a segment on its way out",
+        [lambda folder: (folder / name(0)).rename(folder / name(0, "log.deleted")) and None],
+        [0, ACTIVE],
+    ),
+    State(
+        "indexes of a segment that another one has taken in",
+        [
+            lambda folder: write_segment(
+                folder, 0, [batch(offset) for offset in range(2 * EACH)], 4096, CLOCK_MS
+            ),
+            lambda folder: (
+                (folder / name(0, "txnindex")).write_bytes(
+                    (folder / name(0, "txnindex")).read_bytes()
+                    + (folder / name(EACH, "txnindex")).read_bytes()
+                )
+                and None
+            ),
+            remove(name(EACH)),
+        ],
+        [0, ACTIVE],
+    ),
+    State(
+        "preallocated indexes without their segment",
+        [put(name(END + 5, kind), bytes(480)) for kind in ("index", "timeindex")],
+    ),
+    State("a snapshot that cannot be read", [put(name(ACTIVE, "snapshot"), b"\0\1")]),
+    State("the log start lies inside", [log_start(EACH + 30)]),
     State(
         "the log start is where the log ends",
         [log_start(ACTIVE + 5), cut(ACTIVE, ACTIVE + 5, 9)],
@@ -259,7 +273,6 @@ STATES = [
         [add(name(0, "log.deleted"), b"old"), add(name(9, "index.deleted"), b"old")],
     ),
     State("an empty active segment", [put(name(END), b"")]),
-    State("a recovery point behind the end", [], [END + 100]),
 ]
 
 
@@ -269,3 +282,256 @@ def left_by_crash(place: Path, state: State, recovery_point: int) -> Path:
         harm(folder)
     write_checkpoint(folder.parent, "recovery-point-offset-checkpoint", {"t-0": recovery_point})
     return folder
+
+
+# ---------------------------------------------------------------------- what was lost
+
+
+def checkpoint(file: str, offset: int) -> Harm:
+    return lambda folder: write_checkpoint(folder.parent, file, {"t-0": offset})
+
+
+def snapshot(offset: int, last_offset: int) -> Harm:
+    producer = ProducerEntry(7, 0, 3, last_offset, 0, CLOCK_MS, -1, -1)
+    return put(name(offset, "snapshot"), encode_snapshot([producer]))
+
+
+def epochs(*starts: int) -> Harm:
+    entries = [LeaderEpoch(epoch, start) for epoch, start in enumerate(starts)]
+    return put("leader-epoch-checkpoint", encode_leader_epochs(entries))
+
+
+def marked(base: int, *offsets: int) -> Harm:
+    """The batches of a segment are those at ``offsets``, each large enough for an index entry of
+    its own.
+    """
+    made = [encode_batch([Record(o, CLOCK_MS + o, b"k%d" % o, bytes(5000))]) for o in offsets]
+    return lambda folder: write_segment(folder, base, made, 4096, CLOCK_MS + base)
+
+
+@dataclass(frozen=True)
+class Loss(State):
+    """A state of which something beside the log tells that records are gone.
+
+    ``ends``: where a broker's start ends the log, and ``removed``: how many segments it removes for
+    that; None: it goes on as if nothing were missing.
+    """
+
+    recovery_points: list[int] = field(default_factory=lambda: [0])
+    missing: tuple[int, int] | None = None  # the first and the last offset
+    ends: int | None = None
+    removed: int = 0
+    says: str = ""
+
+
+TORN = cut(ACTIVE, ACTIVE + 8, 50)  # offset 188 is the first that is gone
+SHORT = cut(ACTIVE, ACTIVE + 8, 0)
+WITNESSES: dict[str, Harm] = {
+    "the high watermark is 190": checkpoint("replication-offset-checkpoint", END),
+    "the first dirty offset is 190": checkpoint("cleaner-offset-checkpoint", END),
+    "the log's start is 190": log_start(END),
+    "the recovery point is 190": lambda folder: None,
+    f"{name(END, 'snapshot')} is of that offset": snapshot(END, 3),
+    f"producer 7 in {name(ACTIVE, 'snapshot')} wrote up to 189": snapshot(ACTIVE, END - 1),
+    "leader epoch 1 begins at 190": epochs(0, END),
+}
+# The same, of what is there up to the place where the log is torn.
+EARLIER = [
+    checkpoint("replication-offset-checkpoint", ACTIVE + 8),
+    checkpoint("cleaner-offset-checkpoint", ACTIVE),
+    log_start(EACH),
+    snapshot(ACTIVE + 8, ACTIVE + 7),
+    epochs(0, ACTIVE + 8),
+]
+LOSSES = [
+    Loss(
+        "a torn closed segment",
+        [cut(2 * EACH, 2 * EACH + 30, 20)],
+        [0, EACH + 5, 2 * EACH + 30],
+        missing=(150, 179),
+        ends=150,
+        removed=1,
+        says="the next segment begins at 180",
+    ),
+    Loss(
+        "a closed segment that is torn below the recovery point",
+        [cut(2 * EACH, 2 * EACH + 30, 20)],
+        [155],
+        missing=(150, 179),
+        ends=150,
+        removed=1,
+    ),
+    Loss(
+        "a bad checksum in a closed segment",
+        [put_at(EACH, EACH + 40, 65, b"\xff")],
+        [0, EACH, EACH + 40],
+        missing=(100, 119),
+        ends=100,
+        removed=2,
+    ),
+    Loss(
+        "a segment that lost all its bytes",
+        [put(name(2 * EACH), b"")],
+        [0, EACH + 5],
+        missing=(120, 179),
+        says="the segment is empty",
+    ),
+    Loss(
+        "a first segment that lost all its bytes",
+        [put(name(0), b"")],
+        missing=(0, 59),
+        says="the segment is empty",
+    ),
+    Loss(
+        "a first segment without its file",
+        [remove(name(0))],
+        [0, ACTIVE],
+        missing=(0, 59),
+        says="the segment's file is missing",
+    ),
+    Loss(
+        "a closed segment without its file",
+        [remove(name(EACH))],
+        [0, EACH + 5, END],
+        missing=(60, 119),
+        says="and the next segment begins at 120",
+    ),
+    Loss(
+        "a closed segment without its file, of which one index is left",
+        [remove(name(EACH), name(EACH, "index"), name(EACH, "txnindex"))],
+        missing=(60, 119),
+    ),
+    Loss(
+        "a last segment without its file",
+        [marked(ACTIVE, 185, 195, 205), remove(name(ACTIVE))],
+        ends=180,
+        missing=(180, 205),
+        says="nothing comes after it",
+    ),
+    Loss(
+        "the first batch of all is bad",
+        [put_at(0, 0, 62, b"\xff")],
+        missing=(0, 59),
+        ends=0,
+        removed=3,
+    ),
+    Loss(
+        "a bad checksum in the active segment",
+        [put_at(ACTIVE, ACTIVE + 4, 70, b"\xff")],
+        missing=(184, 189),
+        ends=184,
+        says="whole batches from offset 185 on come after it at byte",
+    ),
+    Loss(
+        "a bad size in the active segment",
+        [put_at(ACTIVE, ACTIVE + 4, 8, bytes(4))],
+        missing=(184, 189),
+        ends=184,
+        says="whole batches from offset 185 on come after it at byte",
+    ),
+    Loss(
+        "a size that reaches behind the file",
+        [put_at(ACTIVE, ACTIVE + 4, 8, b"\x01")],
+        missing=(184, 189),
+        ends=184,
+        says="whole batches from offset 185 on come after it at byte",
+    ),
+    Loss(
+        "a page of zeros in the active segment",
+        [put_at(ACTIVE, ACTIVE + 2, 20, bytes(300))],
+        [0, ACTIVE],
+        missing=(182, 189),
+        ends=182,
+        says="whole batches from offset",
+    ),
+    Loss(
+        "two bad places",
+        [put_at(EACH, EACH + 9, 65, b"\xff"), cut(ACTIVE, ACTIVE + 1, 1)],
+        [0, EACH],
+        missing=(69, 119),
+        ends=69,
+        removed=2,
+    ),
+    Loss(
+        "an index that knows more than the log",
+        [cut(2 * EACH, 2 * EACH + 50, 0)],
+        [0, 2 * EACH],
+        missing=(170, 179),
+        says="its indexes name offset 176",
+    ),
+    Loss(
+        "a time index alone that knows more",
+        [cut(2 * EACH, 2 * EACH + 50, 0), remove(name(2 * EACH, "index"))],
+        [0, 2 * EACH],
+        missing=(170, 179),
+        says="its indexes name offset 176",
+    ),
+    Loss(
+        "an offset index that knows more than the log",
+        [
+            marked(2 * EACH, 125, 135, 145, 155),
+            remove(name(2 * EACH, "timeindex")),
+            lambda folder: os.truncate(folder / name(2 * EACH), 2 * 5074),
+        ],
+        missing=(136, 179),
+        says="its indexes name offset 145",
+    ),
+    Loss(
+        "out of order, which recovery notices",
+        [twice(2 * EACH)],
+        [0, 2 * EACH],
+        missing=(120, 179),
+        ends=120,
+        removed=1,
+    ),
+    Loss(
+        "a last segment out of order",
+        [
+            twice(ACTIVE - EACH),
+            remove(name(ACTIVE), name(ACTIVE, "index"), name(ACTIVE, "timeindex")),
+        ],
+        [0, 2 * EACH],
+        ends=120,
+        says="a broker's start empties the whole segment",
+    ),
+    Loss(
+        "the log start lies behind what is left",
+        [log_start(ACTIVE + 5), cut(EACH, EACH + 2, 9)],
+        [0, EACH],
+        missing=(62, 119),
+        ends=ACTIVE + 5,
+        removed=4,
+    ),
+    Loss("a recovery point behind the end", [], [END + 100], missing=(190, 289), ends=END),
+    Loss(
+        "zeros behind a closed segment",
+        [add(name(EACH), bytes(4096))],
+        ends=120,
+        removed=2,
+        says="before segments that are whole",
+    ),
+    *(
+        Loss(
+            f"a torn tail, and {words}",
+            [TORN, witness],
+            [END if "recovery" in words else 0],
+            missing=(188, 189),
+            ends=END if "start" in words else 188,
+            removed=4 if "start" in words else 0,
+            says=words,
+        )
+        for words, witness in WITNESSES.items()
+    ),
+    *(
+        Loss(
+            f"a whole tail, and {words}",
+            [SHORT, witness],
+            [END if "recovery" in words else 0],
+            missing=(188, 189),
+            ends=END if "start" in words else 188,
+            removed=4 if "start" in words else 0,
+            says=words,
+        )
+        for words, witness in WITNESSES.items()
+    ),
+]

@@ -1,6 +1,7 @@
-"""Partition folders on disk, for tests: written from batches, read back into the model, their indexes judged.
+"""Partition folders on disk, for tests: written from batches, read back into the model, their
+indexes judged.
 
-Nothing here is fast, and nothing uses ``logstore``: what the product writes is read by other eyes.
+Nothing here is fast, and nothing uses a ``store`` of the package: what the product writes is read by other eyes.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import BatchHeader, Record, decode_batch, encode_batch
-from tests.model import ModelAborted, ModelBatch, ModelRecord, ModelSegment
-from tests.old_formats import decode_old, encode_old
+from lastwrite.encoding.compression import Codec
+from lastwrite.kafka.format.batch import decode_batch, encode_batch
+from lastwrite.kafka.format.batch_layout import BatchHeader, Record
+from tests.support.kafka.model import ModelAborted, ModelBatch, ModelRecord, ModelSegment
+from tests.support.kafka.old_formats import decode_old, encode_old
 
 NAME = "t-0"
 ABORTED = struct.Struct(">hqqqq")
@@ -36,7 +38,8 @@ def write_segment(
 ) -> None:
     """A closed segment as a broker leaves it, all files modified at ``mtime_ms``.
 
-    These are ``.log``, ``.index``, ``.timeindex``, and ``.txnindex`` where there are ``aborted`` transactions.
+    These are ``.log``, ``.index``, ``.timeindex``, and ``.txnindex`` where there are ``aborted``
+    transactions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     headers = [header_at(batch, 0) for batch in batches]
@@ -54,7 +57,7 @@ def write_segment(
 def plain_index(
     base_offset: int, headers: Iterable[BatchHeader], interval_bytes: int
 ) -> tuple[bytes, bytes]:
-    """The offset index and the time index of a closed segment, batch by batch as the rule has it (S.10, S.11)."""
+    """The offset index and the time index of a closed segment, batch by batch as the rule has it."""
     offsets, times = bytearray(), bytearray()
     position = since_entry = 0
     largest, largest_offset, last_time = -1, base_offset, -1
@@ -84,7 +87,7 @@ def plain_index(
 
 
 def encode_aborted(entries: Iterable[ModelAborted]) -> bytes:
-    """The bytes of a transaction index (S.12)."""
+    """The bytes of a transaction index."""
     return b"".join(
         ABORTED.pack(0, e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset)
         for e in entries
@@ -116,7 +119,9 @@ def bases(folder: Path) -> list[int]:
 
 
 def header_at(data: bytes, at: int) -> BatchHeader:
-    """The header of the batch at ``at``; of magic 0 and 1 what such a header would say, as far as they know it."""
+    """The header of the batch at ``at``; of magic 0 and 1 what such a header would say, as far as
+    they know it.
+    """
     if data[at + 16] == 2:
         return decode_batch(data, at).header
     batch, size = decode_old(data, at)
@@ -228,10 +233,12 @@ def read_files(folder: Path, base_offset: int) -> Files:
 
 
 def check_indexes(folder: Path, base_offset: int) -> None:
-    """Assert that every entry of a closed segment's indexes is true, and that none is missing at the end.
+    """Assert that every entry of a closed segment's indexes is true, and that none is missing at
+    the end.
 
-    An offset entry names a batch: its last offset, the position it starts at. A time entry (t, o) promises
-    that all records later than t lie behind offset o. The last one holds the segment's largest timestamp.
+    An offset entry names a batch: its last offset, the position it starts at. A time entry (t, o)
+    promises that all records later than t lie behind offset o. The last one holds the segment's
+    largest timestamp.
     """
     stem = folder / f"{base_offset:020d}"
     batches = headers_of(stem.with_suffix(".log"))

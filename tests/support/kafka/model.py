@@ -1,14 +1,15 @@
 """What a round of compaction has to leave behind, said in the plainest Python there is.
 
-No speed, no bytes, no shared code with the engine: records are tuples, a key map is a dict. Read it beside
-the rules: a round learns the last offset of every key in the dirty part ``[first_dirty, end)`` and then
-judges every record of every segment below ``end``, the clean ones too.
+No speed, no bytes, no shared code with the engine: records are tuples, a key map is a dict. Read it
+beside the rules: a round learns the last offset of every key in the dirty part ``[first_dirty,
+end)`` and then judges every record of every segment below ``end``, the clean ones too.
 
-Around that, three complications. *Transactions*: one walk over the batches says which of them are of aborted
-transactions, and which markers are spent. *Producers*: the last batch of each stays, as a shell if need be.
+Around that, three complications. *Transactions*: one walk over the batches says which of them are
+of aborted transactions, and which markers are spent. *Producers*: the last batch of each stays, as
+a shell if need be.
 *Old formats*: what stays of them becomes magic 2.
 
-Source: spec of Kafka 4.4.0's cleaner, sections 4, 6, 7, 8, 9 and 20.
+Source: docs/formats/kafka-cleaning.md.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class ModelSegment:
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """What is known of an active producer: its epoch, and where its last data batch of that epoch ends (-1: none)."""
+    """What is known of an active producer: its epoch, and where its last data batch of that epoch
+    ends (-1: none).
+    """
 
     epoch: int
     last_offset: int
@@ -91,7 +94,9 @@ class LastBatch:
 
 @dataclass(slots=True)
 class Outcome:
-    """The batches that stay, the index entries that stay, and how many records went for which reason."""
+    """The batches that stay, the index entries that stay, and how many records went for which
+    reason.
+    """
 
     batches: list[ModelBatch]
     aborted_entries: list[ModelAborted]
@@ -116,7 +121,8 @@ def last_offsets(batches: Iterable[ModelBatch], first_dirty: int, end: int) -> d
 def discardable(
     batches: Iterable[ModelBatch], aborted: Iterable[ModelAborted]
 ) -> tuple[list[bool], list[ModelAborted]]:
-    """Which batches are data of an aborted transaction, or a marker of whose transaction no batch is left.
+    """Which batches are data of an aborted transaction, or a marker of whose transaction no batch
+    is left.
 
     Also the index entries that stay: those at whose marker data of the transaction had been seen.
     """
@@ -165,9 +171,10 @@ def clean(
 ) -> Outcome:
     """One round over ``batches``, all those of the segments below ``end``, oldest first.
 
-    ``aborted``: all entries of all transaction indexes. ``producers``: the active ones, by id. A tombstone of an
-    old format goes if its file was last changed by ``old_until_ms``. ``log_end``: the batch that ends there keeps its
-    last offset also where it is converted, since nothing else tells where the log ends.
+    ``aborted``: all entries of all transaction indexes. ``producers``: the active ones, by id. A
+    tombstone of an old format goes if its file was last changed by ``old_until_ms``. ``log_end``:
+    the batch that ends there keeps its last offset also where it is converted, since nothing else
+    tells where the log ends.
     """
     discards, entries = discardable(batches, aborted)
     data = [
@@ -267,10 +274,12 @@ def clean_segments(
     old_until_ms: int = 0,
     forgotten_below: int = 0,
 ) -> tuple[ModelSegment, ...]:
-    """The segments after a round that makes one segment of each group of ``groups``, given by their bases.
+    """The segments after a round that makes one segment of each group of ``groups``, given by their
+    bases.
 
-    ``forgotten_below``: transactions whose ABORT marker lies below are not known of. For Kafka that is the log's
-    start: their data, which nobody can read any more, stays as if it were committed. We forget none.
+    ``forgotten_below``: transactions whose ABORT marker lies below are not known of. For Kafka that
+    is the log's start: their data, which nobody can read any more, stays as if it were committed.
+    We forget none.
     """
     below = [
         batch for segment in segments if segment.base_offset < end for batch in segment.batches
@@ -317,7 +326,9 @@ def records_of(segments: Iterable[ModelSegment]) -> list[ModelRecord]:
 
 
 def aborted_offsets(segments: Iterable[ModelSegment]) -> set[int]:
-    """The offsets of data whose producer's next marker is an ABORT: told from the log alone, without any index."""
+    """The offsets of data whose producer's next marker is an ABORT: told from the log alone,
+    without any index.
+    """
     found: set[int] = set()
     open_: dict[int, set[int]] = {}
     for batch in (batch for segment in segments for batch in segment.batches):

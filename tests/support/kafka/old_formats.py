@@ -1,9 +1,10 @@
-"""Batches of magic 0 and 1 as bytes and back, for tests: by the specification alone, without the product's decoder.
+"""Batches of magic 0 and 1 as bytes and back, for tests, without the product's decoder.
 
-A plain message is a batch of one record. Under a codec the message is a wrapper: its value holds the records as
-messages of their own, with absolute offsets in magic 0 and offsets from 0 in magic 1.
+A plain message is a batch of one record. Under a codec the message is a wrapper: its value holds
+the records as messages of their own, with absolute offsets in magic 0 and offsets from 0 in magic
+1.
 
-Source: spec of Kafka's storage, sections 8 and 9.
+Source: docs/formats/kafka.md, "Messages of magic 0 and 1" and "Compression".
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import struct
 import zlib
 from collections.abc import Iterator
 
-from lastwrite.formats.compression import Codec, compress, decompress
-from tests.model import ModelBatch, ModelRecord
+from lastwrite.encoding.compression import Codec, compress, decompress
+from tests.support.kafka.model import ModelBatch, ModelRecord
 
 APPEND_TIME = 8
 LZ4 = 3
-# The header checksum that old clients wrote into an lz4 frame, and the right one: byte 6 of the frame.
+# The header checksum that old clients wrote into an lz4 frame, and the right one: byte 6 of the
+# frame.
 LZ4_OLD, LZ4_RIGHT = b"\x1a", b"\x82"
 
 

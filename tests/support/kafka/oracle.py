@@ -1,8 +1,8 @@
 """Kafka's own cleaner, loader and append path as a judge, from the peer outside this repository.
 
 ``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository), and
-``LASTWRITE_KAFKA_HOME`` a folder that its ``setup.sh`` has filled; without one Maven fills it once, in the
-user's cache folder. Tests that need the oracle skip with the reason where it cannot run.
+``LASTWRITE_KAFKA_HOME`` a folder that its ``setup.sh`` has filled; without one Maven fills it once,
+in the user's cache folder. Tests that need the oracle skip with the reason where it cannot run.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from tests.logs import headers_of
-from tests.system.jars import alone
+from tests.support.jars import alone
+from tests.support.kafka.logs import headers_of
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 PEERS = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers"))
 PEER = PEERS / "kafka"
 
@@ -33,14 +33,18 @@ MAP_SLOTS = 100_000
 
 @functools.cache
 def kafka_home() -> Path:
-    """The folder with Kafka's jars and the oracle's classes; skips the test where there can be none."""
+    """The folder with Kafka's jars and the oracle's classes; skips the test where there can be
+    none.
+    """
     return peer_home("Kafka", "CleanerOracle")
 
 
 def peer_home(system: str, oracle: str) -> Path:
-    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache; skips the test where it cannot.
+    """The folder that the peer's ``setup.sh`` has filled, or fills in the user's cache; skips the
+    test where it cannot.
 
-    ``oracle``: the class that tells a filled one. LASTWRITE_<SYSTEM>_HOME names a folder to look into first.
+    ``oracle``: the class that tells a filled one. LASTWRITE_<SYSTEM>_HOME names a folder to look
+    into first.
     """
     name = system.lower()
     peer = PEERS / name
@@ -128,11 +132,12 @@ class Oracle:
 
 
 def scenario(seed: int) -> dict[str, Any]:
-    """A random scenario of the peer: transactions, producers, old formats, lags, retention, as it draws them.
+    """A random scenario of the peer: transactions, producers, old formats, lags, retention, as it
+    draws them.
 
-    Added to what the peer draws: half of the scenarios are without codecs, which lets bytes be compared; some phases
-    get a high watermark below the log's end; some raise the log start; some topics are deleted only. ``plain`` tells
-    whether no batch is compressed.
+    Added to what the peer draws: half of the scenarios are without codecs, which lets bytes be
+    compared; some phases get a high watermark below the log's end; some raise the log start; some
+    topics are deleted only. ``plain`` tells whether no batch is compressed.
     """
     plan: dict[str, Any] = _gen_log().scenario(seed)
     rng = random.Random(f"lastwrite-{seed}")
@@ -163,10 +168,12 @@ def _without_codec(action: dict[str, Any]) -> dict[str, Any]:
 
 
 def shut_down(folder: Path) -> None:
-    """Leave the indexes as a broker does that shuts down, which the oracle omits when it closes a log.
+    """Leave the indexes as a broker does that shuts down, which the oracle omits when it closes a
+    log.
 
-    The zeros behind the entries go, and the active segment's time index ends with the largest timestamp. Opened
-    again without that, the zeros would count as entries and the largest timestamp be forgotten.
+    The zeros behind the entries go, and the active segment's time index ends with the largest
+    timestamp. Opened again without that, the zeros would count as entries and the largest timestamp
+    be forgotten.
     """
     active = max(folder.glob("*.log"))
     for suffix, entry_bytes in ((".index", 8), (".timeindex", 12)):
@@ -182,7 +189,9 @@ def shut_down(folder: Path) -> None:
 
 
 def _last_time_entry(log: Path, entries: bytes) -> bytes:
-    """The entry of the largest timestamp in ``log`` and of the first batch that has it, unless it is there."""
+    """The entry of the largest timestamp in ``log`` and of the first batch that has it, unless it
+    is there.
+    """
     before = int.from_bytes(entries[-12:-4], "big", signed=True) if entries else -1
     headers = [header for _, header in headers_of(log)]
     largest = max((header.max_timestamp_ms for header in headers), default=-1)

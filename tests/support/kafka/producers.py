@@ -1,6 +1,7 @@
-"""What a broker remembers of producers, kept by a dictionary: batch by batch, and in its snapshot files.
+"""What a broker remembers of producers, kept by a dictionary: batch by batch, and in its snapshot
+files.
 
-Source: spec of Kafka's storage, sections 12 and 13; nothing of ``logstore``.
+Source: docs/formats/kafka.md, "Indexes" and "Producer snapshot"; no code of the package.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from tests.model import LastBatch, ModelAborted, ModelBatch, ModelSegment
+from tests.support.kafka.model import LastBatch, ModelAborted, ModelBatch, ModelSegment
 
 ENTRY = struct.Struct(">qhiqiqiq")
 EXPIRATION_MS = 86_400_000
@@ -35,7 +36,9 @@ State = dict[int, Known]
 
 
 def apply(state: State, batch: ModelBatch) -> ModelAborted | None:
-    """Move ``state`` over a batch; the entry of the transaction index if it ends an aborted one that wrote data."""
+    """Move ``state`` over a batch; the entry of the transaction index if it ends an aborted one
+    that wrote data.
+    """
     producer = batch.producer_id
     if producer < 0 or (batch.control and not batch.records):
         return None

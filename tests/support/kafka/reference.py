@@ -1,7 +1,9 @@
-"""A whole compactor of a few dozen plain lines: what the product has to leave on disk, where nothing crashes.
+"""A whole compactor of a few dozen plain lines: what the product has to leave on disk, where
+nothing crashes.
 
-The model decides what stays; batches that change are encoded anew, all others are copied; each group of segments
-becomes one file with its indexes. Kafka's own cleaner leaves the same bytes (``tests/conformance``).
+The model decides what stays; batches that change are encoded anew, all others are copied; each
+group of segments becomes one file with its indexes. Kafka's own cleaner leaves the same bytes
+(``tests/conformance``).
 """
 
 from __future__ import annotations
@@ -9,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from lastwrite.compaction.grouping import group_segments
-from lastwrite.compaction.ranges import Range, cleanable_range
-from lastwrite.compaction.settings import KafkaTopicConfig
+from lastwrite.engine.rules.ranges import Range, cleanable_range
+from lastwrite.kafka.rules.grouping import group_segments
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
-from tests.logs import (
+from tests.support.kafka.logs import (
     NAME,
     bases,
     encode_model,
@@ -24,8 +26,8 @@ from tests.logs import (
     write_checkpoint,
     write_segment,
 )
-from tests.model import ModelBatch, clean_segments
-from tests.producers import active, first_unstable, producers_of
+from tests.support.kafka.model import ModelBatch, clean_segments
+from tests.support.kafka.producers import active, first_unstable, producers_of
 
 
 def listed(root: Path) -> PartitionLog:
@@ -72,7 +74,9 @@ def listed(root: Path) -> PartitionLog:
 def compact(
     root: Path, config: Mapping[str, object], now_ms: int, include_active: bool = False
 ) -> Range:
-    """Clean the log under ``root`` in place, as a broker would that finds it dirty enough; the round's range."""
+    """Clean the log under ``root`` in place, as a broker would that finds it dirty enough; the
+    round's range.
+    """
     topic = KafkaTopicConfig.from_names({**config, "min.cleanable.dirty.ratio": "0"})
     log = listed(root)
     folder = root / NAME
@@ -122,6 +126,8 @@ def compact(
 
 
 def old_until_ms(log: PartitionLog, first_dirty: int, retention_ms: int) -> int:
-    """A tombstone of an old format may go if its file was last changed by then: counted from the last clean file."""
+    """A tombstone of an old format may go if its file was last changed by then: counted from the
+    last clean file.
+    """
     clean = [segment.mtime_ms for segment in log.segments if segment.base_offset < first_dirty]
     return clean[-1] - retention_ms if clean else 0

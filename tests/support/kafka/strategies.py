@@ -1,9 +1,10 @@
 """Hypothesis strategies: random logs and the rounds that clean them.
 
-A ``Life`` is a log that grows and is cleaned by turns: each ``Phase`` appends batches, cut into segments
-anywhere, then moves the clock and runs a round. Some are written by producers, with sequence numbers and in
-transactions that stay open over segments and rounds; some are of old formats. ``append`` writes a phase behind what
-lies in a folder, whatever a compactor left there, with the transaction indexes and snapshots that a broker adds.
+A ``Life`` is a log that grows and is cleaned by turns: each ``Phase`` appends batches, cut into
+segments anywhere, then moves the clock and runs a round. Some are written by producers, with
+sequence numbers and in transactions that stay open over segments and rounds; some are of old
+formats. ``append`` writes a phase behind what lies in a folder, whatever a compactor left there,
+with the transaction indexes and snapshots that a broker adds.
 """
 
 from __future__ import annotations
@@ -13,9 +14,16 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from tests.logs import bases, encode_model, headers_of, read_aborted, read_segments, write_segment
-from tests.model import ModelBatch, ModelRecord
-from tests.producers import apply, producers_of, snapshots, write_snapshot
+from tests.support.kafka.logs import (
+    bases,
+    encode_model,
+    headers_of,
+    read_aborted,
+    read_segments,
+    write_segment,
+)
+from tests.support.kafka.model import ModelBatch, ModelRecord
+from tests.support.kafka.producers import apply, producers_of, snapshots, write_snapshot
 
 START_MS = 1_700_000_000_000
 CODECS = (0, 1, 2, 3, 4)
@@ -115,7 +123,9 @@ class Writer:
 
 @st.composite
 def written(draw: st.DrawFn, writer: Writer, plain: ModelBatch, bumps: bool) -> ModelBatch:
-    """``plain`` as ``writer`` sends it, or a marker in its place that ends the writer's transaction."""
+    """``plain`` as ``writer`` sends it, or a marker in its place that ends the writer's
+    transaction.
+    """
     if writer.is_open and draw(st.integers(0, 2)) == 0:
         writer.is_open = False
         if bumps:  # transactions V2: each marker comes with a new epoch
@@ -214,7 +224,9 @@ def lives(
     max_rounds: int = 4,
     old: bool = True,
 ) -> Life:
-    """Logs that grow and are cleaned up to ``max_rounds`` times, under settings that make small logs do much."""
+    """Logs that grow and are cleaned up to ``max_rounds`` times, under settings that make small
+    logs do much.
+    """
     clock_ms = START_MS
     cast = Cast(
         codecs,
@@ -251,7 +263,8 @@ def shifted(batch: ModelBatch, offsets: int) -> ModelBatch:
 
 
 def append(folder: Path, phase: Phase, interval_bytes: int) -> int:
-    """Write ``phase`` behind the log in ``folder``, first into its active segment; the log's new end offset.
+    """Write ``phase`` behind the log in ``folder``, first into its active segment; the log's new
+    end offset.
 
     A segment that follows others bears the number of its first batch, or of the log's end.
     """

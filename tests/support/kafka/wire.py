@@ -1,4 +1,5 @@
-"""The two requests that a test has to write itself: no client sends a batch again that was acknowledged.
+"""The two requests that a test has to write itself: no client sends a batch again that was
+acknowledged.
 
 Old versions of both, without tagged fields. A request and its answer each follow their size, i32:
 

@@ -526,7 +526,7 @@ public final class Driver {
         ready.get(30, TimeUnit.SECONDS);
         consumer.acknowledge(to, Map.of(PROPERTY, id)).get(30, TimeUnit.SECONDS);
         consumer.close();
-        // No error ever comes back (spec/pulsar.md section 30): what the broker says of itself is the answer.
+        // No error ever comes back: what the broker says of itself is the answer.
         for (int i = 0; horizon(topic).path("ledger").asLong(-1) != id; i++) {
             if (i == 400) {
                 throw new IllegalStateException("the broker does not take ledger " + id + ": " + horizon(topic));

@@ -1,6 +1,8 @@
-"""Topic folders for tests: raw ledgers as offloaded objects (layout V1), written and read in the plainest Python.
+"""Topic folders for tests: raw ledgers as offloaded objects (layout V1), written and read in the
+plainest Python.
 
-Shares no code with the package: a second opinion on the layout. Source: spec/pulsar.md section 23.1.
+Shares no code with the package: a second opinion on the layout. Source:
+docs/formats/pulsar.md, "Offloaded ledger".
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 
-from tests.pulsar_entries import fields
-from tests.system.pulsar.wire import message
+from tests.support.pulsar.entries import fields
+from tests.support.pulsar.wire import message
 
 BLOCK_MAGIC = 0xFBDBABCB
 INDEX_MAGIC = 0xDE47DE47
@@ -36,8 +38,8 @@ def write_ledger(
 ) -> Path:
     """Write a ledger as the offloader does; the path of its data object.
 
-    ``metadata``: of the metadata store, with its first line; of an open ledger it becomes that of one closed with these
-    entries. A ledger written again has the same names.
+    ``metadata``: of the metadata store, with its first line; of an open ledger it becomes that of
+    one closed with these entries. A ledger written again has the same names.
     """
     data, index = bytearray(), []
     at = 0

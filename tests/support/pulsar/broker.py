@@ -1,12 +1,13 @@
-"""One real Pulsar standalone (ZooKeeper, a bookie, a broker), fetched by Maven, started and stopped by a test.
+"""One real Pulsar standalone (ZooKeeper, a bookie, a broker), fetched by Maven, started and stopped
+by a test.
 
-    home = pulsar_home()                      # 230 MB of jars, fetched once; Unavailable says what is missing
-    with Broker(home, tmp_path / "data") as broker:
+    home = pulsar_home()                      # 230 MB of jars, fetched once; Unavailable says what
+    is missing with Broker(home, tmp_path / "data") as broker:
         with Driver(broker) as driver:        # driver.py: Pulsar's own Java clients
             driver.create("persistent://public/default/orders")
 
-The same broker again on the same folder opens what lies there. ``python -m tests.system.pulsar.broker DATA
-[name=value ...]`` runs one in the foreground until Ctrl-C.
+The same broker again on the same folder opens what lies there. ``python -m
+tests.support.pulsar.broker DATA [name=value ...]`` runs one in the foreground until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from tests.system.jars import Unavailable as Unavailable
-from tests.system.jars import fetch_jars, free_ports, need_java, run_until_stopped
+from tests.support.jars import Unavailable as Unavailable
+from tests.support.jars import fetch_jars, free_ports, need_java, run_until_stopped
 
 VERSION = "4.2.4"
 POM = Path(__file__).with_name("pom.xml")
@@ -121,8 +122,9 @@ def pulsar_home() -> Path:
 class Broker:
     """A standalone on free ports of 127.0.0.1 over the folder ``data``.
 
-    ``settings`` (of broker and bookie) override SETTINGS and Pulsar's defaults. Started again it has the same
-    addresses, so that clients go on. Several ``bookies`` have ports one behind another.
+    ``settings`` (of broker and bookie) override SETTINGS and Pulsar's defaults. Started again it
+    has the same addresses, so that clients go on. Several ``bookies`` have ports one behind
+    another.
     """
 
     def __init__(
@@ -265,7 +267,9 @@ class Broker:
         self.stop() if kind is None else self.kill()
 
     def _answers(self) -> bool:
-        """The namespace of the tests comes last at the first start; a broker that serves it is registered."""
+        """The namespace of the tests comes last at the first start; a broker that serves it is
+        registered.
+        """
         for path in (f"namespaces/{NAMESPACE}/topics", "brokers/ready"):
             try:
                 with urllib.request.urlopen(f"{self.admin_url}/admin/v2/{path}", timeout=5):

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-CORPUS = Path(__file__).with_name("corpus") / "pulsar"
+CORPUS = Path(__file__).parents[2] / "corpus" / "pulsar"
 TOPICS = {
     "shapes": "persistent://public/default/shapes",
     "odd": "persistent://public/default/odd",
@@ -44,7 +44,9 @@ def compacted_entries(name: str, number: int) -> list[bytes]:
 
 
 def horizon(name: str, number: int) -> dict[str, Any]:
-    """What the cluster said of the compaction after that round: ``horizon``, ``ledger``, ``entries``, ``removed``."""
+    """What the cluster said of the compaction after that round: ``horizon``, ``ledger``,
+    ``entries``, ``removed``.
+    """
     [found] = rows(f"topics/{name}/{number}/horizon.json")
     return found
 

@@ -1,4 +1,6 @@
-"""Drawn entries of Pulsar, data objects of them, and what a round should see in each, by the slow reader."""
+"""Drawn entries of Pulsar, data objects of them, and what a round should see in each, by the slow
+reader.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,19 @@ import numpy as np
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
-from lastwrite.formats.pulsar.codecs import Codec, Codecs
-from lastwrite.formats.pulsar.compacted import encode_record
-from lastwrite.formats.pulsar.entry import (
+from lastwrite.model.columns import (
+    IN_GROUP,
+    IS_DELETE,
+    IS_SINGLE,
+    KEYLESS,
+    SHADOWED,
+    TIME_SHIFT,
+    TOMBSTONE,
+    ByteArray,
+)
+from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.compacted import encode_record
+from lastwrite.pulsar.format.entry import (
     BrokerMetadata,
     EncryptionKey,
     Entry,
@@ -25,17 +37,7 @@ from lastwrite.formats.pulsar.entry import (
     encode_single,
     plain_payload,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.model.columns import (
-    IN_GROUP,
-    IS_DELETE,
-    IS_SINGLE,
-    KEYLESS,
-    SHADOWED,
-    TIME_SHIFT,
-    TOMBSTONE,
-    ByteArray,
-)
+from lastwrite.pulsar.format.position import Position
 
 START_MS = 1_700_000_000_000
 KEYS = (None, b"", b"a", b"b", b"key-0001", "ü".encode() * 20, b"/wA=")
@@ -75,7 +77,9 @@ def singles(draw: st.DrawFn) -> bytes:
 
 @st.composite
 def batches(draw: st.DrawFn) -> bytes:
-    """With placeholders or without, with the indexes of who was kept or without, sometimes dense, sometimes wrong."""
+    """With placeholders or without, with the indexes of who was kept or without, sometimes dense,
+    sometimes wrong.
+    """
     some = draw(st.lists(messages(may_be_out=draw(st.booleans())), min_size=1, max_size=6))
     codec = draw(CODECS)
     meta, payload = encode_batch(some, codec=codec)
@@ -122,7 +126,9 @@ def markers(draw: st.DrawFn) -> bytes:
 
 
 def framed(draw: st.DrawFn, meta: Metadata, payload: bytes) -> bytes:
-    """The entry, perhaps encrypted, in a transaction, with a broker's prefix, no checksum, a strange field."""
+    """The entry, perhaps encrypted, in a transaction, with a broker's prefix, no checksum, a
+    strange field.
+    """
     if draw(st.integers(0, 7)) == 0:
         meta = replace(meta, encryption_keys=(EncryptionKey(key="k", value=b"x").encode(),))
     if draw(st.integers(0, 3)) == 0:
@@ -149,7 +155,9 @@ def _compressed(codec: Codec, plain: bytes) -> bytes:
 
 
 def data_object(bodies: Sequence[bytes], first: int = 0, block_bytes: int = 1 << 30) -> bytes:
-    """A data object of entries from id ``first`` on, in blocks of ``block_bytes`` at most if they fit."""
+    """A data object of entries from id ``first`` on, in blocks of ``block_bytes`` at most if they
+    fit.
+    """
     parts: list[bytes] = []
     at = 0
     while at < len(bodies) or not parts:

@@ -1,4 +1,5 @@
-"""Pulsar's own Java clients (producer, reader, admin, BookKeeper), as a test asks them; see ``Driver.java``.
+"""Pulsar's own Java clients (producer, reader, admin, BookKeeper), as a test asks them; see
+``Driver.java``.
 
 Values, ordering keys and byte keys travel as base64; ``Line`` and ``Message`` say what is sent.
 """
@@ -14,16 +15,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple
 
-from tests.system.pulsar.broker import JAVA_OPENS, LOG4J, Broker, Unavailable
+from tests.support.pulsar.broker import JAVA_OPENS, LOG4J, Broker, Unavailable
 
 _SOURCE = Path(__file__).with_name("Driver.java")
 
-# A message: {"key": text, "keyBytes": base64, "value": base64 or None, "eventTime": ms, "properties": {…},
-# "orderingKey": base64, "deliverAt": ms}; what is not set is left out.
+# A message: {"key": text, "keyBytes": base64, "value": base64 or None, "eventTime": ms,
+# "properties": {…}, "orderingKey": base64, "deliverAt": ms}; what is not set is left out.
 Message = dict[str, Any]
 
-# {"messages": [Message…], "batch": True, "codec": "LZ4", "encrypt": True, "chunk": bytes, "txn": name}, or
-# {"commit": name}, {"abort": name}. With "batch" all messages are one entry, else each is one.
+# {"messages": [Message…], "batch": True, "codec": "LZ4", "encrypt": True, "chunk": bytes, "txn":
+# name}, or {"commit": name}, {"abort": name}. With "batch" all messages are one entry, else each is
+# one.
 Line = dict[str, Any]
 
 
@@ -42,7 +44,8 @@ class RawLedger(NamedTuple):
 
 
 class Driver:
-    """A JVM with the clients of ``broker``'s release; ``transactions``: the broker has them enabled.
+    """A JVM with the clients of ``broker``'s release; ``transactions``: the broker has them
+    enabled.
 
     Raises:
         Unavailable: a Java without its compiler.
@@ -104,7 +107,9 @@ class Driver:
         self.ask("unload", topic=topic)
 
     def compact(self, topic: str) -> dict[str, Any]:
-        """Have the broker compact a topic: ``status``, ``did`` (anything changed), ``removed``, ``seconds``."""
+        """Have the broker compact a topic: ``status``, ``did`` (anything changed), ``removed``,
+        ``seconds``.
+        """
         return self.ask("compact", topic=topic)
 
     def horizon(self, topic: str) -> Horizon | None:
@@ -112,7 +117,9 @@ class Driver:
         return Horizon(*answer["horizon"], answer["ledger"]) if answer else None
 
     def ledgers(self, topic: str) -> tuple[bytes, list[RawLedger]]:
-        """The ManagedLedgerInfo of a topic as the metadata store holds it, and its raw ledgers in order."""
+        """The ManagedLedgerInfo of a topic as the metadata store holds it, and its raw ledgers in
+        order.
+        """
         answer = self.ask("ledgers", topic=topic)
         rows = [
             RawLedger(row["ledger"], row["last"], base64.b64decode(row["metadata"]))
@@ -146,10 +153,11 @@ class Driver:
         patience_ms: int = 10_000,
         may_hang: bool = False,
     ) -> list[Mapping[str, Any]]:
-        """The messages as a Java reader gets them, from the start or from the id ``first`` (``ledger:entry``) on.
+        """The messages as a Java reader gets them, from the start or from the id ``first``
+        (``ledger:entry``) on.
 
-        Where the last entry is a chunk whose fellows are compacted away, a reader waits for a message that never
-        comes: ``may_hang`` takes that for the end.
+        Where the last entry is a chunk whose fellows are compacted away, a reader waits for a
+        message that never comes: ``may_hang`` takes that for the end.
         """
         answer = self.ask(
             "read", topic=topic, compacted=compacted, patience=patience_ms, **{"from": first}
@@ -161,7 +169,9 @@ class Driver:
         return messages
 
     def attach(self, topic: str, records: Sequence[bytes], ledger: int, entry: int) -> int:
-        """Write records into a new ledger and acknowledge it as the compacted one up to a horizon; its id."""
+        """Write records into a new ledger and acknowledge it as the compacted one up to a horizon;
+        its id.
+        """
         coded = [base64.b64encode(record).decode() for record in records]
         made: int = self.ask("attach", topic=topic, records=coded, horizon=[ledger, entry])[
             "ledger"

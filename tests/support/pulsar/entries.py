@@ -1,6 +1,6 @@
 """Pulsar's entries read slowly and apart from the package: a second opinion for tests.
 
-Source: spec/pulsar.md sections 2 to 4, 7.
+Source: docs/formats/pulsar.md, "Entry" and "Compacted ledger".
 """
 
 from __future__ import annotations

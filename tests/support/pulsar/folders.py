@@ -1,4 +1,6 @@
-"""Topic folders as ``fetch`` and rounds leave them, made from entries: for tests of those who read them."""
+"""Topic folders as ``fetch`` and rounds leave them, made from entries: for tests of those who read
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from lastwrite.formats.pulsar.compacted import encode_record, ledger_custom_metadata
-from lastwrite.formats.pulsar.entry import (
+from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
+from lastwrite.pulsar.format.entry import (
     Message,
     decode_entry,
     encode_batch,
@@ -17,11 +19,11 @@ from lastwrite.formats.pulsar.entry import (
     is_undecodable,
     messages_of,
 )
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX, TopicName
-from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest, replace_manifest
-from tests.pulsar_topics import put_ledger
+from lastwrite.pulsar.format.names import INDEX_SUFFIX, TopicName
+from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.manifest import Manifest, read_manifest, replace_manifest
+from tests.support.pulsar.topics import put_ledger
 
 START_MS = 1_700_000_000_000
 
@@ -83,19 +85,19 @@ def write_compacted(
     block_bytes: int = 64 << 20,
     messages: int | None = None,
 ) -> Manifest:
-    """Publish a compacted ledger as a round does: whole objects under their names, the index first; then the manifest;
-    then the former one is removed."""
+    """Publish a compacted ledger as a round does: whole objects under their names, the index first;
+    then the manifest; then the former one is removed."""
     name = TopicName.of_managed_ledger("/".join(folder.parts[-4:]))
     former = read_manifest(str(folder))
     last = entries[-1][0] if entries else horizon
     custom = ledger_custom_metadata(name.full, last, name.partition) | {"lastwrite": b"1"}
     records = [encode_record(position, name.partition, body) for position, body in entries]
-    aside = put_ledger(
-        topic_aside(folder), ledger, records, _fitting(block_bytes, records), custom, uuid4()
+    staged = put_ledger(
+        topic_staged(folder), ledger, records, _fitting(block_bytes, records), custom, uuid4()
     )
-    path = folder / aside.name
+    path = folder / staged.name
     for suffix in (INDEX_SUFFIX, ""):
-        Path(f"{aside}{suffix}").rename(f"{path}{suffix}")
+        Path(f"{staged}{suffix}").rename(f"{path}{suffix}")
     manifest = Manifest(
         topic=name.full,
         ledger=ledger,
@@ -114,7 +116,7 @@ def write_compacted(
     return manifest
 
 
-def topic_aside(folder: Path) -> Path:
+def topic_staged(folder: Path) -> Path:
     """A folder of the archive in which no topic lies."""
     found = folder.parents[3] / "aside"
     found.mkdir(exist_ok=True)

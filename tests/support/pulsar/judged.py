@@ -1,17 +1,19 @@
-"""Random topics of a real Pulsar, compacted by its broker and by Lastwrite, round after round: what has to agree.
+"""Random topics of a real Pulsar, compacted by its broker and by Lastwrite, round after round: what
+has to agree.
 
-A seed is a topic and two to four rounds. In each, three clients send what ``pulsar_topics`` draws, and the raw ledgers
-are brought into archives as the offloader would leave them. Then
+A seed is a topic and two to four rounds. In each, three clients send what ``pulsar_topics`` draws,
+and the raw ledgers are brought into archives as the offloader would leave them. Then
 
-- the broker compacts the topic, and ``like_broker`` the archive: the horizons are equal, and the compacted ledgers
-  entry for entry; where the broker's library compresses otherwise, or it drops fields that it does not know, what the
-  entries say is compared, else every byte;
+- the broker compacts the topic, and ``like_broker`` the archive: the horizons are equal, and the
+  compacted ledgers entry for entry; where the broker's library compresses otherwise, or it drops
+  fields that it does not know, what the entries say is compared, else every byte;
 - the default mode keeps the same messages and, of chunked ones, every chunk;
-- ours is attached to the topic in place of the broker's, and real readers get from it what they got before, sometimes
-  after a reload; the broker's next run goes on from it.
+- ours is attached to the topic in place of the broker's, and real readers get from it what they got
+  before, sometimes after a reload; the broker's next run goes on from it.
 
-A last round is sometimes done on the live topic, brought from the bookies and published by us. The broker then has
-nothing to do; and where it forgets all compaction and begins anew, it comes to the same.
+A last round is sometimes done on the live topic, brought from the bookies and published by us. The
+broker then has nothing to do; and where it forgets all compaction and begins anew, it comes to the
+same.
 
 What lies below the horizon is sometimes taken from the archives: no later round needs it.
 """
@@ -30,21 +32,19 @@ from typing import Any
 from unittest.mock import patch
 
 import lastwrite
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.manifest import read_manifest
 from lastwrite.model.report import Status
 from lastwrite.model.work import Limits
-from lastwrite.pipeline.inline import INLINE
-from tests import pulsar_archive as archive
-from tests import pulsar_entries as entries_of
-from tests.conformance.pulsar_oracle import SETTINGS, Standalone
-from tests.conformance.pulsar_topics import Topic
-from tests.logs import SCRATCH
-from tests.system.pulsar.driver import Horizon
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.logs import SCRATCH
+from tests.support.pulsar import archive
+from tests.support.pulsar import entries as entries_of
+from tests.support.pulsar.driver import Horizon
+from tests.support.pulsar.judged_topics import Topic
+from tests.support.pulsar.oracle import SETTINGS, Standalone
 
-COMMIT_PAUSE_S = (
-    1.1  # a broker writes a second commit within a second to memory only (spec section 30)
-)
+COMMIT_PAUSE_S = 1.1  # a broker writes a second commit within a second to memory only
 KNOWN = frozenset(range(1, 33)) - {10, 21}  # fields of MessageMetadata that the broker knows
 PLAIN, KEYLESS, EVENT_TIME = SETTINGS
 BLOCK = (
@@ -158,7 +158,9 @@ class _Rounds:
             self._trim()
 
     def _ours(self, root: Path, *, like_broker: bool) -> tuple[bool, list[bytes]]:
-        """Whether a round was due, and the compacted ledger that counts after it; its horizon is checked."""
+        """Whether a round was due, and the compacted ledger that counts after it; its horizon is
+        checked.
+        """
         with _small_pieces(self._rng) if self._rng.random() < 0.4 else nullcontext():
             report = lastwrite.compact(
                 str(root),
@@ -184,7 +186,9 @@ class _Rounds:
         return partition.status is Status.CLEANED, records
 
     def _is_horizon(self, ours: Position) -> bool:
-        """Whether the broker's is the same. Where a newer ledger has no entry yet, a broker may move its mark there."""
+        """Whether the broker's is the same. Where a newer ledger has no entry yet, a broker may
+        move its mark there.
+        """
         assert self._horizon is not None
         ledger, number, _ = self._horizon
         between = [
@@ -313,7 +317,9 @@ class _Rounds:
             self._driver.unload(self._name)
 
     def _read(self) -> list[Mapping[str, Any]] | None:
-        """None: the last entry is a batch that cannot be opened, of which a broker cannot say how many it has."""
+        """None: the last entry is a batch that cannot be opened, of which a broker cannot say how
+        many it has.
+        """
         try:
             return self._driver.read(self._name, compacted=True, patience_ms=3000, may_hang=True)
         except RuntimeError as error:
@@ -354,25 +360,29 @@ class _Rounds:
 
 @contextmanager
 def _small_pieces(rng: random.Random) -> Iterator[None]:
-    """A ledger is cut into many pieces, and the result put together from many parts, as large ones are."""
+    """A ledger is cut into many pieces, and the result put together from many parts, as large ones
+    are.
+    """
     piece_bytes, bits = rng.choice((1, 500, 3000)), rng.randrange(4)
     limits = Limits(
         chunk_bytes=rng.choice((100, 900)), block_entries=rng.randrange(1, 9), slice_bytes=100
     )
     with (
-        patch("lastwrite.pipeline.engine._PIECE_BYTES", piece_bytes),
-        patch("lastwrite.pipeline.engine._LEAST_PIECE_BYTES", piece_bytes),
-        patch("lastwrite.pipeline.engine._LEAST_PART_BYTES", 1),
-        patch("lastwrite.pipeline.runner.InlineRunner.workers", 3),
-        patch("lastwrite.pipeline.engine.bucket_bits", lambda _: bits),
-        patch("lastwrite.pipeline.memory.MemoryPlan.limits", lambda _: limits),
-        patch("lastwrite.logstore.pulsar.aside.BLOCK_BYTES", rng.choice((200, 1500))),
+        patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
+        patch("lastwrite.engine.pieces._LEAST_PIECE_BYTES", piece_bytes),
+        patch("lastwrite.engine.shares._LEAST_PART_BYTES", 1),
+        patch("lastwrite.engine.runner.InlineRunner.workers", 3),
+        patch("lastwrite.engine.plan.bucket_bits", lambda _: bits),
+        patch("lastwrite.spark.memory.MemoryPlan.limits", lambda _: limits),
+        patch("lastwrite.pulsar.store.staging.BLOCK_BYTES", rng.choice((200, 1500))),
     ):
         yield
 
 
 def _messages(records: Sequence[bytes]) -> list[tuple[Place, int, bytes, bytes | None]]:
-    """Of each message but chunks: place, index, its own metadata and its value; of what cannot be opened all of it."""
+    """Of each message but chunks: place, index, its own metadata and its value; of what cannot be
+    opened all of it.
+    """
     found: list[tuple[Place, int, bytes, bytes | None]] = []
     for place, _, body in map(entries_of.record, records):
         entry = entries_of.entry(body)

@@ -1,8 +1,9 @@
 """Random topics for a real Pulsar: what its clients, of three kinds, are to send.
 
-A step is what one client sends in one go: the Java client (batches, codecs, encryption, chunks, transactions), the C++
-client (which leaves out sizes, and writes batches of one), or bytes as they are (no checksum, unknown fields, payloads
-that cannot be opened). ``Sender`` plays steps against a broker.
+A step is what one client sends in one go: the Java client (batches, codecs, encryption, chunks,
+transactions), the C++ client (which leaves out sizes, and writes batches of one), or bytes as they
+are (no checksum, unknown fields, payloads that cannot be opened). ``Sender`` plays steps against a
+broker.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any
 import google_crc32c
 import pulsar
 
-from tests.system.pulsar.broker import Broker
-from tests.system.pulsar.driver import Driver, Line, Message
-from tests.system.pulsar.wire import Frame, Wire, message
+from tests.support.pulsar.broker import Broker
+from tests.support.pulsar.driver import Driver, Line, Message
+from tests.support.pulsar.wire import Frame, Wire, message
 
 CODECS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 START_MS = 1_600_000_000_000
@@ -52,7 +53,9 @@ Step = JavaStep | CppStep | WireStep | UnloadStep
 
 
 class Topic:
-    """A topic in the making: what it draws from, and its open transactions. ``met`` counts what was drawn."""
+    """A topic in the making: what it draws from, and its open transactions. ``met`` counts what was
+    drawn.
+    """
 
     def __init__(self, rng: random.Random, name: str) -> None:
         self.rng, self.name = rng, name
@@ -166,7 +169,8 @@ class Topic:
     def _cpp(self) -> Step:
         rng = self.rng
         self.met["of the C++ client"] += 1
-        # Messages without a key would be routed to a batch of their own by no setting of ours: one batch all the same.
+        # Messages without a key would be routed to a batch of their own by no setting of ours: one
+        # batch all the same.
         return CppStep(self._messages(rng.choice((1, 6))), rng.random() < 0.6, rng.choice(CODECS))
 
     def _transaction(self) -> Step:
@@ -237,7 +241,8 @@ class Topic:
                 fields[20] = rng.choice((0, 10, 11, 13, 99))
                 value = b""
             elif kind == "undecodable":
-                # Of zlib alone a broker's compaction takes it: another codec's error ends its run, for good.
+                # Of zlib alone a broker's compaction takes it: another codec's error ends its run,
+                # for good.
                 fields |= {8: 2, 9: 100, 11: 2}
                 value = b"\xff\xff\xff no zlib stream"
             elif kind.startswith("encrypted"):
@@ -289,7 +294,7 @@ class Topic:
 
 
 def entry(metadata: bytes, payload: bytes, *, has_checksum: bool = True) -> bytes:
-    """An entry without broker prefix (spec/pulsar.md section 2)."""
+    """An entry without broker prefix."""
     rest = struct.pack(">I", len(metadata)) + metadata + payload
     return (
         b"\x0e\x01" + struct.pack(">I", google_crc32c.value(rest)) if has_checksum else b""
@@ -322,10 +327,11 @@ class Sender:
                     self._driver.unload(topic)
 
     def read(self, topic: str) -> list[tuple[int, int, int, str, bytes]]:
-        """What a reader of the C++ client gets of the compacted topic: ledger, entry, index, key, value.
+        """What a reader of the C++ client gets of the compacted topic: ledger, entry, index, key,
+        value.
 
-        It delivers the empty places of batches, as messages without key and value (spec/pulsar.md section 16): those
-        are left out.
+        It delivers the empty places of batches, as messages without key and value: those are
+        left out.
         """
         reader = self._cpp.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
         found = []

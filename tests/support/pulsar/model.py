@@ -1,7 +1,8 @@
-"""Compaction of a Pulsar topic in the plainest Python: two passes over a list of entries, a key map that is a dict.
+"""Compaction of a Pulsar topic in the plainest Python: two passes over a list of entries, a key map
+that is a dict.
 
-No speed and nothing of the engine's: entries are decoded by the slow twins. Read it beside spec/pulsar.md sections 8 to
-12 and 27.
+No speed and nothing of the engine's: entries are decoded by the slow twins. Read it beside
+docs/formats/pulsar-compaction.md.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lastwrite.formats.pulsar.codecs import Codec
-from lastwrite.formats.pulsar.entry import (
+from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.entry import (
     BrokerMetadata,
     EncryptionKey,
     Entry,
@@ -27,7 +28,7 @@ from lastwrite.formats.pulsar.entry import (
     plain_payload,
     rebatched,
 )
-from lastwrite.formats.pulsar.position import Position
+from lastwrite.pulsar.format.position import Position
 
 COMMIT, ABORT = 21, 22
 
@@ -123,7 +124,9 @@ def _latest(
 
 
 def _stray_parts(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> set[Position]:
-    """Parts before the last record of their key, unless that is their own message's last part. By event time none."""
+    """Parts before the last record of their key, unless that is their own message's last part. By
+    event time none.
+    """
     last: dict[bytes, Entry] = {}
     stray: set[Position] = set()
     for place, entry in reversed(entries) if not rules.event_time else ():
@@ -149,7 +152,9 @@ def _stray_parts(entries: Sequence[tuple[Position, Entry]], rules: Rules) -> set
 
 
 def is_part(entry: Entry, rules: Rules) -> bool:
-    """A part of a message that is not its last: it does not compete, unless a broker is to be followed."""
+    """A part of a message that is not its last: it does not compete, unless a broker is to be
+    followed.
+    """
     meta = entry.metadata
     parts = meta.num_chunks_from_msg or 0
     return not rules.like_broker and parts > 1 and (meta.chunk_id or 0) < parts - 1

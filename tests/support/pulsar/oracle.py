@@ -1,6 +1,8 @@
-"""A real Pulsar as a judge: one standalone for each way to set its compaction, started when first asked for.
+"""A real Pulsar as a judge: one standalone for each way to set its compaction, started when first
+asked for.
 
-Tests that need it skip with the reason where it cannot run; ``tests/system/pulsar/broker.py`` says what it needs.
+Tests that need it skip with the reason where it cannot run; ``tests/support/pulsar/broker.py`` says
+what it needs.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.conformance.pulsar_topics import Sender
-from tests.logs import SCRATCH
-from tests.system.pulsar.broker import Broker, Unavailable, pulsar_home
-from tests.system.pulsar.driver import Driver
+from tests.support.kafka.logs import SCRATCH
+from tests.support.pulsar.broker import Broker, Unavailable, pulsar_home
+from tests.support.pulsar.driver import Driver
+from tests.support.pulsar.judged_topics import Sender
 
 _INTERCEPTORS = ",".join(
     f"org.apache.pulsar.common.intercept.{name}"

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import UUID, uuid5
 
-from lastwrite.formats.pulsar.compacted import decode_record
-from lastwrite.formats.pulsar.ledger_metadata import (
+from lastwrite.pulsar.format.compacted import decode_record
+from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
     LedgerMetadata,
     LedgerState,
     custom_items,
 )
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX, TopicName, object_name
-from lastwrite.formats.pulsar.offload import IndexObject, encode_data, walk_data
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.manifest import read_manifest
+from lastwrite.pulsar.format.names import INDEX_SUFFIX, TopicName, object_name
+from lastwrite.pulsar.format.offload import IndexObject, encode_data, walk_data
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.manifest import read_manifest
 
 TOPIC = "persistent://public/default/t"
 _SPACE = UUID("b6f1c1d2-7a54-4f0e-9a43-1f5a4f0a5d11")
@@ -74,7 +74,9 @@ def read_ledger(path: Path) -> list[bytes]:
 
 
 def read_compacted(folder: Path) -> list[tuple[Position, bytes]]:
-    """Ids and bodies of the compacted ledger that the manifest names; all of a topic's ids have the same partition."""
+    """Ids and bodies of the compacted ledger that the manifest names; all of a topic's ids have the
+    same partition.
+    """
     manifest = read_manifest(str(folder))
     assert manifest is not None
     records = [decode_record(each) for each in read_ledger(folder / manifest.object)]

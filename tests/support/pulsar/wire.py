@@ -3,7 +3,7 @@
     with Wire(broker.address) as wire:
         wire.send(topic, [Frame(entry), ...])
 
-Source: Pulsar's binary protocol (CommandProducer, CommandSend); spec/pulsar.md section 2.
+Source: Pulsar's binary protocol (CommandProducer, CommandSend); docs/formats/pulsar.md, "Entry".
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def message(*fields: tuple[int, int | bytes]) -> bytes:
 
 
 class Frame(NamedTuple):
-    """What becomes an entry: checksum prefix or none, metadata size, metadata, payload. A broker that is not told so
-    takes a marker for a message (only where it looks for the topic's last one)."""
+    """What becomes an entry: checksum prefix or none, metadata size, metadata, payload. A broker
+    that is not told so takes a marker for a message (only where it looks for the topic's last
+    one)."""
 
     data: bytes
     is_marker: bool = False

@@ -1,12 +1,13 @@
 """One real RocketMQ name server and broker, fetched by Maven, started and stopped by a test.
 
-    home = rocketmq_home()                    # 94 MB of jars, fetched once; Unavailable says what is missing
-    with Broker(home, tmp_path / "store", SMALL_FILES) as broker:
+    home = rocketmq_home()                    # 94 MB of jars, fetched once; Unavailable says what
+    is missing with Broker(home, tmp_path / "store", SMALL_FILES) as broker:
         with Client(broker.name_server) as client:
             client.create_topic("orders", queues=2, attributes=COMPACTED)
 
-The same broker again on the same folder opens what lies there: that is how a test lets RocketMQ judge a compacted
-store. ``python -m tests.system.rocketmq.broker STORE [name=value ...]`` runs one in the foreground until Ctrl-C.
+The same broker again on the same folder opens what lies there: that is how a test lets RocketMQ
+judge a compacted store. ``python -m tests.support.rocketmq.broker STORE [name=value ...]`` runs one
+in the foreground until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from lastwrite.remote.rocketmq.client import Client
-from tests.system.jars import Unavailable as Unavailable
-from tests.system.jars import fetch_jars, free_ports, need_java, run_until_stopped
+from lastwrite.rocketmq.network.client import Client
+from tests.support.jars import Unavailable as Unavailable
+from tests.support.jars import fetch_jars, free_ports, need_java, run_until_stopped
 
 VERSION = "5.5.0"
 OLD_VERSION = "4.9.3"  # the last release before compression types, record format v2 and compaction
 POM = Path(__file__).with_name("pom.xml")
 
-# A cluster of one; what a test wants compacted, it compacts itself; files of a few kilobytes in place of gigabytes.
+# A cluster of one; what a test wants compacted, it compacts itself; files of a few kilobytes in
+# place of gigabytes.
 SETTINGS = {
     "brokerClusterName": "tests",
     "brokerName": "tests",
@@ -86,8 +88,8 @@ _LOGBACK = """<configuration>
 def rocketmq_home(version: str = VERSION) -> Path:
     """The folder whose ``lib`` holds RocketMQ's jars, fetched on first use.
 
-    LASTWRITE_ROCKETMQ_HOME names that of ``VERSION``, LASTWRITE_ROCKETMQ_OLD_HOME that of ``OLD_VERSION``; default
-    is ``~/.cache/lastwrite/rocketmq-<version>``.
+    LASTWRITE_ROCKETMQ_HOME names that of ``VERSION``, LASTWRITE_ROCKETMQ_OLD_HOME that of
+    ``OLD_VERSION``; default is ``~/.cache/lastwrite/rocketmq-<version>``.
 
     Raises:
         Unavailable: no Java 17 or newer, or no jars and no Maven to fetch them.
@@ -103,13 +105,23 @@ def rocketmq_home(version: str = VERSION) -> Path:
 
 
 class Broker:
-    """A name server and a broker on free ports of 127.0.0.1, over the store ``store`` (``storePathRootDir``).
+    """A name server and a broker on free ports of 127.0.0.1, over the store ``store``
+    (``storePathRootDir``).
 
-    ``settings`` override SETTINGS and RocketMQ's defaults; a name that the broker does not know it ignores. Whatever
-    is not the store lies in ``<store>.run``. Started again they have the same addresses, so that clients go on.
+    ``settings`` override SETTINGS and RocketMQ's defaults; a name that the broker does not know it
+    ignores. Whatever is not the store lies in ``<store>.run``. Started again they have the same
+    addresses, so that clients go on. ``user``: whose processes they are, by uid and gid; both
+    folders are his then.
     """
 
-    def __init__(self, home: Path, store: Path, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        store: Path,
+        settings: Mapping[str, str] | None = None,
+        user: tuple[int, int] | None = None,
+    ) -> None:
+        self._user = user
         self.home = home
         self.store = store
         self.run = store.with_name(store.name + ".run")
@@ -127,6 +139,9 @@ class Broker:
         for name in ("namesrv", "broker"):
             log = self.run / "logs" / f"{name}.log"
             (self.run / "conf" / f"logback_{name}.xml").write_text(_LOGBACK.format(file=log))
+        if self._user is not None:
+            for path in (self.store, self.run, *self.run.rglob("*")):
+                os.chown(path, *self._user)
         self._ports = self._ports or [*free_ports(1), _broker_port()]
         namesrv, broker = self._ports
         self.name_server, self.address = f"127.0.0.1:{namesrv}", f"127.0.0.1:{broker}"
@@ -173,19 +188,31 @@ class Broker:
         """A crash."""
         self._end(signal.SIGKILL, 60)
 
+    def crash(self) -> None:
+        """The broker alone is killed: the name server, and with it clients' routes, go on until
+        ``kill``.
+        """
+        process = self._running["broker"]
+        process.kill()
+        process.wait()
+
     def said(self, name: str = "broker") -> str:
         """What ``broker`` or ``namesrv`` printed since its last start."""
         output = self.run / f"{name}.out"
         return output.read_text(errors="replace") if output.exists() else ""
 
     def logged(self, name: str) -> str:
-        """The log file ``name`` (as ``store.log``) of a 5.x broker, all starts together; empty where there is none."""
+        """The log file ``name`` (as ``store.log``) of a 5.x broker, all starts together; empty
+        where there is none.
+        """
         found = sorted(self.run.glob(f"logs/**/{name}"))
         return "".join(file.read_text(errors="replace") for file in found)
 
     @contextmanager
     def disposable(self) -> Iterator[Broker]:
-        """Started, and killed at the end: for a store that nobody looks at afterwards. Saves the time of a shutdown."""
+        """Started, and killed at the end: for a store that nobody looks at afterwards. Saves the
+        time of a shutdown.
+        """
         try:
             yield self.start()
         finally:
@@ -223,9 +250,19 @@ class Broker:
             str(conf),
         ]
         environment = os.environ | {"ROCKETMQ_HOME": str(self.run)}
+        as_user = (
+            {}
+            if self._user is None
+            else {"user": self._user[0], "group": self._user[1], "extra_groups": []}
+        )
         with output.open("wb") as said:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env=environment,
+                **as_user,  # type: ignore[arg-type]
             )
         self._running[name] = process
         while "boot success" not in self.said(name):

@@ -1,6 +1,8 @@
-"""A broker's commit log and its reput thread in plain Python: what a store holds after it, file by file.
+"""A broker's commit log and its reput thread in plain Python: what a store holds after it, file by
+file.
 
-Written from spec/rocketmq.md sections 2 to 11, one message after the other, without the code under test.
+One message after the other, without the code under test. Source: docs/formats/rocketmq.md and
+docs/formats/rocketmq-compaction.md.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.rocketmq.format.record import (
     MAGIC_V1,
     MAGIC_V2,
     Message,
@@ -266,7 +268,9 @@ class Broker:
         }
 
     def dispatched(self) -> Files:
-        """All that follows from the commit log; index files by their number, since their names are times."""
+        """All that follows from the commit log; index files by their number, since their names are
+        times.
+        """
         found: Files = {}
         for (topic, queue), (start, units) in self.queues.items():
             found |= _cut(f"consumequeue/{topic}/{queue}", start, units, self.sizes.queue)
@@ -356,7 +360,9 @@ def send(
 
 @st.composite
 def brokers(draw: st.DrawFn, most: int = 60) -> Broker:
-    """A broker that took some messages of every kind, its commit log perhaps without its oldest files."""
+    """A broker that took some messages of every kind, its commit log perhaps without its oldest
+    files.
+    """
     broker = Broker(
         Sizes(commit_log=draw(st.sampled_from([900, 2048, 8192]))),
         draw(st.sampled_from([0, 900 * 2048 * 8192])),

@@ -1,11 +1,13 @@
-"""Random queues, compacted by RocketMQ's own classes and by Lastwrite, round after round: what has to agree.
+"""Random queues, compacted by RocketMQ's own classes and by Lastwrite, round after round: what has
+to agree.
 
-A seed is a store of two queues and some rounds. In each, messages are appended as a broker appends them. Then
+A seed is a store of two queues and some rounds. In each, messages are appended as a broker appends
+them. Then
 
-- ``like_broker`` and the real ``CompactionLog`` work on copies of the store: log, index and position files are equal
-  byte for byte;
-- in the default mode the files are the model's, a broker's read of them gives exactly the model's survivors, and the
-  broker's own next run on them leaves what its rules say of these survivors.
+- ``like_broker`` and the real ``CompactionLog`` work on copies of the store: log, index and
+  position files are equal byte for byte;
+- in the default mode the files are the model's, a broker's read of them gives exactly the model's
+  survivors, and the broker's own next run on them leaves what its rules say of these survivors.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from lastwrite.formats.rocketmq.names import log_sizes
-from lastwrite.formats.rocketmq.sides import decode_positions
 from lastwrite.model.report import Status
-from tests import rocketmq_model as model
-from tests.conformance.rocketmq_oracle import RocketmqOracle
-from tests.engine import compact
-from tests.logs import SCRATCH
+from lastwrite.rocketmq.format.names import log_sizes
+from lastwrite.rocketmq.format.sides import decode_positions
+from tests.support.engine import compact
+from tests.support.kafka.logs import SCRATCH
+from tests.support.rocketmq import model
+from tests.support.rocketmq.oracle import RocketmqOracle
 
 POSITIONS = "compaction/position-checkpoint"
 

@@ -1,7 +1,9 @@
-"""A queue's compaction log in the plainest Python: appended to as a broker appends, compacted as it and as we do.
+"""A queue's compaction log in the plainest Python: appended to as a broker appends, compacted as it
+and as we do.
 
-No speed and no shared code with the engine: a queue is a list of pairs of files, a pair a list of records, a key map a
-dict. Read it beside spec/rocketmq.md sections 10 and 13.
+No speed and no shared code with the engine: a queue is a list of pairs of files, a pair a list of
+records, a key map a dict. Read it beside
+docs/formats/rocketmq-compaction.md.
 """
 
 from __future__ import annotations
@@ -16,23 +18,23 @@ from pathlib import Path
 import lz4.frame
 import zstandard
 
-from lastwrite.formats.rocketmq.java_hash import tags_code
-from lastwrite.formats.rocketmq.names import file_name
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.rocketmq.format.java_hash import tags_code
+from lastwrite.rocketmq.format.names import file_name
+from lastwrite.rocketmq.format.record import (
     COMPRESSED,
     Host,
     encode_blank,
     encode_message,
     make_message,
 )
-from lastwrite.formats.rocketmq.sides import encode_positions
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT
+from lastwrite.rocketmq.format.sides import encode_positions
+from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT
 
 START_MS = 1_700_000_000_000
 TOPIC = "ctopic"
 V6 = Host(bytes.fromhex("20010db8000000000000000000000007"), 10911)
 
-# What clients compress a body with, and the bits that say so (spec section 5).
+# What clients compress a body with, and the bits that say so.
 COMPRESSIONS = {
     "none": (0, lambda body: body),
     "zlib": (COMPRESSED, lambda body: zlib.compress(body, 5)),
@@ -78,7 +80,9 @@ def message(
     closed: bool = True,
     topic: str = TOPIC,
 ) -> ModelMessage:
-    """A message as a broker has put it into its commit log; a stored body of no bytes is never compressed."""
+    """A message as a broker has put it into its commit log; a stored body of no bytes is never
+    compressed.
+    """
     sys_flag, compress = COMPRESSIONS[compression]
     properties = {} if key is None else {"KEYS": key}
     properties["UNIQ_KEY"] = f"{offset:032X}"
@@ -134,7 +138,7 @@ class ModelQueue:
         return max((each.offset for each in self.messages), default=-1) + 1
 
     def append(self, new: ModelMessage) -> None:
-        """As a broker appends (section 10): nothing below the end, nothing without a key."""
+        """As a broker appends: nothing below the end, nothing without a key."""
         if new.offset < self.end_offset or new.key is None or not new.key.strip():
             return
         self.pairs = appended(self.pairs, new, self.log_bytes, self.index_bytes)
@@ -173,7 +177,7 @@ def highest(pairs: Sequence[ModelPair]) -> int:
 
 
 def compact_like_broker(queue: ModelQueue) -> bool:
-    """A run of the broker (section 13); False: it does nothing, or fails and changes nothing."""
+    """A run of the broker; False: it does nothing, or fails and changes nothing."""
     closed, active = queue.pairs[:-1], queue.pairs[-1:]
     if not is_dirty(closed, queue.position):
         return False
@@ -288,7 +292,9 @@ def read_files(root: Path) -> dict[str, bytes]:
 def random_message(
     rng: random.Random, offset: int, keys: int, store_ms: int, queue: int = 0
 ) -> ModelMessage:
-    """One of a few keys; a delete in eight, compressed bodies, tags, IPv6, both ways to end properties."""
+    """One of a few keys; a delete in eight, compressed bodies, tags, IPv6, both ways to end
+    properties.
+    """
     body = b"" if rng.random() < 0.12 else rng.randbytes(rng.randrange(1, 160))
     compression = rng.choice(("none", "none", *COMPRESSIONS))
     key = rng.choice(("k", "schlüssel ", "two keys ")) + str(rng.randrange(keys))

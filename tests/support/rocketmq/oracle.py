@@ -1,8 +1,9 @@
 """RocketMQ's own compaction classes as a judge, from the peer outside this repository.
 
 ``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository), and
-``LASTWRITE_ROCKETMQ_HOME`` a folder that its ``setup.sh`` has filled; without one Maven fills it once, in the user's
-cache folder. Tests that need the oracle skip with the reason where it cannot run.
+``LASTWRITE_ROCKETMQ_HOME`` a folder that its ``setup.sh`` has filled; without one Maven fills it
+once, in the user's cache folder. Tests that need the oracle skip with the reason where it cannot
+run.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.oracle import PEERS, peer_home
+from tests.support.kafka.oracle import PEERS, peer_home
 
 PEER = PEERS / "rocketmq"
 
 
 @functools.cache
 def oracle_home() -> Path:
-    """The folder with RocketMQ's jars and the oracle's classes; skips the test where there can be none."""
+    """The folder with RocketMQ's jars and the oracle's classes; skips the test where there can be
+    none.
+    """
     return peer_home("RocketMQ", "CompactionOracle")
 
 
@@ -39,7 +42,9 @@ class RocketmqOracle:
         )
 
     def ask(self, do: str, store: Path, settings: Mapping[str, int], **more: Any) -> dict[str, Any]:
-        """The answer to a request; ``lines`` has the records of a ``dump``. ``ok`` is false where the classes threw."""
+        """The answer to a request; ``lines`` has the records of a ``dump``. ``ok`` is false where
+        the classes threw.
+        """
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(

@@ -1,4 +1,6 @@
-"""Queues of a RocketMQ compaction topic, written from the specification (sections 3, 7.4, 10, 11), file by file.
+"""Queues of a RocketMQ compaction topic, written without the package, file by file.
+
+Source: docs/formats/rocketmq-compaction.md, "Into the compaction log".
 
 write_queue(store, "prices", 0, [[Sent(3, "a", b"1"), Sent(7, "b", b"")], [Sent(8, "a", b"2")]])
 """
@@ -10,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lastwrite.formats.rocketmq.names import file_name
-from lastwrite.formats.rocketmq.record import COMPRESSED, encode_blank, encode_message, make_message
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT
+from lastwrite.rocketmq.format.names import file_name
+from lastwrite.rocketmq.format.record import COMPRESSED, encode_blank, encode_message, make_message
+from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT
 
 LOG_BYTES, INDEX_BYTES = 6_072, 1_012
 TIME_MS = 1_700_000_000_000
@@ -73,8 +75,8 @@ def write_queue(
 ) -> None:
     """Write a pair of files for each of ``files``.
 
-    ``is_closed``: all but the last end with a blank record and an end unit, else with zeros. ``junk`` lies behind the
-    last record of each log file, in place of what would follow.
+    ``is_closed``: all but the last end with a blank record and an end unit, else with zeros.
+    ``junk`` lies behind the last record of each log file, in place of what would follow.
     """
     for number, sents in enumerate(files):
         log_path, index_path = paths_of(store, topic, queue, number)
@@ -107,7 +109,9 @@ def write_queue(
 
 
 def folded(queues: Sequence[Sequence[Sent]]) -> dict[str, bytes]:
-    """The table that a consumer of all queues has: in a queue the later offset, between queues the later time."""
+    """The table that a consumer of all queues has: in a queue the later offset, between queues the
+    later time.
+    """
     table: dict[str, tuple[int, int, bytes]] = {}
     for number, sents in enumerate(queues):
         own = {sent.key: sent for sent in sents if sent.key is not None}

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.rocketmq import kernels, properties
-from lastwrite.formats.rocketmq.java_hash import is_blank, tags_code
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.rocketmq.format import kernels, properties
+from lastwrite.rocketmq.format.java_hash import is_blank, tags_code
+from lastwrite.rocketmq.format.record import (
     COMPRESSED,
     MAGIC_V1,
     MAGIC_V2,
@@ -26,7 +26,7 @@ START = 1_700_000_000_000
 V4 = Host(bytes([127, 0, 0, 1]), 54321)
 V6 = Host(bytes.fromhex("20010db8000000000000000000000007"), 10911)
 
-# The worked examples of spec/rocketmq.md section 20.1, each decoded by the real 5.x decoder.
+# Worked examples, each decoded by the real 5.x decoder.
 EXAMPLE_V1 = bytes.fromhex(
     "0000007d daa320a7 3610a686 00000000 00000000 0000000000000007 0000000000000000 00000000"
     "0000018bcfe56800 7f000001 0000d431 0000018bcfe5687b 7f000001 00002a9f 00000000"
@@ -47,7 +47,7 @@ EXAMPLE_V3 = bytes.fromhex(
     "0000018bcfe56800 7f000001 0000d431 0000018bcfe5687d 7f000001 00002a9f 00000000"
     "0000000000000000 00000000 0006 63746f706963 000d 4b455953 01 6f726465722d31 02"
 )
-# Section 20.2: captured from the real store classes.
+# Captured from the real store classes.
 EXAMPLE_RECORD_CRC = bytes.fromhex(
     "000000c0daa320a71f98bd29000000000000000000000000000000000000000000000000000000000000018bcfe56800"
     "7f0000010000d431000001a1fb7709fc7f00000100002a9f0000000000000000000000000000003c"
@@ -64,7 +64,8 @@ EXAMPLE_INNER = bytes.fromhex(
     "69630026494e4e45525f42415345013002554e49515f4b45590141424302494e4e45525f4e554d013302"
 )
 
-# What a name or a value may hold: anything but bytes 1 and 2; and what is easily taken for something else.
+# What a name or a value may hold: anything but bytes 1 and 2; and what is easily taken for
+# something else.
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=12
 )

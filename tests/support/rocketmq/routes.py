@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 
-from lastwrite.remote.rocketmq.client import Client
-from lastwrite.remote.rocketmq.route import Route
+from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.route import Route
 
 
 def await_route(client: Client, topic: str, seconds: float = 60) -> Route:
-    """The route of a topic that is there; a broker tells the name server of its topics a moment after its start."""
+    """The route of a topic that is there; a broker tells the name server of its topics a moment
+    after its start.
+    """
     deadline = time.monotonic() + seconds
     while True:
         route = client.find_route(topic)

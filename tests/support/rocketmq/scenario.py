@@ -1,7 +1,8 @@
 """A compacted topic as a test produces it, and what must be left of it.
 
-The model knows messages and the rule in words: of each key the last message below a boundary stays, and everything from
-the boundary on. It knows nothing of files but the one offset at which the active one begins.
+The model knows messages and the rule in words: of each key the last message below a boundary stays,
+and everything from the boundary on. It knows nothing of files but the one offset at which the
+active one begins.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lastwrite.formats.rocketmq.record import Compression
-from lastwrite.formats.rocketmq.units import batch_units, valid_count
-from lastwrite.remote.rocketmq.client import Client
-from lastwrite.remote.rocketmq.outgoing import Outgoing
-from lastwrite.remote.rocketmq.route import queue_of
-from tests.system.rocketmq.stock import Consumed, Seen, StockClient
+from lastwrite.rocketmq.format.record import Compression
+from lastwrite.rocketmq.format.units import batch_units, valid_count
+from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.route import queue_of
+from tests.support.rocketmq.stock import Consumed, Seen, StockClient
 
 _CODECS = (Compression.NONE, Compression.NONE, Compression.ZLIB, Compression.LZ4, Compression.ZSTD)
 
@@ -36,7 +37,9 @@ class Topic:
     def produce(
         self, client: Client, count: int, rng: random.Random, keys: int = 20, prefix: str = "key"
     ) -> None:
-        """Send ``count`` seeded messages with our client: deletes, compressed bodies, tags, batches."""
+        """Send ``count`` seeded messages with our client: deletes, compressed bodies, tags,
+        batches.
+        """
         route = client.route(self.name)
         sent = 0
         while sent < count:
@@ -65,7 +68,9 @@ class Topic:
             self._note(queue, offset, Outgoing(key, body, "stock"))
 
     def compact(self, queue: int, end: int, drops_deletes: bool = True) -> None:
-        """Of each key below offset ``end`` the last message stays, unless it is a delete that may go."""
+        """Of each key below offset ``end`` the last message stays, unless it is a delete that may
+        go.
+        """
         last = {seen.key: seen.offset for seen in self.messages[queue] if seen.offset < end}
         self.messages[queue] = [
             seen
@@ -108,7 +113,9 @@ def _difference(topic: str, queue: int, found: Consumed, expected: Sequence[Seen
 
 
 def active_from(store: Path, topic: str, queue: int) -> int:
-    """The first offset of the queue's active file, by its index; behind all others where that has none."""
+    """The first offset of the queue's active file, by its index; behind all others where that has
+    none.
+    """
     indexes = sorted((store / "compaction" / "compactionCq" / topic / str(queue)).iterdir())
     end = 0
     for path in indexes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple
 
-from tests.system.rocketmq.broker import Broker, Unavailable
+from tests.support.rocketmq.broker import Broker, Unavailable
 
 _SOURCE = Path(__file__).with_name("StockClient.java")
 
@@ -65,7 +65,9 @@ class StockClient:
         self._ask("", until="ready")
 
     def send(self, topic: str, key: str, body: bytes, tag: str | None = None) -> tuple[int, int]:
-        """Send one message to the queue that the stock selector takes for its key; that queue and its offset there."""
+        """Send one message to the queue that the stock selector takes for its key; that queue and
+        its offset there.
+        """
         (line,) = self._ask(f"send {topic} {_coded(key)} {_coded(tag)} {_coded(body)}")
         _, queue, offset = line.split()
         return int(queue), int(offset)

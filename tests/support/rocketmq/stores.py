@@ -1,7 +1,7 @@
 """Whole RocketMQ stores for tests, written as a broker lays them out, with small files.
 
-The records go through the encoder; queues and index files are written from the layouts, record by record, not by the
-kernels that dispatch has.
+The records go through the encoder; queues and index files are written from the layouts, record by
+record, not by the kernels that dispatch has.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from lastwrite.formats.rocketmq import names, properties, record, sides, units
-from lastwrite.formats.rocketmq.index_file import INDEX_ENTRY, INDEX_HEADER, index_bytes
-from lastwrite.formats.rocketmq.java_hash import index_hash, tags_code
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.rocketmq.format import names, properties, record, sides, units
+from lastwrite.rocketmq.format.index_file import INDEX_ENTRY, INDEX_HEADER, index_bytes
+from lastwrite.rocketmq.format.java_hash import index_hash, tags_code
+from lastwrite.rocketmq.format.record import (
     Host,
     Message,
     encode_blank,
@@ -32,10 +32,11 @@ BROKER = Host(b"\x7f\0\0\1", 10911)
 
 
 class StoreWriter:
-    """A store that grows message by message and is laid down by ``write``. ``sent`` has what was sent, in order.
+    """A store that grows message by message and is laid down by ``write``. ``sent`` has what was
+    sent, in order.
 
-    Sizes are of files: of the commit log, of a consume queue, of an index (slots, entries), of a compaction log and its
-    index.
+    Sizes are of files: of the commit log, of a consume queue, of an index (slots, entries), of a
+    compaction log and its index.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class StoreWriter:
         queue: int = 0,
         **fields: Any,
     ) -> Message:
-        """Append one record as a broker does; with ``inner`` (flag, body, properties) an inner batch of those."""
+        """Append one record as a broker does; with ``inner`` (flag, body, properties) an inner
+        batch of those.
+        """
         inner = fields.pop("inner", None)
         pairs = dict(pairs or {})
         offset = self._next[topic, queue]
@@ -278,8 +281,8 @@ class StoreWriter:
 
 
 def shop(root: Path, count: int = 120, **sizes: int) -> StoreWriter:
-    """Orders and invoices in two queues each: keys that repeat, deletes, compressed bodies, tags, a delay, both hosts
-    as IPv6 now and then, a transaction that was rolled back."""
+    """Orders and invoices in two queues each: keys that repeat, deletes, compressed bodies, tags, a
+    delay, both hosts as IPv6 now and then, a transaction that was rolled back."""
     writer = StoreWriter(root, **sizes)
     rng = np.random.default_rng(7)
     for n in range(count):
@@ -304,7 +307,8 @@ def shop(root: Path, count: int = 120, **sizes: int) -> StoreWriter:
     return writer
 
 
-# 64 times "a" as the real classes compress it (spec/rocketmq.md section 5): a library of ours may do it otherwise.
+# 64 times "a" as the real classes compress it: a library of ours may
+# do it otherwise.
 _COMPRESSED = (
     (record.COMPRESSED | record.COMPRESSION_ZLIB, "785e4b4ca40c0000148d1841"),
     (

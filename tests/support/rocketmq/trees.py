@@ -1,8 +1,8 @@
-"""Small compaction trees of a RocketMQ store, rounds over them, and what a broker would make of a state: for the tests
-of the publication.
+"""Small compaction trees of a RocketMQ store, rounds over them, and what a broker would make of a
+state: for the tests of the publication.
 
-What compaction decides does not matter here, so a ``Layout`` says it outright: which offsets lie in which file before
-the round and after it. The records are whole, so a real broker can judge too.
+What compaction decides does not matter here, so a ``Layout`` says it outright: which offsets lie in
+which file before the round and after it. The records are whole, so a real broker can judge too.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lastwrite.formats.rocketmq.names import file_name, log_sizes
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format.names import file_name, log_sizes
+from lastwrite.rocketmq.format.record import (
     decode_message,
     encode_blank,
     encode_message,
     make_message,
 )
-from lastwrite.formats.rocketmq.sides import decode_positions, encode_positions
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, batch_units, valid_count
-from lastwrite.logstore import files
-from lastwrite.logstore.rocketmq import lock, publish
-from lastwrite.logstore.rocketmq.positions import read_positions
-from lastwrite.logstore.rocketmq.publish import Change, Pair
-from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format.sides import decode_positions, encode_positions
+from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, batch_units, valid_count
+from lastwrite.rocketmq.store import lock, publish
+from lastwrite.rocketmq.store.positions import read_positions
+from lastwrite.rocketmq.store.publish import Change, Pair
+from lastwrite.storage import files
 
 CLOCK_MS = 1_700_000_000_000
 SETTINGS = {"compactionMappedFileSize": 5060, "compactionCqMappedFileSize": 1024}
@@ -39,7 +39,9 @@ Files = Mapping[int, list[int]]  # place of a file in the queue: the offsets in 
 
 @dataclass(frozen=True)
 class Layout:
-    """Queues before a round, and after it those that it changes; the last file of each is the active one."""
+    """Queues before a round, and after it those that it changes; the last file of each is the
+    active one.
+    """
 
     name: str
     before: dict[TopicPartition, Files]
@@ -196,7 +198,7 @@ def changes(root: Path, layout: Layout) -> list[Change]:
         gone = [place for place in before if before[place] != after.get(place)]
         pairs = []
         for place in (place for place in after if before.get(place) != after[place]):
-            folder = publish.aside_folder(str(root), name)
+            folder = publish.staging_folder(str(root), name)
             paths = [
                 os.path.join(folder, f"{file_name(place * LOG_BYTES)}.{kind}")
                 for kind in ("log", "index")
@@ -243,7 +245,9 @@ def _name_of(key: str) -> TopicPartition:
 
 
 def contents(root: Path) -> dict[str, bytes | None]:
-    """Every file below the store by its name, folders as None; without the lock file, which says nothing."""
+    """Every file below the store by its name, folders as None; without the lock file, which says
+    nothing.
+    """
     return {
         str(path.relative_to(root)): path.read_bytes() if path.is_file() else None
         for path in sorted(root.rglob("*"))
@@ -260,7 +264,7 @@ def load_like_broker(
 ) -> tuple[dict[TopicPartition, list[int]], dict[TopicPartition, int]]:
     """The offsets that a broker would serve of each queue, from 0 on, and its positions.
 
-    Written from the specification alone (sections 2, 11, 13.6, 15): nothing of ``logstore`` is used.
+    No code of the package is used. Source: docs/formats/rocketmq-compaction.md.
 
     Raises:
         DoesNotStart: a name is no number, or log and index do not have the same files.

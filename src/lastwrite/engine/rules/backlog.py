@@ -1,14 +1,15 @@
 """What of a backlog compaction has passed, and what of that its retention lets go.
 
-The smallest case: ledgers 10 (2 MB), 12 (3 MB), and 15, which is still written; the horizon is the last entry of 12.
-Both 10 and 12 lie below it. Retention goes from the oldest up, and a ledger goes where *either* rule takes it: its age,
-or that without it the topic still has as many bytes as retention wants. So by a retention of 4 MB ledger 10 stays if 15
-has no byte yet, and goes once 15 has one MB. The first that neither takes ends it: a younger one behind it stays too.
+The smallest case: ledgers 10 (2 MB), 12 (3 MB), and 15, which is still written; the horizon is the
+last entry of 12. Both 10 and 12 lie below it. Retention goes from the oldest up, and a ledger goes
+where *either* rule takes it: its age, or that without it the topic still has as many bytes as
+retention wants. So by a retention of 4 MB ledger 10 stays if 15 has no byte yet, and goes once 15
+has one MB. The first that neither takes ends it: a younger one behind it stays too.
 
 A limit below 0 is none: by itself that rule takes nothing. A limit of 0 holds nothing.
 
-Source: Pulsar 4.2.4 ManagedLedgerImpl.internalTrimLedgers, hasLedgerRetentionExpired, isLedgerRetentionOverSizeQuota;
-spec/pulsar.md section 17.
+Source: Pulsar 4.2.4 ManagedLedgerImpl.internalTrimLedgers, hasLedgerRetentionExpired,
+isLedgerRetentionOverSizeQuota; docs/formats/pulsar-compaction.md, "Retention and thresholds".
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def backlog_of(
     retention_bytes: int,
     now_ms: int,
 ) -> Backlog:
-    """The figures of ``segments``, oldest first, when everything below offset ``horizon_end`` is compacted."""
+    """The figures of ``segments``, oldest first, when everything below offset ``horizon_end`` is
+    compacted.
+    """
     below = 0
     for segment in segments:
         if segment.is_open or segment.end_offset > horizon_end:
@@ -77,7 +80,7 @@ def _held(
         if age_ms is not None and age_ms > retention_ms:
             return None
         known = (
-            "nobody says when it was closed" if age_ms is None else f"it was closed {age_ms} ms ago"
+            "its close time is not known" if age_ms is None else f"it was closed {age_ms} ms ago"
         )
         reasons.append(f"{known}, and retention is {retention_ms} ms")
     if retention_bytes >= 0:

@@ -1,23 +1,27 @@
 """Find the last write of every key: entries into buckets, buckets into winners.
 
-The smallest case: the log holds ``a@0 b@1 a@2``. Read from its end, the first sight of a key is its last
-write: ``a@2`` wins, ``b@1`` wins, ``a@0`` has been seen and loses. So a set will do where others keep a
-map, nothing is ever updated, and offsets need not be stored.
+The smallest case: the log holds ``a@0 b@1 a@2``. Read from its end, the first sight of a key is its
+last write: ``a@2`` wins, ``b@1`` wins, ``a@0`` has been seen and loses. So a set will do where
+others keep a map, nothing is ever updated, and offsets need not be stored.
 
-An *entry* is two uint64: a fingerprint lane; 32 bits of the other lane above the record's ordinal in its
-piece. Entries are cut into buckets by the top bits of the first lane, so that all entries of a key meet in
-one bucket and a bucket's set fits the processor's cache; inside a bucket they keep the log's order.
+An *entry* is two uint64: a fingerprint lane; 32 bits of the other lane above the record's ordinal
+in its piece. Entries are cut into buckets by the top bits of the first lane, so that all entries of
+a key meet in one bucket and a bucket's set fits the processor's cache; inside a bucket they keep
+the log's order.
 
-*Clean* records (below the first dirty offset) were compared with each other in earlier rounds: they are
-looked up and never entered, as Kafka does. In a piece they are those below an ordinal.
+*Clean* records (below the first dirty offset) were compared with each other in earlier rounds: they
+are looked up and never entered, as Kafka does. In a piece they are those below an ordinal.
 
-With another strategy than the offset an entry has a third word, the record's version. Where the greatest version wins,
-the latest of equals (KIP-280), the way is the same. Where times decide and a delete lets its key's time be forgotten
-(``Strategy.EVENT_TIME``) it matters in which order the records of a key meet: ``fold`` reads from the log's begin.
+With another strategy than the offset an entry has a third word, the record's version. Where the
+greatest version wins, the latest of equals (KIP-280), the way is the same. Where times decide and a
+delete lets its key's time be forgotten (``Strategy.EVENT_TIME``) it matters in which order the
+records of a key meet: ``fold`` reads from the log's begin.
 
-With ``exact`` the entries' whole keys travel beside them and equal fingerprints are compared by key.
+With ``exact`` the entries' whole keys travel beside them and equal fingerprints are compared by
+key.
 
-Entries stay where they lie, in a mapped file or an array: ``elect`` is given addresses, so that nothing is copied.
+Entries stay where they lie, in a mapped file or an array: ``elect`` is given addresses, so that
+nothing is copied.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
 
@@ -26,7 +30,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.intrinsics import load64
+from lastwrite.encoding.intrinsics import load64
 from lastwrite.model.columns import (
     IN_GROUP,
     IS_DELETE,
@@ -40,6 +44,18 @@ ENTRY_BYTES = 16  # 24 with a version
 _ENTRIES_A_BUCKET = 16_384  # with a table of 32,768 slots of 16 bytes: half a second-level cache
 _MOST_BITS = 16
 
+ORDINAL_MASK = 0xFFFFFFFF  # of an entry's second word: the record's ordinal in its piece
+
+# A slot of the set, by words: with a version or whole keys there are two more.
+_LANE = 0  # the first fingerprint lane; 0: the slot is free
+_OTHER_LANE = 1
+_ROW = 2  # of the entry that holds the key, counted through all blocks
+_HOLDER = 3  # its block; of ``elect_groups`` the record's group; of ``fold`` 1 + its block, or 0
+
+# Where an entry's words lie in it, in bytes.
+_SECOND_AT = 8
+_VERSION_AT = 16
+
 
 def bucket_bits(entries: int) -> int:
     """How many top bits choose the bucket for about so many entries; 2**bits buckets."""
@@ -48,7 +64,9 @@ def bucket_bits(entries: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _begin_buckets(entries, count, bits, ends):
-    """Write to ``ends`` where each bucket begins; returns how far a lane is shifted to give its bucket."""
+    """Write to ``ends`` where each bucket begins; returns how far a lane is shifted to give its
+    bucket.
+    """
     buckets = 1 << bits
     shift = np.uint64(63 - bits)
     for b in range(buckets):
@@ -65,7 +83,9 @@ def _begin_buckets(entries, count, bits, ends):
 
 @njit(cache=True, nogil=True)
 def partition(entries, count, bits, out, ends):
-    """Sort ``entries[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the buckets' ends."""
+    """Sort ``entries[:count]`` into ``out`` by bucket, keeping order inside; ``ends`` takes the
+    buckets' ends.
+    """
     shift = _begin_buckets(entries, count, bits, ends)
     for i in range(count):
         b = (entries[i, 0] >> np.uint64(1)) >> shift
@@ -89,7 +109,9 @@ def partition_order(entries, count, bits, order, ends):
 
 @njit(cache=True, nogil=True)
 def table_slots(ends):
-    """Slots that the fullest bucket needs: a power of two, at most half full. ``ends``: (blocks, buckets)."""
+    """Slots that the fullest bucket needs: a power of two, at most half full. ``ends``: (blocks,
+    buckets).
+    """
     most = 16
     for b in range(ends.shape[1]):
         most = max(most, _slots_of(ends, b))
@@ -119,22 +141,27 @@ def _first_rows(ends):
 
 
 def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
-    """Room for the set of ``elect`` or ``fold``: two words a slot; with a version or whole keys (``has_more``) four."""
+    """Room for the set of ``elect`` or ``fold``: two words a slot; with a version or whole keys
+    (``has_more``) four.
+    """
     return np.empty((int(table_slots(ends)), 4 if has_more else 2), dtype=np.uint64)
 
 
+# The three elections are loops of their own: what a version means is decided once for all entries,
+# and the usual way, without versions, touches none. They take the same arguments, in this order.
 @njit(cache=True, nogil=True)
 def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
     """Tell winners from losers in some buckets of one partition.
 
-    ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each; its bucket ``b``
-    goes up to ``ends[k, b]``, counted from there. Blocks go from the log's oldest to its newest. Entries of block ``k``
-    below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch of at least ``table_slots(ends)`` rows: see
-    ``new_table``. ``key_at`` (a row more than there are entries; empty: fingerprints suffice) says where each entry's
-    key lies in ``keys``, entries counted through all blocks.
+    ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each;
+    its bucket ``b`` goes up to ``ends[k, b]``, counted from there. Blocks go from the log's oldest
+    to its newest. Entries of block ``k`` below ordinal ``dirty_from[k]`` are clean. ``table`` is
+    scratch of at least ``table_slots(ends)`` rows: see ``new_table``. ``key_at`` (a row more than
+    there are entries; empty: fingerprints suffice) says where each entry's key lies in ``keys``,
+    entries counted through all blocks.
 
-    ``lost`` (uint32, a row an entry) takes the losers' ordinals: block ``k``'s from the row on that its first entry
-    has, ``losers[k]`` of them, which must be 0 before. Returns the winners' count.
+    ``lost`` (uint32, a row an entry) takes the losers' ordinals: block ``k``'s from the row on that
+    its first entry has, ``losers[k]`` of them, which must be 0 before. Returns the winners' count.
     """
     winners = 0
     exact = len(key_at) > 0
@@ -146,7 +173,7 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
         slots = _slots_of(ends, b)
         mask = slots - 1
         for s in range(slots):
-            table[s, 0] = 0
+            table[s, _LANE] = 0
         for k in range(blocks - 1, -1, -1):
             low = np.int64(ends[k, b - 1]) if b else 0
             rows = rows_at[k]
@@ -154,15 +181,15 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
             to = first_row[k] + losers[k]
             for i in range(np.int64(ends[k, b]) - 1, low - 1, -1):
                 one = load64(rows, i * stride)
-                two = load64(rows, i * stride + 8)
+                two = load64(rows, i * stride + _SECOND_AT)
                 lane = two >> np.uint64(32)
-                ordinal = np.int64(two & np.uint64(0xFFFFFFFF))
+                ordinal = np.int64(two & np.uint64(ORDINAL_MASK))
                 slot = np.int64(one) & mask
                 seen = False
-                while table[slot, 0] != 0:
-                    if table[slot, 0] == one and table[slot, 1] == lane:
+                while table[slot, _LANE] != 0:
+                    if table[slot, _LANE] == one and table[slot, _OTHER_LANE] == lane:
                         if not exact or _same_key(
-                            key_at, keys, first_row[k] + i, np.int64(table[slot, 2])
+                            key_at, keys, first_row[k] + i, np.int64(table[slot, _ROW])
                         ):
                             seen = True
                             break
@@ -170,26 +197,28 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
                 if not seen:
                     winners += 1
                     if ordinal >= border:
-                        table[slot, 0] = one
-                        table[slot, 1] = lane
+                        table[slot, _LANE] = one
+                        table[slot, _OTHER_LANE] = lane
                         if more:
-                            table[slot, 2] = np.uint64(first_row[k] + i)
-                            table[slot, 3] = np.uint64(k)
+                            table[slot, _ROW] = np.uint64(first_row[k] + i)
+                            table[slot, _HOLDER] = np.uint64(k)
                     continue
                 if columns > 2:
-                    other = np.int64(table[slot, 3])
-                    row = np.int64(table[slot, 2]) - first_row[other]
+                    other = np.int64(table[slot, _HOLDER])
+                    row = np.int64(table[slot, _ROW]) - first_row[other]
                     best = rows_at[other] + row * stride
-                    if np.int64(load64(rows, i * stride + 16)) > np.int64(load64(best, 16)):
-                        ordinal = np.int64(load64(best, 8) & np.uint64(0xFFFFFFFF))
+                    if np.int64(load64(rows, i * stride + _VERSION_AT)) > np.int64(
+                        load64(best, _VERSION_AT)
+                    ):
+                        ordinal = np.int64(load64(best, _SECOND_AT) & np.uint64(ORDINAL_MASK))
                         if other != k:
                             lost[first_row[other] + losers[other]] = ordinal
                             losers[other] += 1
                         else:
                             lost[to] = ordinal
                             to += 1
-                        table[slot, 2] = np.uint64(first_row[k] + i)
-                        table[slot, 3] = np.uint64(k)
+                        table[slot, _ROW] = np.uint64(first_row[k] + i)
+                        table[slot, _HOLDER] = np.uint64(k)
                         continue
                 lost[to] = ordinal
                 to += 1
@@ -199,11 +228,12 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
 
 @njit(cache=True, nogil=True)
 def elect_groups(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
-    """As ``elect``, where some records are parts of a larger one, which has its key's place at its last part.
+    """As ``elect``, where some records are parts of a larger one, which has its key's place at its
+    last part.
 
-    A version is a number that the parts of one record have in common, 0 for none, and the bit IN_GROUP on all but the
-    last. Such a part never wins: what came before it has the key until the last part is there. It loses where a later
-    record has its key, unless that is its own last part.
+    A version is a number that the parts of one record have in common, 0 for none, and the bit
+    IN_GROUP on all but the last. Such a part never wins: what came before it has the key until the
+    last part is there. It loses where a later record has its key, unless that is its own last part.
     """
     winners = 0
     exact = len(key_at) > 0
@@ -214,7 +244,7 @@ def elect_groups(rows_at, columns, ends, dirty_from, lost, losers, table, key_at
         slots = _slots_of(ends, b)
         mask = slots - 1
         for s in range(slots):
-            table[s, 0] = 0
+            table[s, _LANE] = 0
         for k in range(blocks - 1, -1, -1):
             low = np.int64(ends[k, b - 1]) if b else 0
             rows = rows_at[k]
@@ -222,46 +252,48 @@ def elect_groups(rows_at, columns, ends, dirty_from, lost, losers, table, key_at
             to = first_row[k] + losers[k]
             for i in range(np.int64(ends[k, b]) - 1, low - 1, -1):
                 one = load64(rows, i * stride)
-                two = load64(rows, i * stride + 8)
-                version = load64(rows, i * stride + 16)
+                two = load64(rows, i * stride + _SECOND_AT)
+                version = load64(rows, i * stride + _VERSION_AT)
                 is_part = version & np.uint64(IN_GROUP) != 0
                 group = version & ~np.uint64(IN_GROUP)
                 lane = two >> np.uint64(32)
                 slot = np.int64(one) & mask
                 seen = False
-                while table[slot, 0] != 0:
-                    if table[slot, 0] == one and table[slot, 1] == lane:
+                while table[slot, _LANE] != 0:
+                    if table[slot, _LANE] == one and table[slot, _OTHER_LANE] == lane:
                         if not exact or _same_key(
-                            key_at, keys, first_row[k] + i, np.int64(table[slot, 2])
+                            key_at, keys, first_row[k] + i, np.int64(table[slot, _ROW])
                         ):
                             seen = True
                             break
                     slot = (slot + 1) & mask
-                if seen and not (is_part and group != 0 and group == table[slot, 3]):
-                    lost[to] = two & np.uint64(0xFFFFFFFF)
+                if seen and not (is_part and group != 0 and group == table[slot, _HOLDER]):
+                    lost[to] = two & np.uint64(ORDINAL_MASK)
                     to += 1
                 elif not is_part:
                     winners += 1
-                    if np.int64(two & np.uint64(0xFFFFFFFF)) >= border:
-                        table[slot, 0] = one
-                        table[slot, 1] = lane
-                        table[slot, 2] = np.uint64(first_row[k] + i)
-                        table[slot, 3] = group
+                    if np.int64(two & np.uint64(ORDINAL_MASK)) >= border:
+                        table[slot, _LANE] = one
+                        table[slot, _OTHER_LANE] = lane
+                        table[slot, _ROW] = np.uint64(first_row[k] + i)
+                        table[slot, _HOLDER] = group
             losers[k] = to - first_row[k]
     return winners
 
 
 @njit(cache=True, nogil=True)
 def fold(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
-    """As ``elect``, by event times in the log's order: a key's records meet as they were written, clean ones too.
+    """As ``elect``, by event times in the log's order: a key's records meet as they were written,
+    clean ones too.
 
-    A version is ``time << TIME_SHIFT`` with the bits ``IS_SINGLE`` and ``IS_DELETE``. A record is *newer* where its key
-    has no time, or one that is less, or for a single record (not of a batch) the same. Of a newer record that lives
-    the key takes the time, and who held the key loses; after a newer delete nobody holds it and its time is forgotten,
-    so that an older write may come after it. Who is not newer loses, deletes too. A newer delete neither wins nor
-    loses: that it is a delete decides. So no two records of a key may be compared before their turn.
+    A version is ``time << TIME_SHIFT`` with the bits ``IS_SINGLE`` and ``IS_DELETE``. A record is
+    *newer* where its key has no time, or one that is less, or for a single record (not of a batch)
+    the same. Of a newer record that lives the key takes the time, and who held the key loses; after
+    a newer delete nobody holds it and its time is forgotten, so that an older write may come after
+    it. Who is not newer loses, deletes too. A newer delete neither wins nor loses: that it is a
+    delete decides. So no two records of a key may be compared before their turn.
 
-    Source: Pulsar 4.2.4 EventTimeOrderCompactor; spec/pulsar.md section 12.1.
+    Source: Pulsar 4.2.4 EventTimeOrderCompactor; docs/formats/pulsar-compaction.md, "Event time".
     """
     winners = 0
     exact = len(key_at) > 0
@@ -272,52 +304,52 @@ def fold(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
         slots = _slots_of(ends, b)
         mask = slots - 1
         for s in range(slots):
-            table[s, 0] = 0
+            table[s, _LANE] = 0
         for k in range(blocks):
             rows = rows_at[k]
             for i in range(np.int64(ends[k, b - 1]) if b else 0, np.int64(ends[k, b])):
                 one = load64(rows, i * stride)
-                two = load64(rows, i * stride + 8)
-                version = load64(rows, i * stride + 16)
+                two = load64(rows, i * stride + _SECOND_AT)
+                version = load64(rows, i * stride + _VERSION_AT)
                 lane = two >> np.uint64(32)
                 slot = np.int64(one) & mask
-                while table[slot, 0] != 0:
-                    if table[slot, 0] == one and table[slot, 1] == lane:
+                while table[slot, _LANE] != 0:
+                    if table[slot, _LANE] == one and table[slot, _OTHER_LANE] == lane:
                         if not exact or _same_key(
-                            key_at, keys, first_row[k] + i, np.int64(table[slot, 2])
+                            key_at, keys, first_row[k] + i, np.int64(table[slot, _ROW])
                         ):
                             break
                     slot = (slot + 1) & mask
-                if table[slot, 0] == 0:
-                    table[slot, 0] = one
-                    table[slot, 1] = lane
-                    table[slot, 2] = np.uint64(first_row[k] + i)
-                    table[slot, 3] = (
-                        0  # the block of who holds the key, counted from 1; 0: nobody does
-                    )
+                if table[slot, _LANE] == 0:
+                    table[slot, _LANE] = one
+                    table[slot, _OTHER_LANE] = lane
+                    table[slot, _ROW] = np.uint64(first_row[k] + i)
+                    table[slot, _HOLDER] = 0  # nobody
                 loser, of = two, k
-                if table[slot, 3] == 0:
+                if table[slot, _HOLDER] == 0:
                     is_newer, is_held = True, False
                 else:
-                    other = np.int64(table[slot, 3]) - 1
-                    best = rows_at[other] + (np.int64(table[slot, 2]) - first_row[other]) * stride
+                    other = np.int64(table[slot, _HOLDER]) - 1
+                    best = (
+                        rows_at[other] + (np.int64(table[slot, _ROW]) - first_row[other]) * stride
+                    )
                     time = version >> np.uint64(TIME_SHIFT)
-                    held = load64(best, 16) >> np.uint64(TIME_SHIFT)
+                    held = load64(best, _VERSION_AT) >> np.uint64(TIME_SHIFT)
                     is_newer = time > held or (time == held and version & np.uint64(IS_SINGLE) != 0)
                     is_held = True
                     if is_newer:
-                        loser, of = load64(best, 8), other
+                        loser, of = load64(best, _SECOND_AT), other
                 if is_held:
-                    lost[first_row[of] + losers[of]] = loser & np.uint64(0xFFFFFFFF)
+                    lost[first_row[of] + losers[of]] = loser & np.uint64(ORDINAL_MASK)
                     losers[of] += 1
                 if is_newer:
                     winners -= is_held
                     if version & np.uint64(IS_DELETE) != 0:
-                        table[slot, 3] = 0
+                        table[slot, _HOLDER] = 0
                     else:
                         winners += 1
-                        table[slot, 2] = np.uint64(first_row[k] + i)
-                        table[slot, 3] = np.uint64(k + 1)
+                        table[slot, _ROW] = np.uint64(first_row[k] + i)
+                        table[slot, _HOLDER] = np.uint64(k + 1)
     return winners
 
 
@@ -341,13 +373,15 @@ def _same_key(key_at, keys, i, j):
 
 @njit(cache=True, nogil=True)
 def drop_losers(rows, ends, states):
-    """Move the winners among a block's ``rows`` to the front, by ``states``, and set ``ends`` anew; their count."""
+    """Move the winners among a block's ``rows`` to the front, by ``states``, and set ``ends`` anew;
+    their count.
+    """
     kept = 0
     start = np.uint32(0)
     for b in range(len(ends)):
         end = ends[b]
         for i in range(start, end):
-            if states[np.int64(rows[i, 1] & np.uint64(0xFFFFFFFF))] & SHADOWED == 0:
+            if states[np.int64(rows[i, 1] & np.uint64(ORDINAL_MASK))] & SHADOWED == 0:
                 for c in range(rows.shape[1]):
                     rows[kept, c] = rows[i, c]
                 kept += 1
@@ -358,7 +392,9 @@ def drop_losers(rows, ends, states):
 
 @njit(cache=True, nogil=True)
 def gather(source, starts, lengths, out):
-    """Copy many stretches of bytes to ``out``, one behind the other: with exact comparison, whole keys."""
+    """Copy many stretches of bytes to ``out``, one behind the other: with exact comparison, whole
+    keys.
+    """
     at = 0
     for i in range(len(starts)):
         start = starts[i]

@@ -1,20 +1,21 @@
 """What a round may clean, whether it is worth it, and why not.
 
-A log of segments 0, 10, 20 and the active 30, cleaned up to 10 before: the *clean* part is segment 0,
-the *dirty* part starts at offset 10, the *first dirty offset*, which a checkpoint remembers. A round
-learns the keys of the dirty part and rewrites everything up to its end, the *first uncleanable offset*.
-That end is held by the first of:
+A log of segments 0, 10, 20 and the active 30, cleaned up to 10 before: the *clean* part is segment
+0, the *dirty* part starts at offset 10, the *first dirty offset*, which a checkpoint remembers. A
+round learns the keys of the dirty part and rewrites everything up to its end, the *first
+uncleanable offset*. That end is held by the first of:
 
 - what is not replicated: nothing at or above the high watermark is touched;
-- the earliest transaction that is open, or whose marker is not replicated: nothing at or above its first offset;
+- the earliest transaction that is open, or whose marker is not replicated: nothing at or above its
+  first offset;
 - the active segment, since a broker appends to it;
 - ``min.compaction.lag.ms``: the first closed segment with a record younger than that.
 
-It is rounded down to a segment's base, because segments are cleaned whole. The first dirty offset is not
-rounded: it may lie inside a segment, whose bytes then count as clean *and* as cleanable.
+It is rounded down to a segment's base, because segments are cleaned whole. The first dirty offset
+is not rounded: it may lie inside a segment, whose bytes then count as clean *and* as cleanable.
 
-A round is due when the cleanable share of the bytes is *above* ``min.cleanable.dirty.ratio``, or when
-the oldest closed dirty segment has waited longer than ``max.compaction.lag.ms``.
+A round is due when the cleanable share of the bytes is *above* ``min.cleanable.dirty.ratio``, or
+when the oldest closed dirty segment has waited longer than ``max.compaction.lag.ms``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
-from lastwrite.compaction.named_settings import LONG_MAX
+from lastwrite.config.declaration import LONG_MAX
 from lastwrite.model.log import PartitionLog, Segment
 
 
@@ -89,13 +90,13 @@ def cleanable_range(
 ) -> Range:
     """The range of the next round of ``log``, and whether Kafka would run it at ``now_ms``.
 
-    With ``include_active`` the active segment counts as closed: a log that nobody appends to is cleaned
-    up to its end, if all of it is replicated.
+    With ``include_active`` the active segment counts as closed: a log that nobody appends to is
+    cleaned up to its end, if all of it is replicated.
 
     ``log`` has at least one segment.
 
-    Source: Kafka 4.4.0 LogCleanerManager.cleanableOffsets, maxCompactionDelay and LogToClean; KIP-58,
-    KIP-354; cleanup spec, sections 2 and 3.
+    Source: Kafka 4.4.0 LogCleanerManager.cleanableOffsets, maxCompactionDelay and LogToClean;
+    KIP-58, KIP-354; docs/formats/kafka-cleaning.md, "Which partitions" and "The range".
     """
     first_dirty, corrected = _first_dirty(log)
     # The closed segments, and where they end.

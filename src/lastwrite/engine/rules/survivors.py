@@ -1,9 +1,11 @@
 """Of a piece's entries those whose records stay, for the piece as it is after the round.
 
-For example, a piece holds ``a@0 b@1 c@2``, and ``b`` has lost. Of its entries, by bucket, stay those of ``a`` and
-``c``; their ordinals become 0 and 1. That is the block that a scan of the new piece would make.
+For example, a piece holds ``a@0 b@1 c@2``, and ``b`` has lost. Of its entries, by bucket, stay
+those of ``a`` and ``c``; their ordinals become 0 and 1. That is the block that a scan of the new
+piece would make.
 
-A record is *plain* whose state byte is 0: it has a key and a value, is in no aborted transaction, and has not lost.
+A record is *plain* whose state byte is 0: it has a key and a value, is in no aborted transaction,
+and has not lost.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
 
@@ -12,9 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lastwrite.engine.rules.election import ORDINAL_MASK
 from lastwrite.model.columns import IS_CONTROL, IS_OLD, IS_TRANSACTIONAL, BatchTable
-
-_ORDINAL = 0xFFFFFFFF
 
 
 def are_plain(table: BatchTable) -> bool:
@@ -25,7 +26,8 @@ def are_plain(table: BatchTable) -> bool:
 
 @njit(cache=True, nogil=True)
 def renumber(states, ordinals):
-    """Write to ``ordinals`` (uint32, a record) each plain record's place among the plain ones; returns their count.
+    """Write to ``ordinals`` (uint32, a record) each plain record's place among the plain ones;
+    returns their count.
 
     What stands there for others says nothing.
     """
@@ -38,7 +40,8 @@ def renumber(states, ordinals):
 
 @njit(cache=True, nogil=True)
 def keep_entries(rows, ends, finer, states, ordinals, out_rows, out_ends):
-    """Copy a block's entries of plain records, with their new ``ordinals``; returns how many there are.
+    """Copy a block's entries of plain records, with their new ``ordinals``; returns how many there
+    are.
 
     ``ends``: of the block's buckets, of which ``2**finer`` neighbours become one in ``out_ends``.
     """
@@ -47,10 +50,10 @@ def keep_entries(rows, ends, finer, states, ordinals, out_rows, out_ends):
     for bucket in range(len(out_ends)):
         end = np.int64(ends[((bucket + 1) << finer) - 1])
         for i in range(start, end):
-            ordinal = np.int64(rows[i, 1] & np.uint64(_ORDINAL))
+            ordinal = np.int64(rows[i, 1] & np.uint64(ORDINAL_MASK))
             if states[ordinal] == 0:
                 out_rows[kept, 0] = rows[i, 0]
-                out_rows[kept, 1] = (rows[i, 1] & ~np.uint64(_ORDINAL)) | np.uint64(
+                out_rows[kept, 1] = (rows[i, 1] & ~np.uint64(ORDINAL_MASK)) | np.uint64(
                     ordinals[ordinal]
                 )
                 kept += 1

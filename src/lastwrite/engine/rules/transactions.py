@@ -1,14 +1,16 @@
 """Transactions of a round: which data were aborted, and of which markers nothing is left.
 
-The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. The transaction index has (7, 0, 2): a batch of
-producer 7 that ends at 0 <= offset < 2 is *aborted*. Its records go in this round. The marker at 2 is not *spent*: this
-round still read a batch of its transaction. The next round reads none; it finds the marker spent and stamps it.
+The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. The transaction index has (7, 0,
+2): a batch of producer 7 that ends at 0 <= offset < 2 is *aborted*. Its records go in this round.
+The marker at 2 is not *spent*: this round still read a batch of its transaction. The next round
+reads none; it finds the marker spent and stamps it.
 
-A piece of a log can tell that of a marker if the producer wrote, or ended a transaction, before it in the
-same piece. What it cannot tell goes up, and ``merge`` answers it from the pieces before. The same pass holds the
-index against the log: data that nobody says were aborted, before a marker that aborts them, or the reverse.
+A piece of a log can tell that of a marker if the producer wrote, or ended a transaction, before it
+in the same piece. What it cannot tell goes up, and ``merge`` answers it from the pieces before. The
+same pass holds the index against the log: data that nobody says were aborted, before a marker that
+aborts them, or the reverse.
 
-Source: Kafka 4.4.0 CleanedTransactionMetadata; spec/kafka-cleanup.md section 6.
+Source: Kafka 4.4.0 CleanedTransactionMetadata; docs/formats/kafka-cleaning.md, "Transactions".
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -45,20 +47,38 @@ _ENDED = 8  # a marker was met: what was before the piece is of no matter any mo
 _BEGUN = -1  # and there may be more before the piece, which must have been flagged alike
 _WHOLE = -2  # and there is nothing of it before the piece
 
+# A row of ``aborted_table``.
+_PRODUCER = 0
+_MARKER_OFFSET = 1
+_FIRST_OFFSET = 2
+_ABORTED_COLUMNS = 3
+
+# A pending marker, as the kernel hands it up.
+_OF_PRODUCER = 0
+_OFFSET = 1
+_ORDINAL = 2  # of its record, or one of the two above
+_ABORTS = 3
+_HORIZON = 4
+_MARKER_COLUMNS = 5
+
 
 def aborted_table(aborted: Iterable[AbortedTransaction], first: int, end: int) -> Int64Array:
-    """Rows (producer, marker's offset, first offset), ascending, of the transactions that touch [first, end)."""
+    """Rows (producer, marker's offset, first offset), ascending, of the transactions that touch
+    [first, end).
+    """
     rows = sorted(
         (entry.producer_id, entry.last_offset, entry.first_offset)
         for entry in aborted
         if entry.last_offset >= first and entry.first_offset < end
     )
-    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+    return np.array(rows, dtype=np.int64).reshape(-1, _ABORTED_COLUMNS)
 
 
 @njit(cache=True, nogil=True)
 def flag_aborted(table, aborted):
-    """Set IS_ABORTED on the data batches in ``table`` that lie in a transaction of ``aborted_table``."""
+    """Set IS_ABORTED on the data batches in ``table`` that lie in a transaction of
+    ``aborted_table``.
+    """
     for b in range(len(table)):
         row = table[b]
         if not row.flags & IS_TRANSACTIONAL or row.flags & IS_CONTROL:
@@ -67,12 +87,19 @@ def flag_aborted(table, aborted):
         last = row.next_offset - 1
         while low < high:
             middle = (low + high) // 2
-            before = aborted[middle, 0] < row.producer_id
-            if before or (aborted[middle, 0] == row.producer_id and aborted[middle, 1] <= last):
+            before = aborted[middle, _PRODUCER] < row.producer_id
+            if before or (
+                aborted[middle, _PRODUCER] == row.producer_id
+                and aborted[middle, _MARKER_OFFSET] <= last
+            ):
                 low = middle + 1
             else:
                 high = middle
-        if low < len(aborted) and aborted[low, 0] == row.producer_id and aborted[low, 2] <= last:
+        if (
+            low < len(aborted)
+            and aborted[low, _PRODUCER] == row.producer_id
+            and aborted[low, _FIRST_OFFSET] <= last
+        ):
             row.flags |= IS_ABORTED
 
 
@@ -87,7 +114,9 @@ def _slot(pids, pid):
 
 @njit(cache=True, nogil=True)
 def _follow(table, first, states, ordinal, pids, seen, used, markers, filled):
-    """See ``Follower.follow``. Returns (batches done, records done, slots used, markers filled, offset that lies)."""
+    """See ``Follower.follow``. Returns (batches done, slots used, markers filled, the offset of a
+    marker that contradicts the index or -1).
+    """
     at = 0
     for b in range(first):
         at += table[b].records
@@ -111,18 +140,18 @@ def _follow(table, first, states, ordinal, pids, seen, used, markers, filled):
                     if seen[slot] & _ENDED:
                         states[at] |= SPENT
                     else:
-                        markers[filled, 0] = row.producer_id
-                        markers[filled, 1] = row.next_offset - 1
-                        markers[filled, 2] = ordinal + at
-                        markers[filled, 3] = aborts
-                        markers[filled, 4] = row.horizon
+                        markers[filled, _OF_PRODUCER] = row.producer_id
+                        markers[filled, _OFFSET] = row.next_offset - 1
+                        markers[filled, _ORDINAL] = ordinal + at
+                        markers[filled, _ABORTS] = aborts
+                        markers[filled, _HORIZON] = row.horizon
                         filled += 1
                 elif aborts or not seen[slot] & _ENDED:
-                    markers[filled, 0] = row.producer_id
-                    markers[filled, 1] = row.next_offset - 1
-                    markers[filled, 2] = _WHOLE if seen[slot] & _ENDED else _BEGUN
-                    markers[filled, 3] = aborts
-                    markers[filled, 4] = row.horizon
+                    markers[filled, _OF_PRODUCER] = row.producer_id
+                    markers[filled, _OFFSET] = row.next_offset - 1
+                    markers[filled, _ORDINAL] = _WHOLE if seen[slot] & _ENDED else _BEGUN
+                    markers[filled, _ABORTS] = aborts
+                    markers[filled, _HORIZON] = row.horizon
                     filled += 1
                 seen[slot] = _ENDED
         at += row.records
@@ -136,12 +165,13 @@ class Follower:
         self._pids = np.full(16, -1, dtype=np.int64)
         self._seen = np.zeros(16, dtype=np.uint8)
         self._used = 0
-        self._markers = np.empty((16, 5), dtype=np.int64)
+        self._markers = np.empty((16, _MARKER_COLUMNS), dtype=np.int64)
         self._filled = 0
-        self.lie: int | None = None  # offset of a marker that contradicts the index
+        self.contradiction: int | None = None  # offset of a marker that contradicts the index
 
     def follow(self, table: BatchTable, states: ByteArray, ordinal: int) -> None:
-        """The next batches; ``states`` of their records, the first of which is number ``ordinal`` of the piece.
+        """The next batches; ``states`` of their records, the first of which is number ``ordinal``
+        of the piece.
 
         Sets SPENT in the states of markers that are known to be.
         """
@@ -149,7 +179,7 @@ class Follower:
             return
         b = 0
         while True:
-            b, self._used, self._filled, lie = _follow(
+            b, self._used, self._filled, contradiction = _follow(
                 table,
                 b,
                 states,
@@ -160,9 +190,9 @@ class Follower:
                 self._markers,
                 self._filled,
             )
-            if lie >= 0 and self.lie is None:
-                self.lie = int(lie)
-            if lie >= 0 or b == len(table):
+            if contradiction >= 0 and self.contradiction is None:
+                self.contradiction = int(contradiction)
+            if contradiction >= 0 or b == len(table):
                 return
             self._grow()
 
@@ -185,7 +215,7 @@ class Follower:
         return PieceTransactions(
             producers=self._pids[known],
             seen=self._seen[known],
-            lie=self.lie,
+            contradiction=self.contradiction,
             markers=tuple(
                 PendingMarker(
                     pid, offset, at, bool(aborts), None if horizon == NO_HORIZON else horizon
@@ -205,7 +235,7 @@ class Merged:
     aborting: set[int] = field(
         default_factory=set
     )  # offsets of the markers whose aborted data are still there
-    lie: int | None = None  # offset of a marker that contradicts the transaction index
+    contradiction: int | None = None  # offset of a marker that contradicts the transaction index
 
 
 def merge(pieces: Sequence[PieceTransactions | None]) -> Merged:
@@ -216,17 +246,17 @@ def merge(pieces: Sequence[PieceTransactions | None]) -> Merged:
         merged.spent.append([])
         if piece is None:
             continue
-        lies = [] if piece.lie is None else [piece.lie]
+        contradictions = [] if piece.contradiction is None else [piece.contradiction]
         for marker in piece.markers:
             bits = 0 if marker.ordinal == _WHOLE else before.get(marker.producer_id, 0)
             if bits & (_UNFLAGGED if marker.aborts else _FLAGGED):
-                lies.append(marker.offset)
+                contradictions.append(marker.offset)
             if marker.ordinal >= 0 and not bits & _DATA:
                 merged.spent[-1].append(marker)
             elif marker.aborts:
                 merged.aborting.add(marker.offset)
-        if lies and merged.lie is None:
-            merged.lie = min(lies)
+        if contradictions and merged.contradiction is None:
+            merged.contradiction = min(contradictions)
         for pid, bits in zip(piece.producers.tolist(), piece.seen.tolist(), strict=True):
             before[pid] = bits if bits & _ENDED else bits | before.get(pid, 0)
     return merged

@@ -1,23 +1,26 @@
 """What becomes of each record and each batch: one decision, from which all counts follow.
 
-The smallest case: ``a@1``, ``a@2``. Election has marked ``a@1`` SHADOWED, so it goes. Then, in order:
+The smallest case: ``a@1``, ``a@2``. Election has marked ``a@1`` SHADOWED, so it goes. Then, in
+order:
 
 - a record of an aborted transaction goes at once, whatever it is;
-- a transaction's marker stays as long as any batch of its transaction does. The first round that finds none
-  stamps a *delete horizon*, now + retention, into the marker's batch; a round at or after it drops the marker;
+- a transaction's marker stays as long as any batch of its transaction does. The first round that
+  finds none stamps a *delete horizon*, now + retention, into the marker's batch; a round at or
+  after it drops the marker;
 - a record without a key cannot be kept as anybody's last write: it goes, where the policy says so;
 - a shadowed record goes at once, tombstone or not;
-- a tombstone that is its key's last write stays until its batch's delete horizon. The first round that
-  keeps it stamps the horizon; a round at or after the horizon drops it. A horizon is never moved, and stays when the
-  tombstone has left. A tombstone of an old format, which has no place for a horizon, ages by its file instead, and
-  comes out stamped, since it comes out in the new format;
-  where batches say instead when they were written, a tombstone ages from there, and nothing is stamped;
+- a tombstone that is its key's last write stays until its batch's delete horizon. The first round
+  that keeps it stamps the horizon; a round at or after the horizon drops it. A horizon is never
+  moved, and stays when the tombstone has left. A tombstone of an old format, which has no place for
+  a horizon, ages by its file instead, and comes out stamped, since it comes out in the new format;
+  where batches say instead when they were written, a tombstone ages from there, and nothing is
+  stamped;
 - where nothing but records tells where a log ends, the last one stays, whatever it is;
-- a batch that loses all its records goes, save two: the last of an active producer, by which a broker tells a
-  duplicate, and the one that ends where the log's replicated part ends, so that the log's end can still be
-  found. They stay as empty shells.
+- a batch that loses all its records goes, save two: the last of an active producer, by which a
+  broker tells a duplicate, and the one that ends where the log's replicated part ends, so that the
+  log's end can still be found. They stay as empty shells.
 
-Source: Kafka 4.4.0 cleaner; spec/kafka-cleanup.md sections 6, 7, 8 and 20.
+Source: Kafka 4.4.0 cleaner; docs/formats/kafka-cleaning.md.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -66,6 +69,15 @@ class Verdict(IntEnum):
         return self.name.lower()
 
 
+# For the kernel, which knows no enum.
+_KEEP = int(Verdict.KEEP)
+_KEYLESS = int(Verdict.KEYLESS)
+_SHADOWED = int(Verdict.SHADOWED)
+_EXPIRED = int(Verdict.EXPIRED)
+_ABORTED = int(Verdict.ABORTED)
+_MARKER = int(Verdict.MARKER)
+
+
 def judge(
     table: BatchTable,
     states: ByteArray,
@@ -78,9 +90,10 @@ def judge(
 ) -> int:
     """Judge the records of the batches in ``table``; ``states`` has a byte a record, in order.
 
-    ``file_ms`` is the modification time of the segment's file. Fills ``keep`` (a record: 1 stays), ``actions`` and
-    ``horizons`` (a batch: the horizon it shall carry, or NO_HORIZON), and adds to ``counts`` (records by
-    Verdict). Returns the batches that change; that an old batch would be converted is no change by itself.
+    ``file_ms`` is the modification time of the segment's file. Fills ``keep`` (a record: 1 stays),
+    ``actions`` and ``horizons`` (a batch: the horizon it shall carry, or NO_HORIZON), and adds to
+    ``counts`` (records by Verdict). Returns the batches that change; that an old batch would be
+    converted is no change by itself.
     """
     return int(
         _judge(
@@ -123,6 +136,8 @@ def _is_pair_among(pairs, one, two):
     return False
 
 
+# A kernel takes no objects: the policy comes as its fields. It is one loop, so that each record is
+# looked at once.
 @njit(cache=True, nogil=True)
 def _judge(
     table,
@@ -167,40 +182,41 @@ def _judge(
             for i in range(at, end):
                 keep[i] = states[i] == 0
                 kept += states[i] == 0
-            counts[0] += kept
-            counts[2] += row.records - kept
+            counts[_KEEP] += kept
+            counts[_SHADOWED] += row.records - kept
             at = end
         for i in range(at, end):
             state = states[i]
-            verdict = 0
+            verdict = _KEEP
             if state & CONTROL:
                 if state & SPENT:
                     if due:
-                        verdict = 5
+                        verdict = _MARKER
                     elif horizon == NO_HORIZON:
                         stamp = True
             elif state & ABORTED:
-                verdict = 4
+                verdict = _ABORTED
             elif row.next_offset == kept_end_offset and i + 1 == end:
                 pass
             elif state & KEYLESS:
                 if not keep_keyless:
-                    verdict = 1
+                    verdict = _KEYLESS
             elif state & SHADOWED:
                 if row.next_offset != pinned_offset or i + 1 < end:
-                    verdict = 2
+                    verdict = _SHADOWED
             elif state & TOMBSTONE:
                 if due and not keep_tombstones:
-                    verdict = 3
+                    verdict = _EXPIRED
                 elif horizon == NO_HORIZON and not ages_by_write_time:
                     stamp = True
             counts[verdict] += 1
-            keep[i] = verdict == 0
-            kept += verdict == 0
+            keep[i] = verdict == _KEEP
+            kept += verdict == _KEEP
         at = end
         horizons[b] = now_ms + retention_ms if stamp else horizon
         if kept == row.records and kept > 0:
-            # Old tombstones are stamped where they are converted, which by itself is no reason to convert them.
+            # Old tombstones are stamped where they are converted, which by itself is no reason to
+            # convert them.
             action = REBUILD if stamp else COPY
             changed += stamp and not old
         elif kept > 0:

@@ -1,14 +1,17 @@
-"""Kept files beside a log, and the secret that their fingerprints were made under; see ``formats.kept``.
+"""Kept files beside a log, and the secret that their fingerprints were made under; see
+``engine.scan_cache.format``.
 
-They are a cache: never synced, so a power cut may leave any part of one, which its checksums tell; whatever is odd is
-passed over, and may be deleted at any time. A file is written under a temporary name with an identity that no segment
-has; the true one comes last, once the swap has renamed and linked the segment for the last time.
+They are a cache: never synced, so a power cut may leave any part of one, which its checksums tell;
+whatever is odd is passed over, and may be deleted at any time. A file is written under a temporary
+name with an identity that no segment has; the true one comes last, once the swap has renamed and
+linked the segment for the last time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import uuid
 from collections.abc import Collection, Iterator
@@ -18,25 +21,34 @@ from typing import Self
 
 import numpy as np
 
+from lastwrite.encoding.checksum import crc32c
+from lastwrite.engine.scan_cache import format as layout
 from lastwrite.errors import CorruptLog
-from lastwrite.formats import kept as layout
-from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.kafka.names import FileKind, Suffix, classify
-from lastwrite.logstore import files
-from lastwrite.logstore.scratch import ScratchReader
 from lastwrite.model.columns import ByteArray
-from lastwrite.model.kept import NO_FILE, Identity, KeptBlock, KeptScan, KeptSegment, Stamp
+from lastwrite.model.scan_cache import (
+    NO_FILE,
+    FileIdentity,
+    KeptBlock,
+    KeptScan,
+    KeptSegment,
+    Stamp,
+)
+from lastwrite.storage import files, ownership
+from lastwrite.storage.scratch import ScratchReader
 
-NOBODY = Identity(NO_FILE, NO_FILE, NO_FILE)
+NOBODY = FileIdentity(NO_FILE, NO_FILE, NO_FILE)
+_LOG, _KEPT, _TEMPORARY = ".log", ".kept", ".tmp"
+_SECRET = "lastwrite.secret"  # what the fingerprints in kept files were made under
+_OURS = re.compile(
+    rf"(?:(?P<base>[0-9]{{20}})\{_KEPT}|{_SECRET})(?:\.[0-9A-Za-z_-]+(?P<temporary>\{_TEMPORARY}))?"
+)
 _MOST_TABLE_BYTES = 64 << 20
 
 
-def identity_of(log_path: str) -> Identity:
+def identity_of(log_path: str) -> FileIdentity:
     """What the segment's files are now."""
-    stem = log_path.removesuffix(FileKind.LOG)
-    return Identity(
-        _stamp(log_path), _stamp(stem + FileKind.INDEX), _stamp(stem + FileKind.TIME_INDEX)
-    )
+    stem = log_path.removesuffix(_LOG)
+    return FileIdentity(_stamp(log_path), _stamp(stem + ".index"), _stamp(stem + ".timeindex"))
 
 
 def _stamp(path: str) -> Stamp:
@@ -48,16 +60,18 @@ def _stamp(path: str) -> Stamp:
 
 
 def kept_path(log_path: str) -> str:
-    return log_path.removesuffix(FileKind.LOG) + FileKind.KEPT
+    return log_path.removesuffix(_LOG) + _KEPT
 
 
 # ---------------------------------------------------------------------- the secret
 
 
 def read_secret(folder: str, size: int) -> bytes | None:
-    """The folder's secret; None where there is none, where it is not whole, or where others may read it."""
+    """The folder's secret; None where there is none, where it is not whole, or where others may
+    read it.
+    """
     try:
-        handle = os.open(os.path.join(folder, FileKind.KEPT_SECRET), os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(os.path.join(folder, _SECRET), os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     with os.fdopen(handle, "rb") as file:
@@ -73,20 +87,22 @@ def write_secret(folder: str, secret: bytes) -> None:
     Raises:
         LogError: the system refuses.
     """
-    path = os.path.join(folder, FileKind.KEPT_SECRET)
-    aside = f"{path}.{uuid.uuid4().hex[:12]}{Suffix.TEMPORARY}"
-    with _changing("write", aside):
-        handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb", buffering=0) as file:
+    path = os.path.join(folder, _SECRET)
+    staged = f"{path}.{uuid.uuid4().hex[:12]}{_TEMPORARY}"
+    with _changing("write", staged):
+        like = replace(ownership.of_new(folder), mode=0o600, attributes=(), is_required=False)
+        with files.create(staged, like) as file:
             file.write(layout.encode_secret(secret))
-    files.rename(aside, path)
+    files.rename(staged, path)
 
 
 # ---------------------------------------------------------------------- reading
 
 
-def read_kept(log_path: str, identity: Identity, secret_digest: bytes) -> KeptSegment | None:
-    """What is kept of the segment; None where nothing is, or nothing that is to be believed of this very file."""
+def read_kept(log_path: str, identity: FileIdentity, secret_digest: bytes) -> KeptSegment | None:
+    """What is kept of the segment; None where nothing is, or nothing that is to be believed of this
+    very file.
+    """
     path = kept_path(log_path)
     try:
         with open(path, "rb", buffering=0) as file:
@@ -123,7 +139,9 @@ def _read_all(handle: int, position: int, size: int) -> bytes:
 
 
 def is_true(scan: KeptScan, log_path: str) -> bool:
-    """Whether the segment is still the one that was kept, and the piece's blocks match their checksums."""
+    """Whether the segment is still the one that was kept, and the piece's blocks match their
+    checksums.
+    """
     if identity_of(log_path) != scan.identity:
         return False
     try:
@@ -142,18 +160,19 @@ def is_true(scan: KeptScan, log_path: str) -> bool:
 
 
 class KeptWriter:
-    """Writes a kept file under a temporary name, with the identity of no segment; a context, which removes what is not
-    finished.
+    """Writes a kept file under a temporary name, with the identity of no segment; a context, which
+    removes what is not finished.
 
     Raises:
         LogError: the system refuses, here and in all that follows.
     """
 
     def __init__(self, log_path: str) -> None:
-        self.path = f"{kept_path(log_path)}.{uuid.uuid4().hex[:12]}{Suffix.TEMPORARY}"
+        self.path = f"{kept_path(log_path)}.{uuid.uuid4().hex[:12]}{_TEMPORARY}"
         self._at = 0
         with _changing("create", self.path):
-            self._file: FileIO | None = open(self.path, "xb", buffering=0)
+            like = ownership.of_new(os.path.dirname(log_path), [log_path]).as_far_as_may()
+            self._file: FileIO | None = files.create(self.path, like)
 
     def append(self, block: ByteArray, entries: int) -> KeptBlock:
         """Write a block of so many entries: its buckets' ends, then these."""
@@ -194,8 +213,9 @@ class KeptWriter:
                 os.unlink(self.path)
 
 
-def put_in_place(path: str, log_path: str, identity: Identity) -> None:
-    """Give a finished file its segment's identity and its name; of one that has the name, the identity alone.
+def put_in_place(path: str, log_path: str, identity: FileIdentity) -> None:
+    """Give a finished file its segment's identity and its name; of one that has the name, the
+    identity alone.
 
     Raises:
         LogError: the system refuses.
@@ -209,17 +229,18 @@ def put_in_place(path: str, log_path: str, identity: Identity) -> None:
 
 
 def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
-    """Remove what writers left behind, and the kept files of the segments ``bases``, or of all but these.
+    """Remove what writers left behind, and the kept files of the segments ``bases``, or of all but
+    these.
 
     Raises:
         LogError: the system refuses.
     """
     for name in sorted(os.listdir(folder)):
-        found = classify(name)
-        if found.kind not in (FileKind.KEPT, FileKind.KEPT_SECRET):
+        found = _OURS.fullmatch(name)
+        if found is None:
             continue
-        is_stale = found.kind is FileKind.KEPT and (found.offset in bases) is not is_all
-        if found.suffix is Suffix.TEMPORARY or is_stale:
+        is_stale = found["base"] is not None and (int(found["base"]) in bases) is not is_all
+        if found["temporary"] or is_stale:
             files.unlink(os.path.join(folder, name))
 
 

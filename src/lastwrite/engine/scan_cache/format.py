@@ -1,16 +1,19 @@
-"""A kept file: what scanning a segment found, so that a later round need not read the segment again.
+"""A kept file: what scanning a segment found, so that a later round need not read the segment
+again.
 
     header                          this table, 152 bytes
-    blocks                          each at a multiple of 64: uint32 a bucket (where it ends, counted in entries),
-                                    16 bytes an entry: see ``compaction.election``
+    blocks                          each at a multiple of 64: uint32 a bucket (where it ends,
+                                    counted in entries),
+                                    16 bytes an entry: see ``engine.rules.election``
     pieces, blocks                  the two other tables, a row each
 
-Little-endian. The header's checksum covers the header, which names the tables' checksum, and a block's row that of the
-block; so each part can be believed by itself, and none unless it is whole. The header alone is written again when a
-segment that did not change was linked.
+Little-endian. The header's checksum covers the header, which names the tables' checksum, and a
+block's row that of the block; so each part can be believed by itself, and none unless it is whole.
+The header alone is written again when a segment that did not change was linked.
 
-Only pieces are kept whose records are all plain: live, with a key, in no transaction, in no batch of an old format.
-Whatever the clock and the settings, nothing of such a piece changes unless a later record shadows one of its own.
+Only pieces are kept whose records are all plain: live, with a key, in no transaction, in no batch
+of an old format. Whatever the clock and the settings, nothing of such a piece changes unless a
+later record shadows one of its own.
 """
 
 from __future__ import annotations
@@ -21,10 +24,10 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from lastwrite.encoding.checksum import crc32c
+from lastwrite.encoding.layout import I64, U32, U64, At, layout
 from lastwrite.errors import CorruptLog
-from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.layout import I64, U32, U64, At, layout
-from lastwrite.model.kept import Identity, KeptBlock, KeptPiece, KeptSegment
+from lastwrite.model.scan_cache import FileIdentity, KeptBlock, KeptPiece, KeptSegment
 
 MAGIC = int.from_bytes(b"lw-kept\x01", "little")
 ALIGNMENT = 64
@@ -35,49 +38,55 @@ _REMEDY = "it is passed over; delete it at will"
 class KeptHeader(NamedTuple):
     """The first bytes of a kept file."""
 
-    magic: Annotated[int, At(0, U64)]  # with the version, 1
-    base_offset: Annotated[int, At(8, I64)]  # the segment's
-    log_size: Annotated[int, At(16, I64)]  # the identity: of .log, .index and .timeindex
-    log_mtime_ns: Annotated[int, At(24, I64)]
-    log_ctime_ns: Annotated[int, At(32, I64)]  # nobody can set it back
-    log_inode: Annotated[int, At(40, I64)]
-    index_size: Annotated[int, At(48, I64)]
-    index_mtime_ns: Annotated[int, At(56, I64)]
-    index_ctime_ns: Annotated[int, At(64, I64)]
-    index_inode: Annotated[int, At(72, I64)]
-    times_size: Annotated[int, At(80, I64)]
-    times_mtime_ns: Annotated[int, At(88, I64)]
-    times_ctime_ns: Annotated[int, At(96, I64)]
-    times_inode: Annotated[int, At(104, I64)]
-    secret_one: Annotated[
-        int, At(112, U64)
-    ]  # digest of the secret that the fingerprints were made under
-    secret_two: Annotated[int, At(120, U64)]
-    tables_at: Annotated[int, At(128, I64)]  # where the other tables begin; they end with the file
-    bits: Annotated[int, At(136, U32)]  # 2^bits buckets a block
-    piece_count: Annotated[int, At(140, U32)]
-    tables_crc: Annotated[int, At(144, U32)]  # CRC-32C
-    header_crc: Annotated[int, At(148, U32)]  # CRC-32C of the 148 bytes before
+    # fmt: off
+    magic:           Annotated[int, At(0,   U64)]  # with the version, 1
+    base_offset:     Annotated[int, At(8,   I64)]  # the segment's
+    log_size:        Annotated[int, At(16,  I64)]  # the identity: of .log, .index and .timeindex
+    log_mtime_ns:    Annotated[int, At(24,  I64)]
+    log_ctime_ns:    Annotated[int, At(32,  I64)]  # nobody can set it back
+    log_inode:       Annotated[int, At(40,  I64)]
+    index_size:      Annotated[int, At(48,  I64)]
+    index_mtime_ns:  Annotated[int, At(56,  I64)]
+    index_ctime_ns:  Annotated[int, At(64,  I64)]
+    index_inode:     Annotated[int, At(72,  I64)]
+    times_size:      Annotated[int, At(80,  I64)]
+    times_mtime_ns:  Annotated[int, At(88,  I64)]
+    times_ctime_ns:  Annotated[int, At(96,  I64)]
+    times_inode:     Annotated[int, At(104, I64)]
+    # digest of the secret that the fingerprints were made under
+    secret_one:      Annotated[int, At(112, U64)]
+    secret_two:      Annotated[int, At(120, U64)]
+    # where the other tables begin; they end with the file
+    tables_at:       Annotated[int, At(128, I64)]
+    bits:            Annotated[int, At(136, U32)]  # 2^bits buckets a block
+    piece_count:     Annotated[int, At(140, U32)]
+    tables_crc:      Annotated[int, At(144, U32)]  # CRC-32C
+    header_crc:      Annotated[int, At(148, U32)]  # CRC-32C of the 148 bytes before
+    # fmt: on
 
 
 class PieceRow(NamedTuple):
     """A piece of the segment."""
 
-    start: Annotated[int, At(0, I64)]  # positions in the segment
-    end: Annotated[int, At(8, I64)]
-    records: Annotated[int, At(16, I64)]  # -1: nothing is kept of it
-    batches: Annotated[int, At(24, I64)]
-    first_offset: Annotated[int, At(32, I64)]  # base of its first batch
-    next_offset: Annotated[int, At(40, I64)]  # behind its last batch
-    blocks: Annotated[int, At(48, I64)]  # so many of the block rows, in order, are its own
+    # fmt: off
+    start:           Annotated[int, At(0,  I64)]  # positions in the segment
+    end:             Annotated[int, At(8,  I64)]
+    records:         Annotated[int, At(16, I64)]  # -1: nothing is kept of it
+    batches:         Annotated[int, At(24, I64)]
+    first_offset:    Annotated[int, At(32, I64)]  # base of its first batch
+    next_offset:     Annotated[int, At(40, I64)]  # behind its last batch
+    blocks:          Annotated[int, At(48, I64)]  # so many of the block rows, in order, are its own
+    # fmt: on
 
 
 class BlockRow(NamedTuple):
     """A block of entries."""
 
-    position: Annotated[int, At(0, I64)]  # in the kept file
-    entries: Annotated[int, At(8, I64)]
-    crc: Annotated[int, At(16, I64)]  # CRC-32C of the block
+    # fmt: off
+    position:        Annotated[int, At(0,  I64)]  # in the kept file
+    entries:         Annotated[int, At(8,  I64)]
+    crc:             Annotated[int, At(16, I64)]  # CRC-32C of the block
+    # fmt: on
 
 
 HEADER = layout(KeptHeader, byte_order="<", size=152)
@@ -118,7 +127,9 @@ def encode_tables(pieces: Sequence[KeptPiece]) -> bytes:
 
 
 def header_of(kept: KeptSegment, tables_at: int, tables: bytes) -> KeptHeader:
-    """The header, its own checksum not yet in it, of a file whose tables, with these bytes, begin at ``tables_at``."""
+    """The header, its own checksum not yet in it, of a file whose tables, with these bytes, begin
+    at ``tables_at``.
+    """
     one, two = (
         int.from_bytes(half, "little") for half in (kept.secret_digest[:8], kept.secret_digest[8:])
     )
@@ -137,7 +148,7 @@ def header_of(kept: KeptSegment, tables_at: int, tables: bytes) -> KeptHeader:
     )
 
 
-def with_identity(header: KeptHeader, identity: Identity) -> KeptHeader:
+def with_identity(header: KeptHeader, identity: FileIdentity) -> KeptHeader:
     """The same of a segment whose files now have this identity."""
     return KeptHeader._make(
         (*header[:2], *identity.log, *identity.offset_index, *identity.time_index, *header[14:])
@@ -224,10 +235,10 @@ def decode_kept(header: KeptHeader, tables: bytes, path: str) -> KeptSegment:
     )
 
 
-def identity_of(header: KeptHeader) -> Identity:
+def identity_of(header: KeptHeader) -> FileIdentity:
     """The identity that the header names."""
     fields = header[2:14]
-    return Identity(fields[0:4], fields[4:8], fields[8:12])
+    return FileIdentity(fields[0:4], fields[4:8], fields[8:12])
 
 
 def encode_secret(secret: bytes) -> bytes:

@@ -1,17 +1,20 @@
 """What a round keeps beside the log, so that a later one need not read all of it again.
 
-    round 1   scan ─ elect ─ rewrite ─ commit ─ keep       every segment is read; of the quiet pieces of those that
+    round 1   scan ─ elect ─ rewrite ─ commit ─ keep       every segment is read; of the quiet
+                                                           pieces of those that
                                                            the round leaves, entries are kept
-    round 2   plan finds what is kept of segments that     a kept piece is not read: its block is elected where it lies
+    round 2   plan finds what is kept of segments that     a kept piece is not read: its block is
+                                                           elected where it lies
               are what they were
 
-A piece is *quiet* whose records are all plain: live, with a key, in no transaction, in no batch of an old format. What
-becomes of it depends on nothing but whether later records shadow its own: not on the clock, not on settings. So its
-entries, its place and its counts are all that a scan could tell of it.
+A piece is *quiet* whose records are all plain: live, with a key, in no transaction, in no batch of
+an old format. What becomes of it depends on nothing but whether later records shadow its own: not
+on the clock, not on settings. So its entries, its place and its counts are all that a scan could
+tell of it.
 
-Nothing kept is believed but of the very file that it was taken from (size, both times, inode, of its indexes too),
-under the secret of this log, and with its checksums; a piece that fails is scanned as if nothing were kept. What could
-not be kept is no failure of the round.
+Nothing kept is believed but of the very file that it was taken from (size, both times, inode, of
+its indexes too), under the secret of this log, and with its checksums; a piece that fails is
+scanned as if nothing were kept. What could not be kept is no failure of the round.
 """
 
 from __future__ import annotations
@@ -23,15 +26,16 @@ from itertools import starmap, zip_longest
 
 import numpy as np
 
-from lastwrite.compaction.survivors import keep_entries, renumber
+from lastwrite.encoding.fingerprint import SECRET_WORDS
+from lastwrite.engine.profile import step
+from lastwrite.engine.rules.survivors import keep_entries, renumber
+from lastwrite.engine.scan_cache import files as store
+from lastwrite.engine.scan_cache.format import block_bytes, digest_of
 from lastwrite.errors import LogError
-from lastwrite.formats.fingerprint import SECRET_WORDS
-from lastwrite.formats.kept import block_bytes, digest_of
-from lastwrite.logstore import kept as store
-from lastwrite.logstore.scratch import ScratchReader, read_states
 from lastwrite.model.columns import ByteArray
-from lastwrite.model.kept import (
-    Identity,
+from lastwrite.model.log import PartitionLog
+from lastwrite.model.scan_cache import (
+    FileIdentity,
     KeepPiece,
     KeepUnit,
     Kept,
@@ -39,9 +43,8 @@ from lastwrite.model.kept import (
     KeptScan,
     KeptSegment,
 )
-from lastwrite.model.log import PartitionLog
-from lastwrite.model.work import Block, Piece, PieceScan, Rewritten, ScanUnit
-from lastwrite.pipeline.profile import step
+from lastwrite.model.work import Block, Piece, PieceScan, ScanUnit, SegmentOutput
+from lastwrite.storage.scratch import ScratchReader, read_states
 
 _LEAST_SEGMENT_BYTES = 1 << 20  # reading it costs less than a file beside it
 _MOST_COARSE_BITS = (
@@ -58,7 +61,9 @@ class KeptLog:
     secret: bytes
     is_new: bool  # nothing is kept: the secret was drawn for this round
     bits: int
-    before: dict[int, Identity]  # of the segments, by their place, of which something may be kept
+    before: dict[
+        int, FileIdentity
+    ]  # of the segments, by their place, of which something may be kept
     segments: dict[int, KeptSegment] = field(default_factory=dict)  # of which something is
 
     def cuts(self, segment: int) -> list[int] | None:
@@ -96,8 +101,8 @@ class KeptLog:
 def begin(log: PartitionLog, end: int, bits: int, new_secret: bytes) -> KeptLog | None:
     """What is kept of the segments of ``log`` below ``end``; None where it is not worth while.
 
-    ``bits``: how many the round would choose; it must take those of the result. ``new_secret`` is taken where nothing
-    is kept that could be used.
+    ``bits``: how many the round would choose; it must take those of the result. ``new_secret`` is
+    taken where nothing is kept that could be used.
     """
     before = {
         n: store.identity_of(segment.path)
@@ -126,6 +131,13 @@ def begin(log: PartitionLog, end: int, bits: int, new_secret: bytes) -> KeptLog 
     return KeptLog(log, secret, False, bits, before, found)
 
 
+def stand_ins(
+    kept: KeptLog | None, pieces: Sequence[Piece], elect_from: int
+) -> tuple[KeptScan | None, ...]:
+    """By piece, what stands in for its scan; None: nothing does."""
+    return (None,) * len(pieces) if kept is None else kept.scans(pieces, elect_from)
+
+
 def unit_weight(unit: ScanUnit) -> int:
     """About how many bytes a scan of the unit goes over."""
     return sum(starmap(scan_weight, zip_longest(unit.pieces, unit.kept)))
@@ -140,7 +152,9 @@ def scan_weight(piece: Piece, kept: KeptScan | None) -> int:
 
 
 def kept_scans(unit: ScanUnit) -> list[PieceScan]:
-    """The results of those of the unit's pieces that need not be scanned: all but their states, which are all 0."""
+    """The results of those of the unit's pieces that need not be scanned: all but their states,
+    which are all 0.
+    """
     results = []
     for piece, scan in zip(unit.pieces, unit.kept, strict=False):
         if scan is None or not store.is_true(scan, piece.path):
@@ -232,7 +246,9 @@ def _read_block(block: Block, bits: int) -> ByteArray:
 def _thinned(
     data: ByteArray, block: Block, bits: int, states: ByteArray | None, ordinals: np.ndarray | None
 ) -> tuple[ByteArray, int]:
-    """The block of the entries that stay (without ``states`` all), by ``2**bits`` buckets, and how many they are."""
+    """The block of the entries that stay (without ``states`` all), by ``2**bits`` buckets, and how
+    many they are.
+    """
     ends, rows = _split(data, bits + block.finer)
     if states is None or ordinals is None:
         new_ends = np.ascontiguousarray(ends[(1 << block.finer) - 1 :: 1 << block.finer])
@@ -259,7 +275,7 @@ class NewSegment:
 
     path: str
     base_offset: int
-    parts: Sequence[Rewritten]
+    parts: Sequence[SegmentOutput]
 
 
 def units_of(
@@ -272,8 +288,8 @@ def units_of(
 ) -> Iterator[KeepUnit]:
     """The segments, as the round leaves them, whose kept files are to be written.
 
-    ``rewritten``: the places of the segments that ``made`` replaces. One that was left alone, and of which no more can
-    be kept than there is, needs none.
+    ``rewritten``: the places of the segments that ``made`` replaces. One that was left alone, and
+    of which no more can be kept than there is, needs none.
     """
     by_segment: dict[int, list[KeepPiece]] = {}
     is_news: set[int] = set()
@@ -302,11 +318,11 @@ def _as_scanned(piece: Piece, scan: PieceScan) -> KeepPiece:
             piece.start, piece.end, scan.records, scan.batches, scan.first_offset, scan.next_offset
         ),
         tuple(scan.blocks),
-        (scan.states, scan.states_at, scan.records),
+        scan.place_of_states,
     )
 
 
-def _as_left(parts: Sequence[Rewritten], scans: Sequence[PieceScan]) -> Iterator[KeepPiece]:
+def _as_left(parts: Sequence[SegmentOutput], scans: Sequence[PieceScan]) -> Iterator[KeepPiece]:
     begin = 0
     for part in parts:
         for left in part.left:
@@ -320,7 +336,7 @@ def _as_left(parts: Sequence[Rewritten], scans: Sequence[PieceScan]) -> Iterator
                         start, end, left.records, left.batches, left.first_offset, left.next_offset
                     ),
                     tuple(scan.blocks),
-                    (scan.states, scan.states_at, scan.records),
+                    scan.place_of_states,
                 )
             else:
                 yield KeepPiece(KeptPiece(start, end, -1, 0, -1, -1))
@@ -330,7 +346,9 @@ def _as_left(parts: Sequence[Rewritten], scans: Sequence[PieceScan]) -> Iterator
 def _unit(
     partition: int, kept: KeptLog, path: str, base: int, pieces: Sequence[KeepPiece]
 ) -> Iterator[KeepUnit]:
-    """A unit, unless there is nothing to keep, or so little a block that the next round should rather scan it."""
+    """A unit, unless there is nothing to keep, or so little a block that the next round should
+    rather scan it.
+    """
     records = sum(each.piece.records for each in pieces if each.blocks)
     blocks = sum(len(each.blocks) for each in pieces)
     if records and (blocks == 1 or 16 * records >= _LEAST_FILLED * (blocks * 4 << kept.bits)):
@@ -348,18 +366,20 @@ def _unit(
 def finish(
     kept: KeptLog, rewritten: Collection[int], written: Sequence[tuple[KeepUnit, Kept]]
 ) -> Iterator[str]:
-    """Give the files that were ``written`` their places, once the segments have theirs for good; sweep what is stale.
+    """Give the files that were ``written`` their places, once the segments have theirs for good;
+    sweep what is stale.
 
-    ``rewritten``: the places of the segments that the round replaced. Yields what went wrong, in words: the round is
-    none the worse.
+    ``rewritten``: the places of the segments that the round replaced. Yields what went wrong, in
+    words: the round is none the worse.
     """
     segments = kept.log.segments
     old = {segments[n].base_offset: n for n in kept.before if n not in rewritten}
-    # The swap links untouched segments between those that it replaces; the others keep even their inodes' times.
+    # The swap links untouched segments between those that it replaces; the others keep even their
+    # inodes' times.
     first = min((segments[n].base_offset for n in rewritten), default=None)
     current: set[int] = set()
 
-    def is_as_before(n: int, now: Identity) -> bool:
+    def is_as_before(n: int, now: FileIdentity) -> bool:
         linked = first is not None and segments[n].base_offset > first
         return now == kept.before[n] or (linked and now.is_same_but_linked(kept.before[n]))
 
@@ -391,7 +411,9 @@ def finish(
 
 
 def forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
-    """After a round that keeps nothing: remove what is kept of segments that are gone, of ``rewritten`` ones too."""
+    """After a round that keeps nothing: remove what is kept of segments that are gone, of
+    ``rewritten`` ones too.
+    """
     if not log.kept:
         return
     gone = {

@@ -1,22 +1,26 @@
 """Kafka's record batch, magic 2: bytes to records and back, readable rather than fast.
 
-Entries of the older formats, magic 0 and 1, are given as such batches too; ``old`` has their layout.
+Entries of the older formats, magic 0 and 1, are given as such batches too; ``old`` has their
+layout.
 
 The smallest batch has one record::
 
     header, 61 bytes    base_offset 7, batch_length 57, ..., record_count 1
-    record              length, attributes, timestamp delta, offset delta 0, key, value, header count
+    record              length, attributes, timestamp delta, offset delta 0, key, value, header
+                        count
 
-A second record gets offset delta 1.  Compaction takes records out and leaves the rest as it was: the base
-offset and the last offset stay, the count falls, deltas keep their holes.  A batch that loses every record
-may stay as a bare header, so that readers find the log's end.  A batch that holds tombstones is given a
-*delete horizon*: attribute bit 6 is set, and the base timestamp is the horizon, to which all timestamp deltas
-are then relative.  With compression everything behind the header is one blob.
+A second record gets offset delta 1.  Compaction takes records out and leaves the rest as it was:
+the base offset and the last offset stay, the count falls, deltas keep their holes.  A batch that
+loses every record may stay as a bare header, so that readers find the log's end.  A batch that
+holds tombstones is given a
+*delete horizon*: attribute bit 6 is set, and the base timestamp is the horizon, to which all
+timestamp deltas are then relative.  With compression everything behind the header is one blob.
 
-The compiled kernels read the same format a hundred times as fast; this module says what they mean, and
-serves where a call a record is bearable: ``dump``, the demo's writer, tests.
+The compiled kernels read the same format a hundred times as fast; this module says what they mean,
+and serves where a call a record is bearable: ``dump``, the demo's writer, tests.
 
-Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``, ``MemoryRecordsBuilder``, ``ControlRecordType``;
+Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``, ``MemoryRecordsBuilder``,
+``ControlRecordType``;
 KIP-98; KIP-534 for attribute bit 6; docs/formats/kafka.md.
 """
 
@@ -24,143 +28,34 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import google_crc32c
 
+from lastwrite.encoding.compression import Codec, compress, decompress
+from lastwrite.encoding.layout import Buffer
+from lastwrite.encoding.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog
-from lastwrite.formats.compression import Codec, compress, decompress
-from lastwrite.formats.layout import I8, I16, I32, I64, U32, At, Buffer, layout
-from lastwrite.formats.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
-
-MAGIC = 2
-LENGTH_END = 12  # what batch_length does not count: itself and the base offset
-CRC_START = 21  # the first byte that the crc covers
-SHORTEST_ENTRY_BYTES = 14  # what the length of any entry, of any magic, must be at least
-SHORTEST_RECORD_BYTES = (
-    7  # a byte each: length, attributes, two deltas, null key, null value, header count
+from lastwrite.kafka.format.batch_layout import (
+    BATCH_HEADER,
+    CRC_START,
+    DEFAULT_LIMIT_BYTES,
+    LENGTH_END,
+    MAGIC,
+    SHORTEST_ENTRY_BYTES,
+    SHORTEST_RECORD_BYTES,
+    Batch,
+    BatchAttributes,
+    BatchHeader,
+    Record,
+    decode_attributes,
 )
-DEFAULT_LIMIT_BYTES = 1 << 30  # of one batch, decompressed
+from lastwrite.kafka.format.old import decode_old_batch, decode_old_header
 
 _MAX_I32 = (1 << 31) - 1
 _MAX_I64 = (1 << 63) - 1
-
-CODEC_BITS = 0x07
-APPEND_TIME_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
-DELETE_HORIZON_BIT = 0x40
-
-
-class BatchHeader(NamedTuple):
-    """The 61 bytes before the records of a Kafka record batch, magic 2."""
-
-    #                                              offset  type
-    base_offset: Annotated[int, At(0, I64)]  # of the first record, as first written
-    batch_length: Annotated[int, At(8, I32)]  # bytes after this field
-    partition_leader_epoch: Annotated[
-        int, At(12, I32)
-    ]  # outside the crc: brokers rewrite it; -1 unknown
-    magic: Annotated[int, At(16, I8)]  # 2
-    crc: Annotated[int, At(17, U32)]  # CRC-32C of byte 21 to the batch's end
-    attributes: Annotated[int, At(21, I16)]  # bits: see BatchAttributes
-    last_offset_delta: Annotated[int, At(23, I32)]  # outlives the record it counts
-    base_timestamp_ms: Annotated[
-        int, At(27, I64)
-    ]  # the delete horizon when bit 6 is set; -1 if empty
-    max_timestamp_ms: Annotated[int, At(35, I64)]  # -1: none; the append time when bit 3 is set
-    producer_id: Annotated[int, At(43, I64)]  # -1: not idempotent
-    producer_epoch: Annotated[int, At(51, I16)]  # -1: none
-    base_sequence: Annotated[int, At(53, I32)]  # -1: none, and in control batches
-    record_count: Annotated[int, At(57, I32)]  # present now; compaction lowers it
-
-    @property
-    def size_bytes(self) -> int:
-        """The whole batch, header included."""
-        return self.batch_length + LENGTH_END
-
-    @property
-    def last_offset(self) -> int:
-        return self.base_offset + self.last_offset_delta
-
-    @property
-    def next_offset(self) -> int:
-        return self.last_offset + 1
-
-    @property
-    def delete_horizon_ms(self) -> int | None:
-        """When the tombstones of this batch may go; None where no round has set it."""
-        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
-
-    @property
-    def last_sequence(self) -> int:
-        """The producer's sequence number of the last record as first written; -1 without one."""
-        return self.sequence_of(self.last_offset)
-
-    def sequence_of(self, offset: int) -> int:
-        """The producer's sequence number of the record at ``offset``; past 2^31 - 1 comes 0.  -1 without one."""
-        if self.base_sequence < 0:
-            return -1
-        return (self.base_sequence + offset - self.base_offset) & _MAX_I32
-
-
-BATCH_HEADER = layout(BatchHeader, byte_order=">", size=61)
-
-
-class BatchAttributes(NamedTuple):
-    """The bits of a header's ``attributes``.
-
-    ====  ==========================================================
-    0-2   codec
-    3     timestamps: 0 as created, 1 as appended
-    4     transactional
-    5     control batch
-    6     delete horizon: the base timestamp says when tombstones go
-    7-15  unused; Kafka looks at the low byte only
-    ====  ==========================================================
-    """
-
-    codec: Codec = Codec.NONE
-    append_time: bool = False
-    transactional: bool = False
-    control: bool = False
-    has_delete_horizon: bool = False
-
-    @property
-    def bits(self) -> int:
-        return (
-            self.codec
-            | APPEND_TIME_BIT * self.append_time
-            | TRANSACTIONAL_BIT * self.transactional
-            | CONTROL_BIT * self.control
-            | DELETE_HORIZON_BIT * self.has_delete_horizon
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record.  None is a null key or value, which is not the same as an empty one.
-
-    ``headers`` are pairs of name (UTF-8 by agreement, not checked) and value, in order; names may repeat.
-    """
-
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[bytes, bytes | None], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A whole batch: the header as it lies on disk, its attributes in words, its records by offset."""
-
-    header: BatchHeader
-    attributes: BatchAttributes
-    records: tuple[Record, ...]
 
 
 class ControlType(IntEnum):
@@ -194,28 +89,13 @@ class ControlRecord(NamedTuple):
         return f"unknown-{self.type}"
 
 
-def decode_attributes(bits: int, at: int | None = None) -> BatchAttributes:
-    """The bits of a header in words; ``at`` is the batch's position, for the error.
-
-    Raises:
-        UnsupportedFormat: the codec is 5, 6 or 7.
-    """
-    return BatchAttributes(
-        Codec.of(bits & CODEC_BITS, at),
-        bool(bits & APPEND_TIME_BIT),
-        bool(bits & TRANSACTIONAL_BIT),
-        bool(bits & CONTROL_BIT),
-        bool(bits & DELETE_HORIZON_BIT),
-    )
-
-
 def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     """Decode the header of the batch that starts ``at`` bytes into ``segment``.
 
-    Checks what needs no more than the header: magic, length, offsets, count.  The batch behind it may be cut
-    short, and the crc is not looked at, which would cost a pass over the records.  For an entry of magic 0 or 1 a
-    header is made up from what it says of itself: a compressed one has its last offset as base offset too, and
-    counts as one record, until ``decode_batch`` opens it.
+    Checks what needs no more than the header: magic, length, offsets, count.  The batch behind it
+    may be cut short, and the crc is not looked at, which would cost a pass over the records.  For
+    an entry of magic 0 or 1 a header is made up from what it says of itself: a compressed one has
+    its last offset as base offset too, and counts as one record, until ``decode_batch`` opens it.
 
     Raises:
         TruncatedLog: the segment ends inside the header.
@@ -229,8 +109,6 @@ def decode_batch_header(segment: Buffer, at: int) -> BatchHeader:
     if length < SHORTEST_ENTRY_BYTES:
         raise CorruptLog(f"batch of length {length}", at + 8)
     if magic in (0, 1):
-        from lastwrite.formats.kafka.old import decode_old_header  # which builds on this module
-
         return decode_old_header(segment, at)
     if magic != MAGIC:
         raise CorruptLog(f"batch of magic {magic}", at + 16)
@@ -256,8 +134,9 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     """Decode and check the whole batch that starts ``at`` bytes into ``segment``.
 
     Every count and size is checked against the bytes that are there before it is used; at most
-    ``limit_bytes`` come out of a compressed batch.  Positions in errors are bytes of ``segment``; inside a
-    compressed batch they name its first compressed byte, and the text the byte of the decompressed data.
+    ``limit_bytes`` come out of a compressed batch.  Positions in errors are bytes of ``segment``;
+    inside a compressed batch they name its first compressed byte, and the text the byte of the
+    decompressed data.
 
     An entry of magic 0 or 1, a message or a wrapper of messages, is given as a batch; see ``old``.
 
@@ -269,8 +148,6 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     """
     header = decode_batch_header(segment, at)
     if header.magic < MAGIC:
-        from lastwrite.formats.kafka.old import decode_old_batch
-
         return decode_old_batch(segment, at, limit_bytes)
     left = len(segment) - at
     if header.size_bytes > left:
@@ -305,7 +182,8 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
 def iter_batches(
     segment: Buffer, at: int = 0, limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> Iterator[tuple[int, Batch]]:
-    """The batches of ``segment`` from byte ``at`` to its end, each with its position; errors as ``decode_batch``.
+    """The batches of ``segment`` from byte ``at`` to its end, each with its position; errors as
+    ``decode_batch``.
 
     A torn tail ends in ``TruncatedLog``, after all whole batches have been given.
     """
@@ -318,7 +196,8 @@ def iter_batches(
 def decode_control_record(record: Record, at: int | None = None) -> ControlRecord:
     """What a record of a control batch says; ``at`` is the batch's position, for the errors.
 
-    Key: ``i16 version, i16 type``, of a longer one the first four bytes.  Value of ABORT and COMMIT:
+    Key: ``i16 version, i16 type``, of a longer one the first four bytes.  Value of ABORT and
+    COMMIT:
     ``i16 version, i32 coordinator epoch``.
 
     Raises:
@@ -345,7 +224,9 @@ def decode_control_record(record: Record, at: int | None = None) -> ControlRecor
 def encode_control_record(
     offset: int, timestamp_ms: int, control_type: ControlType, coordinator_epoch: int = 0
 ) -> Record:
-    """The record of a transaction marker; its batch is encoded with ``control`` and ``transactional``."""
+    """The record of a transaction marker; its batch is encoded with ``control`` and
+    ``transactional``.
+    """
     key = (0).to_bytes(2, "big") + int(control_type).to_bytes(2, "big")
     return Record(
         offset,
@@ -373,15 +254,17 @@ def encode_batch(
 ) -> bytes:
     """Encode a batch as Kafka's builder does; length, count and crc are derived.
 
-    ``records`` ascend by offset.  ``base_offset`` and ``last_offset`` are by default those of the records.
-    The base timestamp is the delete horizon, or else the first record's timestamp.  ``max_timestamp_ms`` is
-    by default the records' largest; with ``append_time`` readers take it for every record.
+    ``records`` ascend by offset.  ``base_offset`` and ``last_offset`` are by default those of the
+    records. The base timestamp is the delete horizon, or else the first record's timestamp.
+    ``max_timestamp_ms`` is by default the records' largest; with ``append_time`` readers take it
+    for every record.
 
-    Without records the batch is a bare header: both offsets must be given, and the codec and the delete horizon
-    are left out, as Kafka's cleaner does.
+    Without records the batch is a bare header: both offsets must be given, and the codec and the
+    delete horizon are left out, as Kafka's cleaner does.
 
     Raises:
-        ValueError: records out of order or outside the offsets, or numbers that do not fit their fields.
+        ValueError: records out of order or outside the offsets, or numbers that do not fit their
+            fields.
     """
     if not records:
         if base_offset is None or last_offset is None:
@@ -428,9 +311,9 @@ def rebuild_batch(
 ) -> bytes:
     """The batch of ``header`` with only the records ``kept``, as Kafka's cleaner writes it.
 
-    Offsets, codec, producer, epoch and control bits stay.  The largest timestamp is that of the kept records,
-    or the append time.  With nothing kept it is a bare header that keeps its largest timestamp as well.  What was
-    of magic 0 or 1 begins and ends with the kept records.
+    Offsets, codec, producer, epoch and control bits stay.  The largest timestamp is that of the
+    kept records, or the append time.  With nothing kept it is a bare header that keeps its largest
+    timestamp as well.  What was of magic 0 or 1 begins and ends with the kept records.
     """
     attributes = decode_attributes(header.attributes)
     stays = attributes.append_time or not kept

@@ -1,13 +1,14 @@
-"""Kafka batches, chunk by chunk: what the pipeline's stages ask of a format.
+"""Kafka batches, chunk by chunk: what the engine asks of a format.
 
-A *chunk* is a stretch of a segment in a byte buffer. ``split`` cuts it into batches and proves each by
-its checksum; ``opened`` gives the records' bytes, decompressed where they must be, in runs that fit
-memory; ``walk`` visits the records; ``rebuild`` writes what the rules decided. The work per record is
-in ``kernels``; this module pays for a Python statement per chunk, or per batch that is compressed.
+A *chunk* is a stretch of a segment in a byte buffer. ``split`` cuts it into batches and proves each
+by its checksum; ``opened`` gives the records' bytes, decompressed where they must be, in runs that
+fit memory; ``walk`` visits the records; ``rebuild`` writes what the rules decided. The work per
+record is in ``kernels``; this module pays for a Python statement per chunk, or per batch that is
+compressed.
 
-What was written in message format v0 or v1 is converted by ``split``, batch by batch, and is from there on a
-batch like any other, whose row says IS_OLD: its records lie in the clear in the buffer that ``split`` gives,
-whatever codec its header names, and ``rebuild`` never copies it as it is.
+What was written in message format v0 or v1 is converted by ``split``, batch by batch, and is from
+there on a batch like any other, whose row says IS_OLD: its records lie in the clear in the buffer
+that ``split`` gives, whatever codec its header names, and ``rebuild`` never copies it as it is.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lastwrite.encoding.checksum import check_against_library
+from lastwrite.encoding.compression import Codec, Codecs, OutputTooSmall
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
-from lastwrite.formats.checksum import check_against_library
-from lastwrite.formats.compression import Codec, Codecs, OutputTooSmall
-from lastwrite.formats.kafka import kernels, packed_kernels
-from lastwrite.formats.kafka.old_chunk import OldConverter
-from lastwrite.formats.kafka.versions import versions
+from lastwrite.kafka.format import kernels, packed_kernels, remedy
+from lastwrite.kafka.format.old_chunk import OldConverter
+from lastwrite.kafka.format.versions import versions
 from lastwrite.model.columns import (
     IS_OLD,
     REBUILD,
@@ -48,7 +49,6 @@ _WORDS = {
     kernels.BAD_CONTROL: "a control record has no type",
 }
 _CODECS = tuple(Codec)
-_KEEP = "nothing was changed; restore this file from a replica or a backup"
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 _PLAIN_BYTES = 1 << 20  # of the buffer for decompressed batches, until one needs more
 _RUN_BYTES = (
@@ -70,11 +70,13 @@ class Split(NamedTuple):
 class KafkaFormat:
     """Record batches of all formats. Holds reusable buffers: one instance a worker, no sharing.
 
-    ``plain_limit`` bounds the decompressed bytes held at once, and likewise those converted from older formats.
+    ``plain_limit`` bounds the decompressed bytes held at once, and likewise those converted from
+    older formats.
     """
 
     name = "kafka"
-    cut_remedy = "delete the segment's .index, or let a broker rebuild it"
+    cut_remedy = remedy.REBUILD
+    damage_remedy = remedy.RESTORE
     smallest_batch = kernels.HEADER_BYTES
 
     def __init__(self, plain_limit: int = 64 << 20) -> None:
@@ -90,8 +92,8 @@ class KafkaFormat:
     def split(self, buffer: ByteArray, start: int, end: int, lowest_offset: int) -> Split:
         """Cut ``buffer[start:end]`` into whole batches, each proven by its CRC.
 
-        Table and buffer are valid until the next call; the batches are all of v2, or all converted. Positions in
-        errors count from the begin of ``buffer``, also for converted batches.
+        Table and buffer are valid until the next call; the batches are all of v2, or all converted.
+        Positions in errors count from the begin of ``buffer``, also for converted batches.
 
         Raises:
             CorruptLog: lengths, magic, offsets, counts or a checksum contradict the format.
@@ -114,13 +116,18 @@ class KafkaFormat:
             buffer,
         )
 
+    def kept(self) -> list[tuple[int, str]]:
+        """No record that cannot be read is kept."""
+        return []
+
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
     ) -> Iterator[Run]:
-        """The batches of ``table`` (those with a non-zero byte in ``wanted``) in runs, records in the clear.
+        """The batches of ``table`` (those with a non-zero byte in ``wanted``) in runs, records in
+        the clear.
 
-        ``buffer`` is the one that ``split`` gave. Sets ``plain_start`` and ``plain_end`` of each batch. A run is
-        valid until the next is asked for.
+        ``buffer`` is the one that ``split`` gave. Sets ``plain_start`` and ``plain_end`` of each
+        batch. A run is valid until the next is asked for.
 
         Raises:
             CorruptLog: a batch does not decompress.
@@ -147,10 +154,12 @@ class KafkaFormat:
                 first = b
 
     def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
-        """Decompress batches from ``table[first]`` on, ``last`` at most, as many as make a run; returns where it ends.
+        """Decompress batches from ``table[first]`` on, ``last`` at most, as many as make a run;
+        returns where it ends.
 
         Raises:
-            CorruptLog, OutOfMemoryBudget: as ``opened``, of the first batch; a later one begins the next run.
+            CorruptLog, OutOfMemoryBudget: as ``opened``, of the first batch; a later one begins the
+                next run.
         """
         if not len(self._plain):
             self._plain = np.empty(min(self._limit, _PLAIN_BYTES), dtype=np.uint8)
@@ -196,7 +205,9 @@ class KafkaFormat:
                     min(self._limit, max(_PLAIN_BYTES, 4 * len(self._plain))), dtype=np.uint8
                 )
             except LogError as error:
-                raise CorruptLog(error.problem, int(row["position"]), remedy=_KEEP) from error
+                raise CorruptLog(
+                    error.problem, int(row["position"]), remedy=remedy.RESTORE
+                ) from error
         if int(row["records"]) * kernels.SMALLEST_RECORD > size:
             raise _error(kernels.BAD_COUNT, int(row["position"]) + 57)
         row["plain_start"], row["plain_end"] = used, used + size
@@ -213,10 +224,11 @@ class KafkaFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that has a key.
+        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that has a
+        key.
 
-        Returns the rows of ``entries`` that are filled now. ``keys`` takes (position in ``run.plain``,
-        length) row for row with ``entries``.
+        Returns the rows of ``entries`` that are filled now. ``keys`` takes (position in
+        ``run.plain``, length) row for row with ``entries``.
 
         Raises:
             CorruptLog: a record contradicts the format.
@@ -249,7 +261,9 @@ class KafkaFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Write to the third column of ``entries[start:filled]``, which ``walk`` made of ``run``, their versions."""
+        """Write to the third column of ``entries[start:filled]``, which ``walk`` made of ``run``,
+        their versions.
+        """
         name = np.frombuffer(policy.strategy_header.encode(), dtype=np.uint8)
         versions(
             buffer,
@@ -279,7 +293,9 @@ class KafkaFormat:
         )
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """Bytes that ``rebuild`` may need at most for ``table``, save for compressed batches that grow."""
+        """Bytes that ``rebuild`` may need at most for ``table``, save for compressed batches that
+        grow.
+        """
         return int(table["size"].sum()) + 12 * records + kernels.HEADER_BYTES * len(table)
 
     def rebuild(
@@ -294,9 +310,9 @@ class KafkaFormat:
     ) -> tuple[ByteArray, int, int]:
         """Carry out ``actions`` on the batches of ``table``.
 
-        Writes to ``out`` (from its begin) and a row (position, size, next offset, largest timestamp, base offset) to
-        ``rows`` for each batch that remains. Returns (the output buffer, grown if it had to be; bytes
-        written; rows filled).
+        Writes to ``out`` (from its begin) and a row (position, size, next offset, largest
+        timestamp, base offset) to ``rows`` for each batch that remains. Returns (the output buffer,
+        grown if it had to be; bytes written; rows filled).
 
         Raises:
             CorruptLog: a batch that must be rebuilt contradicts the format.
@@ -399,4 +415,4 @@ class KafkaFormat:
 
 
 def _error(code: int, at: int) -> LogError:
-    return CorruptLog(_WORDS[code], int(at), remedy=_KEEP)
+    return CorruptLog(_WORDS[code], int(at), remedy=remedy.RESTORE)

@@ -1,16 +1,17 @@
 """The contents of Kafka batches as rows that two logs can be compared by (see ``model.contents``).
 
-For ``verify``, which must not trust what it verifies: the digest is another function than the fingerprint by
-which the engine elects, under a secret of its own, 112 bits of a key and 128 of what the record says. A flaw
-of one does not hide in the other. Value and headers are taken as they are encoded, behind the key, so what
-compaction copies stays equal and any other byte does not.
+For ``verify``, which must not trust what it verifies: the digest is another function than the
+fingerprint by which the engine elects, under a secret of its own, 112 bits of a key and 128 of what
+the record says. A flaw of one does not hide in the other. Value and headers are taken as they are
+encoded, behind the key, so what compaction copies stays equal and any other byte does not.
 
-Of a batch's header the digest holds what no compaction may change: base and last offset, leader epoch, producer id,
-epoch and sequence, the bits for timestamp type, transaction and control, and with append time the largest
-timestamp, which is then every record's. Codec, delete horizon and largest timestamp have rules of their own.
+Of a batch's header the digest holds what no compaction may change: base and last offset, leader
+epoch, producer id, epoch and sequence, the bits for timestamp type, transaction and control, and
+with append time the largest timestamp, which is then every record's. Codec, delete horizon and
+largest timestamp have rules of their own.
 
-Batches of format v0 and v1 come here as the v2 batches that they become (see ``old``), so that what Kafka's cleaner
-makes of them has the same rows; they age by their file's time.
+Batches of format v0 and v1 come here as the v2 batches that they become (see ``old``), so that what
+Kafka's cleaner makes of them has the same rows; they age by their file's time.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -19,9 +20,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lastwrite.encoding.intrinsics import folded_product, load64, swap64
 from lastwrite.errors import CorruptLog
-from lastwrite.formats.kafka import kernels
-from lastwrite.intrinsics import folded_product, load64, swap64
+from lastwrite.kafka.format import kernels
+from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.model.columns import (
     HAS_PRODUCER,
     IS_CONTROL,
@@ -82,7 +84,6 @@ _APPEND_TIME = 8
 _KINDS = 8 | 16 | 32  # timestamp type, transactional, control
 _NO_EPOCH = np.uint64(0xFFFFFFFF)  # leader epoch -1
 
-_RESTORE = "restore this file from a replica or a backup"
 _WORDS = {
     kernels.BAD_RECORD: "a record's lengths do not fit its batch",
     kernels.BAD_OFFSET: "a record's offset does not rise, or leaves its batch",
@@ -91,7 +92,9 @@ _WORDS = {
 
 
 def seed_from(random: bytes) -> UInt64Array:
-    """The secret of a comparison, from ``8 * SEED_WORDS`` random bytes; large and odd, so that no product vanishes."""
+    """The secret of a comparison, from ``8 * SEED_WORDS`` random bytes; large and odd, so that no
+    product vanishes.
+    """
     words = np.frombuffer(random, dtype="<u8").astype(np.uint64)
     if len(words) != SEED_WORDS:
         raise ValueError(f"a seed takes {8 * SEED_WORDS} bytes")
@@ -101,8 +104,9 @@ def seed_from(random: bytes) -> UInt64Array:
 class KafkaContents:
     """Turns opened runs of batches into rows; ``seed`` None: only checks and counts.
 
-    ``is_after``: of the log under proof. ``now_ms``: at or before it a delete horizon has come; None: any has.
-    ``order``: what a record's version is, and ``header`` the name of the header that says it.
+    ``is_after``: of the log under proof. ``now_ms``: at or before it a delete horizon has come;
+    None: any has. ``order``: what a record's version is, and ``header`` the name of the header that
+    says it.
     """
 
     def __init__(
@@ -132,10 +136,11 @@ class KafkaContents:
         facts: Int64Array,
         noted: int,
     ) -> tuple[int, int]:
-        """Visit every record of ``run``, whose batches lie in ``buffer``; rows go to ``rows`` from ``filled`` on.
+        """Visit every record of ``run``, whose batches lie in ``buffer``; rows go to ``rows`` from
+        ``filled`` on.
 
-        ``facts`` takes those of the batches from ``noted`` on; it has room for all. Adds to ``tally``; returns the rows
-        filled now, a row a record and a row a batch, and the facts.
+        ``facts`` takes those of the batches from ``noted`` on; it has room for all. Adds to
+        ``tally``; returns the rows filled now, a row a record and a row a batch, and the facts.
 
         Raises:
             CorruptLog: a record contradicts the format; the position is one of ``buffer``.
@@ -162,16 +167,18 @@ class KafkaContents:
         if code != kernels.OK:
             row = table[b]
             if row["codec"] == 0:
-                raise CorruptLog(_WORDS[code], int(at), remedy=_RESTORE)
+                raise CorruptLog(_WORDS[code], int(at), remedy=RESTORE)
             inside = int(at) - int(row["plain_start"])
             words = f"{_WORDS[code]}, at byte {inside} of the decompressed records"
-            raise CorruptLog(words, int(row["origin"]), remedy=_RESTORE)
+            raise CorruptLog(words, int(row["origin"]), remedy=RESTORE)
         return int(done), int(noted)
 
 
 @njit(cache=True, nogil=True)
 def digest(data, at, end, seed):
-    """Two uint64 lanes of ``data[at:end]``: eight bytes a step, the rest padded with zeros, then the length."""
+    """Two uint64 lanes of ``data[at:end]``: eight bytes a step, the rest padded with zeros, then
+    the length.
+    """
     one = seed[0]
     two = seed[1]
     length = np.uint64(end - at)
@@ -201,7 +208,9 @@ def _joined(one, two, word, more, seed):
 
 @njit(cache=True, nogil=True)
 def _version(data, at, end, name):
-    """The eight bytes of the last header of that name, of a record whose value's length stands at ``at``."""
+    """The eight bytes of the last header of that name, of a record whose value's length stands at
+    ``at``.
+    """
     length, at = kernels._varint(data, at, end)
     count, at = kernels._varint(data, at + max(length, 0), end)
     found = np.int64(NO_VERSION)
@@ -237,7 +246,8 @@ def contents(
     facts,
     noted,
 ):
-    """The rows and facts of the batches ``table[first:last]``; headers lie in ``buffer``, records in ``plain``.
+    """The rows and facts of the batches ``table[first:last]``; headers lie in ``buffer``, records
+    in ``plain``.
 
     Returns (rows filled, facts noted, code, batch at fault, position in ``plain``).
     """

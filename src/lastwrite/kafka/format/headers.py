@@ -1,15 +1,17 @@
-"""From header to header through a segment, past the records: which batches have a producer, and what markers say.
+"""From header to header through a segment, past the records: which batches have a producer, and
+what markers say.
 
-The smallest case, two batches: one of 97 bytes without a producer, one of 78 that is a COMMIT of producer 7. The walk
-looks at bytes 0 to 61, jumps to 97, sees a producer and a control batch, and reads its one record for its type. One
-row comes out::
+The smallest case, two batches: one of 97 bytes without a producer, one of 78 that is a COMMIT of
+producer 7. The walk looks at bytes 0 to 61, jumps to 97, sees a producer and a control batch, and
+reads its one record for its type. One row comes out::
 
     COMMIT  producer 7  epoch 0  base offset 2  last offset 2  timestamp 1700000000000
 
-No crc is looked at and nothing is decompressed: the scan proves every batch before anything is written. Entries of
-the old formats have no producer and are stepped over.
+No crc is looked at and nothing is decompressed: the scan proves every batch before anything is
+written. Entries of the old formats have no producer and are stepped over.
 
-Source: Kafka 4.4 ``DefaultRecordBatch``, ``ControlRecordType``; spec/kafka-storage S.4, S.5, S.7.
+Source: Kafka 4.4 ``DefaultRecordBatch``, ``ControlRecordType``; docs/formats/kafka.md, "Record
+batch".
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -18,16 +20,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.big_endian import i32, i64, u16
-from lastwrite.formats.kafka import kernels
-from lastwrite.intrinsics import address
+from lastwrite.encoding.big_endian import i32, i64, u16
+from lastwrite.encoding.intrinsics import address
+from lastwrite.kafka.format import kernels
 from lastwrite.model.columns import ByteArray, Int64Array
 
 # Columns of a row.
 KIND, PRODUCER_ID, EPOCH, BASE_OFFSET, LAST_OFFSET, TIMESTAMP_MS, POSITION = range(7)
 COLUMNS = 7
 
-# Kinds of batches that have a producer. An emptied control batch, or one of another type, is none of them.
+# Kinds of batches that have a producer. An emptied control batch, or one of another type, is none
+# of them.
 DATA = 0
 TRANSACTIONAL = 1
 ABORT = 2
@@ -115,14 +118,16 @@ def _walk(data, left, floor, from_offset, end_offset, rows):
 def walk_headers(
     data: ByteArray, left: int, floor: int, from_offset: int, end_offset: int, rows: Int64Array
 ) -> tuple[int, int, int, int, int]:
-    """Go through the batches that begin in ``data``, of which a file has ``left`` bytes from its first byte on.
+    """Go through the batches that begin in ``data``, of which a file has ``left`` bytes from its
+    first byte on.
 
-    ``floor`` is the least offset that the next batch may have. Of batches with a producer that end at
-    ``from_offset`` or above and below ``end_offset`` a row of ``rows`` is filled, in order; a marker's timestamp
-    is its batch's largest, which is its own.
+    ``floor`` is the least offset that the next batch may have. Of batches with a producer that end
+    at ``from_offset`` or above and below ``end_offset`` a row of ``rows`` is filled, in order; a
+    marker's timestamp is its batch's largest, which is its own.
 
-    Returns (rows filled, position to go on at, which may lie behind ``data``, floor there, batches seen, why it
-    stopped). With MORE at position 0 ``data`` was too small for one batch that had to be read whole.
+    Returns (rows filled, position to go on at, which may lie behind ``data``, floor there, batches
+    seen, why it stopped). With MORE at position 0 ``data`` was too small for one batch that had to
+    be read whole.
     """
     filled, at, next_floor, seen, why = _walk(data, left, floor, from_offset, end_offset, rows)
     return int(filled), int(at), int(next_floor), int(seen), int(why)

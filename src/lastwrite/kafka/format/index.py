@@ -1,20 +1,22 @@
 """The three indexes beside a Kafka segment: offset, time, aborted transactions.
 
-Offset index, the smallest case: three batches of 3000 bytes, ending at offsets 9, 19 and 29.  An entry is due
-once more than 4096 bytes were written since the last one, so only the third batch gets one, ``(29, 6000)``: its
-last offset and where it begins.  A reader who looks for offset 29 or above starts at 6000.  One who looks for
-25 starts at 0, because an entry says nothing of where its batch's smaller offsets begin: the rule is the
-greatest entry not above the target, else the segment's start.
+Offset index, the smallest case: three batches of 3000 bytes, ending at offsets 9, 19 and 29.  An
+entry is due once more than 4096 bytes were written since the last one, so only the third batch gets
+one, ``(29, 6000)``: its last offset and where it begins.  A reader who looks for offset 29 or above
+starts at 6000.  One who looks for 25 starts at 0, because an entry says nothing of where its
+batch's smaller offsets begin: the rule is the greatest entry not above the target, else the
+segment's start.
 
-Time index: with that entry goes ``(largest timestamp so far, last offset of the earliest batch that has it)``,
-unless it would repeat the entry before.  One more follows when the segment is closed, so the last entry is
-the segment's largest timestamp.  A segment without timestamps has none.
+Time index: with that entry goes ``(largest timestamp so far, last offset of the earliest batch that
+has it)``, unless it would repeat the entry before.  One more follows when the segment is closed, so
+the last entry is the segment's largest timestamp.  A segment without timestamps has none.
 
-Files of an active segment are filled up with zeros to a fixed size and cut when the segment is closed.  Entries
-must rise, so the first that does not ends them; anything but zeros behind it is damage.
+Files of an active segment are filled up with zeros to a fixed size and cut when the segment is
+closed.  Entries must rise, so the first that does not ends them; anything but zeros behind it is
+damage.
 
-Source: Kafka 4.4 ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex``, ``LogSegment.append``, KAFKA-806;
-spec/kafka-storage S.10 to S.12; spec/kafka-cleanup 20.1.
+Source: Kafka 4.4 ``OffsetIndex``, ``TimeIndex``, ``TransactionIndex``, ``LogSegment.append``,
+KAFKA-806; docs/formats/kafka.md, "Indexes"; docs/formats/kafka-cleaning.md, "Index entries".
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from lastwrite.encoding.layout import I16, I32, I64, At, Buffer, layout
 from lastwrite.errors import CorruptLog, UnsupportedFormat
-from lastwrite.formats.layout import I16, I32, I64, At, Buffer, layout
 
 Int64s = npt.NDArray[np.int64]
 
@@ -41,35 +43,40 @@ NO_TIMESTAMP_MS = -1
 class OffsetEntry(NamedTuple):
     """A run of bytes from ``position`` on ends with a batch whose last offset is this one."""
 
+    # fmt: off
     #                                       offset  type
     relative_offset: Annotated[int, At(0, I32)]  # above the segment's base offset
-    position: Annotated[int, At(4, I32)]
+    position:        Annotated[int, At(4, I32)]
+    # fmt: on
 
 
 class TimeEntry(NamedTuple):
     """Every record with a later timestamp has a greater offset."""
 
+    # fmt: off
     #                                       offset  type
-    timestamp_ms: Annotated[int, At(0, I64)]
+    timestamp_ms:    Annotated[int, At(0, I64)]
     relative_offset: Annotated[int, At(8, I32)]  # above the segment's base offset
+    # fmt: on
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedEntry(NamedTuple):
     """A transaction that wrote data and was aborted; offsets are absolute."""
 
+    # fmt: off
     #                                           offset  type
-    version: Annotated[int, At(0, I16)]  # 0
-    producer_id: Annotated[int, At(2, I64)]
-    first_offset: Annotated[int, At(10, I64)]  # may lie in an earlier segment
-    last_offset: Annotated[int, At(18, I64)]  # of the marker, in this segment
-    last_stable_offset: Annotated[
-        int, At(26, I64)
-    ]  # first of another one still open, else marker + 1
+    version:            Annotated[int, At(0,  I16)]  # 0
+    producer_id:        Annotated[int, At(2,  I64)]
+    first_offset:       Annotated[int, At(10, I64)]  # may lie in an earlier segment
+    last_offset:        Annotated[int, At(18, I64)]  # of the marker, in this segment
+    # first of another one still open, else marker + 1
+    last_stable_offset: Annotated[int, At(26, I64)]
+    # fmt: on
 
 
 OFFSET_ENTRY = layout(OffsetEntry, byte_order=">", size=8)
 TIME_ENTRY = layout(TimeEntry, byte_order=">", size=12)
-ABORTED_TRANSACTION = layout(AbortedTransaction, byte_order=">", size=34)
+ABORTED_TRANSACTION = layout(AbortedEntry, byte_order=">", size=34)
 
 _OFFSET_DTYPE = np.dtype(OFFSET_ENTRY.dtype_items())
 _TIME_DTYPE = np.dtype(TIME_ENTRY.dtype_items())
@@ -77,7 +84,9 @@ _TIME_DTYPE = np.dtype(TIME_ENTRY.dtype_items())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetIndex:
-    """Entries of a ``.index``, row for row: absolute ``offsets`` that rise, ``positions`` that do not fall."""
+    """Entries of a ``.index``, row for row: absolute ``offsets`` that rise, ``positions`` that do
+    not fall.
+    """
 
     base_offset: int
     offsets: Int64s
@@ -99,7 +108,9 @@ class OffsetIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeIndex:
-    """Entries of a ``.timeindex``, row for row: ``timestamps_ms`` that rise, absolute ``offsets`` that do not fall."""
+    """Entries of a ``.timeindex``, row for row: ``timestamps_ms`` that rise, absolute ``offsets``
+    that do not fall.
+    """
 
     base_offset: int
     timestamps_ms: Int64s
@@ -110,13 +121,17 @@ class TimeIndex:
 
     @property
     def largest_timestamp_ms(self) -> int | None:
-        """The last entry's timestamp: of a closed segment its largest.  None: the file's own time counts."""
+        """The last entry's timestamp: of a closed segment its largest.  None: the file's own time
+        counts.
+        """
         return int(self.timestamps_ms[-1]) if len(self.timestamps_ms) else None
 
     def lookup(self, timestamp_ms: int) -> tuple[int, int]:
-        """The greatest entry not above ``timestamp_ms`` as (timestamp, offset), else (-1, base offset).
+        """The greatest entry not above ``timestamp_ms`` as (timestamp, offset), else (-1, base
+        offset).
 
-        Records with a later timestamp lie above that offset; without an entry, at the base offset or above it.
+        Records with a later timestamp lie above that offset; without an entry, at the base offset
+        or above it.
         """
         row = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="right")) - 1
         return (
@@ -130,13 +145,14 @@ def decode_offset_index(data: Buffer, base_offset: int) -> OffsetIndex:
     """Decode a ``.index``; zeros behind the entries are left out.  Copies the entries.
 
     Raises:
-        CorruptLog: the size is no multiple of 8, a position falls or is negative, or something other than zeros
-            follows the entries.
+        CorruptLog: the size is no multiple of 8, a position falls or is negative, or something
+            other than zeros follows the entries.
     """
     entries = _entries(data, _OFFSET_DTYPE, "offset index")
     relative = entries["relative_offset"].astype(np.int64)
     positions = entries["position"].astype(np.int64)
-    # Relative offset 0 is no entry: the first batch never gets one, and the second ends above the base.
+    # Relative offset 0 is no entry: the first batch never gets one, and the second ends above the
+    # base.
     count = _rising(relative, 0)
     _check_zeros(data, count * OFFSET_ENTRY.size, "offset index")
     _check_never_falls(
@@ -160,12 +176,12 @@ def encode_offset_index(index: OffsetIndex) -> bytes:
 def decode_time_index(data: Buffer, base_offset: int) -> TimeIndex:
     """Decode a ``.timeindex``; zeros behind the entries are left out.  Copies the entries.
 
-    An entry of zeros says that the batch at the base offset has timestamp 0.  It counts where it is the only
-    one or a greater one follows; else the file is a new one, filled up with zeros.
+    An entry of zeros says that the batch at the base offset has timestamp 0.  It counts where it is
+    the only one or a greater one follows; else the file is a new one, filled up with zeros.
 
     Raises:
-        CorruptLog: the size is no multiple of 12, an offset falls or is negative, or something other than zeros
-            follows the entries.
+        CorruptLog: the size is no multiple of 12, an offset falls or is negative, or something
+            other than zeros follows the entries.
     """
     entries = _entries(data, _TIME_DTYPE, "time index")
     timestamps_ms = entries["timestamp_ms"].astype(np.int64)
@@ -192,7 +208,7 @@ def encode_time_index(index: TimeIndex) -> bytes:
     return entries.tobytes()
 
 
-def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedTransaction, ...]:
+def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedEntry, ...]:
     """Decode a ``.txnindex``; an entry cut short at the end is left out, as Kafka does.
 
     Raises:
@@ -201,10 +217,10 @@ def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedTra
     """
     view = memoryview(data)
     size = ABORTED_TRANSACTION.size
-    aborted: list[AbortedTransaction] = []
+    aborted: list[AbortedEntry] = []
     last_offset = base_offset - 1
     for at in range(0, len(view) - size + 1, size):
-        entry = AbortedTransaction._make(ABORTED_TRANSACTION.unpack_from(view, at))
+        entry = AbortedEntry._make(ABORTED_TRANSACTION.unpack_from(view, at))
         if entry.version > 0:
             raise UnsupportedFormat(f"transaction index of version {entry.version}", at)
         if entry.version < 0:
@@ -216,17 +232,18 @@ def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedTra
     return tuple(aborted)
 
 
-def encode_transaction_index(aborted: Sequence[AbortedTransaction]) -> bytes:
+def encode_transaction_index(aborted: Sequence[AbortedEntry]) -> bytes:
     """The bytes of a ``.txnindex``; without entries there should be no file."""
     return b"".join(ABORTED_TRANSACTION.pack(*entry) for entry in aborted)
 
 
 def aborted_between(
-    entries: Sequence[AbortedTransaction], fetch_offset: int, upper_offset: int
-) -> tuple[list[AbortedTransaction], bool]:
+    entries: Sequence[AbortedEntry], fetch_offset: int, upper_offset: int
+) -> tuple[list[AbortedEntry], bool]:
     """The entries of one segment that a reader of [``fetch_offset``, ``upper_offset``) needs.
 
-    The second value says whether these are all; where they are not, the search goes on in the next segment.
+    The second value says whether these are all; where they are not, the search goes on in the next
+    segment.
     """
     found = []
     for entry in entries:
@@ -238,7 +255,8 @@ def aborted_between(
 
 
 class SegmentIndexer:
-    """Builds the offset and time index of one segment from its batches, in order, in any number of portions.
+    """Builds the offset and time index of one segment from its batches, in order, in any number of
+    portions.
 
     Holds the entries: 8 and 12 bytes for each ``interval_bytes`` of the segment.
     """
@@ -248,7 +266,8 @@ class SegmentIndexer:
             raise ValueError(f"index interval of {interval_bytes} bytes")
         self._base_offset = base_offset
         self._interval_bytes = interval_bytes
-        # Bytes since the last entry; largest timestamp and its offset; timestamp of the last time entry.
+        # Bytes since the last entry; largest timestamp and its offset; timestamp of the last time
+        # entry.
         self._state = np.array([0, NO_TIMESTAMP_MS, base_offset, NO_TIMESTAMP_MS], np.int64)
         self._end_offset = base_offset
         self._end_position = 0
@@ -264,13 +283,15 @@ class SegmentIndexer:
     def append(
         self, positions: Int64s, sizes: Int64s, last_offsets: Int64s, max_timestamps_ms: Int64s
     ) -> None:
-        """Take the next batches, one row each: first byte, bytes, last offset, header's largest timestamp.
+        """Take the next batches, one row each: first byte, bytes, last offset, header's largest
+        timestamp.
 
-        A batch that compaction thinned counts with its last offset, not with that of its last record.
+        A batch that compaction thinned counts with its last offset, not with that of its last
+        record.
 
         Raises:
-            CorruptLog: offsets that do not rise, or that lie too far above the base for an index; positions
-                that overlap or pass 2 GiB.  Nothing was taken then.
+            CorruptLog: offsets that do not rise, or that lie too far above the base for an index;
+                positions that overlap or pass 2 GiB.  Nothing was taken then.
         """
         if not len(positions):
             return
@@ -294,7 +315,9 @@ class SegmentIndexer:
         self._end_position = int(positions[-1] + sizes[-1])
 
     def finish(self) -> tuple[bytes, bytes]:
-        """The bytes of ``.index`` and ``.timeindex`` for a segment that ends here, closing time entry included."""
+        """The bytes of ``.index`` and ``.timeindex`` for a segment that ends here, closing time
+        entry included.
+        """
         offset_rows = np.concatenate([np.empty((0, 2), np.int64), *self._offset_rows])
         closing = [self._state[1:3]] if self._state[1] > self._state[3] else []
         time_rows = np.concatenate(

@@ -1,13 +1,15 @@
 """Whether the entries of a segment's indexes are true, held against the batches that are there.
 
-An offset entry ``(o, p)`` sends a reader of ``o`` or later to byte ``p``: a batch must begin there, and no batch
-before it may reach up to ``o``. A time entry ``(t, o)`` says that every record later than ``t`` lies behind ``o``.
-Of a closed segment the last time entry is the segment's largest timestamp, by which lookups and retention go.
-Fewer entries than there could be are no lie: any subset of true entries is a true index, an empty one too.
+An offset entry ``(o, p)`` sends a reader of ``o`` or later to byte ``p``: a batch must begin there,
+and no batch before it may reach up to ``o``. A time entry ``(t, o)`` says that every record later
+than ``t`` lies behind ``o``. Of a closed segment the last time entry is the segment's largest
+timestamp, by which lookups and retention go. Fewer entries than there could be are no lie: any
+subset of true entries is a true index, an empty one too.
 
-Each function takes batches in order, row for row, and answers with the first wrong entry's row, or None.
+Each function takes batches in order, row for row, and answers with the first wrong entry's row, or
+None.
 
-Source: spec/kafka-storage.md S.10, S.11, S.12, S.21.
+Source: docs/formats/kafka.md, "Indexes".
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def false_offset_entry(
         return Lie(row, f"the entry leads to byte {int(positions[row])}, where no batch begins")
     return Lie(
         row,
-        f"the entry leads readers of offset {int(offsets[row])} to byte {int(positions[row])}, behind it: "
+        f"the entry leads readers of offset {int(offsets[row])} to byte {int(positions[row])}, after it: "
         f"offset {int(base_offsets[batch[n]])} begins there",
     )
 
@@ -74,10 +76,12 @@ def false_time_entry(
     reached: int,
     last_before: int,
 ) -> Lie | None:
-    """The first entry that some record up to its offset belies, among those from ``last_before`` to these batches' end.
+    """The first entry that some record up to its offset belies, among those from ``last_before`` to
+    these batches' end.
 
-    ``reached``: the largest timestamp of the batches before these; ``last_before``: their last offset. An entry inside
-    a batch counts with the batch before it; one that names a batch's last offset must have that batch's time.
+    ``reached``: the largest timestamp of the batches before these; ``last_before``: their last
+    offset. An entry inside a batch counts with the batch before it; one that names a batch's last
+    offset must have that batch's time.
     """
     first, behind = (
         int(offsets.searchsorted(last_before)),
@@ -107,7 +111,9 @@ def false_time_entry(
 def hidden_from_time_entry(
     times: Int64s, offsets: Int64s, next_offset: int, reached: int
 ) -> Lie | None:
-    """The first entry at or behind ``next_offset`` that a record before it belies; ``reached``: the largest there."""
+    """The first entry at or behind ``next_offset`` that a record before it belies; ``reached``: the
+    largest there.
+    """
     row = int(np.searchsorted(offsets, next_offset - 1))
     if row < len(times) and int(times[row]) < reached:
         return _time_lie(row, times, offsets, reached)
@@ -125,7 +131,9 @@ def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> Lie:
 def entry_beyond(
     offsets: Int64s, positions: Int64s, size_bytes: int, next_offset: int
 ) -> Lie | None:
-    """The first offset entry that leads behind the segment's last byte or names an offset behind its last."""
+    """The first offset entry that leads behind the segment's last byte or names an offset behind
+    its last.
+    """
     beyond = np.flatnonzero((positions >= size_bytes) | (offsets >= next_offset))
     if not len(beyond):
         return None
@@ -138,7 +146,8 @@ def entry_beyond(
 
 
 def wrong_last_time(times: Int64s, offsets: Int64s, next_offset: int, largest: int) -> Lie | None:
-    """The last time entry of a closed segment, where it is not the segment's ``largest`` timestamp or lies behind it.
+    """The last time entry of a closed segment, where it is not the segment's ``largest`` timestamp
+    or lies behind it.
 
     A time index without entries is true.
     """
@@ -164,17 +173,20 @@ def widest_gap(positions: Int64s, size_bytes: int) -> int:
 
 
 class TransactionTruth:
-    """Holds entries of transaction indexes against the transactions that the log's own markers tell.
+    """Holds entries of transaction indexes against the transactions that the log's own markers
+    tell.
 
-    An entry ``(producer, first, last, stable)`` makes a reader drop the producer's transactional batches that end at
-    ``first`` or later and below the ABORT marker at ``last``. It must not reach back over a committed transaction, nor
-    begin behind data that is left. ``stable`` ends the search for further entries, so none that is needed may begin
-    below it: it is no later than the first offset of any other transaction that was open then. An aborted
-    transaction with data left must have an entry; one for data that is gone does no harm. What ends below the log's
-    start no reader asks for, and Kafka's cleaner forgets it.
+    An entry ``(producer, first, last, stable)`` makes a reader drop the producer's transactional
+    batches that end at ``first`` or later and below the ABORT marker at ``last``. It must not reach
+    back over a committed transaction, nor begin behind data that is left. ``stable`` ends the
+    search for further entries, so none that is needed may begin below it: it is no later than the
+    first offset of any other transaction that was open then. An aborted transaction with data left
+    must have an entry; one for data that is gone does no harm. What ends below the log's start no
+    reader asks for, and Kafka's cleaner forgets it.
 
-    ``transactions``: rows of ``model.contents``, ascending by marker; ``first_open``: of the earliest without a marker.
-    Source: spec/kafka-storage.md S.12; spec/kafka-cleanup.md section 14.
+    ``transactions``: rows of ``model.contents``, ascending by marker; ``first_open``: of the
+    earliest without a marker. Source: docs/formats/kafka.md, "Indexes";
+    docs/formats/kafka-cleaning.md, "What a reader may rely on".
     """
 
     def __init__(self, transactions: Int64s, first_open: int | None, log_start: int = 0) -> None:

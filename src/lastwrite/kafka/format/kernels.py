@@ -2,17 +2,17 @@
 
 Each works on whole chunks, checks every count, size and length before it trusts one, and reports
 what it found as a code and a position instead of raising. What is called for every record is given
-the bytes by their address (see ``intrinsics``). ``tests/unit/test_kafka_kernels.py`` holds
-each against its slow twin in ``formats.kafka.batch``.
+the bytes by their address (see ``encoding.intrinsics``). ``tests/unit/test_kafka_kernels.py`` holds
+each against its slow twin in ``kafka.format.batch``.
 
-Header, 61 bytes, big-endian (spec/kafka-storage.md section 5):
+Header, 61 bytes, big-endian (docs/formats/kafka.md, "Record batch"):
 
-    0 base offset i64 · 8 length i32 · 12 leader epoch i32 · 16 magic i8 · 17 crc u32 · 21 attributes i16
-    23 last offset delta i32 · 27 base timestamp i64 · 35 max timestamp i64 · 43 producer id i64
-    51 producer epoch i16 · 53 base sequence i32 · 57 record count i32 · 61 records
+    0 base offset i64 · 8 length i32 · 12 leader epoch i32 · 16 magic i8 · 17 crc u32 · 21
+    attributes i16 23 last offset delta i32 · 27 base timestamp i64 · 35 max timestamp i64 · 43
+    producer id i64 51 producer epoch i16 · 53 base sequence i32 · 57 record count i32 · 61 records
 
-Record (section 6): length, attributes i8, timestamp delta, offset delta, key length, key, value length,
-value, header count, headers; lengths and deltas are zig-zag varints.
+Record: length, attributes i8, timestamp delta, offset delta, key length, key, value
+length, value, header count, headers; lengths and deltas are zig-zag varints.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -21,10 +21,10 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.big_endian import i32, i64, u16, u32
-from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.fingerprint import fingerprint
-from lastwrite.intrinsics import (
+from lastwrite.encoding.big_endian import i32, i64, u16, u32
+from lastwrite.encoding.checksum import crc32c
+from lastwrite.encoding.fingerprint import fingerprint
+from lastwrite.encoding.intrinsics import (
     address,
     copy_bytes,
     load8,
@@ -40,6 +40,9 @@ from lastwrite.model.columns import (
     ABORTED,
     COMMITTED,
     CONTROL,
+    COPY,
+    DROP,
+    EMPTY,
     HAS_PRODUCER,
     IS_ABORTED,
     IS_CONTROL,
@@ -48,6 +51,12 @@ from lastwrite.model.columns import (
     KEEPS_LAST,
     KEYLESS,
     NO_HORIZON,
+    REBUILD,
+    ROW_BASE_OFFSET,
+    ROW_MAX_TIMESTAMP,
+    ROW_NEXT_OFFSET,
+    ROW_POSITION,
+    ROW_SIZE,
     TOMBSTONE,
 )
 
@@ -79,9 +88,9 @@ _HORIZON = 64
 def split(data, start, end, table, lowest_offset):
     """Cut ``data[start:end]`` into whole batches, one row of ``table`` each.
 
-    Returns (rows, position behind the last whole batch, code, position the code speaks of, bytes that
-    the batch at fault or cut short announces, 0 where unknown). ``lowest_offset`` is the least base
-    offset that the first batch may have; offsets must rise from there.
+    Returns (rows, position behind the last whole batch, code, position the code speaks of, bytes
+    that the batch at fault or cut short announces, 0 where unknown). ``lowest_offset`` is the least
+    base offset that the first batch may have; offsets must rise from there.
     """
     rows = 0
     at = start
@@ -242,9 +251,10 @@ def _record_end(data, at, end):
 def walk(plain, table, first, last, secret, ordinal, states, entries, filled, keys):
     """Visit every record of the batches ``table[first:last]``, whose bytes lie in ``plain``.
 
-    Writes a state byte a record from ``states[0]`` on, and for each keyed record of a data batch that is not
-    of an aborted transaction a row of ``entries`` from ``filled`` on: first lane; high half of the second lane
-    and the ordinal. Where ``keys`` has rows they take the key's position in ``plain`` and its length.
+    Writes a state byte a record from ``states[0]`` on, and for each keyed record of a data batch
+    that is not of an aborted transaction a row of ``entries`` from ``filled`` on: first lane; high
+    half of the second lane and the ordinal. Where ``keys`` has rows they take the key's position in
+    ``plain`` and its length.
 
     Returns (entries filled, records seen, code, batch at fault, position in ``plain``).
     """
@@ -323,12 +333,13 @@ def _put_varint(out, at, value):
 def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, rebase, out, at):
     """Write the kept ones of a batch's ``count`` records to ``out`` from ``at`` on.
 
-    ``plain[start:end]`` holds the records, ``header[header_at:]`` the batch's header, ``keep`` a byte a
-    record from ``keep_at`` on. ``horizon`` is the new batch's delete horizon or NO_HORIZON. Timestamp
-    deltas are written anew where the reference time moves: to the horizon, else to the first kept
-    record's time (cleanup section 9); otherwise runs of kept records are copied as they are.
-    The scan has walked these records: of one that goes only the length is read, of one that stays no more than moves.
-    ``out`` must hold 12 bytes a kept record more than the records take now.
+    ``plain[start:end]`` holds the records, ``header[header_at:]`` the batch's header, ``keep`` a
+    byte a record from ``keep_at`` on. ``horizon`` is the new batch's delete horizon or NO_HORIZON.
+    Timestamp deltas are written anew where the reference time moves: to the horizon, else to the
+    first kept record's time; otherwise runs of kept records are copied as they
+    are. The scan has walked these records: of one that goes only the length is read, of one that
+    stays no more than moves. ``out`` must hold 12 bytes a kept record more than the records take
+    now.
 
     Returns (position behind, records kept, reference time, largest timestamp, code, position).
     """
@@ -404,7 +415,8 @@ def thin(plain, header, header_at, start, end, count, keep, keep_at, horizon, re
 def seal(
     header, header_at, out, at, end, count, reference, largest, horizon, base_offset, last_delta
 ):
-    """Write the header of the rebuilt batch ``out[at:end]``, whose records are in place, and its checksum.
+    """Write the header of the rebuilt batch ``out[at:end]``, whose records are in place, and its
+    checksum.
 
     Everything that compaction leaves alone comes from the old header.
     """
@@ -426,10 +438,11 @@ def seal(
 
 @njit(cache=True, nogil=True)
 def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at, rows, filled):
-    """Carry out the actions on ``table[first:last]`` up to the first batch that must be compressed anew.
+    """Carry out the actions on ``table[first:last]`` up to the first batch that must be compressed
+    anew.
 
-    Writes to ``out`` from ``at`` on and a row (position, size, next offset, max timestamp, base offset) a batch to
-    ``rows`` from ``filled`` on. ``keep`` has the kept bytes of these batches from ``keep_at`` on.
+    Writes to ``out`` from ``at`` on and a row a batch (see ROW_COLUMNS) to ``rows`` from ``filled``
+    on. ``keep`` has the kept bytes of these batches from ``keep_at`` on.
 
     Returns (batches done, keep_at, position in ``out``, rows filled, code, position in ``data``).
     """
@@ -442,10 +455,10 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
         base = row.base_offset
         top = row.next_offset - 1 - base
         old = (row.flags & IS_OLD) != 0
-        if action == 0 and not old:
+        if action == COPY and not old:
             copy_bytes(out, at, data, row.position, row.size)
             at += row.size
-        elif action <= 1:
+        elif action == COPY or action == REBUILD:
             if row.codec != 0:
                 return b, keep_at, at, filled, OK, 0
             at, kept, reference, largest, code, place, first_delta, last_delta = thin(
@@ -470,17 +483,17 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
             seal(
                 data, row.position, out, begin, at, kept, reference, largest, horizons[b], base, top
             )
-        elif action == 2:
+        elif action == EMPTY:
             at += HEADER_BYTES
             seal(
                 data, row.position, out, begin, at, 0, np.int64(-1), largest, NO_HORIZON, base, top
             )
-        if action != 3:
-            rows[filled, 0] = begin
-            rows[filled, 1] = at - begin
-            rows[filled, 2] = base + top + 1
-            rows[filled, 3] = largest
-            rows[filled, 4] = base
+        if action != DROP:
+            rows[filled, ROW_POSITION] = begin
+            rows[filled, ROW_SIZE] = at - begin
+            rows[filled, ROW_NEXT_OFFSET] = base + top + 1
+            rows[filled, ROW_MAX_TIMESTAMP] = largest
+            rows[filled, ROW_BASE_OFFSET] = base
             filled += 1
         keep_at += row.records
         b += 1
@@ -489,7 +502,9 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
 
 @njit(cache=True, nogil=True)
 def records_below(plain, start, end, count, base_offset, offset):
-    """How many of a batch's ``count`` records in ``plain[start:end]`` have an offset below ``offset``."""
+    """How many of a batch's ``count`` records in ``plain[start:end]`` have an offset below
+    ``offset``.
+    """
     at = start
     source = address(plain)
     for i in range(count):

@@ -1,6 +1,7 @@
 """Kafka's messages: a schema is a table of fields, and the table decodes.
 
-A message of two fields, of which version 3 added the second, and version 4 made the whole *flexible*::
+A message of two fields, of which version 3 added the second, and version 4 made the whole
+*flexible*::
 
     Message("Commit", last=4, flexible=4, fields=(
         Field("offset",      I64),
@@ -8,15 +9,18 @@ A message of two fields, of which version 3 added the second, and version 4 made
         Field("topicId",     UUID, since=4, tag=0),
     ))
 
-Fields lie one behind another, in the table's order. Lengths of texts, bytes and lists are fixed integers, -1 for
-null; in a flexible version they are unsigned varints of one more, 0 for null, and every structure ends with its
-*tagged* fields: a count, then number, size and content of each. Tags that the table does not know are passed over,
-which is how Kafka adds fields without a new version. A tagged field that is not there has no entry in the result.
+Fields lie one behind another, in the table's order. Lengths of texts, bytes and lists are fixed
+integers, -1 for null; in a flexible version they are unsigned varints of one more, 0 for null, and
+every structure ends with its
+*tagged* fields: a count, then number, size and content of each. Tags that the table does not know
+are passed over, which is how Kafka adds fields without a new version. A tagged field that is not
+there has no entry in the result.
 
-A decoded message is plain data, under Kafka's own names: numbers, texts, lists, dictionaries and None. Bytes are
-base64, and identifiers the 22 characters that Kafka prints.
+A decoded message is plain data, under Kafka's own names: numbers, texts, lists, dictionaries and
+None. Bytes are base64, and identifiers the 22 characters that Kafka prints.
 
-Source: Kafka 4.4 ``MessageDataGenerator``, ``ByteBufferAccessor``, ``ByteUtils.readUnsignedVarint``; KIP-482.
+Source: Kafka 4.4 ``MessageDataGenerator``, ``ByteBufferAccessor``,
+``ByteUtils.readUnsignedVarint``; KIP-482.
 """
 
 from __future__ import annotations
@@ -27,15 +31,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from lastwrite.encoding.layout import Buffer, Integer
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.kafka.text import topic_id_text
-from lastwrite.formats.layout import Buffer, Integer
+from lastwrite.kafka.format.text import topic_id_text
 
 _UUID_BYTES = 16
 _NEWEST = 1 << 15
 
 
-class Kind(Enum):
+class SchemaKind(Enum):
     """What a field holds that is neither an integer, nor a list, nor a structure."""
 
     STRING = "string"
@@ -43,10 +47,10 @@ class Kind(Enum):
     UUID = "uuid"
 
 
-STRING, BYTES, UUID = Kind.STRING, Kind.BYTES, Kind.UUID
+STRING, BYTES, UUID = SchemaKind.STRING, SchemaKind.BYTES, SchemaKind.UUID
 
 
-class Field(NamedTuple):
+class SchemaField(NamedTuple):
     """A row of a message's table."""
 
     name: str
@@ -60,7 +64,7 @@ class Field(NamedTuple):
 class Struct:
     """Fields within a field; ``nullable``: a byte in front says whether it is there."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[SchemaField, ...]
     nullable: bool = False
 
 
@@ -71,15 +75,17 @@ class Array:
     of: Type
 
 
-Type = Integer | Kind | Struct | Array
+Type = Integer | SchemaKind | Struct | Array
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A message's table; ``last`` is the newest version known, ``flexible`` the first flexible one, None: none is."""
+class MessageSchema:
+    """A message's table; ``last`` is the newest version known, ``flexible`` the first flexible one,
+    None: none is.
+    """
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[SchemaField, ...]
     last: int = 0
     flexible: int | None = None
 
@@ -146,7 +152,7 @@ class _Decoder:
     version: int
     flexible: bool
 
-    def fields(self, table: tuple[Field, ...]) -> dict[str, Any]:
+    def fields(self, table: tuple[SchemaField, ...]) -> dict[str, Any]:
         there = [field for field in table if field.since <= self.version <= field.until]
         found = {
             field.name: self.value(field.type)
@@ -204,7 +210,7 @@ class _Decoder:
             found.append(self.value(kind.of))
         return found
 
-    def _tagged(self, known: dict[int | None, Field]) -> dict[str, Any]:
+    def _tagged(self, known: dict[int | None, SchemaField]) -> dict[str, Any]:
         found = {}
         for _ in range(self.reader.unsigned()):
             tag, size = self.reader.unsigned(), self.reader.unsigned()
@@ -215,8 +221,8 @@ class _Decoder:
         return found
 
 
-_KINDS: dict[Kind, Callable[[_Decoder], Any]] = {
-    Kind.STRING: _Decoder.string,
-    Kind.BYTES: _Decoder.bytes,
-    Kind.UUID: _Decoder.uuid,
+_KINDS: dict[SchemaKind, Callable[[_Decoder], Any]] = {
+    SchemaKind.STRING: _Decoder.string,
+    SchemaKind.BYTES: _Decoder.bytes,
+    SchemaKind.UUID: _Decoder.uuid,
 }

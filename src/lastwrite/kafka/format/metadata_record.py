@@ -1,7 +1,8 @@
-r"""Records of KRaft's own log, ``__cluster_metadata``: those that say which settings a topic has.
+r"""Records of KRaft's own log, ``__cluster_metadata``: those that say which settings a topic or a
+broker has.
 
-A record's value is a frame of three unsigned varints and the fields of the record behind them. The smallest that
-matters to us::
+A record's value is a frame of three unsigned varints and the fields of the record behind them. The
+smallest that matters to us::
 
     01              version of the frame
     04 00           what it is (4: a setting), and in which version
@@ -23,11 +24,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from lastwrite.errors import UnsupportedFormat
-from lastwrite.formats.kafka.message import MessageReader
+from lastwrite.kafka.format.message import MessageReader
 
 _FRAME_VERSION = 1
 _TOPIC, _CONFIG, _REMOVE_TOPIC = 2, 4, 9
-_OF_TOPIC = 2
+_OF_TOPIC, _OF_BROKER = 2, 4
 _ID_BYTES = 16
 
 
@@ -52,6 +53,17 @@ class TopicSetting(NamedTuple):
     value: str | None
 
 
+class BrokerSetting(NamedTuple):
+    """A dynamic setting of a broker got a value; None: it has none any more (KIP-226).
+
+    ``broker`` is a node id in digits; empty: all brokers have it.
+    """
+
+    broker: str
+    name: str
+    value: str | None
+
+
 class Transaction(Enum):
     """What lies between BEGIN and END counts from END on, between BEGIN and ABORT never."""
 
@@ -60,7 +72,7 @@ class Transaction(Enum):
     ABORT = 25
 
 
-MetadataRecord = Topic | RemovedTopic | TopicSetting | Transaction
+MetadataRecord = Topic | RemovedTopic | TopicSetting | BrokerSetting | Transaction
 
 
 def decode_metadata_record(value: bytes) -> MetadataRecord | None:
@@ -87,8 +99,10 @@ def decode_metadata_record(value: bytes) -> MetadataRecord | None:
     if kind == _REMOVE_TOPIC:
         return RemovedTopic(fields.take(_ID_BYTES))
     of_what = fields.take(1)[0]
-    topic, name, setting = _text(fields), _text(fields), _text(fields)
-    return TopicSetting(topic or "", name or "", setting) if of_what == _OF_TOPIC else None
+    whose, name, setting = _text(fields), _text(fields), _text(fields)
+    if of_what == _OF_TOPIC:
+        return TopicSetting(whose or "", name or "", setting)
+    return BrokerSetting(whose or "", name or "", setting) if of_what == _OF_BROKER else None
 
 
 def _text(fields: MessageReader) -> str | None:

@@ -1,18 +1,19 @@
 """Names of files and folders in a Kafka log directory.
 
-``00000000000000004711.log`` is the segment that begins at offset 4711; side files share its number.  A suffix
-behind the whole name says what is being done with the file: ``.cleaned`` is being written, ``.swap`` is
-finished and about to replace others, ``.deleted`` is on its way out.  Our own outputs carry a word between,
-``….log.<attempt>.cleaned``, so that two attempts at one segment never write to one file; Kafka's loader looks
-at the digits in front and the suffix at the end and deletes them all the same.
+``00000000000000004711.log`` is the segment that begins at offset 4711; side files share its number.
+ A suffix behind the whole name says what is being done with the file: ``.cleaned`` is being
+ written, ``.swap`` is
+finished and about to replace others, ``.deleted`` is on its way out.  Our own outputs carry a word
+between, ``….log.<attempt>.cleaned``, so that two attempts at one segment never write to one file;
+Kafka's loader looks at the digits in front and the suffix at the end and deletes them all the same.
 
-``00000000000000004711.kept`` is ours too (formats/kept.py), and ``lastwrite.secret``; a ``….<attempt>.tmp`` of either
-is being written.
+``00000000000000004711.kept`` is ours too (engine/scan_cache/format.py), and ``lastwrite.secret``; a
+``….<attempt>.tmp`` of either is being written.
 
 The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``.
 
-Source: Kafka 4.4 ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Snapshots``; spec/kafka-storage
-S.1 to S.3.
+Source: Kafka 4.4 ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Snapshots``;
+docs/formats/kafka.md, "Names".
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class Suffix(StrEnum):
 class FileName(NamedTuple):
     """A file name taken apart.
 
-    ``offset`` is the number in the name, None where it has none; of a metadata snapshot its end offset.
-    ``attempt`` is our own word before ``.cleaned``.
+    ``offset`` is the number in the name, None where it has none; of a metadata snapshot its end
+    offset. ``attempt`` is our own word before ``.cleaned``.
     """
 
     kind: FileKind
@@ -106,7 +107,9 @@ class FolderState(StrEnum):
 
 
 class FolderName(NamedTuple):
-    """A folder name taken apart.  Of a deleted or stray partition the topic may have been cut short."""
+    """A folder name taken apart.  Of a deleted or stray partition the topic may have been cut
+    short.
+    """
 
     partition: TopicPartition
     state: FolderState = FolderState.LIVE
@@ -153,8 +156,9 @@ def segment_file_name(
 def classify(name: str) -> FileName:
     """Say what a file in a partition's folder is, by its name alone.
 
-    Whatever Kafka would not have named so is foreign, also where Kafka's own parser would put up with it
-    (``5.log``): it would not find the file again under the name that it makes of the number.
+    Whatever Kafka would not have named so is foreign, also where Kafka's own parser would put up
+    with it (``5.log``): it would not find the file again under the name that it makes of the
+    number.
     """
     match = _SEGMENT_FILE.fullmatch(name)
     if match is not None:
@@ -201,7 +205,8 @@ def folder_name(partition: TopicPartition) -> str:
 def decode_folder_name(name: str) -> FolderName | None:
     """Say which partition lies in a folder of a log root; None for a folder that holds none.
 
-    The topic has 1 to 249 letters, digits, ``.``, ``_`` and ``-``; the partition is what follows the last ``-``.
+    The topic has 1 to 249 letters, digits, ``.``, ``_`` and ``-``; the partition is what follows
+    the last ``-``.
     """
     match = _FOLDER.fullmatch(name)
     if match is None or match["topic"] in (".", "..") or int(match["partition"]) > _MAX_I32:

@@ -1,23 +1,27 @@
-"""Kafka's message formats v0 and v1 (magic 0, 1): bytes to records and back, readable rather than fast.
+"""Kafka's message formats v0 and v1 (magic 0, 1): bytes to records and back, readable rather than
+fast.
 
-The smallest entry is a *message*: one record, with its offset before it and a checksum over the rest::
+The smallest entry is a *message*: one record, with its offset before it and a checksum over the
+rest::
 
     offset 7, size 20, crc, magic 0, attributes 0, key length 1, k, value length 5, value
 
-v1 has a timestamp behind the attributes. A compressed message is a *wrapper*: its value is a blob of entries, its
-offset that of the last one inside. In v0 the offsets inside are the records' own. In v1 they count from any
-number, and the last one of them stands for the wrapper's own offset: inside 0, 1, 2 of a wrapper at 12 are 10,
-11, 12. So where a wrapper begins is known only when it is opened.
+v1 has a timestamp behind the attributes. A compressed message is a *wrapper*: its value is a blob
+of entries, its offset that of the last one inside. In v0 the offsets inside are the records' own.
+In v1 they count from any number, and the last one of them stands for the wrapper's own offset:
+inside 0, 1, 2 of a wrapper at 12 are 10, 11, 12. So where a wrapper begins is known only when it is
+opened.
 
-An entry is given as a ``Batch``, as if it were one of magic 2: base offset of the first record, last offset of
-the entry, neither leader epoch nor producer. ``header.magic`` and ``header.crc`` are those of the entry.
-``max_timestamp_ms`` is the entry's own timestamp, by which indexes and retention go, -1 in v0.
+An entry is given as a ``Batch``, as if it were one of magic 2: base offset of the first record,
+last offset of the entry, neither leader epoch nor producer. ``header.magic`` and ``header.crc`` are
+those of the entry. ``max_timestamp_ms`` is the entry's own timestamp, by which indexes and
+retention go, -1 in v0.
 
-The compiled kernels (``old_kernels``) read the same formats; this module says what they mean, and serves where a
-call a record is bearable.
+The compiled kernels (``old_kernels``) read the same formats; this module says what they mean, and
+serves where a call a record is bearable.
 
 Source: Kafka 4.4 ``LegacyRecord``, ``AbstractLegacyRecordBatch``; KIP-31, KIP-32; KAFKA-4298;
-spec/kafka-storage.md S.8, S.9.
+docs/formats/kafka.md, "Messages of magic 0 and 1" and "Compression".
 """
 
 from __future__ import annotations
@@ -27,9 +31,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, NamedTuple
 
+from lastwrite.encoding.compression import Codec, compress, decompress, with_lz4_header_checksum
+from lastwrite.encoding.layout import I8, I32, I64, U8, U32, At, Buffer, layout
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog
-from lastwrite.formats.compression import Codec, compress, decompress, with_lz4_header_checksum
-from lastwrite.formats.kafka.batch import (
+from lastwrite.kafka.format.batch_layout import (
     APPEND_TIME_BIT,
     CODEC_BITS,
     DEFAULT_LIMIT_BYTES,
@@ -40,7 +45,6 @@ from lastwrite.formats.kafka.batch import (
     Record,
     decode_attributes,
 )
-from lastwrite.formats.layout import I8, I32, I64, U8, U32, At, Buffer, layout
 
 CRC_START = 16  # the first byte of an entry that its crc covers
 NO_TIMESTAMP = -1
@@ -50,7 +54,9 @@ _MAX_I64 = (1 << 63) - 1
 
 
 class MessageV0(NamedTuple):
-    """The 22 bytes of an entry before its key, magic 0. Behind the key: i32 value length (-1: null), value."""
+    """The 22 bytes of an entry before its key, magic 0. Behind the key: i32 value length (-1:
+    null), value.
+    """
 
     # fmt: off                       offset  type
     offset: Annotated[int, At(0, I64)]  # of the message; of a wrapper: of its last record
@@ -59,6 +65,7 @@ class MessageV0(NamedTuple):
     magic: Annotated[int, At(16, I8)]  # 0
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec
     key_length: Annotated[int, At(18, I32)]  # -1: null, and in wrappers
+    # fmt: on
 
 
 class MessageV1(NamedTuple):
@@ -74,6 +81,7 @@ class MessageV1(NamedTuple):
         int, At(18, I64)
     ]  # -1: none; of a wrapper: the largest inside, or the append time
     key_length: Annotated[int, At(26, I32)]
+    # fmt: on
 
 
 MESSAGE_V0 = layout(MessageV0, byte_order=">", size=22)
@@ -98,8 +106,8 @@ class _Message(NamedTuple):
 def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
     """What the entry that starts ``at`` bytes into ``segment`` says of itself without being opened.
 
-    A wrapper's base offset is known only from inside: here it is its last, as if the wrapper held one record.
-    Length, magic and codec are checked, the crc is not.
+    A wrapper's base offset is known only from inside: here it is its last, as if the wrapper held
+    one record. Length, magic and codec are checked, the crc is not.
 
     Raises:
         TruncatedLog: the segment ends inside the entry's head.
@@ -122,18 +130,20 @@ def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
 
 
 def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Batch:
-    """Decode and check the entry that starts ``at`` bytes into ``segment``: its record, or all in the wrapper.
+    """Decode and check the entry that starts ``at`` bytes into ``segment``: its record, or all in
+    the wrapper.
 
-    Every count and size is checked against the bytes that are there before it is used; at most ``limit_bytes``
-    come out of a wrapper. Positions in errors are bytes of ``segment``; inside a wrapper they name its value, and
-    the text the byte of the decompressed entries.
+    Every count and size is checked against the bytes that are there before it is used; at most
+    ``limit_bytes`` come out of a wrapper. Positions in errors are bytes of ``segment``; inside a
+    wrapper they name its value, and the text the byte of the decompressed entries.
 
-    A record of magic 0 has the timestamp -1, also inside a wrapper of magic 1 (KAFKA-4298: old brokers wrote such
-    ones). With append time every record has the wrapper's.
+    A record of magic 0 has the timestamp -1, also inside a wrapper of magic 1 (KAFKA-4298: old
+    brokers wrote such ones). With append time every record has the wrapper's.
 
     Raises:
         TruncatedLog: the segment ends inside the entry.
-        CorruptLog: wrong crc, a codec that these formats do not know, or messages that contradict each other.
+        CorruptLog: wrong crc, a codec that these formats do not know, or messages that contradict
+            each other.
         OutOfMemoryBudget: more than ``limit_bytes`` in a wrapper.
     """
     message = _decode_message(memoryview(segment), at)
@@ -348,8 +358,9 @@ def encode_wrapper(
 ) -> bytes:
     """A compressed message that holds ``records``, whose offsets rise.
 
-    ``offset`` is by default that of the last record; ``inner_offsets`` by default the records' own in v0, and in v1
-    what they are behind the first. ``append_time_ms``: every record's timestamp, by the broker's clock.
+    ``offset`` is by default that of the last record; ``inner_offsets`` by default the records' own
+    in v0, and in v1 what they are behind the first. ``append_time_ms``: every record's timestamp,
+    by the broker's clock.
 
     Raises:
         ValueError: no codec of these formats, no records, headers, or offsets that do not rise.

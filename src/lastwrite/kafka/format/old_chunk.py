@@ -1,6 +1,7 @@
 """Entries of message formats v0 and v1, chunk by chunk, as converted batches: ``chunk``'s helper.
 
-The work per record is in ``old_kernels``; this module pays for a Python statement per chunk, or per wrapper.
+The work per record is in ``old_kernels``; this module pays for a Python statement per chunk, or per
+wrapper.
 """
 
 from __future__ import annotations
@@ -9,16 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
-from lastwrite.formats.checksum import check_crc32_against_library
-from lastwrite.formats.compression import (
+from lastwrite.encoding.checksum import check_crc32_against_library
+from lastwrite.encoding.compression import (
     Codec,
     OutputTooSmall,
     decompress_into,
     with_lz4_header_checksum,
 )
-from lastwrite.formats.kafka import kernels, old_kernels
-from lastwrite.formats.layout import Buffer
+from lastwrite.encoding.layout import Buffer
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
+from lastwrite.kafka.format import kernels, old_kernels
+from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.model.columns import BatchTable, ByteArray
 
 _WORDS = {
@@ -31,7 +33,6 @@ _WORDS = {
     old_kernels.NESTED: "a compressed message inside a compressed one",
     old_kernels.NO_MESSAGE: "a compressed message that holds none",
 }
-_KEEP = "nothing was changed; restore this file from a replica or a backup"
 _OUT_BYTES = 4 << 20  # converted at once, save for an entry that is larger
 _MOST_OFFSETS = 0x7FFFFFFF  # from a batch's first to its last
 
@@ -48,7 +49,9 @@ class Converted(NamedTuple):
 
 
 class OldConverter:
-    """Reusable buffers: up to ``limit_bytes`` of converted batches, and half as many of one opened wrapper."""
+    """Reusable buffers: up to ``limit_bytes`` of converted batches, and half as many of one opened
+    wrapper.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         check_crc32_against_library()
@@ -61,8 +64,9 @@ class OldConverter:
     ) -> Converted:
         """Convert the old entries at the begin of ``buffer[start:end]``, one row of ``table`` each.
 
-        Stops in front of a batch of magic 2, where the table or the output is full, and in front of what is at
-        fault. Valid until the next call. Positions in errors count from the buffer's begin.
+        Stops in front of a batch of magic 2, where the table or the output is full, and in front of
+        what is at fault. Valid until the next call. Positions in errors count from the buffer's
+        begin.
 
         Raises:
             CorruptLog: the first entry contradicts its format.
@@ -106,7 +110,8 @@ class OldConverter:
         rows: int,
         to: int,
     ) -> tuple[int, int]:
-        """Convert the wrapper ``buffer[at:at + size]``; returns the bytes made and the floor behind it.
+        """Convert the wrapper ``buffer[at:at + size]``; returns the bytes made and the floor behind
+        it.
 
         No bytes are made where the output is too full and the rows before must be handed on first.
         """
@@ -124,7 +129,7 @@ class OldConverter:
         )
         if code != kernels.OK:
             raise CorruptLog(
-                f"{_WORDS[code]}, at byte {place} of the decompressed messages", at, remedy=_KEEP
+                f"{_WORDS[code]}, at byte {place} of the decompressed messages", at, remedy=RESTORE
             )
         # Some clients left the offset 0 on wrappers whose messages count from 0.
         shift = offset - int(last) if magic and offset else 0
@@ -170,7 +175,7 @@ class OldConverter:
                     min(limit, max(1 << 20, 4 * len(self._plain))), dtype=np.uint8
                 )
             except LogError as error:
-                raise CorruptLog(error.problem, at, remedy=_KEEP) from error
+                raise CorruptLog(error.problem, at, remedy=RESTORE) from error
 
     def _make_room(self, need: int, at: int) -> None:
         """An output of ``need`` bytes or more; what is in it is lost."""
@@ -186,4 +191,4 @@ def _too_large(problem: str, at: int) -> OutOfMemoryBudget:
 
 
 def _error(code: int, at: int) -> CorruptLog:
-    return CorruptLog(_WORDS[code], int(at), remedy=_KEEP)
+    return CorruptLog(_WORDS[code], int(at), remedy=RESTORE)

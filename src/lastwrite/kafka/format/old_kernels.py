@@ -1,11 +1,14 @@
-"""Kernels that turn entries of message formats v0 and v1 into batches of v2, whose records lie in the clear.
+"""Kernels that turn entries of message formats v0 and v1 into batches of v2, whose records lie in
+the clear.
 
-The rules and the writers know one kind of batch; what is older is converted as it is read. A message becomes a
-batch of one record, an opened wrapper one batch of all its records whose header names the wrapper's codec. The
-converted batch never leaves memory as it is, so its checksum field stays 0. ``formats.kafka.old`` has the layout
-of the entries and says what they mean; ``tests/unit/test_old_kernels.py`` holds one against the other.
+The rules and the writers know one kind of batch; what is older is converted as it is read. A
+message becomes a batch of one record, an opened wrapper one batch of all its records whose header
+names the wrapper's codec. The converted batch never leaves memory as it is, so its checksum field
+stays 0. ``kafka.format.old`` has the layout of the entries and says what they mean;
+``tests/unit/test_old_kernels.py`` holds one against the other.
 
-    entry   0 offset i64 · 8 size i32 · 12 crc u32 · 16 magic i8 · 17 attributes u8 · v1: 18 timestamp i64
+    entry   0 offset i64 · 8 size i32 · 12 crc u32 · 16 magic i8 · 17 attributes u8 · v1: 18
+            timestamp i64
             18 (v1: 26) key length i32 · key · value length i32 · value
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
@@ -15,9 +18,21 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.big_endian import i32, i64, u32
-from lastwrite.formats.checksum import crc32
-from lastwrite.formats.kafka.kernels import (
+from lastwrite.encoding.big_endian import i32, i64, u32
+from lastwrite.encoding.checksum import crc32
+from lastwrite.encoding.intrinsics import (
+    address,
+    copy_bytes,
+    load8,
+    store8,
+    store16,
+    store32,
+    store64,
+    swap16,
+    swap32,
+    swap64,
+)
+from lastwrite.kafka.format.kernels import (
     _APPEND_TIME,
     BAD_CODEC,
     BAD_CRC,
@@ -30,18 +45,6 @@ from lastwrite.formats.kafka.kernels import (
     OK,
     _put_varint,
     _varint_size,
-)
-from lastwrite.intrinsics import (
-    address,
-    copy_bytes,
-    load8,
-    store8,
-    store16,
-    store32,
-    store64,
-    swap16,
-    swap32,
-    swap64,
 )
 from lastwrite.model.columns import IS_OLD, NO_HORIZON
 
@@ -58,7 +61,8 @@ _LARGEST_I64 = np.int64(0x7FFFFFFFFFFFFFFF)
 
 @njit(cache=True, nogil=True)
 def _fields(source, at, end):
-    """The message of the entry ``at`` .. ``end``, whose size fits its magic: (timestamp; key position; key length or
+    """The message of the entry ``at`` .. ``end``, whose size fits its magic: (timestamp; key
+    position; key length or
     -1; value position, -1 where lengths do not fit; value length or -1)."""
     zero = np.int64(0)
     time = np.int64(-1)
@@ -84,7 +88,9 @@ def _nullable_size(length):
 
 @njit(cache=True, nogil=True, inline="always")
 def _body_size(stamp, delta, key_length, value_length):
-    """What a record without headers takes behind its length: attributes and header count are a byte each."""
+    """What a record without headers takes behind its length: attributes and header count are a byte
+    each.
+    """
     return (
         2
         + _varint_size(stamp)
@@ -152,18 +158,21 @@ def _put_row(table, rows, to, size, at, taken, base, next_offset, count, max_tim
 
 @njit(cache=True, nogil=True, inline="always")
 def _bits(attributes, magic):
-    """What a v2 header says of an old entry's attributes: codec, and from v1 on the kind of timestamp."""
+    """What a v2 header says of an old entry's attributes: codec, and from v1 on the kind of
+    timestamp.
+    """
     return attributes & (7 | _APPEND_TIME) if magic else attributes & 7
 
 
 @njit(cache=True, nogil=True)
 def convert_messages(data, start, end, table, rows, floor, out, to):
-    """Convert the uncompressed messages at the begin of ``data[start:end]``: a row of ``table`` from ``rows`` on and
-    a batch in ``out`` from ``to`` on each. Offsets must rise from ``floor``.
+    """Convert the uncompressed messages at the begin of ``data[start:end]``: a row of ``table``
+    from ``rows`` on and a batch in ``out`` from ``to`` on each. Offsets must rise from ``floor``.
 
-    Stops in front of what is none: (rows, position behind the last message, code, position the code speaks of,
-    bytes that the entry announces or the output lacks, floor, position in ``out``). At a WRAPPER length, magic,
-    checksum and codec have been proven; where its offsets lie is known when it is opened.
+    Stops in front of what is none: (rows, position behind the last message, code, position the code
+    speaks of, bytes that the entry announces or the output lacks, floor, position in ``out``). At a
+    WRAPPER length, magic, checksum and codec have been proven; where its offsets lie is known when
+    it is opened.
     """
     at = start
     while rows < len(table) and at < end:
@@ -226,8 +235,8 @@ def convert_messages(data, start, end, table, rows, floor, out, to):
 def measure_wrapper(plain, size, data, at):
     """Prove the messages ``plain[:size]`` of the wrapper that lies in ``data`` from ``at`` on.
 
-    Returns (code, position in ``plain``, records, offset of the first and of the last as they stand there, bytes
-    that the records take in v2, time of the first).
+    Returns (code, position in ``plain``, records, offset of the first and of the last as they stand
+    there, bytes that the records take in v2, time of the first).
     """
     append_time = _bits(np.int64(data[at + 17]), np.int64(data[at + 16])) & _APPEND_TIME != 0
     wrapper_time = i64(data, at + 18)
@@ -277,9 +286,11 @@ def measure_wrapper(plain, size, data, at):
 def convert_wrapper(
     plain, size, data, at, taken, base, last, first, base_time, count, made, table, rows, out, to
 ):
-    """Write the measured messages ``plain[:size]`` as the batch ``base`` .. ``last`` to ``out`` from ``to`` on.
+    """Write the measured messages ``plain[:size]`` as the batch ``base`` .. ``last`` to ``out``
+    from ``to`` on.
 
-    ``at``, ``taken``: where the wrapper lies in ``data``; the others are what ``measure_wrapper`` found.
+    ``at``, ``taken``: where the wrapper lies in ``data``; the others are what ``measure_wrapper``
+    found.
     """
     bits = _bits(np.int64(data[at + 17]), np.int64(data[at + 16]))
     max_time = i64(data, at + 18) if data[at + 16] else np.int64(-1)

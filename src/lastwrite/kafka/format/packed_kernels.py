@@ -1,7 +1,8 @@
-"""Kernels over batches whose records are compressed: many batches a call, where the codec is not Python's to call.
+"""Kernels over batches whose records are compressed: many batches a call, where the codec is not
+Python's to call.
 
-``open_lz4`` puts the records of neighbouring batches in the clear, ``thin_many`` writes those that stay, ``seal_many``
-makes headers once the library has compressed them again.
+``open_lz4`` puts the records of neighbouring batches in the clear, ``thin_many`` writes those that
+stay, ``seal_many`` makes headers once the library has compressed them again.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -10,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.kafka.kernels import HEADER_BYTES, OK, SMALLEST_RECORD, seal, thin
-from lastwrite.formats.lz4_frame import decode_frame
-from lastwrite.intrinsics import address
+from lastwrite.encoding.intrinsics import address
+from lastwrite.encoding.lz4_frame import decode_frame
+from lastwrite.kafka.format.kernels import HEADER_BYTES, OK, SMALLEST_RECORD, seal, thin
 from lastwrite.model.columns import IS_OLD, KEEPS_LAST
 
 LZ4 = 3
@@ -30,10 +31,12 @@ THINNED = 7  # columns
 
 @njit(cache=True, nogil=True)
 def open_lz4(data, table, first, last, plain, used, enough):
-    """Decompress the batches of ``table[first:last]`` to ``plain`` from ``used`` on, until ``enough`` bytes are there.
+    """Decompress the batches of ``table[first:last]`` to ``plain`` from ``used`` on, until
+    ``enough`` bytes are there.
 
-    Stops in front of what is not lz4 of the common kind, does not fit, or holds less than its record count: see
-    ``formats.lz4_frame``. Sets ``plain_start`` and ``plain_end``; returns (batches done, bytes used).
+    Stops in front of what is not lz4 of the common kind, does not fit, or holds less than its
+    record count: see ``encoding.lz4_frame``. Sets ``plain_start`` and ``plain_end``; returns
+    (batches done, bytes used).
     """
     source = address(data)
     target = address(plain)
@@ -62,10 +65,12 @@ def open_lz4(data, table, first, last, plain, used, enough):
 
 @njit(cache=True, nogil=True)
 def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thinned):
-    """Write what stays of the batches ``table[first:last]``, opened in ``plain``, one behind the other to ``out``.
+    """Write what stays of the batches ``table[first:last]``, opened in ``plain``, one behind the
+    other to ``out``.
 
-    ``data`` has their headers, ``keep`` a byte a record from ``keep_at`` on, ``horizons`` a row a batch of ``table``;
-    ``thinned`` takes a row a batch. ``out`` must hold what ``thin`` may need for all of them.
+    ``data`` has their headers, ``keep`` a byte a record from ``keep_at`` on, ``horizons`` a row a
+    batch of ``table``; ``thinned`` takes a row a batch. ``out`` must hold what ``thin`` may need
+    for all of them.
 
     Returns (batches done, keep_at, code).
     """
@@ -103,7 +108,8 @@ def thin_many(plain, data, table, first, last, keep, keep_at, horizons, out, thi
 
 @njit(cache=True, nogil=True)
 def seal_many(data, table, first, last, horizons, thinned, out, at, sizes, rows, filled):
-    """Write the headers of rebuilt batches of ``sizes`` bytes that lie one behind the other in ``out[at:]``.
+    """Write the headers of rebuilt batches of ``sizes`` bytes that lie one behind the other in
+    ``out[at:]``.
 
     A row each to ``rows`` from ``filled`` on, as ``kernels.rebuild`` does.
     """

@@ -1,11 +1,13 @@
 """From entry to entry through a segment, each proven by its checksum, as a broker's recovery goes.
 
-The smallest case: two batches of 97 and 78 bytes and 30 bytes of a third. The walk proves the first and the second,
-sees that the third announces more than the file has, and stops at byte 175. Nothing is decompressed, and no number but
-the length is believed before the checksum: so a walk stops exactly where Kafka's recovery cuts a segment.
+The smallest case: two batches of 97 and 78 bytes and 30 bytes of a third. The walk proves the first
+and the second, sees that the third announces more than the file has, and stops at byte 175. Nothing
+is decompressed, and no number but the length is believed before the checksum: so a walk stops
+exactly where Kafka's recovery cuts a segment.
 
-Source: Kafka 4.4 ``FileLogInputStream.nextBatch``, ``LogSegment.recover``, ``DefaultRecordBatch.ensureValid``,
-``LegacyRecord.ensureValid``; spec/kafka-storage S.4, S.17.6.
+Source: Kafka 4.4 ``FileLogInputStream.nextBatch``, ``LogSegment.recover``,
+``DefaultRecordBatch.ensureValid``, ``LegacyRecord.ensureValid``; docs/formats/kafka.md, "Record
+batch"; docs/formats/kafka-cleaning.md, "Loading a log".
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -14,12 +16,13 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.big_endian import i32, i64, u32
-from lastwrite.formats.checksum import crc32, crc32c
-from lastwrite.formats.kafka.kernels import HEADER_BYTES
+from lastwrite.encoding.big_endian import i32, i64, u32
+from lastwrite.encoding.checksum import crc32, crc32c
+from lastwrite.kafka.format.kernels import HEADER_BYTES
 from lastwrite.model.columns import ByteArray, Int64Array
 
-# Columns of a row. An old wrapper's base offset is in its compressed records; here it is its last offset.
+# Columns of a row. An old wrapper's base offset is in its compressed records; here it is its last
+# offset.
 POSITION, SIZE, BASE_OFFSET, LAST_OFFSET, TIMESTAMP_MS, IS_CONTROL = range(6)
 COLUMNS = 6
 
@@ -86,10 +89,36 @@ def _walk(data, left, rows):
 
 
 def walk_proven(data: ByteArray, left: int, rows: Int64Array) -> tuple[int, int, int, int]:
-    """Go through the entries that lie whole in ``data``, of which a file has ``left`` bytes from its first byte on.
+    """Go through the entries that lie whole in ``data``, of which a file has ``left`` bytes from
+    its first byte on.
 
-    Returns (rows filled, position behind the last proven entry, bytes that the next one announces or 0, why it
-    stopped). Rows count positions from the begin of ``data``.
+    Returns (rows filled, position behind the last proven entry, bytes that the next one announces
+    or 0, why it stopped). Rows count positions from the begin of ``data``.
     """
     filled, at, wanted, why = _walk(data, left, rows)
     return int(filled), int(at), int(wanted), int(why)
+
+
+@njit(cache=True, nogil=True)
+def _seek(data, at, left, floor, ceiling):
+    for place in range(at, len(data) - _FRAME_BYTES):
+        magic = data[place + 16]
+        if magic > 2:
+            continue
+        size = np.int64(i32(data, place + 8))
+        if size < (HEADER_BYTES - 12 if magic == 2 else _LEAST_SIZE) or size + 12 > left - place:
+            continue
+        base = i64(data, place)
+        if floor <= base <= ceiling:
+            return place
+    return -1
+
+
+def seek(data: ByteArray, at: int, left: int, floor: int, ceiling: int) -> int:
+    """The first place in ``data``, from ``at`` on, where the head of an entry may be; -1: there is
+    none.
+
+    It is of an offset between ``floor`` and ``ceiling``, and of a size that the ``left`` bytes of
+    the file have. Its checksum is not looked at.
+    """
+    return int(_seek(data, at, left, floor, ceiling))

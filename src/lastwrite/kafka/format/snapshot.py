@@ -1,9 +1,10 @@
 """Producer snapshots: what a broker knows of every producer below the offset in the file's name.
 
-The smallest is an empty state: ``0001``, the crc, ``00000000``.  Each producer adds 46 bytes, in no order.
-Nothing may follow them.
+The smallest is an empty state: ``0001``, the crc, ``00000000``.  Each producer adds 46 bytes, in no
+order. Nothing may follow them.
 
-Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerSnapshot.json``; spec/kafka-storage S.13.
+Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerSnapshot.json``; docs/formats/kafka.md,
+"Producer snapshot".
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Annotated, NamedTuple
 
 import google_crc32c
 
+from lastwrite.encoding.layout import I16, I32, I64, U32, At, Buffer, layout
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.layout import I16, I32, I64, U32, At, Buffer, layout
 
 VERSION = 1
 CRC_START = 6  # the first byte that the crc covers
@@ -23,24 +24,29 @@ CRC_START = 6  # the first byte that the crc covers
 class SnapshotHeader(NamedTuple):
     """The 10 bytes before the producers."""
 
+    # fmt: off
     #                                      offset  type
-    version: Annotated[int, At(0, I16)]  # 1
-    crc: Annotated[int, At(2, U32)]  # CRC-32C of byte 6 to the end
+    version:        Annotated[int, At(0, I16)]  # 1
+    crc:            Annotated[int, At(2, U32)]  # CRC-32C of byte 6 to the end
     producer_count: Annotated[int, At(6, I32)]
+    # fmt: on
 
 
 class ProducerEntry(NamedTuple):
     """What a broker knows of one producer."""
 
+    # fmt: off
     #                                                offset  type
-    producer_id: Annotated[int, At(0, I64)]
-    producer_epoch: Annotated[int, At(8, I16)]
-    last_sequence: Annotated[int, At(10, I32)]  # -1: none
-    last_offset: Annotated[int, At(14, I64)]  # of its last batch; -1: none in this epoch
-    offset_delta: Annotated[int, At(22, I32)]  # that batch's last offset less its first
-    timestamp_ms: Annotated[int, At(26, I64)]  # of its last batch or marker
-    coordinator_epoch: Annotated[int, At(34, I32)]  # -1: none
+    producer_id:              Annotated[int, At(0,  I64)]
+    producer_epoch:           Annotated[int, At(8,  I16)]
+    last_sequence:            Annotated[int, At(10, I32)]  # -1: none
+    # of its last batch; -1: none in this epoch
+    last_offset:              Annotated[int, At(14, I64)]
+    offset_delta:             Annotated[int, At(22, I32)]  # that batch's last offset less its first
+    timestamp_ms:             Annotated[int, At(26, I64)]  # of its last batch or marker
+    coordinator_epoch:        Annotated[int, At(34, I32)]  # -1: none
     current_txn_first_offset: Annotated[int, At(38, I64)]  # -1: no open transaction
+    # fmt: on
 
 
 SNAPSHOT_HEADER = layout(SnapshotHeader, byte_order=">", size=10)

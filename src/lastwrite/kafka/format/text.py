@@ -7,13 +7,14 @@ An offset checkpoint of two entries, each a topic, a partition and an offset::
     orders 0 4711\n
     orders 1 12\n
 
-``leader-epoch-checkpoint`` has the same frame; an entry is an epoch and the first offset written under it.
-``partition.metadata`` holds the topic's id, and ``.kafka_cleanshutdown`` the broker's epoch.
+``leader-epoch-checkpoint`` has the same frame; an entry is an epoch and the first offset written
+under it. ``partition.metadata`` holds the topic's id, and ``.kafka_cleanshutdown`` the broker's
+epoch.
 
 We are stricter than Kafka: a negative offset or an entry that occurs twice is damage.
 
 Source: Kafka 4.4 ``CheckpointFile``, ``LeaderEpochCheckpointFile``, ``LeaderEpochFileCache``,
-``PartitionMetadataFile``, ``CleanShutdownFileHandler``; spec/kafka-storage S.14, S.15.
+``PartitionMetadataFile``, ``CleanShutdownFileHandler``; docs/formats/kafka.md, "Text files".
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_leader_epochs(text: bytes) -> tuple[LeaderEpoch, ...]:
-    """The entries of ``leader-epoch-checkpoint``; both columns rise; errors as ``decode_offset_checkpoint``."""
+    """The entries of ``leader-epoch-checkpoint``; both columns rise; errors as
+    ``decode_offset_checkpoint``.
+    """
     epochs: list[LeaderEpoch] = []
     for at, (epoch, start_offset) in _entries(text, 2):
         entry = LeaderEpoch(_number(epoch, at, _MAX_I32), _number(start_offset, at, _MAX_I64))
@@ -105,7 +108,8 @@ def with_leader_epoch(
 ) -> tuple[LeaderEpoch, ...]:
     """The entries after a batch of ``epoch`` was appended at ``start_offset``.
 
-    Nothing changes where the last entry says so already; entries at the end that contradict the new one go.
+    Nothing changes where the last entry says so already; entries at the end that contradict the new
+    one go.
     """
     if epoch < 0 or start_offset < 0:
         raise ValueError(f"leader epoch {epoch} from {start_offset}")
@@ -118,7 +122,9 @@ def with_leader_epoch(
 
 
 def leader_epochs_from(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEpoch, ...]:
-    """The entries of a log that starts at ``log_start``: of those that begin there or below only the last, moved up."""
+    """The entries of a log that starts at ``log_start``: of those that begin there or below only
+    the last, moved up.
+    """
     below = [entry for entry in epochs if entry.start_offset <= log_start]
     first = (LeaderEpoch(below[-1].epoch, log_start),) if below else ()
     return (*first, *epochs[len(below) :])
@@ -181,7 +187,8 @@ def topic_id_text(raw: bytes) -> str:
 def decode_clean_shutdown(text: bytes) -> int | None:
     """The broker epoch in ``.kafka_cleanshutdown``; None where there is none to be read.
 
-    That the file is there says that the shutdown was orderly, whatever it holds; so nothing is an error here.
+    That the file is there says that the shutdown was orderly, whatever it holds; so nothing is an
+    error here.
     """
     try:
         content = json.loads(text)
@@ -197,7 +204,9 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The entries of a checkpoint, each with the position of its line, once version and count are right."""
+    """The entries of a checkpoint, each with the position of its line, once version and count are
+    right.
+    """
     if not text:
         return
     lines: list[tuple[int, bytes]] = []

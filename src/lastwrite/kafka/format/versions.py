@@ -1,7 +1,8 @@
-"""The version of each keyed record, where a topic's compaction goes by timestamp or header and not by offset.
+"""The version of each keyed record, where a topic's compaction goes by timestamp or header and not
+by offset.
 
-A version is a signed 64-bit number: the record's timestamp, or what its last header of a given name holds in
-exactly 8 bytes, big-endian. A record without such a header has the least version there is.
+A version is a signed 64-bit number: the record's timestamp, or what its last header of a given name
+holds in exactly 8 bytes, big-endian. A record without such a header has the least version there is.
 
 Only topics with ``compaction.strategy`` pay for this: it walks the records of a run once more.
 
@@ -14,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.big_endian import i64
-from lastwrite.formats.kafka.kernels import _record, _varint
-from lastwrite.intrinsics import address, load8, load64, swap64
+from lastwrite.encoding.big_endian import i64
+from lastwrite.encoding.intrinsics import address, load8, load64, swap64
+from lastwrite.kafka.format.kernels import _record, _varint
 from lastwrite.model.columns import IS_ABORTED, IS_CONTROL
 
 NO_VERSION = np.iinfo(np.int64).min
@@ -49,8 +50,9 @@ def _header_version(data, at, end, name, name_at, name_length):
 def versions(buffer, plain, table, first, last, ordinal, by_header, name, entries, start, filled):
     """Write the version of each of ``entries[start:filled]`` to its third column.
 
-    The entries are those that ``walk`` made of the batches ``table[first:last]``: their records lie in ``plain``,
-    their headers in ``buffer``; the first record is number ``ordinal`` of its piece. ``name``: the header's, UTF-8.
+    The entries are those that ``walk`` made of the batches ``table[first:last]``: their records lie
+    in ``plain``, their headers in ``buffer``; the first record is number ``ordinal`` of its piece.
+    ``name``: the header's, UTF-8.
     """
     source = address(plain)
     names = address(name)

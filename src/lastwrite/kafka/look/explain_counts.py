@@ -1,4 +1,6 @@
-"""The records of a partition that compaction will take one day, counted; and those of one key, each with its facts."""
+"""The records of a partition that compaction will take one day, counted; and those of one key, each
+with its facts.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lastwrite.compaction.fates import RecordFacts
-from lastwrite.compaction.verdict import Verdict, judge
+from lastwrite.encoding.fingerprint import secret_from
+from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.plan import new_secret
+from lastwrite.engine.rules.verdict import Verdict, judge
+from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
-from lastwrite.formats.fingerprint import secret_from
-from lastwrite.formats.kafka.batch import Record, decode_batch, encode_batch
-from lastwrite.logstore.reading import SegmentReader
+from lastwrite.kafka.format.batch import decode_batch, encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.rules.explain_record import RecordFacts
+from lastwrite.kafka.system import KAFKA
 from lastwrite.model.columns import (
     ABORTED,
     CONTROL,
@@ -29,10 +35,7 @@ from lastwrite.model.columns import (
 from lastwrite.model.explanation import Part, Waiting
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Limits, Piece
-from lastwrite.pipeline.chunks import Chunk, Chunks
-from lastwrite.pipeline.engine import new_secret
-from lastwrite.pipeline.kafka import KAFKA
-from lastwrite.pipeline.system import Decision
+from lastwrite.storage.reading import SegmentReader
 
 _LANE = np.uint64(0xFFFFFFFF00000000)
 
@@ -76,7 +79,8 @@ class WaitingRecords:
         self._lanes = None if key is None else self._lanes_of(key)
 
     def piece(self, piece: Piece, following: ByteArray | None, ever: ByteArray | None) -> None:
-        """The next piece; ``following``: states as the next round has them, None: it does not reach the piece.
+        """The next piece; ``following``: states as the next round has them, None: it does not reach
+        the piece.
 
         ``ever``: states as if all of the log were closed and replicated.
 
@@ -174,7 +178,9 @@ class WaitingRecords:
     def _find(
         self, chunk: Chunk, piece: Piece, inside: ByteArray | None, ever: ByteArray, keep: ByteArray
     ) -> None:
-        """Add the chunk's records of the key to ``hits``; aborted ones too, since the table does not flag them."""
+        """Add the chunk's records of the key to ``hits``; aborted ones too, since the table does
+        not flag them.
+        """
         assert self._lanes is not None
         table = chunk.table
         starts = np.cumsum(table["records"]) - table["records"]

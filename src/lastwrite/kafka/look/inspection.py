@@ -7,17 +7,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, ClassVar
 
+from msgspec import field
+
+from lastwrite.model.document import SPREAD, UNPRINTED, As, Document, FrozenDocument, Spread, figure
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.uncleanable import Uncleanable
+from lastwrite.model.quarantine import Quarantined
+from lastwrite.model.settings import Outvoted, Setting, effective
 from lastwrite.model.verification import Transactions
 
 
-@dataclass(slots=True, kw_only=True)
-class Contents:
-    """What the batches of a segment, or of several, hold. Every batch counted here has passed its checksum."""
+class Contents(Document, kw_only=True):
+    """What the batches of a segment, or of several, hold. Every batch counted here has passed its
+    checksum.
+    """
 
     batches: int = 0
     records: int = 0
@@ -54,11 +58,6 @@ class Contents:
             _known(self.earliest_horizon, other.earliest_horizon), default=None
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        out = {name: getattr(self, name) for name in Contents.__slots__}
-        out["codecs"], out["formats"] = dict(self.codecs), dict(self.formats)
-        return out
-
 
 _SUMS = (
     "batches",
@@ -79,54 +78,38 @@ def _known(*values: int | None) -> Iterable[int]:
     return (value for value in values if value is not None)
 
 
-@dataclass(slots=True, kw_only=True)
-class SegmentInspection:
+class SegmentInspection(Document, kw_only=True):
     """One segment: its file, what is in it, and its indexes."""
 
     file: str
     base_offset: int
     bytes: int
     is_active: bool = False
-    contents: Contents = field(default_factory=Contents)
     index_entries: int | None = None  # None: no such file, or one that cannot be read
     time_index_entries: int | None = None
     transaction_index_entries: int | None = None
     modified: int = 0  # of the file, ms since 1970
-
-    def to_dict(self) -> dict[str, Any]:
-        own = {
-            name: getattr(self, name) for name in SegmentInspection.__slots__ if name != "contents"
-        }
-        return {**own, **self.contents.to_dict()}
+    contents: Annotated[Contents, SPREAD] = field(default_factory=Contents)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class OpenTransaction(FrozenDocument, frozen=True):
     """A transaction without a marker."""
 
     producer_id: int
     first_offset: int
 
-    def to_dict(self) -> dict[str, int]:
-        return {"producer_id": self.producer_id, "first_offset": self.first_offset}
 
-
-@dataclass(slots=True, kw_only=True)
-class PartitionInspection:
+class PartitionInspection(Document, kw_only=True):
     """One partition: its bounds, its segments, what they hold, and what is wrong."""
 
     topic: str
     partition: int
     folder: str
-    segments: list[SegmentInspection] = field(default_factory=list)
-    contents: Contents = field(default_factory=Contents)
     bytes: int = 0
     keys: int | None = None  # distinct keys of records that were not aborted
     producers: int | None = None  # distinct producer ids of its batches; counted up to a million
     active_producers: int | None = None  # that a broker knows; their last batches stay
     expired_producers: int | None = None  # that it knew, and has forgotten by now
-    transactions: Transactions | None = None
-    open_transactions: list[OpenTransaction] = field(default_factory=list)  # by first offset
     log_start: int | None = None
     high_watermark: int | None = None
     last_stable_offset: int | None = None  # below it all is replicated, and of decided transactions
@@ -141,33 +124,23 @@ class PartitionInspection:
     dirty_ratio: float | None = None  # the cleanable share, as the broker computes it
     is_due: bool | None = None  # a broker would run a round now
     reason: str | None = None  # why it would not
-    uncleanable: Uncleanable | None = None  # what the cleaner noted when it set the partition aside
-    problems: list[Problem] = field(default_factory=list)
+    uncleanable: Quarantined | None = None  # what the cleaner noted when it set the partition aside
     problem_count: int = 0  # all; ``problems`` names the first of them
+    # by which it is judged; none: they could not be learned
+    settings: Annotated[tuple[Setting, ...], As(effective)] = ()
+    contents: Annotated[Contents, SPREAD] = field(default_factory=Contents)
+    transactions: Transactions | None = None
+    open_transactions: list[OpenTransaction] = []  # by first offset
+    status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
+    segments: list[SegmentInspection] = []
+    problems: list[Problem] = []
 
     @property
     def is_damaged(self) -> bool:
         return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
 
-    def to_dict(self) -> dict[str, Any]:
-        apart = ("contents", "segments", "problems", "transactions", "open_transactions")
-        own = {
-            name: getattr(self, name) for name in PartitionInspection.__slots__ if name not in apart
-        }
-        return {
-            **own,
-            **self.contents.to_dict(),
-            "transactions": None if self.transactions is None else self.transactions.to_dict(),
-            "open_transactions": [transaction.to_dict() for transaction in self.open_transactions],
-            "status": "damaged" if self.is_damaged else "whole",
-            "segments": [segment.to_dict() for segment in self.segments],
-            "problems": [problem.to_dict() for problem in self.problems],
-            "uncleanable": self.uncleanable and self.uncleanable.to_dict(),
-        }
 
-
-@dataclass(slots=True, kw_only=True)
-class FileInspection:
+class FileInspection(Document, kw_only=True):
     """One file that was asked for by itself."""
 
     file: str
@@ -177,31 +150,39 @@ class FileInspection:
     partition: int | None = None
     entries: int | None = None  # of an index, a snapshot or a checkpoint
     segment: SegmentInspection | None = None  # of a .log
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = []
+    status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
 
     @property
     def is_damaged(self) -> bool:
         return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
 
-    def to_dict(self) -> dict[str, Any]:
-        out = {name: getattr(self, name) for name in FileInspection.__slots__}
-        out["status"] = "damaged" if self.is_damaged else "whole"
-        out["segment"] = self.segment.to_dict() if self.segment else None
-        out["problems"] = [problem.to_dict() for problem in self.problems]
-        return out
+
+class InspectTotals(Document, kw_only=True):
+    """The sums over all partitions."""
+
+    partitions: int
+    damaged: int  # partitions and files
+    segments: int
+    bytes: int
+    dirty_bytes: int
+    keys: int | None  # None: of some partition they are not known
+    contents: Annotated[Contents, Spread(but=("first_offset", "last_offset"))]
+    seconds: float
 
 
-@dataclass(slots=True, kw_only=True)
-class InspectReport:
+class InspectReport(Document, kw_only=True):
     """Everything at a path."""
 
     path: str
     system: str
+    partitions: list[PartitionInspection] = []
+    files: list[FileInspection] = []
+    problems: list[Problem] = []  # of the log root itself
+    totals: ClassVar[InspectTotals] = figure(lambda self: self.sums())
+    notes: list[Outvoted] = []  # defaults that were stated and do not hold
     now_ms: int
-    partitions: list[PartitionInspection] = field(default_factory=list)
-    files: list[FileInspection] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)  # of the log root itself
-    seconds: float = 0.0
+    seconds: Annotated[float, UNPRINTED] = 0.0
 
     @property
     def damaged(self) -> bool:
@@ -218,30 +199,19 @@ class InspectReport:
     def exit_status(self) -> int:
         return 3 if self.damaged else 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def sums(self) -> InspectTotals:
         contents = Contents()
         for partition in self.partitions:
             contents.add(partition.contents)
         keys = [partition.keys for partition in self.partitions]
-        counted = contents.to_dict()
-        for meaningless in ("first_offset", "last_offset"):  # across partitions
-            del counted[meaningless]
-        return {
-            "path": self.path,
-            "system": self.system,
-            "partitions": [partition.to_dict() for partition in self.partitions],
-            "files": [file.to_dict() for file in self.files],
-            "problems": [problem.to_dict() for problem in self.problems],
-            "totals": {
-                "partitions": len(self.partitions),
-                "damaged": sum(p.is_damaged for p in self.partitions)
-                + sum(f.is_damaged for f in self.files),
-                "segments": sum(len(partition.segments) for partition in self.partitions),
-                "bytes": sum(partition.bytes for partition in self.partitions),
-                "dirty_bytes": sum(partition.dirty_bytes or 0 for partition in self.partitions),
-                "keys": None if None in keys else sum(key or 0 for key in keys),
-                **counted,
-                "seconds": self.seconds,
-            },
-            "now_ms": self.now_ms,
-        }
+        return InspectTotals(
+            partitions=len(self.partitions),
+            damaged=sum(partition.is_damaged for partition in self.partitions)
+            + sum(file.is_damaged for file in self.files),
+            segments=sum(len(partition.segments) for partition in self.partitions),
+            bytes=sum(partition.bytes for partition in self.partitions),
+            dirty_bytes=sum(partition.dirty_bytes or 0 for partition in self.partitions),
+            keys=None if None in keys else sum(key or 0 for key in keys),
+            contents=contents,
+            seconds=self.seconds,
+        )

@@ -1,34 +1,37 @@
-"""Kafka's share of ``verify``: contents of batches, the truth of indexes, side files that must not change."""
+"""Kafka's share of ``verify``: contents of batches, the truth of indexes, side files that must not
+change.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lastwrite.audit.contents import PieceContents, Rules
-from lastwrite.compaction.batch_promises import KnownProducer, Snapshot
-from lastwrite.compaction.settings import KafkaTopicConfig
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.formats.kafka import index_truth
-from lastwrite.formats.kafka.content import KafkaContents, seed_from
-from lastwrite.formats.kafka.index import ABORTED_TRANSACTION, OFFSET_ENTRY, TIME_ENTRY
-from lastwrite.formats.kafka.index_truth import NO_TIME, Lie, TransactionTruth
-from lastwrite.formats.kafka.names import LEADER_EPOCHS, PARTITION_METADATA
-from lastwrite.formats.kafka.snapshot import decode_snapshot
-from lastwrite.formats.kafka.text import decode_leader_epochs
-from lastwrite.logstore import kafka as store
-from lastwrite.logstore.single import read_small
+from lastwrite.kafka.format import index_truth
+from lastwrite.kafka.format.content import KafkaContents, seed_from
+from lastwrite.kafka.format.index import ABORTED_TRANSACTION, OFFSET_ENTRY, TIME_ENTRY
+from lastwrite.kafka.format.index_truth import NO_TIME, Lie, TransactionTruth
+from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
+from lastwrite.kafka.format.remedy import REBUILD, RESTORE
+from lastwrite.kafka.format.snapshot import decode_snapshot
+from lastwrite.kafka.format.text import decode_leader_epochs
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.system import KAFKA
 from lastwrite.model.columns import BatchTable, Int64Array
 from lastwrite.model.contents import BY_HEADER, BY_OFFSET, BY_TIMESTAMP
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
-from lastwrite.model.verification import Violation
+from lastwrite.model.verification import PartitionVerification, Violation
 from lastwrite.model.work import Piece
-from lastwrite.pipeline.kafka import KAFKA
+from lastwrite.storage.reading import read_small
+from lastwrite.verification.batch_invariants import KnownProducer, Snapshot
+from lastwrite.verification.contents import BatchReader, ContentsUnit, PieceContents
+from lastwrite.verification.logs import check_logs
+from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question, Rules
 
-_DELETE_IT = "delete the index: a broker makes it anew"
-_DELETE_INDEXES = "delete all indexes of the segment: a broker then makes them anew"
 _NO_END = (1 << 63) - 1
 _ORDERS = {"offset": BY_OFFSET, "timestamp": BY_TIMESTAMP, "header": BY_HEADER}
 _POLICY = {"cleanup.policy", "log.cleanup.policy"}
@@ -37,25 +40,36 @@ _SPARSE_BYTES = 1 << 20
 _NOTHING: Int64Array = np.empty(0, dtype=np.int64)
 
 
-class KafkaProof:
-    """See ``contents.Proof`` for what each call owes."""
+class KafkaProof(LogProof):
+    """See ``LogProof`` for what each call owes."""
 
-    def contents(
-        self, seed: bytes | None, is_after: bool, now_ms: int | None, order: int, header: str
-    ) -> KafkaContents:
-        return KafkaContents(
-            None if seed is None else seed_from(seed), is_after, now_ms, order, header
+    system = KAFKA
+    damage_remedy = RESTORE
+
+    def is_of_one(self, path: str, folder: str) -> bool:
+        """A root with one partition is that partition, too."""
+        return True
+
+    def check(
+        self, pairs: Sequence[Pair], question: Question, means: Means
+    ) -> Iterator[PartitionVerification]:
+        return check_logs(self, pairs, question, means)
+
+    def reader(self, unit: ContentsUnit) -> BatchReader:
+        seed = None if unit.seed is None else seed_from(unit.seed)
+        rules = unit.rules or Rules()
+        contents = KafkaContents(seed, unit.is_after, unit.now_ms, rules.order, rules.header)
+        return BatchReader(unit, contents, KafkaIndexProof)
+
+    def bounds(self, before: PartitionLog, after: PartitionLog) -> Bounds:
+        """A copy without its root's checkpoints knows neither: the other log does."""
+        return Bounds(
+            max(before.log_start, after.log_start), min(before.high_watermark, after.high_watermark)
         )
 
-    def indexes(self, piece: Piece) -> KafkaIndexProof:
-        return KafkaIndexProof(piece)
-
-    def index_interval_bytes(self, config: Mapping[str, object]) -> int:
-        return KafkaTopicConfig.from_names(config).index_interval_bytes
-
     def rules(self, log: PartitionLog, config: Mapping[str, object]) -> Rules:
-        """Kafka ages deletes of v0 and v1 by the file of the last clean segment (cleanup section 7)."""
-        settings = KAFKA.settings(log, config)
+        """Kafka ages deletes of v0 and v1 by the file of the last clean segment."""
+        settings = KAFKA.settings(log.folder, config).config
         checkpoint = log.checkpoint
         if checkpoint is None or not log.log_start <= checkpoint <= log.end_offset:
             checkpoint = log.log_start
@@ -65,6 +79,7 @@ class KafkaProof:
             old_tombstones_until_ms=clean[-1] - settings.delete_retention_ms if clean else 0,
             order=_ORDERS[settings.compaction_strategy],
             header=settings.compaction_strategy_header,
+            max_keyless_ratio=settings.max_keyless_ratio,
             keeps_start=bool(_POLICY & config.keys()) and not settings.deletes,
         )
 
@@ -100,9 +115,9 @@ class KafkaProof:
         segment: Segment,
         parts: Sequence[PieceContents],
         is_closed: bool,
-        index_interval_bytes: int,
+        config: Mapping[str, object],
     ) -> tuple[list[Problem], list[str]]:
-        """What needs the whole segment; ``parts``: all its pieces, in order, each read to its end."""
+        index_interval_bytes = KafkaTopicConfig.from_names(config).index_interval_bytes
         indexes = KafkaIndexProof(segment)
         next_offset, largest, advice = segment.base_offset, NO_TIME, []
         for part in parts:
@@ -143,7 +158,9 @@ class KafkaProof:
 
 
 def _meaning(name: str, path: str, first: int, end: int) -> object:
-    """What a side file says of offsets from ``first`` to below ``end``; a broker may forget other epochs."""
+    """What a side file says of offsets from ``first`` to below ``end``; a broker may forget other
+    epochs.
+    """
     content = read_small(path)
     if name != LEADER_EPOCHS:
         return content
@@ -160,7 +177,9 @@ def _meaning(name: str, path: str, first: int, end: int) -> object:
 
 
 class KafkaIndexProof:
-    """The entries of a segment's two indexes, held against batches in order; see ``formats.kafka.index_truth``."""
+    """The entries of a segment's two indexes, held against batches in order; see
+    ``kafka.format.index_truth``.
+    """
 
     def __init__(self, source: Segment | Piece) -> None:
         self._log_path = log_path = source.path
@@ -198,7 +217,9 @@ class KafkaIndexProof:
         self._last = int(last[-1])
 
     def hides(self, next_offset: int, reached: int) -> None:
-        """Hold the time index against all batches below ``next_offset``, the latest of them at ``reached``."""
+        """Hold the time index against all batches below ``next_offset``, the latest of them at
+        ``reached``.
+        """
         if reached != NO_TIME:
             self._time_lie(
                 index_truth.hidden_from_time_entry(
@@ -207,42 +228,64 @@ class KafkaIndexProof:
             )
 
     def ends(self, size_bytes: int, next_offset: int, largest: int | None) -> None:
-        """Hold the last entries against the segment's end; ``largest`` None: more may be appended."""
+        """Hold the last entries against the segment's end; ``largest`` None: more may be appended.
+
+        An entry that names an offset behind the end tells of records that are gone: it is not to be
+        removed.
+        """
         self._offset_lie(
-            index_truth.entry_beyond(self.offsets, self.positions, size_bytes, next_offset)
+            index_truth.entry_beyond(self.offsets, self.positions, size_bytes, next_offset),
+            next_offset,
         )
         if largest is not None:
-            self._time_lie(
-                index_truth.wrong_last_time(self.times, self.time_offsets, next_offset, largest)
+            contradiction = index_truth.wrong_last_time(
+                self.times, self.time_offsets, next_offset, largest
+            )
+            self._time_lie(contradiction, next_offset)
+
+    def _offset_lie(self, contradiction: Lie | None, end_offset: int = _NO_END) -> None:
+        if contradiction is not None:
+            remedy = REBUILD if int(self.offsets[contradiction.row]) < end_offset else RESTORE
+            self._add(
+                contradiction.problem,
+                store.index_path(self._log_path),
+                contradiction.row * OFFSET_ENTRY.size,
+                remedy,
             )
 
-    def _offset_lie(self, lie: Lie | None) -> None:
-        if lie is not None:
-            self._add(lie.problem, store.index_path(self._log_path), lie.row * OFFSET_ENTRY.size)
-
-    def _time_lie(self, lie: Lie | None) -> None:
-        if lie is not None:
-            self._add(lie.problem, store.time_index_path(self._log_path), lie.row * TIME_ENTRY.size)
+    def _time_lie(self, contradiction: Lie | None, end_offset: int = _NO_END) -> None:
+        if contradiction is not None:
+            remedy = REBUILD if int(self.time_offsets[contradiction.row]) < end_offset else RESTORE
+            self._add(
+                contradiction.problem,
+                store.time_index_path(self._log_path),
+                contradiction.row * TIME_ENTRY.size,
+                remedy,
+            )
 
     def _unreadable(self, error: LogError, path: str) -> None:
         self.problems.append(
-            Problem(ProblemKind.DAMAGED, error.problem, error.path or path, error.at, _DELETE_IT)
+            Problem(ProblemKind.DAMAGED, error.problem, error.path or path, error.at, REBUILD)
         )
 
-    def _add(self, problem: str, path: str, position: int) -> None:
+    def _add(self, problem: str, path: str, position: int, remedy: str) -> None:
         """One problem an index: what follows a lie mostly follows from it."""
         if not any(known.path == path for known in self.problems):
-            self.problems.append(Problem(ProblemKind.DAMAGED, problem, path, position, _DELETE_IT))
+            self.problems.append(Problem(ProblemKind.DAMAGED, problem, path, position, remedy))
 
 
 class KafkaTransactionProof:
-    """The transaction indexes of a log, held against its transactions; see ``index_truth.TransactionTruth``."""
+    """The transaction indexes of a log, held against its transactions; see
+    ``index_truth.TransactionTruth``.
+    """
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]:
-        """The first lie of each index; ``transactions`` and ``first_open`` as the log's own markers tell them."""
+        """The first lie of each index; ``transactions`` and ``first_open`` as the log's own markers
+        tell them.
+        """
         truth = TransactionTruth(transactions, first_open, self._log.log_start)
         found = []
         for n, segment in enumerate(self._log.segments):
@@ -254,11 +297,7 @@ class KafkaTransactionProof:
             except LogError as error:
                 found.append(
                     Problem(
-                        ProblemKind.DAMAGED,
-                        error.problem,
-                        error.path or path,
-                        error.at,
-                        _DELETE_INDEXES,
+                        ProblemKind.DAMAGED, error.problem, error.path or path, error.at, REBUILD
                     )
                 )
                 continue
@@ -267,11 +306,11 @@ class KafkaTransactionProof:
                 (e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset)
                 for e in entries
             ]
-            lie = truth.first_lie(rows, segment.base_offset, end)
-            if lie is not None:
-                at = lie.row * ABORTED_TRANSACTION.size
-                found.append(Problem(ProblemKind.DAMAGED, lie.problem, path, at, _DELETE_INDEXES))
+            contradiction = truth.first_lie(rows, segment.base_offset, end)
+            if contradiction is not None:
+                at = contradiction.row * ABORTED_TRANSACTION.size
+                found.append(Problem(ProblemKind.DAMAGED, contradiction.problem, path, at, REBUILD))
         return found
 
 
-KAFKA_PROOF = KafkaProof()
+PROOF = KafkaProof()

@@ -1,7 +1,7 @@
 """Read one segment whole, prove every batch, count what is in it, and name what is wrong.
 
-The same kernels as a compaction's scan, in this process, a chunk at a time. A chunk whose records are damaged is
-gone through again batch by batch, so that one bad batch hides no other.
+The same kernels as a compaction's scan, in this process, a chunk at a time. A chunk whose records
+are damaged is gone through again batch by batch, so that one bad batch hides no other.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lastwrite.audit.dump import index_rows
-from lastwrite.audit.kafka_proof import KafkaIndexProof
-from lastwrite.audit.window import BATCH_LIMIT_BYTES, Window, frame_bytes, problem_of, torn_tail
+from lastwrite.encoding.compression import Codec
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.formats.kafka.chunk import KafkaFormat
-from lastwrite.formats.kafka.names import FileKind
-from lastwrite.logstore.reading import SegmentReader
-from lastwrite.logstore.single import read_small
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.look.inspection import Contents, OpenTransaction, SegmentInspection
+from lastwrite.kafka.look.problems import frame_bytes, kafka_problem_of, torn_tail
+from lastwrite.kafka.look.proof import KafkaIndexProof
+from lastwrite.kafka.look.rows import index_rows
 from lastwrite.model.columns import (
     ABORTED,
     COMMITTED,
@@ -36,9 +35,10 @@ from lastwrite.model.columns import (
     ByteArray,
     Int64Array,
 )
-from lastwrite.model.inspection import Contents, OpenTransaction, SegmentInspection
 from lastwrite.model.log import Problem, Segment
 from lastwrite.model.verification import Transactions
+from lastwrite.storage.problems import BATCH_LIMIT_BYTES, Window
+from lastwrite.storage.reading import SegmentReader, read_small
 
 Note = Callable[[Problem], None]
 
@@ -81,7 +81,9 @@ class TransactionCount:
 
 
 class Surveyor:
-    """Buffers used again for every segment, and what was seen of producers since the last ``new_partition``."""
+    """Buffers used again for every segment, and what was seen of producers since the last
+    ``new_partition``.
+    """
 
     def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -124,7 +126,7 @@ class Surveyor:
         try:
             walk.run()
         except LogError as error:
-            walk.note(problem_of(error, segment.path))
+            walk.note(kafka_problem_of(error, segment.path))
         if walk.is_whole:  # else the last entries may be right, and what they speak of unreadable
             largest = found.contents.max_timestamp
             indexes.ends(segment.size_bytes, walk.next_offset, -1 if largest is None else largest)
@@ -136,10 +138,12 @@ class Surveyor:
         return found
 
     def count(self, data: ByteArray, buffer: ByteArray, table: BatchTable, into: Contents) -> None:
-        """Visit every record of the batches in ``table``, which lie in ``buffer``, and in ``data`` as on disk.
+        """Visit every record of the batches in ``table``, which lie in ``buffer``, and in ``data``
+        as on disk.
 
         Raises:
-            CorruptLog, OutOfMemoryBudget: positions count from the begin of ``data``; ``into`` is then untouched.
+            CorruptLog, OutOfMemoryBudget: positions count from the begin of ``data``; ``into`` is
+                then untouched.
         """
         records = int(table["records"].sum())
         tombstones = keyless = control = 0
@@ -271,10 +275,12 @@ class _SegmentWalk:
                     return
 
     def _past(self, error: LogError, position: int, data: ByteArray) -> int:
-        """Name what is wrong at ``position``; returns the bytes to pass over, 0 where nothing can be told."""
+        """Name what is wrong at ``position``; returns the bytes to pass over, 0 where nothing can
+        be told.
+        """
         size = frame_bytes(data)
         left = self._segment.size_bytes - position
-        self.note(problem_of(error, self._segment.path, position))
+        self.note(kafka_problem_of(error, self._segment.path, position))
         if not 0 < size <= left:
             return 0
         if size == left:
@@ -284,11 +290,13 @@ class _SegmentWalk:
         return size if len(behind) < 17 or (behind[16] <= 2 and frame_bytes(behind) > 0) else 0
 
     def _take(self, data: ByteArray, held: ByteArray, table: BatchTable, position: int) -> None:
-        """Count the batches of ``table``, which lie in ``held``, and in ``data`` as they are on disk."""
+        """Count the batches of ``table``, which lie in ``held``, and in ``data`` as they are on
+        disk.
+        """
         if int(table["next_offset"][-1]) > self._end_offset:
             row = table[int(np.argmax(table["next_offset"] > self._end_offset))]
             self.note(
-                problem_of(
+                kafka_problem_of(
                     CorruptLog(
                         f"offset {int(row['next_offset']) - 1} in a segment that ends before {self._end_offset}",
                         int(row["origin"]),
@@ -303,17 +311,18 @@ class _SegmentWalk:
             self._surveyor.count(data, held, table, self._contents)
         except (CorruptLog, OutOfMemoryBudget) as error:
             if len(table) == 1:
-                self.note(problem_of(error, self._segment.path, position))
+                self.note(kafka_problem_of(error, self._segment.path, position))
                 return
             for row in range(len(table)):
                 try:
                     self._surveyor.count(data, held, table[row : row + 1], self._contents)
                 except (CorruptLog, OutOfMemoryBudget) as narrow:
-                    self.note(problem_of(narrow, self._segment.path, position))
+                    self.note(kafka_problem_of(narrow, self._segment.path, position))
 
 
 def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
-    """How many entries an index of ``segment`` has; None where it is missing or unreadable, which is noted.
+    """How many entries an index of ``segment`` has; None where it is missing or unreadable, which
+    is noted.
 
     None too where nobody may look into it.
     """
@@ -325,7 +334,7 @@ def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
     try:
         return sum(1 for _ in index_rows(read_small(path), kind, segment.base_offset, None))
     except LogError as error:
-        note(problem_of(error, path))
+        note(kafka_problem_of(error, path))
         return None
 
 

@@ -1,10 +1,12 @@
 """Why a partition, or a part of it, is not clean: all rules that apply now, and what ends each.
 
-``ranges`` decides; here its answer is put into words, in the order in which Kafka asks. The smallest case: a log
-whose records all lie in the active segment. Its reason is that segment, and it ends with an append: one that would
-make the segment larger than ``segment.bytes``, or whose timestamp is more than ``segment.ms`` behind the first.
+``ranges`` decides; here its answer is put into words, in the order in which Kafka asks. The
+smallest case: a log whose records all lie in the active segment. Its reason is that segment, and it
+ends with an append: one that would make the segment larger than ``segment.bytes``, or whose
+timestamp is more than ``segment.ms`` behind the first.
 
-Source: spec/kafka-cleanup.md sections 2, 3 and 15; spec/kafka-storage.md section 19 for when a segment is closed.
+Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range", which also says when a
+segment is closed.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lastwrite.compaction.ranges import Hold, Range
-from lastwrite.compaction.settings import LONG_MAX, KafkaTopicConfig
+from lastwrite.engine.rules.ranges import Hold, Range
+from lastwrite.kafka.rules.settings import LONG_MAX, KafkaTopicConfig
 from lastwrite.model.explanation import Reason, Rule
 from lastwrite.model.log import PartitionLog
 
@@ -32,7 +34,9 @@ def policy_reason(config: KafkaTopicConfig) -> Reason | None:
 def range_reasons(
     found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int, include_active: bool
 ) -> list[Reason]:
-    """What keeps ``found``, the range of ``log``, from being cleaned, or from reaching the log's end."""
+    """What keeps ``found``, the range of ``log``, from being cleaned, or from reaching the log's
+    end.
+    """
     if not log.size_bytes:
         return [Reason(Rule.EMPTY, "the log is empty", "when something is written")]
     if found.first_dirty >= log.end_offset:
@@ -97,7 +101,7 @@ def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: i
         change += f", or the first one of {at_ms} or later, by {setting}, {roll_ms}"
         if config.segment_jitter_ms:
             change += f", less a jitter of up to {config.segment_jitter_ms}"
-    change += "; where nobody appends any more, --include-active cleans it"
+    change += "; where no broker appends any more, --include-active cleans it"
     return Reason(Rule.ACTIVE_SEGMENT, message, change, at_ms, first_offset)
 
 

@@ -1,11 +1,13 @@
-"""What becomes of one record, in words: the engine's own decisions, put beside where the record lies.
+"""What becomes of one record, in words: the engine's own decisions, put beside where the record
+lies.
 
-Nothing is decided here. A caller has let the next round's scan, election and judgement run, and the same over the
-whole log as if it were closed and replicated; ``RecordFacts`` is what they found. ``a@0 a@1`` in closed segments and
-``a@2`` in the active one: the next round drops ``a@0`` for ``a@1``; it keeps ``a@1``, which only the wider view sees
-superseded, by ``a@2``: a later round takes it, once the segment of ``a@2`` is closed.
+Nothing is decided here. A caller has let the next round's scan, election and judgement run, and the
+same over the whole log as if it were closed and replicated; ``RecordFacts`` is what they found.
+``a@0 a@1`` in closed segments and ``a@2`` in the active one: the next round drops ``a@0`` for
+``a@1``; it keeps ``a@1``, which only the wider view sees superseded, by ``a@2``: a later round
+takes it, once the segment of ``a@2`` is closed.
 
-Source: spec/kafka-cleanup.md sections 6 to 8 and 15.
+Source: docs/formats/kafka-cleaning.md.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def fate_of(facts: RecordFacts, around: RoundFacts) -> tuple[Fate, str, str | No
         return (
             Fate.LATER,
             f"{_superseded(around.winner_ever, around)}, but both lie below the first dirty offset, "
-            f"{around.first_dirty}, where an earlier round is held to have compared all keys",
+            f"{around.first_dirty}, where an earlier round has compared all keys",
             "no round compares them again, unless the partition's line is taken out of cleaner-offset-checkpoint",
             None,
         )
@@ -201,7 +203,9 @@ def _unreached(
 
 
 def _holding(offset: int | None, around: RoundFacts) -> tuple[str, int | None]:
-    """Which rules keep a round from reaching ``offset``, which lies above its range; and not before when it may."""
+    """Which rules keep a round from reaching ``offset``, which lies above its range; and not before
+    when it may.
+    """
     from_offsets = [
         reason.from_offset for reason in around.reasons if reason.from_offset is not None
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lastwrite.compaction.settings import INT_MAX
+from lastwrite.kafka.rules.settings import INT_MAX
 from lastwrite.model.log import Segment
 
 
@@ -21,7 +21,8 @@ def group_segments(
 
     ``segments``: a log's segments, oldest first. ``end``: the end of the cleaned range.
 
-    Source: Kafka 4.4.0 Cleaner.groupSegmentsBySize; cleanup spec, section 5.
+    Source: Kafka 4.4.0 Cleaner.groupSegmentsBySize; docs/formats/kafka-cleaning.md, "Groups of
+    segments".
     """
     cleaned = [segment for segment in segments if segment.base_offset < end]
     groups: list[list[Segment]] = []

@@ -1,20 +1,23 @@
 """What a log knows of its producers, and which of their batches must stay.
 
-The smallest case: producer 7 writes two batches, which end at offsets 3 and 5. A broker that gets the second one
-again answers "offset 5, as before", because it remembers the last batch of each producer. After a restart it learns
-that from a snapshot, or from the log: so 7's last batch, ``last_offset`` 5, stays when compaction has taken all its
-records, as an empty shell. The shell goes when 7 has written again, or has been silent for
-``producer.id.expiration.ms``.
+The smallest case: producer 7 writes two batches, which end at offsets 3 and 5. A broker that gets
+the second one again answers "offset 5, as before", because it remembers the last batch of each
+producer. After a restart it learns that from a snapshot, or from the log: so 7's last batch,
+``last_offset`` 5, stays when compaction has taken all its records, as an empty shell. The shell
+goes when 7 has written again, or has been silent for ``producer.id.expiration.ms``.
 
 - An epoch is a life of a producer: with a new one older batches are forgotten.
-- A transaction is open from the first offset of its first batch to its marker. Nothing at or above the first open
-  transaction is stable, and a transaction whose marker is not replicated counts as open.
-- Since 4.0 the marker itself may begin the new epoch. Then no batch of data is remembered (``last_offset`` -1), and
-  the marker is all that is left of the producer: its batch stays in place of the data's.
+- A transaction is open from the first offset of its first batch to its marker. Nothing at or above
+  the first open transaction is stable, and a transaction whose marker is not replicated counts as
+  open.
+- Since 4.0 the marker itself may begin the new epoch. Then no batch of data is remembered
+  (``last_offset`` -1), and the marker is all that is left of the producer: its batch stays in place
+  of the data's.
 - A marker that was emptied by compaction says nothing any more.
 
-Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``, ``LastRecord``;
-spec/kafka-storage S.12, S.13; spec/kafka-cleanup C.3, C.8.
+Source: Kafka 4.4 ``ProducerStateManager``, ``ProducerAppendInfo``, ``ProducerStateEntry``,
+``LastRecord``; docs/formats/kafka.md, "Indexes" and "Producer snapshot";
+docs/formats/kafka-cleaning.md, "The range" and "Batches and the delete horizon".
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ from lastwrite.model.log import AbortedTransaction, Producer
 class ProducerStates:
     """The producers of a log, fed batch by batch in the order of the log.
 
-    ``producers`` are known from before, as a snapshot has them. ``high_watermark`` ends what is replicated: of
-    finished transactions only those are remembered whose marker lies there or above.
+    ``producers`` are known from before, as a snapshot has them. ``high_watermark`` ends what is
+    replicated: of finished transactions only those are remembered whose marker lies there or above.
     """
 
     def __init__(self, producers: Iterable[Producer] = (), high_watermark: int = 0) -> None:
@@ -40,7 +43,8 @@ class ProducerStates:
         self._known = {
             p.producer_id: (p.producer_epoch, p.last_offset, p.timestamp_ms) for p in producers
         }
-        # Open transactions, id to first offset. They are entered in the log's order: the first is the earliest.
+        # Open transactions, id to first offset. They are entered in the log's order: the first is
+        # the earliest.
         begun = sorted((p.open_from, p.producer_id) for p in producers if p.open_from >= 0)
         self._open = {producer_id: first for first, producer_id in begun}
         self._high_watermark = high_watermark
@@ -97,12 +101,16 @@ class ProducerStates:
 
     @property
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions whose marker was fed, by its offset, as a transaction index holds them."""
+        """The aborted transactions whose marker was fed, by its offset, as a transaction index
+        holds them.
+        """
         return tuple(self._aborted)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Of the earliest transaction that is open, or whose marker is not replicated; None: there is none."""
+        """Of the earliest transaction that is open, or whose marker is not replicated; None: there
+        is none.
+        """
         found = (next(iter(self._open.values()), None), self._unreplicated_from)
         return min((offset for offset in found if offset is not None), default=None)
 
@@ -110,8 +118,8 @@ class ProducerStates:
 def active(producers: Iterable[Producer], now_ms: int, expiration_ms: int) -> tuple[Producer, ...]:
     """The producers whose last batch must be kept at ``now_ms``, in their order.
 
-    ``expiration_ms`` is ``producer.id.expiration.ms``: as long as that a producer may be silent. One with an
-    open transaction never expires.
+    ``expiration_ms`` is ``producer.id.expiration.ms``: as long as that a producer may be silent.
+    One with an open transaction never expires.
     """
     return tuple(
         p for p in producers if p.open_from >= 0 or now_ms - p.timestamp_ms < expiration_ms
@@ -121,8 +129,8 @@ def active(producers: Iterable[Producer], now_ms: int, expiration_ms: int) -> tu
 def kept_batches(active: Iterable[Producer]) -> tuple[Int64Array, Int64Array]:
     """Which batches must not vanish, though they may be emptied.
 
-    Returns the last offsets, ascending, of active producers' last data batches; and (id, epoch), ascending, of
-    those that have none: of them all control batches of that epoch stay.
+    Returns the last offsets, ascending, of active producers' last data batches; and (id, epoch),
+    ascending, of those that have none: of them all control batches of that epoch stay.
     """
     offsets: list[int] = []
     markers: list[tuple[int, int]] = []

@@ -1,29 +1,27 @@
 """The settings that decide what compaction does, under Kafka's names, defaults and units.
 
 A setting has a topic name (``delete.retention.ms``) and often broker names that give its default
-(``log.cleaner.delete.retention.ms``); a topic's value stands before a broker's, and of several broker
-names the finer unit stands before the coarser (``log.retention.ms`` before ``log.retention.hours``).
+(``log.cleaner.delete.retention.ms``); a topic's value stands before a broker's, and of several
+broker names the finer unit stands before the coarser (``log.retention.ms`` before
+``log.retention.hours``).
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 
-from lastwrite.compaction.named_settings import (
+from lastwrite.config.declaration import (
     INT_MAX,
     LONG_MAX,
     LONG_MIN,
-    Setting,
-    check,
-    given,
-    parse_list,
+    SettingsTable,
+    lower_text,
     parse_number,
     setting,
 )
-from lastwrite.compaction.properties import decode_properties
+from lastwrite.config.properties import decode_properties
 from lastwrite.errors import InvalidConfig
 
 __all__ = ["INT_MAX", "LONG_MAX", "LONG_MIN", "KafkaTopicConfig", "decode_properties"]
@@ -35,77 +33,64 @@ _STRATEGIES = ("offset", "timestamp", "header")
 _COMPRESSIONS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 
 
+def _time_or_for_ever(name: str, value: object) -> int:
+    """Every negative time means for ever."""
+    return max(int(parse_number(name, value, whole=True)), -1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaTopicConfig:
+class KafkaTopicConfig(SettingsTable):
     """The topic settings that compaction obeys; dots become underscores.
 
-    One default is not Kafka's: ``cleanup_policy`` is compact where nobody says otherwise, since who
-    asks for the compaction of a log without settings means it.
+    One default is not Kafka's: ``cleanup_policy`` is compact, for whom the rules of a round are
+    asked. Whether a topic has a round at all is decided in ``topic_settings``, which takes nothing
+    for granted.
 
     Raises:
         InvalidConfig: a value is out of its range, or does not go with another.
 
-    Source: Kafka 4.4.0 TopicConfig, LogConfig, ServerTopicConfigSynonyms; cleanup spec, section 16.
+    Source: Kafka 4.4.0 TopicConfig, LogConfig, ServerTopicConfigSynonyms;
+    docs/formats/kafka-cleaning.md.
     """
 
-    cleanup_policy: tuple[str, ...] = setting(
-        ("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES
-    )
+    # fmt: off
+    cleanup_policy: tuple[str, ...] = setting(("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES)
     min_cleanable_dirty_ratio: float = setting(
-        0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1
-    )
-    delete_retention_ms: int = setting(
-        _DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0
-    )
-    min_compaction_lag_ms: int = setting(
-        0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0
-    )
-    max_compaction_lag_ms: int = setting(
-        LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1
-    )
-    segment_bytes: int = (
-        setting(  # the public minimum is 1 MiB since 4.0; older topics may have less
-            2**30, "internal.segment.bytes segment.bytes log.segment.bytes", 14, INT_MAX
-        )
-    )
+        0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1)
+    delete_retention_ms: int = setting(_DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0)
+    min_compaction_lag_ms: int = setting(0, "min.compaction.lag.ms log.cleaner.min.compaction.lag.ms", 0)
+    max_compaction_lag_ms: int = setting(LONG_MAX, "max.compaction.lag.ms log.cleaner.max.compaction.lag.ms", 1)
+    # the public minimum is 1 MiB since 4.0; older topics may have less
+    segment_bytes: int = setting(
+        2**30, "internal.segment.bytes segment.bytes log.segment.bytes", 14, INT_MAX)
     segment_ms: int = setting(7 * _DAY, f"segment.ms log.roll.ms log.roll.hours*{_HOUR}", 1)
     segment_jitter_ms: int = setting(
-        0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0
-    )
-    segment_index_bytes: int = setting(
-        10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX
-    )
-    index_interval_bytes: int = setting(
-        4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX
-    )
+        0, f"segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*{_HOUR}", 0)
+    segment_index_bytes: int = setting(10 * 2**20, "segment.index.bytes log.index.size.max.bytes", 4, INT_MAX)
+    index_interval_bytes: int = setting(4096, "index.interval.bytes log.index.interval.bytes", 0, INT_MAX)
     retention_ms: int = setting(  # -1: for ever
-        7 * _DAY,
-        f"retention.ms log.retention.ms log.retention.minutes*{_MINUTE} log.retention.hours*{_HOUR}",
-        -1,
-    )
+        7 * _DAY, f"retention.ms log.retention.ms log.retention.minutes*{_MINUTE} log.retention.hours*{_HOUR}", -1,
+        parse=_time_or_for_ever)
     retention_bytes: int = setting(-1, "retention.bytes log.retention.bytes")  # -1: any size
-    file_delete_delay_ms: int = setting(
-        60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0
-    )
+    file_delete_delay_ms: int = setting(60 * _SECOND, "file.delete.delay.ms log.segment.delete.delay.ms", 0)
     max_message_bytes: int = setting(2**20 + 12, "max.message.bytes message.max.bytes", 0, INT_MAX)
     max_decompressed_message_bytes: int = setting(
-        INT_MAX - 8, "max.decompressed.message.bytes", 0, INT_MAX
-    )  # of one record, not of its batch
+        # of one record, not of its batch
+        INT_MAX - 8, "max.decompressed.message.bytes", 0, INT_MAX)
     message_timestamp_type: str = setting(
-        "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES
-    )
+        "CreateTime", "message.timestamp.type log.message.timestamp.type", choices=_TIMESTAMP_TYPES)
     compression_type: str = setting("producer", "compression.type", choices=_COMPRESSIONS)
     compaction_strategy: str = setting(  # KIP-280: accepted, never shipped
-        "offset", "compaction.strategy log.cleaner.compaction.strategy", choices=_STRATEGIES
-    )
+        "offset", "compaction.strategy log.cleaner.compaction.strategy", choices=_STRATEGIES,
+        parse=lower_text)
     compaction_strategy_header: str = setting(
-        "", "compaction.strategy.header log.cleaner.compaction.strategy.header"
-    )
+        "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
+    max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)  # ours: see ``keyless``
+    # fmt: on
 
     def __post_init__(self) -> None:
-        for name, known in _SETTINGS.items():
-            check(known, getattr(self, name), _topic_name(name))
+        SettingsTable.__post_init__(self)
         if self.compaction_strategy == "header" and not self.compaction_strategy_header:
             raise InvalidConfig(
                 "compaction.strategy is header, and no header is named",
@@ -128,28 +113,24 @@ class KafkaTopicConfig:
         return "delete" in self.cleanup_policy
 
     @classmethod
-    def from_names(cls, names: Mapping[str, object]) -> KafkaTopicConfig:
-        """The config that upstream's ``names`` and values (text, or already of the right type) make.
+    def has_no_effect(cls, name: str) -> bool:
+        return name in _WITHOUT_EFFECT or name.startswith(_WITHOUT_EFFECT_PREFIXES)
 
-        Settings of Kafka that do not concern a cleaner are accepted and have no effect.
-
-        Raises:
-            InvalidConfig: no setting has the name, or the value is of another type or out of range.
-        """
-        for name in names:
-            if not is_setting(name):
-                raise _unknown(name)
-        values: dict[str, Any] = {}
-        for field_name, name, value, factor in given(_SETTINGS, names):
-            values[field_name] = _parse(field_name, name, value, factor)
-        return cls(**values)
+    @classmethod
+    def unknown(cls, name: str) -> InvalidConfig:
+        known = [*cls.field_of(), *_WITHOUT_EFFECT]
+        nearest = get_close_matches(name.replace("_", ".").lower(), known, 1, 0.6)
+        remedy = (
+            f"did you mean {nearest[0]}?" if nearest else "see Kafka's topic settings for the names"
+        )
+        return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
 
     def to_names(self) -> dict[str, str]:
         """Every setting by its topic name, as text that ``from_names`` takes."""
         out = {}
-        for field_name in _SETTINGS:
+        for field_name in self.table():
             value = getattr(self, field_name)
-            out[_topic_name(field_name)] = (
+            out[topic_name(field_name)] = (
                 ",".join(value) if isinstance(value, tuple) else str(value)
             )
         return out
@@ -157,18 +138,42 @@ class KafkaTopicConfig:
 
 def is_setting(name: str) -> bool:
     """Whether ``from_names`` takes ``name``."""
-    return name in _FIELD_OF or _is_without_effect(name)
+    return name in KafkaTopicConfig.field_of() or KafkaTopicConfig.has_no_effect(name)
 
 
-def _topic_name(field_name: str) -> str:
+def is_topic_setting(name: str) -> bool:
+    """Whether a topic can have a setting of this name; else only brokers can."""
+    field_name = KafkaTopicConfig.field_of().get(name)
+    if field_name is None:
+        return name in _OF_TOPICS.split()
+    return name == topic_name(field_name) or name == "internal.segment.bytes"
+
+
+def topic_name(field_name: str) -> str:
+    """The name of a field's setting in a topic."""
     return field_name.replace("_", ".")
 
 
-_SETTINGS: dict[str, Setting] = {f.name: f.metadata["setting"] for f in fields(KafkaTopicConfig)}
-_FIELD_OF = {
-    name: field_name for field_name, setting in _SETTINGS.items() for name, _ in setting.names
+def field_names() -> Sequence[str]:
+    """The fields of ``KafkaTopicConfig``."""
+    return _FIELDS
+
+
+def names_of(field_name: str) -> Sequence[str]:
+    """Every name of a field's setting, of topics and of brokers, the strongest first."""
+    return _NAMES[field_name]
+
+
+def broker_names(field_name: str) -> Sequence[str]:
+    """Those that only brokers use."""
+    return [name for name in _NAMES[field_name] if not is_topic_setting(name)]
+
+
+_NAMES = {
+    field_name: tuple(name for name, _ in known.names)
+    for field_name, known in KafkaTopicConfig.table().items()
 }
-_DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(KafkaTopicConfig)}
+_FIELDS = tuple(_NAMES)
 
 # Settings of Kafka that do not change what a round does; ``cleaner_settings`` reads some of them.
 _OF_TOPICS = """
@@ -216,37 +221,3 @@ _WITHOUT_EFFECT_PREFIXES = (
     "confluent.",
     "initial.broker.",
 )
-
-
-def _is_without_effect(name: str) -> bool:
-    return name in _WITHOUT_EFFECT or name.startswith(_WITHOUT_EFFECT_PREFIXES)
-
-
-def _unknown(name: str) -> InvalidConfig:
-    known = [*_FIELD_OF, *_WITHOUT_EFFECT]
-    nearest = difflib.get_close_matches(name.replace("_", ".").lower(), known, 1, 0.6)
-    remedy = (
-        f"did you mean {nearest[0]}?" if nearest else "see Kafka's topic settings for the names"
-    )
-    return InvalidConfig(f"no setting is named {name!r}", remedy=remedy)
-
-
-def _parse(field_name: str, name: str, value: object, factor: int) -> Any:
-    """``value`` as the type of its field, checked against its range."""
-    known = _SETTINGS[field_name]
-    default = _DEFAULTS[field_name]
-    parsed: Any
-    if isinstance(default, tuple):
-        parsed = parse_list(name, value)
-    elif field_name == "compaction_strategy":
-        parsed = str(value).strip().lower()
-    elif isinstance(default, str):
-        parsed = str(value).strip()
-    else:
-        parsed = parse_number(name, value, whole=isinstance(default, int))
-        if factor > 1 and parsed > 0:
-            parsed = min(parsed * factor, LONG_MAX)
-        if field_name == "retention_ms":
-            parsed = max(parsed, -1)  # every negative time means for ever
-    check(known, parsed, name)
-    return parsed

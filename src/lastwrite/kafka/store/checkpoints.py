@@ -8,12 +8,20 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from lastwrite.errors import LogError
-from lastwrite.formats.kafka.names import CLEANER_OFFSETS
-from lastwrite.formats.kafka.text import decode_offset_checkpoint, encode_offset_checkpoint
-from lastwrite.logstore import files, lock
+from lastwrite.kafka.format.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
+from lastwrite.kafka.format.text import decode_offset_checkpoint, encode_offset_checkpoint
+from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
+from lastwrite.storage import files
 
-_REMEDY = "delete the file or mend it by hand: a broker would not start with it either"
+_BY_HAND = "mend it by hand: a line is a topic, a partition and an offset"
+# What following them costs: of what a broker deleted nothing comes back, and nothing counts as
+# replicated that is not.
+_REMEDIES = {
+    CLEANER_OFFSETS: f"{_BY_HAND}; or move it away: the next round then begins at each log's start",
+    HIGH_WATERMARKS: f"{_BY_HAND}; or move it away and start the broker, which writes it again, before compacting",
+    LOG_STARTS: f"{_BY_HAND}: without it records come back that were deleted from the start of a log",
+}
 _NONE: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
@@ -53,7 +61,9 @@ def _read(path: str) -> dict[TopicPartition, int]:
     try:
         return decode_offset_checkpoint(content)
     except LogError as error:
-        raise type(error)(error.problem, error.at, path, _REMEDY) from error
+        raise type(error)(
+            error.problem, error.at, path, _REMEDIES.get(os.path.basename(path), _BY_HAND)
+        ) from error
 
 
 def write_offset(root: str, file: str, name: TopicPartition, offset: int | None) -> None:
@@ -64,8 +74,9 @@ def write_offset(root: str, file: str, name: TopicPartition, offset: int | None)
 def write_offsets(root: str, file: str, changes: Mapping[TopicPartition, int | None]) -> None:
     """Set some partitions' entries, atomically, or with None take them out; the others stay.
 
-    The file is read and written whole, so a caller with many partitions brings them together. Of the cleaner's
-    checkpoint, entries of partitions whose folders are gone are left out, as Kafka does.
+    The file is read and written whole, so a caller with many partitions brings them together. Of
+    the cleaner's checkpoint, entries of partitions whose folders are gone are left out, as Kafka
+    does.
 
     Raises:
         LogHeld: a broker holds the root.
@@ -84,7 +95,8 @@ def write_offsets(root: str, file: str, changes: Mapping[TopicPartition, int | N
                 offsets.pop(name, None)
             else:
                 offsets[name] = offset
-        files.write(path + ".tmp", encode_offset_checkpoint(offsets))
+        like = files.owner_of(path, lock.siblings(root)).as_far_as_may()
+        files.write(path + ".tmp", encode_offset_checkpoint(offsets), like=like)
         files.rename(path + ".tmp", path)
         _read_once.cache_clear()
         files.fsync_dir(root)

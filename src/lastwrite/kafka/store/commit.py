@@ -1,26 +1,29 @@
-"""Putting new segments in the place of old ones, so that a crash anywhere leaves the old log or the new one.
+"""Putting new segments in the place of old ones, so that a crash anywhere leaves the old log or the
+new one.
 
 Take segments 0, 100, 200 and 300, of which 0 and 200 are rewritten::
 
     0.log.cleaned, 200.log.cleaned       written aside by workers, now synced and dated
     note                                 what is about to happen, for our own recovery
-    200.log.swap, 0.log.swap             from the highest down, then the folder is synced: here it is decided,
+    200.log.swap, 0.log.swap             from the highest down, then the folder is synced: here it
+                                         is decided,
                                          and the note is renamed to say so
     0.log.deleted, 200.log.deleted       from the lowest up
     0.log, 200.log                       the new ones
     checkpoint                           the first dirty offset, of all partitions of a wave at once
     (nothing)                            what is marked deleted is removed, the note last
 
-That is Kafka's own order, so its loader understands every state in between. But it takes all that lies between
-the lowest and the highest ``.swap`` for replaced, and segment 100 lies there. Therefore an untouched segment
-in between takes part in the swap under a second name (a hard link, no byte is written): should the loader have to
-finish the swap, it removes one name and renames the other.
+That is Kafka's own order, so its loader understands every state in between. But it takes all that
+lies between the lowest and the highest ``.swap`` for replaced, and segment 100 lies there.
+Therefore an untouched segment in between takes part in the swap under a second name (a hard link,
+no byte is written): should the loader have to finish the swap, it removes one name and renames the
+other.
 
-The loader also believes that the replaced range ends with the last new record. An old segment behind it, of which
-nothing stayed, it would keep. So an empty segment stands in for it until it is gone, and an empty transaction
-index for the one that an empty new segment no longer has.
+The loader also believes that the replaced range ends with the last new record. An old segment
+behind it, of which nothing stayed, it would keep. So an empty segment stands in for it until it is
+gone, and an empty transaction index for the one that an empty new segment no longer has.
 
-Source: Kafka 4.4 ``UnifiedLog.replaceSegments``, ``LogLoader``; spec/kafka-storage S.16.
+Source: Kafka 4.4 ``UnifiedLog.replaceSegments``, ``LogLoader``; docs/decisions/one-swap-a-round.md.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.formats.kafka.names import (
+from lastwrite.kafka.format.names import (
     CLEANER_OFFSETS,
     SEGMENT_KINDS,
     FileKind,
@@ -39,48 +42,63 @@ from lastwrite.formats.kafka.names import (
     classify,
     segment_file_name,
 )
-from lastwrite.logstore import files
-from lastwrite.logstore.checkpoints import write_offsets
-from lastwrite.logstore.outputs import (
-    AGAIN,
+from lastwrite.kafka.store import crash_recovery
+from lastwrite.kafka.store.checkpoints import write_offsets
+from lastwrite.kafka.store.outputs import (
     ALWAYS,
-    Output,
+    NewSegment,
     check_outputs,
     check_unchanged,
-    date,
+    dress,
     in_order,
 )
-from lastwrite.logstore.overlap import DiskWork, Steps, alone
-from lastwrite.logstore.publish import publish_copy, staging_folder
-from lastwrite.logstore.recovery import (
+from lastwrite.kafka.store.publish import publish_copy, staging_folder
+from lastwrite.kafka.store.recovery import (
     Intent,
+    crash_state,
     encode_intents,
     finish_swap,
     intent_file,
     is_intent,
     remove_leftovers,
-    settle,
 )
-from lastwrite.logstore.walking import end_offset_of
+from lastwrite.kafka.store.walking import end_offset_of
 from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.storage import files
+from lastwrite.storage.parallel_sync import DiskWork, Steps, alone
+from lastwrite.storage.reading import AGAIN
 
-__all__ = ["Notes", "Output", "commit", "publish_copy", "record", "staging_folder", "swap", "tidy"]
+__all__ = [
+    "CommitNotes",
+    "NewSegment",
+    "commit",
+    "publish_copy",
+    "record",
+    "staging_folder",
+    "swap",
+    "tidy",
+]
 
 UNFINISHED = "the new segments are safe beside the old ones, and the next run, or the broker's start, ends the swap"
 IN_PLACE = "the new segments are safe in their places, and the next run sets the checkpoint and removes the old ones"
 
 
 def commit(
-    log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, *, checkpoint_root: str
+    log: PartitionLog,
+    outputs: Sequence[NewSegment],
+    first_dirty_offset: int,
+    *,
+    checkpoint_root: str,
 ) -> None:
     """``swap``, ``record`` and ``tidy`` of a single partition."""
-    alone(swap(log, outputs, first_dirty_offset, Notes()))
+    alone(swap(log, outputs, first_dirty_offset, CommitNotes()))
     record(checkpoint_root, {log.name: first_dirty_offset})
     alone(tidy(log.folder))
 
 
-class Notes:
-    """The notes of commits of one root that go side by side: a single file, with a name in each folder.
+class CommitNotes:
+    """The notes of commits of one root that go side by side: a single file, with a name in each
+    folder.
 
     A new name costs a disk far less than a new file, and one sync serves all.
     """
@@ -94,29 +112,38 @@ class Notes:
         self._intents[os.path.basename(folder)] = intent
 
     def leave(self, folder: str) -> None:
-        """Put the note into a folder; its content is durable then, its name when the folder is synced."""
+        """Put the note into a folder; its content is durable then, its name when the folder is
+        synced.
+        """
         path = os.path.join(folder, intent_file(self._intents[os.path.basename(folder)]))
         if self._path is None or not os.path.exists(self._path):
-            files.write(path, encode_intents(self._intents))
+            # Whoever ends the swap, a run of the log's owner too, has to read it.
+            segment = segment_file_name(
+                self._intents[os.path.basename(folder)].sources[0], FileKind.LOG
+            )
+            like = files.owner_of(path, [os.path.join(folder, segment)])
+            files.write(path, encode_intents(self._intents), like=like)
             self._path = path
         else:
             files.link(self._path, path)
 
 
 def swap(
-    log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int, notes: Notes
+    log: PartitionLog, outputs: Sequence[NewSegment], first_dirty_offset: int, notes: CommitNotes
 ) -> Steps:
-    """Replace the sources of ``outputs`` by what was written aside in the log's folder; their names are final then.
+    """Replace the sources of ``outputs`` by what was written aside in the log's folder; their names
+    are final then.
 
-    ``log`` is what ``read_partition`` gave before; the caller holds the partition all the while. From the first step on
-    the files aside are ours: after an error they are gone. The note and the old files stay until ``record`` and then
-    ``tidy`` are called, for many partitions together: in between, a crash leaves a commit that recovery finishes.
-    ``notes`` are shared by all that go side by side, all of one root.
+    ``log`` is what ``read_partition`` gave before; the caller holds the partition all the while.
+    From the first step on the files aside are ours: after an error they are gone. The note and the
+    old files stay until ``record`` and then ``tidy`` are called, for many partitions together: in
+    between, a crash leaves a commit that recovery finishes. ``notes`` are shared by all that go
+    side by side, all of one root.
 
     Raises:
         CommitConflict: a segment changed since ``log`` was read. The old log is whole.
-        LogError: a file could not be changed. The old log is whole, or, if the error says so, the new one is safe
-            and the next run brings the swap to its end.
+        LogError: a file could not be changed. The old log is whole, or, if the error says so, the
+            new one is safe and the next run brings the swap to its end.
     """
     if not outputs:
         check_unchanged(log)
@@ -144,7 +171,8 @@ def swap(
 
 
 def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None:
-    """Set the checkpoint of partitions whose ``swap`` is done; never before: it would hide dirty records.
+    """Set the checkpoint of partitions whose ``swap`` is done; never before: it would hide dirty
+    records.
 
     Raises:
         LogError: it cannot be read or written. The next run does it.
@@ -156,7 +184,8 @@ def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None
 
 
 def tidy(folder: str) -> Steps:
-    """The steps that remove what ``swap`` left, once the checkpoint is set: the old files, then the note.
+    """The steps that remove what ``swap`` left, once the checkpoint is set: the old files, then the
+    note.
 
     Raises:
         LogError: a file could not be removed. The next run does it.
@@ -171,12 +200,16 @@ def _check_settled(log: PartitionLog) -> None:
     for name in sorted(os.listdir(log.folder)):
         if classify(name).suffix is Suffix.SWAP:
             raise CommitConflict(
-                "somebody else's swap", path=os.path.join(log.folder, name), remedy=AGAIN
+                "a swap of another program is unfinished",
+                path=os.path.join(log.folder, name),
+                remedy=AGAIN,
             )
 
 
-def _give_up(log: PartitionLog, outputs: Sequence[Output], swap: _Swap | None) -> None:
-    """Remove what was written aside. Where that fails too, the next run or the broker's start does it."""
+def _give_up(log: PartitionLog, outputs: Sequence[NewSegment], swap: _Swap | None) -> None:
+    """Remove what was written aside. Where that fails too, the next run or the broker's start does
+    it.
+    """
     with contextlib.suppress(LogError, OSError):
         if swap is not None:
             swap.undo()
@@ -188,7 +221,7 @@ def _give_up(log: PartitionLog, outputs: Sequence[Output], swap: _Swap | None) -
 
 def _is_decided(folder: str) -> bool:
     """Whether the new log counts, although something failed, and undoing it failed as well."""
-    return settle(folder, os.listdir(folder)).intent is not None
+    return crash_state(folder, os.listdir(folder)).intent is not None
 
 
 def _unfinished(error: LogError) -> LogError:
@@ -199,7 +232,7 @@ class _Swap:
     """A commit up to the moment at which it is decided."""
 
     def __init__(
-        self, log: PartitionLog, outputs: Sequence[Output], first_dirty_offset: int
+        self, log: PartitionLog, outputs: Sequence[NewSegment], first_dirty_offset: int
     ) -> None:
         self._log = log
         self._outputs = in_order(outputs)
@@ -227,25 +260,26 @@ class _Swap:
         for output in outputs:
             for kind, path in output.files:
                 # Under a name of ours nobody who gave them to us takes them away.
-                aside = segment_file_name(
+                staged = segment_file_name(
                     output.base_offset, kind, Suffix.CLEANED, attempt="commit"
                 )
-                self._handed.append((path, aside))
-                self._add(output.base_offset, kind, aside)
+                self._handed.append((path, staged))
+                self._add(output.base_offset, kind, staged)
         for segment in kept:
             for kind in SEGMENT_KINDS:
                 name = segment_file_name(segment.base_offset, kind)
                 if os.path.exists(self._place(name)):
-                    aside = segment_file_name(
+                    staged = segment_file_name(
                         segment.base_offset, kind, Suffix.CLEANED, attempt="kept"
                     )
-                    self._links.append((name, aside))
-                    self._add(segment.base_offset, kind, aside)
+                    self._links.append((name, staged))
+                    self._add(segment.base_offset, kind, staged)
         self._empty: list[str] = []
         if stand_in is not None:
             for kind in ALWAYS:
                 self._stand_in(stand_in, kind)
-        # The range ends where an empty segment begins, so of its old files only those go that have a successor.
+        # The range ends where an empty segment begins, so of its old files only those go that have
+        # a successor.
         if end == stand_in or (
             end == outputs[-1].base_offset and not outputs[-1].transaction_index_path
         ):
@@ -258,33 +292,53 @@ class _Swap:
             sources=tuple(sources),
             kept=tuple(segment.base_offset for segment in kept),
             swaps=tuple(swap for *_, swap in self._parts),
-            stand_ins=tuple(swap for *_, aside, swap in self._parts if aside in empty),
+            stand_ins=tuple(swap for *_, staged, swap in self._parts if staged in empty),
         )
 
     def _stand_in(self, base: int, kind: FileKind) -> None:
         self._empty.append(segment_file_name(base, kind, Suffix.CLEANED, attempt="gone"))
         self._add(base, kind, self._empty[-1])
 
-    def _add(self, base: int, kind: FileKind, aside: str) -> None:
-        self._parts.append((base, kind, aside, segment_file_name(base, kind, Suffix.SWAP)))
+    def _add(self, base: int, kind: FileKind, staged: str) -> None:
+        self._parts.append((base, kind, staged, segment_file_name(base, kind, Suffix.SWAP)))
 
     def _place(self, name: str) -> str:
         return os.path.join(self._log.folder, name)
 
-    def prepare(self, notes: Notes) -> list[DiskWork]:
-        """Remove what would confuse a recovery, and leave only what has to reach the disk before a rename decides."""
+    def prepare(self, notes: CommitNotes) -> list[DiskWork]:
+        """Remove what would confuse a recovery, and leave only what has to reach the disk before a
+        rename decides.
+        """
         self._sweep()
         for output, sources in self._outputs:
-            for path in output.paths:
-                date(path, sources[-1].mtime_ns)
-        for path, aside in self._handed:
-            files.rename(path, self._place(aside))
-        for name, aside in self._links:
-            files.link(self._place(name), self._place(aside))
+            for kind, path in output.files:
+                dress(path, sources[0], kind, sources[-1].mtime_ns)
+        for path, staged in self._handed:
+            files.rename(path, self._place(staged))
+        for name, staged in self._links:
+            files.link(self._place(name), self._place(staged))
         for name in self._empty:
-            files.write(self._place(name), b"")
+            like = files.owner_of(self._place(name), [self._log.segments[-1].path])
+            files.write(self._place(name), b"", like=like)
         notes.leave(self._log.folder)
-        return [partial(files.fsync_dir, self._log.folder)]
+        return [partial(files.fsync_dir, self._log.folder), *self._witnesses()]
+
+    def _witnesses(self) -> list[DiskWork]:
+        """Syncs of segments that stay, hold what made others go, and that a killed broker may not
+        have flushed.
+        """
+        root = os.path.dirname(self._log.folder)
+        if not crash_recovery.was_killed(root):
+            return []
+        flushed = crash_recovery.recovery_point(root, self._log.name)
+        gone = set(self.intent.sources)
+        return [
+            partial(files.fsync_file, segment.path)
+            for n, segment in enumerate(self._log.segments)
+            if segment.base_offset not in gone
+            and segment.base_offset < self.intent.first_dirty_offset
+            and self._log.segment_end(n) > flushed
+        ]
 
     def _sweep(self) -> None:
         """A ``.cleaned`` that is not ours would make a loader throw away our ``.swap`` files."""
@@ -294,11 +348,13 @@ class _Swap:
                 files.unlink(self._place(name))
 
     def decide(self) -> None:
-        """Rename all to ``.swap``, from the highest base offset down; with the last one the new log counts."""
-        for _, _, aside, swap in sorted(
+        """Rename all to ``.swap``, from the highest base offset down; with the last one the new log
+        counts.
+        """
+        for _, _, staged, swap in sorted(
             self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))
         ):
-            files.rename(self._place(aside), self._place(swap))
+            files.rename(self._place(staged), self._place(swap))
         # A task that was given up may have gone on writing in the meantime.
         for name in sorted(os.listdir(self._log.folder)):
             if classify(name).suffix is Suffix.CLEANED:
@@ -307,10 +363,13 @@ class _Swap:
     def undo(self) -> None:
         """Leave nothing but the old log, before the first of its files has lost its name."""
         names = set(os.listdir(self._log.folder))
-        *_, aside, swap = min(self._parts, key=lambda part: (part[0], SEGMENT_KINDS.index(part[1])))
+        *_, staged, swap = min(
+            self._parts, key=lambda part: (part[0], SEGMENT_KINDS.index(part[1]))
+        )
         if swap in names:
-            # All were renamed. One .cleaned at the lowest base makes it undecided again, for any loader.
-            files.rename(self._place(swap), self._place(aside))
+            # All were renamed. One .cleaned at the lowest base makes it undecided again, for any
+            # loader.
+            files.rename(self._place(swap), self._place(staged))
             files.fsync_dir(self._log.folder)
         note = intent_file(self.intent)
         if note in names:

@@ -1,15 +1,17 @@
 """Segments as a killed broker left them, and as its next start would leave them.
 
-A broker that shuts down in order says so by a file in its log root, ``.kafka_cleanshutdown``. Where a broker's root
-lacks it, the broker was killed, or runs. What it had flushed, it has noted as its *recovery point*. From the segment
-on that holds the recovery point, its next start believes no index, and goes through all entries by their checksums::
+A broker that shuts down in order says so by a file in its log root, ``.kafka_cleanshutdown``. Where
+a broker's root lacks it, the broker was killed, or runs. What it had flushed, it has noted as its
+*recovery point*. From the segment on that holds the recovery point, its next start believes no
+index, and goes through all entries by their checksums::
 
     0.log    flushed                       believed
     100.log  whole            rp 130       indexes made anew
     200.log  whole, then half a batch      cut there: here the log ends
     300.log                                removed
 
-Source: Kafka 4.4 ``LogLoader.recoverLog``, ``LogSegment.recover``; spec/kafka-storage S.1, S.17.
+Source: Kafka 4.4 ``LogLoader.recoverLog``, ``LogSegment.recover``; docs/formats/kafka.md, "Names";
+docs/formats/kafka-cleaning.md, "Loading a log".
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ import google_crc32c
 import numpy as np
 
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.kafka import index_truth, proof_walk
-from lastwrite.formats.kafka.index import (
+from lastwrite.kafka.format import index_truth, proof_walk
+from lastwrite.kafka.format.index import (
     DEFAULT_INTERVAL_BYTES,
     MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY,
@@ -35,7 +37,7 @@ from lastwrite.formats.kafka.index import (
     decode_offset_index,
     decode_time_index,
 )
-from lastwrite.formats.kafka.names import (
+from lastwrite.kafka.format.names import (
     CLEAN_SHUTDOWN,
     META_PROPERTIES,
     RECOVERY_POINTS,
@@ -43,23 +45,26 @@ from lastwrite.formats.kafka.names import (
     Suffix,
     segment_file_name,
 )
-from lastwrite.logstore import files
-from lastwrite.logstore.checkpoints import read_offsets
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.producers import encode_aborted
+from lastwrite.kafka.store.checkpoints import read_offsets
+from lastwrite.kafka.store.producers import encode_aborted
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import AbortedTransaction, Segment, TopicPartition
+from lastwrite.storage import files
+from lastwrite.storage.files import to_log_error
 
 _AGAIN = "nothing was changed; stop whatever writes here and run again"
 _WINDOW_BYTES = 1 << 20
 _LARGE_BYTES = 16 << 20
 _ROWS = 4096
 
-# Where the fields lie in an entry's head (spec/kafka-storage S.5, S.8).
+# Where the fields lie in an entry's head (docs/formats/kafka.md, "Record batch", "Messages of
+# magic 0 and 1").
 _OLD_CRC = 12
 _MAGIC = 16
 _ATTRIBUTES = 21  # what a batch's checksum begins with
 _HEADER_BYTES = 61
+_HEAD_BYTES = 17  # offset, size, and up to the magic
+_MOST_PROVEN = 256 << 20  # bytes of entries that prove untrue, before a search for a true one ends
 
 
 def was_killed(root: str) -> bool:
@@ -71,7 +76,9 @@ def was_killed(root: str) -> bool:
 
 
 def recovery_point(root: str, name: TopicPartition) -> int:
-    """Below this all is known to be on disk; a file that cannot be read says nothing, as to a broker."""
+    """Below this all is known to be on disk; a file that cannot be read says nothing, as to a
+    broker.
+    """
     try:
         return read_offsets(root, RECOVERY_POINTS).get(name, 0)
     except (CorruptLog, UnsupportedFormat):
@@ -100,8 +107,12 @@ class Recovered:
     largest_timestamp_ms: int  # of them; -1: none
     index: IndexState = _NO_INDEX
     time_index: IndexState = _NO_INDEX
+    indexed_beyond: int | None = (
+        None  # the first offset at or behind ``end_offset`` that an index names
+    )
     has_markers: bool = False  # control batches, which transaction indexes speak of
     error: LogError | None = None  # why something is cut
+    is_emptied: bool = False  # though its first entries prove true: their offsets are out of order
     is_unseen: bool = False  # the error is none to a broker, which cuts nothing there
 
     def is_indexed(self, *, is_active: bool) -> bool:
@@ -114,7 +125,8 @@ class Recovered:
 def recover_segment(
     log_path: str, base_offset: int, index_path: str, time_index_path: str
 ) -> Recovered:
-    """Go through the whole segment as a broker's recovery does, and hold its indexes against it; changes nothing.
+    """Go through the whole segment as a broker's recovery does, and hold its indexes against it;
+    changes nothing.
 
     Raises:
         LogError: a file cannot be read.
@@ -157,20 +169,23 @@ def _recover_once(
             error = CorruptLog(f"offset {last} comes after {end_offset - 1}", at, path)
             # What recovery does depends on where it would make an index entry.
             if _is_emptied(path, file_bytes, base_offset):
-                return Recovered(0, base_offset, -1, error=error)
+                return Recovered(0, base_offset, -1, error=error, is_emptied=True)
             return Recovered(size, end_offset, largest, error=error, is_unseen=True)
         truth.check(rows)
         size = int(rows[-1, proof_walk.POSITION] + rows[-1, proof_walk.SIZE])
         end_offset = int(rows[-1, proof_walk.LAST_OFFSET]) + 1
         largest = max(largest, int(rows[:, proof_walk.TIMESTAMP_MS].max()))
         has_markers |= bool(rows[:, proof_walk.IS_CONTROL].any())
+    states = truth.judge(size, end_offset, largest)
     return Recovered(
-        size, end_offset, largest, *truth.judge(size, end_offset, largest), has_markers, walk.error
+        size, end_offset, largest, *states, truth.first_beyond(end_offset), has_markers, walk.error
     )
 
 
 def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
-    """The first row that does not lie behind the one before, which ended at ``end_offset``; their number: none."""
+    """The first row that does not lie behind the one before, which ended at ``end_offset``; their
+    number: none.
+    """
     ends = np.concatenate([np.array([end_offset], np.int64), rows[:-1, proof_walk.LAST_OFFSET] + 1])
     bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (
         rows[:, proof_walk.LAST_OFFSET] < rows[:, proof_walk.BASE_OFFSET]
@@ -179,19 +194,21 @@ def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
 
 
 class _Entries:
-    """The entries of a segment that prove true, from its begin on, in portions of ``proof_walk``'s rows.
+    """The entries of a segment that prove true, from its begin on, in portions of ``proof_walk``'s
+    rows.
 
     ``error`` says afterwards why they end before the file does; None: they do not.
     """
 
-    def __init__(self, path: str, file_bytes: int) -> None:
+    def __init__(self, path: str, file_bytes: int, start: int = 0) -> None:
         self._path = path
         self._bytes = file_bytes
+        self._start = start
         self.error: LogError | None = None
 
     def __iter__(self) -> Iterator[Int64Array]:
         rows = np.empty((_ROWS, proof_walk.COLUMNS), dtype=np.int64)
-        position, window = 0, _WINDOW_BYTES
+        position, window = self._start, _WINDOW_BYTES
         try:
             with open(self._path, "rb", buffering=0) as file:
                 while position < self._bytes:
@@ -231,7 +248,9 @@ class _Entries:
 
 
 def _proves_true(file: int, position: int, size_bytes: int) -> bool:
-    """Whether the checksum of a very large entry is true: it may be a wrong size, so it is not read at once."""
+    """Whether the checksum of a very large entry is true: it may be a wrong size, so it is not read
+    at once.
+    """
     head = os.pread(file, _HEADER_BYTES, position)
     is_old = head[_MAGIC] < 2 or head[_MAGIC] > 127
     at, end, crc = position + (_MAGIC if is_old else _ATTRIBUTES), position + size_bytes, 0
@@ -254,8 +273,75 @@ def _row(head: bytes, position: int, size_bytes: int) -> Int64Array:
     return row
 
 
+class Beyond(NamedTuple):
+    """Whole entries behind a place where a segment breaks."""
+
+    position: int
+    base_offset: int
+    end_offset: int  # behind the last of those that follow one another without a break
+
+
+def whole_beyond(log_path: str, at: int, base_offset: int, end_offset: int) -> Beyond | None:
+    """The first entries after byte ``at`` that prove true and whose offsets go on from
+    ``end_offset``; None: none is.
+
+    A page that a power cut lost leaves this, or a disk that fails; a write that was torn has
+    nothing behind it. Each byte is looked at once; where the bytes look like more entries than a
+    log has, the search ends.
+
+    Raises:
+        LogError: the file cannot be read.
+    """
+    return _beyond_once(_identity(log_path), at, base_offset, end_offset)
+
+
+@lru_cache(maxsize=256)
+def _beyond_once(log: _Identity, at: int, base_offset: int, end_offset: int) -> Beyond | None:
+    path, file_bytes, *_ = log
+    begin, proven = at + 1, 0
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while begin < file_bytes - _HEAD_BYTES and proven < _MOST_PROVEN:
+                data = np.frombuffer(os.pread(file.fileno(), _WINDOW_BYTES, begin), dtype=np.uint8)
+                if len(data) <= _HEAD_BYTES:
+                    break
+                place = (
+                    0 if data.any() else -1
+                )  # zeros of a preallocated file are passed over at once
+                while place >= 0 and proven < _MOST_PROVEN:
+                    left = file_bytes - begin
+                    place = proof_walk.seek(
+                        data, place, left, end_offset, base_offset + MAX_RELATIVE_OFFSET
+                    )
+                    if place < 0:
+                        break
+                    size = int.from_bytes(data[place + 8 : place + 12].tobytes(), "big") + 12
+                    if _proves_true(file.fileno(), begin + place, size):
+                        return _follow(path, file_bytes, begin + place, end_offset)
+                    proven += size
+                    place += 1
+                begin += len(data) - _HEAD_BYTES
+    except OSError as error:
+        raise to_log_error(error, path, "read the segment") from error
+    return None
+
+
+def _follow(path: str, file_bytes: int, position: int, floor: int) -> Beyond | None:
+    """The entries from ``position`` on, up to the next break."""
+    base, end_offset = -1, floor
+    for rows in _Entries(path, file_bytes, position):
+        base = int(rows[0, proof_walk.BASE_OFFSET]) if base < 0 else base
+        good = _first_out_of_order(rows, end_offset)
+        if good:
+            end_offset = int(rows[good - 1, proof_walk.LAST_OFFSET]) + 1
+        if good < len(rows):
+            break
+    return Beyond(position, base, end_offset) if end_offset > floor else None
+
+
 def _is_emptied(path: str, file_bytes: int, base_offset: int) -> bool:
-    """Whether a broker that makes the indexes of a segment out of order anew gives up and empties it.
+    """Whether a broker that makes the indexes of a segment out of order anew gives up and empties
+    it.
 
     It notices only when an index entry would fall behind the one before.
     """
@@ -301,14 +387,24 @@ class _IndexTruth:
         lasts, timestamps = rows[:, proof_walk.LAST_OFFSET], rows[:, proof_walk.TIMESTAMP_MS]
         end = int(begins[-1] + rows[-1, proof_walk.SIZE])
         offsets, times = self._offsets, self._times
-        lie = index_truth.false_offset_entry(offsets.offsets, offsets.positions, begins, end, bases)
-        self._are_offsets_true &= lie is None
-        lie = index_truth.false_time_entry(
+        contradiction = index_truth.false_offset_entry(
+            offsets.offsets, offsets.positions, begins, end, bases
+        )
+        self._are_offsets_true &= contradiction is None
+        contradiction = index_truth.false_time_entry(
             times.timestamps_ms, times.offsets, lasts, timestamps, self._reached, self._last_before
         )
-        self._are_times_true &= lie is None
+        self._are_times_true &= contradiction is None
         self._reached = max(self._reached, int(timestamps.max()))
         self._last_before = int(lasts[-1])
+
+    def first_beyond(self, end_offset: int) -> int | None:
+        """The first offset at or behind ``end_offset`` that one of the indexes names."""
+        firsts = (
+            named[int(np.searchsorted(named, end_offset)) :][:1]
+            for named in (self._offsets.offsets, self._times.offsets)
+        )
+        return min((int(first[0]) for first in firsts if len(first)), default=None)
 
     def judge(
         self, size_bytes: int, end_offset: int, largest_timestamp_ms: int
@@ -357,8 +453,8 @@ def _read(file: _Identity) -> bytes:
 def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> None:
     """Give a segment the indexes that a broker's start would give it; true ones stay.
 
-    A time index alone that is missing becomes an empty one, as there. ``aborted`` are the entries of its transaction
-    index; without any there is none.
+    A time index alone that is missing becomes an empty one, as there. ``aborted`` are the entries
+    of its transaction index; without any there is none.
     """
     folder = os.path.dirname(segment.path)
     index = segment_file_name(segment.base_offset, FileKind.INDEX)
@@ -383,17 +479,19 @@ def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> Non
 
 
 def _replace(folder: str, name: str, content: bytes) -> None:
-    aside = os.path.join(folder, f"{name}.recovered{Suffix.CLEANED}")
-    files.write(aside, content)
-    files.rename(aside, os.path.join(folder, name))
+    staged = os.path.join(folder, f"{name}.recovered{Suffix.CLEANED}")
+    log = name[:20] + FileKind.LOG
+    like = files.owner_of(os.path.join(folder, name), [os.path.join(folder, log)])
+    files.write(staged, content, like=like)
+    files.rename(staged, os.path.join(folder, name))
     files.fsync_dir(folder)
 
 
 def new_indexes(log_path: str, base_offset: int, size_bytes: int) -> tuple[bytes, bytes]:
     """The ``.index`` and ``.timeindex`` of a segment's first ``size_bytes``, made from its entries.
 
-    Entries lie as far apart as Kafka's default says: the topic's own setting is not known here, and any true
-    entries are a true index. Offsets that no index can name have none.
+    Entries lie as far apart as Kafka's default says: the topic's own setting is not known here, and
+    any true entries are a true index. Offsets that no index can name have none.
     """
     indexer = SegmentIndexer(base_offset, DEFAULT_INTERVAL_BYTES)
     for rows in _Entries(log_path, size_bytes):

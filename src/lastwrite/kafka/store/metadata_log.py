@@ -1,8 +1,9 @@
-"""The settings of topics, as far as they lie on this disk.
+"""The settings of topics and brokers, as far as they lie on this disk.
 
-A partition's folder does not say whether its topic is compacted: settings live in the cluster's own log,
-``__cluster_metadata-0``, which lies in the log root of every broker and controller that runs KRaft. There, a
-snapshot (``<end offset>-<epoch>.checkpoint``) holds everything up to its end, and the segments what came after.
+A partition's folder does not say whether its topic is compacted: settings live in the cluster's own
+log, ``__cluster_metadata-0``, which lies in the log root of every broker and controller that runs
+KRaft. There, a snapshot (``<end offset>-<epoch>.checkpoint``) holds everything up to its end, and
+the segments what came after.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog
-from lastwrite.formats.kafka.batch import decode_batch, decode_batch_header
-from lastwrite.formats.kafka.metadata_record import (
+from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
+from lastwrite.kafka.format.metadata_record import (
     MetadataRecord,
     RemovedTopic,
     Topic,
@@ -21,34 +23,47 @@ from lastwrite.formats.kafka.metadata_record import (
     Transaction,
     decode_metadata_record,
 )
-from lastwrite.formats.kafka.names import METADATA_TOPIC, FileKind, Suffix, classify
-from lastwrite.logstore.files import to_log_error
+from lastwrite.kafka.format.names import METADATA_TOPIC, FileKind, Suffix, classify
+from lastwrite.storage.files import to_log_error
 
 FOLDER = f"{METADATA_TOPIC}-0"
 
 
-def topic_configs(root: str) -> dict[str, dict[str, str]] | None:
-    """The settings that each topic of the cluster has of its own; None where ``root`` holds no metadata log.
+@dataclass(slots=True)
+class ClusterConfigs:
+    """The settings that a cluster's metadata has: own ones of every topic that there is, and
+    brokers' dynamic ones.
+    """
 
-    A topic without any is there with none. The brokers' own settings, which hold for all other names, lie in
-    their properties files and are not here.
+    topics: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # a topic without any is there with none
+    brokers: dict[str, dict[str, str]] = field(
+        default_factory=dict
+    )  # by node id; under "": those of all brokers
+
+
+def cluster_configs(folder: str) -> ClusterConfigs | None:
+    """The settings in the metadata log in ``folder``; None where there is no such folder.
+
+    What brokers have in their properties files is not here.
 
     Raises:
         CorruptLog, UnsupportedFormat: the metadata log is damaged or of a later version.
         LogError: it cannot be read.
     """
-    folder = os.path.join(root, FOLDER)
     if not os.path.isdir(folder):
         return None
     topics = _Topics()
     for record in _records(folder):
         topics.apply(record)
-    return topics.configs
+    return topics.found
 
 
-def state(root: str) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and times of the metadata log's files: while it is the same, so are the settings."""
-    folder = os.path.join(root, FOLDER)
+def state(folder: str) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of the metadata log's files: while it is the same, so are the
+    settings.
+    """
     if not os.path.isdir(folder):
         return ()
     with os.scandir(folder) as entries:
@@ -61,7 +76,7 @@ class _Topics:
     """The topics that there are, while records go by."""
 
     def __init__(self) -> None:
-        self.configs: dict[str, dict[str, str]] = {}
+        self.found = ClusterConfigs()
         self._names: dict[bytes, str] = {}
         self._pending: list[MetadataRecord] | None = None  # of an open transaction
 
@@ -75,11 +90,14 @@ class _Topics:
             self._pending.append(record)
         elif isinstance(record, Topic):
             self._names[record.topic_id] = record.name
-            self.configs.setdefault(record.name, {})
+            self.found.topics.setdefault(record.name, {})
         elif isinstance(record, RemovedTopic):
-            self.configs.pop(self._names.pop(record.topic_id, ""), None)
-        elif isinstance(record, TopicSetting):
-            settings = self.configs.setdefault(record.topic, {})
+            self.found.topics.pop(self._names.pop(record.topic_id, ""), None)
+        else:
+            if isinstance(record, TopicSetting):
+                settings = self.found.topics.setdefault(record.topic, {})
+            else:
+                settings = self.found.brokers.setdefault(record.broker, {})
             if record.value is None:
                 settings.pop(record.name, None)
             else:

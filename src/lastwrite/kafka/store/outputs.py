@@ -1,4 +1,6 @@
-"""New segments on their way into a log: where they were written aside, what they replace, whether they may."""
+"""New segments on their way into a log: where they were written aside, what they replace, whether
+they may.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +9,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.formats.kafka.index import MAX_RELATIVE_OFFSET
-from lastwrite.formats.kafka.names import SEGMENT_KINDS, FileKind, classify
-from lastwrite.logstore import files
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.recovery import settle
-from lastwrite.logstore.walking import end_offset_of
+from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
+from lastwrite.kafka.format.names import SEGMENT_KINDS, FileKind, classify
+from lastwrite.kafka.store.recovery import crash_state
+from lastwrite.kafka.store.walking import end_offset_of
 from lastwrite.model.log import PartitionLog, Segment
-
-AGAIN = "nothing was changed; stop whatever writes here and run again"
+from lastwrite.storage import files
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.reading import AGAIN, check_segments
 
 # The files that every segment has, in the order in which all of a segment's files are renamed.
 ALWAYS = (FileKind.LOG, FileKind.INDEX, FileKind.TIME_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """A new segment that was written aside, and the neighbouring old ones that it replaces, oldest first.
+class NewSegment:
+    """A new segment that was written aside, and the neighbouring old ones that it replaces, oldest
+    first.
 
-    One without sources goes on where the output before it ended, and belongs to that one's sources: an index can
-    name no offset 2^31 or more above its segment's base, so what lies there begins a further segment.
+    One without sources goes on where the output before it ended, and belongs to that one's sources:
+    an index can name no offset 2^31 or more above its segment's base, so what lies there begins a
+    further segment.
     """
 
     base_offset: int  # that of the first source; of a further segment, of its first batch
@@ -49,28 +52,46 @@ class Output:
         return tuple(path for _, path in self.files)
 
 
-def in_order(outputs: Iterable[Output]) -> list[tuple[Output, tuple[Segment, ...]]]:
-    """The outputs by base offset, each with the sources that it replaces, alone or with its neighbours."""
-    found: list[tuple[Output, tuple[Segment, ...]]] = []
+def in_order(outputs: Iterable[NewSegment]) -> list[tuple[NewSegment, tuple[Segment, ...]]]:
+    """The outputs by base offset, each with the sources that it replaces, alone or with its
+    neighbours.
+    """
+    found: list[tuple[NewSegment, tuple[Segment, ...]]] = []
     for output in sorted(outputs, key=lambda output: output.base_offset):
         sources = output.sources or (found[-1][1] if found else ())
         found.append((output, sources))
     return found
 
 
-def date(path: str, mtime_ns: int) -> None:
-    """Give a file that was written aside its source's time, durably. One that has it was dated before its sync."""
+def dress(
+    path: str, source: Segment, kind: FileKind, mtime_ns: int, *, is_copy: bool = False
+) -> None:
+    """Give a file that was written aside the time, and the owner and rights of the source's file of
+    its kind, durably.
+
+    One that has them got them before its sync.
+    """
+    folder, name = os.path.split(source.path)
+    replaced = os.path.join(folder, name.replace(FileKind.LOG, kind, 1))
     try:
         seen = os.stat(path)
+        try:
+            wanted = os.stat(replaced)
+        except FileNotFoundError:
+            wanted = os.stat(source.path)
     except OSError as error:
         raise to_log_error(error, path, "look at the new segment") from error
+    if (seen.st_uid, seen.st_gid, seen.st_mode) != (wanted.st_uid, wanted.st_gid, wanted.st_mode):
+        like = files.owner_of(replaced, [source.path])
+        files.give(path, like.as_far_as_may() if is_copy else like, is_synced=True)
     if seen.st_mtime_ns != mtime_ns:
         files.set_mtime(path, mtime_ns)
         files.fsync_file(path)
 
 
 def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
-    """Hold the folder against what was read from it; ``note`` is one of our own that lies there, of no swap so far.
+    """Hold the folder against what was read from it; ``note`` is one of our own that lies there, of
+    no swap so far.
 
     Raises:
         CommitConflict: a segment changed, vanished or came.
@@ -78,40 +99,20 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
     check_segments(log)
     known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
     names = [name for name in os.listdir(log.folder) if name != note]
-    for name, now in sorted(settle(log.folder, names).live(names).items()):
+    for name, now in sorted(crash_state(log.folder, names).live(names).items()):
         if classify(name).kind is FileKind.LOG and now not in known:
             raise CommitConflict(
                 "the segment came while we worked", path=os.path.join(log.folder, now), remedy=AGAIN
             )
 
 
-def check_segments(log: PartitionLog) -> None:
-    """Hold the segments against what was read of them.
+def check_outputs(log: PartitionLog, outputs: Sequence[NewSegment]) -> None:
+    """Hold new segments against the places that they are to take: mistakes of our own end here, not
+    in the log.
 
     Raises:
-        CommitConflict: one changed or vanished.
-    """
-    for segment in log.segments:
-        try:
-            seen = os.stat(segment.path)
-        except FileNotFoundError:
-            raise CommitConflict(
-                "the segment vanished while we worked", path=segment.path, remedy=AGAIN
-            ) from None
-        except OSError as error:
-            raise to_log_error(error, segment.path, "look at the segment") from error
-        if (seen.st_size, seen.st_mtime_ns) != (segment.file_bytes, segment.mtime_ns):
-            raise CommitConflict(
-                "the segment changed while we worked", path=segment.path, remedy=AGAIN
-            )
-
-
-def check_outputs(log: PartitionLog, outputs: Sequence[Output]) -> None:
-    """Hold new segments against the places that they are to take: mistakes of our own end here, not in the log.
-
-    Raises:
-        LogError: an output is not where its sources are, reaches into the next one, ends too far above its base
-            offset, or would move the log's end.
+        LogError: an output is not where its sources are, reaches into the next one, ends too far
+            above its base offset, or would move the log's end.
     """
     place = {segment.base_offset: n for n, segment in enumerate(log.segments)}
     ordered = in_order(outputs)
@@ -143,5 +144,5 @@ def check_outputs(log: PartitionLog, outputs: Sequence[Output]) -> None:
             raise _mistake(f"a new segment ends at offset {end}, the old ones at {limit}", output)
 
 
-def _mistake(problem: str, output: Output) -> LogError:
+def _mistake(problem: str, output: NewSegment) -> LogError:
     return LogError(problem, path=output.log_path, remedy="nothing was changed; please report this")

@@ -1,13 +1,16 @@
 """Producers and transactions of a Kafka log, read when a round is planned.
 
-A broker writes a snapshot of its producers at the base of each new segment, and at the log's end when it shuts down.
-So the state at the end of the log is the newest snapshot, and what the batches behind it change: after an orderly
-shutdown nothing, after a crash those of one segment. Only headers and markers are read for that.
+A broker writes a snapshot of its producers at the base of each new segment, and at the log's end
+when it shuts down. So the state at the end of the log is the newest snapshot, and what the batches
+behind it change: after an orderly shutdown nothing, after a crash those of one segment. Only
+headers and markers are read for that.
 
-A transaction whose marker is not replicated counts as open. The newest snapshot may lie behind that marker and know
-nothing of it; then the walk begins at one that lies below the high watermark.
+A transaction whose marker is not replicated counts as open. The newest snapshot may lie behind that
+marker and know nothing of it; then the walk begins at one that lies below the high watermark.
 
-Source: Kafka 4.4 ``UnifiedLog.rebuildProducerState``, ``ProducerStateManager``; spec/kafka-storage S.12, S.13, S.17.9.
+Source: Kafka 4.4 ``UnifiedLog.rebuildProducerState``, ``ProducerStateManager``;
+docs/formats/kafka.md, "Indexes" and "Producer snapshot"; docs/formats/kafka-cleaning.md, "Loading a
+log".
 """
 
 from __future__ import annotations
@@ -19,15 +22,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.compaction.producers import ProducerStates
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.formats.kafka import headers, index
-from lastwrite.formats.kafka.batch import ControlType, decode_batch, decode_control_record
-from lastwrite.formats.kafka.index import decode_transaction_index
-from lastwrite.formats.kafka.snapshot import ProducerEntry
-from lastwrite.logstore.files import to_log_error
+from lastwrite.kafka.format import headers, index
+from lastwrite.kafka.format.batch import ControlType, decode_batch, decode_control_record
+from lastwrite.kafka.format.index import decode_transaction_index
+from lastwrite.kafka.format.snapshot import ProducerEntry
+from lastwrite.kafka.rules.producers import ProducerStates
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Producer, Segment
+from lastwrite.storage.files import to_log_error
 
 _VERSION = 0  # of a transaction index
 _WINDOW_BYTES = 256 << 10
@@ -35,7 +38,7 @@ _NARROW_BYTES = 4 << 10  # where batches are large, of which only the headers ar
 _ROWS = 4096
 
 
-class History(NamedTuple):
+class ProducerHistory(NamedTuple):
     """What the batches of a log say by themselves, from its first segment to its end."""
 
     producers: tuple[Producer, ...]
@@ -51,7 +54,7 @@ class History(NamedTuple):
 class Sighting(NamedTuple):
     """One batch that has a producer."""
 
-    kind: int  # as in ``formats.kafka.headers``
+    kind: int  # as in ``kafka.format.headers``
     producer_id: int
     epoch: int
     base_offset: int
@@ -67,12 +70,13 @@ def read_producers(
     high_watermark: int,
     end_offset: int,
 ) -> tuple[tuple[Producer, ...], int | None]:
-    """The producers at the end of a log, by id, and the first offset of its earliest transaction that is open or
-    whose marker is not replicated.
+    """The producers at the end of a log, by id, and the first offset of its earliest transaction
+    that is open or whose marker is not replicated.
 
-    ``snapshots`` are the offsets of the snapshot files; ``read_snapshot`` decodes one of them. One that does not
-    decode is passed over for the next older one, and so is one at or below ``log_start`` or above ``end_offset``,
-    as a broker does. Without any the walk begins at ``log_start``. Where the log is damaged it ends.
+    ``snapshots`` are the offsets of the snapshot files; ``read_snapshot`` decodes one of them. One
+    that does not decode is passed over for the next older one, and so is one at or below
+    ``log_start`` or above ``end_offset``, as a broker does. Without any the walk begins at
+    ``log_start``. Where the log is damaged it ends.
 
     Raises:
         LogError: a file cannot be read.
@@ -100,11 +104,12 @@ def read_producers(
     return states.producers, _not_below(min(unstable, default=None), log_start)
 
 
-def read_history(log: PartitionLog) -> History:
-    """Producers and transactions as the batches of ``log`` alone tell them, without snapshot or transaction index.
+def read_history(log: PartitionLog) -> ProducerHistory:
+    """Producers and transactions as the batches of ``log`` alone tell them, without snapshot or
+    transaction index.
 
-    Of an aborted transaction whose first batches were cleaned the first offset is later than its index entry says,
-    and without any batch there is no entry: readers see no difference (spec S.12).
+    Of an aborted transaction whose first batches were cleaned the first offset is later than its
+    index entry says, and without any batch there is no entry: readers see no difference.
 
     Raises:
         LogError: a segment cannot be read.
@@ -116,11 +121,12 @@ def read_history(log: PartitionLog) -> History:
             _feed(states, (sighting,))
             if sighting.kind == headers.ABORT:
                 aborts.add((sighting.producer_id, sighting.last_offset))
-    return History(states.producers, states.aborted, states.open, frozenset(aborts))
+    return ProducerHistory(states.producers, states.aborted, states.open, frozenset(aborts))
 
 
 def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:
-    """The entries of the transaction index of the segment at ``base_offset``; a last one cut short is left out.
+    """The entries of the transaction index of the segment at ``base_offset``; a last one cut short
+    is left out.
 
     Raises:
         CorruptLog: a version that is not 0, or markers that lie below the segment or do not rise.
@@ -138,7 +144,7 @@ def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, .
 def encode_aborted(aborted: Iterable[AbortedTransaction]) -> bytes:
     """The bytes of a transaction index with these entries; without any there should be no file."""
     return index.encode_transaction_index(
-        [index.AbortedTransaction(_VERSION, *astuple(entry)) for entry in aborted]
+        [index.AbortedEntry(_VERSION, *astuple(entry)) for entry in aborted]
     )
 
 
@@ -147,7 +153,9 @@ def _newest(
     read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
     log_start: int,
 ) -> tuple[int, tuple[Producer, ...]]:
-    """The first snapshot of ``offsets`` that decodes, and its producers; else none, from ``log_start`` on."""
+    """The first snapshot of ``offsets`` that decodes, and its producers; else none, from
+    ``log_start`` on.
+    """
     for offset in offsets:
         try:
             entries = read_snapshot(offset)
@@ -191,7 +199,9 @@ def _feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
 def _sightings(
     segments: Sequence[Segment], from_offset: int, end_offset: int
 ) -> Iterator[Sighting]:
-    """All batches with a producer that end in [``from_offset``, ``end_offset``), up to the first damaged place."""
+    """All batches with a producer that end in [``from_offset``, ``end_offset``), up to the first
+    damaged place.
+    """
     if from_offset >= end_offset:
         return
     rows = np.empty((_ROWS, headers.COLUMNS), dtype=np.int64)
@@ -240,7 +250,9 @@ def _in_segment(
 
 
 def _packed_marker(data: ByteArray) -> int | None:
-    """What the compressed control batch at the begin of ``data`` is; no broker writes one, but all read it."""
+    """What the compressed control batch at the begin of ``data`` is; no broker writes one, but all
+    read it.
+    """
     records = decode_batch(data.tobytes(), 0).records
     kind = decode_control_record(records[0]).type if records else None
     if kind == ControlType.ABORT:

@@ -1,8 +1,8 @@
 """A cleaned copy of a partition in another log root; the original is only read.
 
-All is put together in a folder beside the target and appears under the target's name at once. That folder bears
-the name that Kafka gives to a replica on its way out, ``<topic>-<partition>.<32 hex>-delete``: a broker that
-finds what a crash left of it removes it.
+All is put together in a folder beside the target and appears under the target's name at once. That
+folder bears the name that Kafka gives to a replica on its way out, ``<topic>-<partition>.<32
+hex>-delete``: a broker that finds what a crash left of it removes it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lastwrite.compaction.retention import Retention
+from lastwrite.engine.rules.retention import Retention
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, UnsupportedFormat
-from lastwrite.formats.kafka.names import (
+from lastwrite.kafka.format.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
@@ -28,19 +28,31 @@ from lastwrite.formats.kafka.names import (
     classify,
     segment_file_name,
 )
-from lastwrite.logstore import files, lock, unclean
-from lastwrite.logstore.checkpoints import read_offsets, write_offsets
-from lastwrite.logstore.outputs import AGAIN, Output, check_outputs, check_unchanged, date, in_order
-from lastwrite.logstore.overlap import Outcome, overlapped
-from lastwrite.logstore.recovery import orphans, settle
-from lastwrite.logstore.retention import cut_leader_epochs, doomed, make_empty_segment
+from lastwrite.kafka.store import crash_recovery, lock
+from lastwrite.kafka.store.checkpoints import read_offsets, write_offsets
+from lastwrite.kafka.store.outputs import (
+    NewSegment,
+    check_outputs,
+    check_unchanged,
+    dress,
+    in_order,
+)
+from lastwrite.kafka.store.recovery import crash_state, going, orphans
+from lastwrite.kafka.store.retention import cut_leader_epochs, doomed, make_empty_segment
 from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.storage import files
+from lastwrite.storage.parallel_sync import Outcome, overlapped
+from lastwrite.storage.reading import AGAIN
 
 _MOST_NAME_CHARACTERS = 255
 
 
-def staging_folder(target_folder: str) -> str:
-    """The folder beside ``target_folder`` in which its files are put together; made if it is not there.
+def staging_folder(target_folder: str, source: str | None = None) -> str:
+    """The folder beside ``target_folder`` in which its files are put together; made if it is not
+    there.
+
+    ``source``: the partition's folder that is copied; a new one takes owner and rights of it, and a
+    new root of its root, as far as the caller may.
 
     Raises:
         InvalidConfig: a partition lies at the target already.
@@ -53,7 +65,12 @@ def staging_folder(target_folder: str) -> str:
     drawn = hashlib.blake2b(target_folder.encode(), digest_size=16).hexdigest()
     end = f"-{partition}.{drawn}-{FolderState.DELETED}"
     staging = os.path.join(root, topic[: _MOST_NAME_CHARACTERS - len(end)] + end)
-    files.make_folder(staging)
+    if source is None:
+        files.make_folder(root)
+        files.make_folder(staging, is_synced=False)  # it is renamed before anything rests on it
+    elif not os.path.isdir(staging):
+        files.make_folder(root, files.owner_of(os.path.dirname(source)).as_far_as_may())
+        files.make_folder(staging, files.owner_of(source).as_far_as_may(), is_synced=False)
     return staging
 
 
@@ -62,7 +79,7 @@ def _refuse_existing(target_folder: str) -> None:
         return
     if os.path.lexists(target_folder):
         raise InvalidConfig(
-            "a partition lies there already",
+            "a partition exists already",
             path=target_folder,
             remedy="give --to a folder without this partition",
         )
@@ -70,15 +87,17 @@ def _refuse_existing(target_folder: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """What ``target_folder`` shall be: ``log`` with ``outputs`` in the place of their sources, all else copied.
+    """What ``target_folder`` shall be: ``log`` with ``outputs`` in the place of their sources, all
+    else copied.
 
-    The outputs were written aside in ``staging_folder(target_folder)``. The target root's checkpoint gets
-    ``first_dirty_offset``, or None: what the source root says of the partition. High watermark and log start are
-    taken along. Modification times are kept. What ``retention`` takes of the new log is not in the copy.
+    The outputs were written aside in ``staging_folder(target_folder)``. The target root's
+    checkpoint gets ``first_dirty_offset``, or None: what the source root says of the partition.
+    High watermark and log start are taken along. Modification times are kept. What ``retention``
+    takes of the new log is not in the copy.
     """
 
     log: PartitionLog
-    outputs: Sequence[Output]
+    outputs: Sequence[NewSegment]
     target_folder: str
     first_dirty_offset: int | None
     retention: Retention | None = None
@@ -86,7 +105,7 @@ class Copy:
 
 def publish_copy(
     log: PartitionLog,
-    outputs: Sequence[Output],
+    outputs: Sequence[NewSegment],
     target_folder: str,
     first_dirty_offset: int | None,
     retention: Retention | None = None,
@@ -107,8 +126,8 @@ def publish_copy(
 
 
 def publish_copies(copies: Sequence[Copy], root: str) -> list[Outcome]:
-    """Make copies, all of them in the log root ``root``, whose checkpoints are written once. The target folders'
-    paths are absolute.
+    """Make copies, all of them in the log root ``root``, whose checkpoints are written once. The
+    target folders' paths are absolute.
 
     Returns, copy for copy, why it failed; see ``publish_copy``.
     """
@@ -152,7 +171,9 @@ class _Publishing:
             self.errors[place] = error
 
     def _hold(self, copy: Copy) -> None:
-        staging_folder(copy.target_folder)  # refuses a target that is there before it is locked
+        staging_folder(
+            copy.target_folder, copy.log.folder
+        )  # refuses a target that is there before it is locked
         if not lock.holds(self._root, copy.log.name):
             self._held.enter_context(lock.hold(self._root, [copy.log.name]))
 
@@ -170,7 +191,7 @@ def _fill_checked(copy: Copy) -> None:
 
 
 def _fill(
-    log: PartitionLog, outputs: Sequence[Output], staging: str, retention: Retention | None
+    log: PartitionLog, outputs: Sequence[NewSegment], staging: str, retention: Retention | None
 ) -> None:
     """Everything under its final name, synced; nothing else in the folder."""
     gone = set() if retention is None else {segment.base_offset for segment in retention.segments}
@@ -183,15 +204,18 @@ def _fill(
             if output.base_offset in gone:
                 files.unlink(path)
                 continue
-            date(path, sources[-1].mtime_ns)
+            dress(path, sources[0], kind, sources[-1].mtime_ns, is_copy=True)
             files.rename(path, os.path.join(staging, segment_file_name(output.base_offset, kind)))
     names = os.listdir(log.folder)
-    live = settle(log.folder, names).live(names)
+    live = crash_state(log.folder, names).live(names)
+    # Where a segment's file is lost its indexes tell of it.
+    lost = going(names) if log.is_damaged else orphans(live)
     expired = set() if retention is None else set(doomed(list(live), retention))
-    copied = [name for name in _copied(log, outputs, live) if name not in expired]
+    copied = [name for name in _copied(log, outputs, live, lost) if name not in expired]
     for name in copied:
         files.copy(os.path.join(log.folder, live[name]), os.path.join(staging, name))
-    _end_what_a_crash_left(log, copied, staging)
+    if not log.is_damaged:  # else the copy shall tell of it as the original does
+        _end_what_a_crash_left(log, copied, staging)
     if retention is not None and retention.segments:
         if retention.rolls:
             make_empty_segment(staging, retention.first_base)
@@ -200,7 +224,9 @@ def _fill(
 
 
 def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
-    """Nobody knows of the copy's root that its broker was killed, so it has what a broker's start would make."""
+    """Nobody knows of the copy's root that its broker was killed, so it has what a broker's start
+    would make.
+    """
     for n, segment in enumerate(log.segments):
         name = segment_file_name(segment.base_offset, FileKind.LOG)
         if name not in copied:
@@ -210,17 +236,18 @@ def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: st
             files.truncate(path, segment.size_bytes)
             files.set_mtime(path, segment.mtime_ns)
             files.fsync_file(path)
-        unclean.mend_indexes(replace(segment, path=path), log.aborted_in(n))
+        crash_recovery.mend_indexes(replace(segment, path=path), log.aborted_in(n))
     if log.unseen and not log.segments:
         make_empty_segment(staging, log.log_start)
 
 
-def _copied(log: PartitionLog, outputs: Sequence[Output], live: dict[str, str]) -> list[str]:
-    """The files of the log that are copied as they are."""
+def _copied(
+    log: PartitionLog, outputs: Sequence[NewSegment], live: dict[str, str], lost: Sequence[str]
+) -> list[str]:
+    """The files of the log that are copied as they are; ``lost`` indexes are not."""
     replaced = {segment.base_offset for output in outputs for segment in output.sources}
     vanished = replaced - {output.base_offset for output in outputs}
     behind = {classify(name).offset for name in log.unseen}
-    lost = orphans(live)
     chosen = []
     for name in sorted(live):
         file = classify(name)
@@ -262,7 +289,9 @@ def _write_checkpoints(copies: Sequence[Copy], root: str) -> None:
 
 
 def _entry(copy: Copy, file: str) -> Iterator[tuple[TopicPartition, int | None]]:
-    """What the source root says of the partition, as it holds for the copy; nothing where it cannot be read."""
+    """What the source root says of the partition, as it holds for the copy; nothing where it cannot
+    be read.
+    """
     try:
         offset = read_offsets(os.path.dirname(copy.log.folder), file).get(copy.log.name)
     except (
@@ -271,6 +300,11 @@ def _entry(copy: Copy, file: str) -> Iterator[tuple[TopicPartition, int | None]]
     ):  # which ``log.problems`` names; no copy is better than a wrong one
         return
     retention = copy.retention
+    if file == HIGH_WATERMARKS and copy.log.is_damaged:
+        # Perhaps nothing else knows of records that are missing; and with that checkpoint the root
+        # would be a broker's.
+        known = crash_recovery.recovery_point(os.path.dirname(copy.log.folder), copy.log.name)
+        offset = max(offset or 0, known) or None
     if file == LOG_STARTS and retention is not None and retention.segments:
         # Only a log whose start is not the name of its first segment has an entry.
         offset = retention.log_start if retention.log_start > retention.first_base else None

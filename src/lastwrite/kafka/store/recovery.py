@@ -6,17 +6,19 @@ A commit (see ``commit``) goes through these states, and a crash may leave any o
     some .swap, .cleaned    they are being renamed, from the highest down     the old log counts
     all .swap               the old files go, then the new ones get names     the new log counts
 
-Kafka's loader tells them apart by the names alone: it throws away every ``.swap`` at or above the lowest
-``.cleaned``; those that are left replace all files whose number lies from the lowest ``.swap`` to the end of the
-last one's records. We do the same with what a broker's own cleaner left behind.
+Kafka's loader tells them apart by the names alone: it throws away every ``.swap`` at or above the
+lowest ``.cleaned``; those that are left replace all files whose number lies from the lowest
+``.swap`` to the end of the last one's records. We do the same with what a broker's own cleaner left
+behind.
 
-Our own commits leave a note beside the files, the *intent*, which says what replaces what and where the
-dirty part begins after it; once all is ``.swap`` it is renamed, before any old file is. With it recovery can do what
-names alone cannot: drop old segments behind the last new record, and write the checkpoint, so that a run that was
-killed ends in the very bytes of one that was not. Its name ends in ``.deleted``: Kafka's loader, which has no need of
-it, sweeps it away.
+Our own commits leave a note beside the files, the *intent*, which says what replaces what and where
+the dirty part begins after it; once all is ``.swap`` it is renamed, before any old file is. With it
+recovery can do what names alone cannot: drop old segments behind the last new record, and write the
+checkpoint, so that a run that was killed ends in the very bytes of one that was not. Its name ends
+in ``.deleted``: Kafka's loader, which has no need of it, sweeps it away.
 
-Source: Kafka 4.4 ``LogLoader``; spec/kafka-storage S.16, S.17.
+Source: Kafka 4.4 ``LogLoader``; docs/decisions/one-swap-a-round.md; docs/formats/kafka-cleaning.md,
+"Loading a log".
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from lastwrite.formats.kafka.names import (
+from lastwrite.kafka.format.names import (
     CLEANER_OFFSETS,
     SEGMENT_KINDS,
     FileKind,
@@ -37,11 +39,11 @@ from lastwrite.formats.kafka.names import (
     classify,
     segment_file_name,
 )
-from lastwrite.logstore import files
-from lastwrite.logstore.checkpoints import write_offset
-from lastwrite.logstore.overlap import Steps, alone
-from lastwrite.logstore.walking import end_offset_of
+from lastwrite.kafka.store.checkpoints import write_offset
+from lastwrite.kafka.store.walking import end_offset_of
 from lastwrite.model.log import TopicPartition
+from lastwrite.storage import files
+from lastwrite.storage.parallel_sync import Steps, alone
 
 _INTENT = re.compile(r"[0-9]{20}\.(?P<state>commit|decided)\.deleted")
 _ONE, _MANY = 2, 3  # versions: of one folder, as earlier releases wrote them, and of several
@@ -93,7 +95,9 @@ def encode_intents(intents: Mapping[str, Intent]) -> bytes:
 
 
 def decode_intent(text: bytes, folder_name: str) -> Intent | None:
-    """What the note says of a folder; None where it is not whole, as a crash while it was written leaves it."""
+    """What the note says of a folder; None where it is not whole, as a crash while it was written
+    leaves it.
+    """
     try:
         fields = json.loads(text)
         version = fields["version"]
@@ -108,12 +112,12 @@ def decode_intent(text: bytes, folder_name: str) -> Intent | None:
             swaps=tuple(map(str, fields["swaps"])),
             stand_ins=tuple(map(str, fields["stand_ins"])),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class Settlement:
+class CrashState:
     """What would have to be done to a folder so that only live files are in it."""
 
     doomed: tuple[str, ...]  # to be removed, in this order
@@ -133,7 +137,7 @@ class Settlement:
         }
 
 
-def settle(folder: str, names: Iterable[str]) -> Settlement:
+def crash_state(folder: str, names: Iterable[str]) -> CrashState:
     """Say what recovery would do to ``folder``, whose files are ``names``; changes nothing."""
     names = sorted(names)
     found = {name: classify(name) for name in names}
@@ -148,12 +152,14 @@ def settle(folder: str, names: Iterable[str]) -> Settlement:
     ]
     intent, is_decided = _read_intent(folder, notes)
     if intent is not None:
-        # No old file loses its name before the note says so; until then all swaps are there, or it is undone.
+        # No old file loses its name before the note says so; until then all swaps are there, or it
+        # is undone.
         if is_decided or all(swap in found for swap in intent.swaps):
             doomed, renames = _outcome(intent, names, swaps)
-            return Settlement((*doomed, *cleaned, *deleted, *notes), renames, intent)
-        # The note goes first: without it, and with swaps beside .cleaned, the old log counts by Kafka's rule too.
-        return Settlement((*notes, *reversed(swaps), *cleaned, *deleted), ())
+            return CrashState((*doomed, *cleaned, *deleted, *notes), renames, intent)
+        # The note goes first: without it, and with swaps beside .cleaned, the old log counts by
+        # Kafka's rule too.
+        return CrashState((*notes, *reversed(swaps), *cleaned, *deleted), ())
     lowest = min((_offset(name) for name in cleaned), default=None)
     lost = [name for name in swaps if lowest is not None and _offset(name) >= lowest]
     finished = [name for name in swaps if name not in lost]
@@ -177,9 +183,10 @@ def settle(folder: str, names: Iterable[str]) -> Settlement:
             and found[name].kind is not FileKind.METADATA_SNAPSHOT
             and first <= _offset(name) < end
         ]
-    # The log of a segment goes before its indexes: an index without a log is swept away, a log without is not.
+    # The log of a segment goes before its indexes: an index without a log is swept away, a log
+    # without is not.
     finished.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(found[name].kind)))
-    return Settlement(
+    return CrashState(
         tuple(doomed), tuple((name, name.removesuffix(Suffix.SWAP)) for name in finished)
     )
 
@@ -219,7 +226,8 @@ def _snapshot(base: int) -> str:
 def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
     """Files of old segments that still bear their names, ascending, with their base offset.
 
-    A file is an old one as long as its successor waits as ``.swap``, or if it has no successor at all.
+    A file is an old one as long as its successor waits as ``.swap``, or if it has no successor at
+    all.
     """
     found = []
     successors = {*intent.swaps} - {*intent.stand_ins}
@@ -245,8 +253,9 @@ def finish(folder: str, intent: Intent, partition: TopicPartition, root: str) ->
 def finish_swap(folder: str, intent: Intent) -> Steps:
     """The steps of ``finish`` up to where every new file has its name.
 
-    The note stays, and with it the old files under the names that mark them deleted: until the checkpoint is written
-    and ``remove_leftovers`` called, a crash leaves a commit that recovery finishes.
+    The note stays, and with it the old files under the names that mark them deleted: until the
+    checkpoint is written and ``remove_leftovers`` called, a crash leaves a commit that recovery
+    finishes.
     """
 
     def place(name: str) -> str:
@@ -260,7 +269,8 @@ def finish_swap(folder: str, intent: Intent) -> Steps:
         files.rename(place(intent_file(intent)), place(intent_file(intent, is_decided=True)))
     for _, name in _replaced(intent, present):
         files.rename(place(name), place(name + Suffix.DELETED))
-    # No old segment may come back by a power cut once its successor has lost the name that tells of it.
+    # No old segment may come back by a power cut once its successor has lost the name that tells of
+    # it.
     yield [sync_folder]
     swaps = [name for name in present if classify(name).suffix is Suffix.SWAP]
     swaps.sort(key=lambda name: (_offset(name), SEGMENT_KINDS.index(classify(name).kind)))
@@ -277,9 +287,11 @@ def finish_swap(folder: str, intent: Intent) -> Steps:
 
 
 def remove_leftovers(folder: str) -> Steps:
-    """The steps that remove what is marked deleted or was never finished; the notes of commits last.
+    """The steps that remove what is marked deleted or was never finished; the notes of commits
+    last.
 
-    The folder is not synced: what a power cut brings back is as dead as before, and the next run removes it again.
+    The folder is not synced: what a power cut brings back is as dead as before, and the next run
+    removes it again.
     """
     names = sorted(os.listdir(folder))
     leftovers = [name for name in names if _is_leftover(name) and not is_intent(name)]
@@ -297,7 +309,12 @@ def _is_leftover(name: str) -> bool:
 
 
 def orphans(names: Iterable[str]) -> list[str]:
-    """Those of the files ``names`` that are indexes without their segment: a broker's start removes them."""
+    """Those of the files ``names`` that are indexes without their segment: a broker's start removes
+    them.
+
+    One that names offsets tells of records; unless these left the log before, the segment's file is
+    lost.
+    """
     found = [(name, classify(name)) for name in sorted(names)]
     logs = {
         file.offset for _, file in found if file.kind is FileKind.LOG and file.suffix is Suffix.LIVE
@@ -309,28 +326,39 @@ def orphans(names: Iterable[str]) -> list[str]:
     ]
 
 
-def remove_orphans(folder: str, names: Iterable[str]) -> None:
-    """Remove the orphans among the files ``names`` of ``folder``, where no swap is under way."""
-    lost = orphans(names)
-    for name in lost:
+def going(names: Iterable[str]) -> list[str]:
+    """Those of the orphans whose segment a broker, or a round, is deleting: of its files the log
+    goes first.
+    """
+    present = {*names}
+    return [
+        name
+        for name in orphans(present)
+        if segment_file_name(_offset(name), FileKind.LOG, Suffix.DELETED) in present
+    ]
+
+
+def remove_orphans(folder: str, names: Sequence[str]) -> None:
+    """Remove the orphans ``names`` from ``folder``, for good."""
+    for name in names:
         files.unlink(os.path.join(folder, name))
-    if lost:
+    if names:
         files.fsync_dir(folder)
 
 
-def perform(folder: str, settlement: Settlement, partition: TopicPartition, root: str) -> None:
+def perform(folder: str, state: CrashState, partition: TopicPartition, root: str) -> None:
     """Do to ``folder`` what ``settle`` said."""
-    if settlement.is_settled:
+    if state.is_settled:
         return
-    if settlement.intent is not None:
-        finish(folder, settlement.intent, partition, root)
+    if state.intent is not None:
+        finish(folder, state.intent, partition, root)
         return
-    for name in settlement.doomed:
+    for name in state.doomed:
         files.unlink(os.path.join(folder, name))
         if is_intent(name):
             files.fsync_dir(folder)
     files.fsync_dir(folder)
-    for source, target in settlement.renames:
+    for source, target in state.renames:
         files.rename(os.path.join(folder, source), os.path.join(folder, target))
-    if settlement.renames:
+    if state.renames:
         files.fsync_dir(folder)

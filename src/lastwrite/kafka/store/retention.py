@@ -9,16 +9,19 @@ Take segments 0, 100 and the active 200, of which 0 and 100 have expired::
     (nothing)                        what is marked deleted is removed
     log-start-offset-checkpoint      without this log: the name of its first segment says it now
 
-Kafka deletes in this order too, but writes the checkpoint once a minute. With it written first nothing depends on which
-of the renames a power cut lets through: a segment that is still there lies below the log's start and goes with the
-next run. Likewise a crash anywhere after the first step: the next run finds segments below the log's start.
+Kafka deletes in this order too, but writes the checkpoint once a minute. With it written first
+nothing depends on which of the renames a power cut lets through: a segment that is still there lies
+below the log's start and goes with the next run. Likewise a crash anywhere after the first step:
+the next run finds segments below the log's start.
 
-If every segment goes, an empty one is made at the log's end before all else, because its name says where a broker
-goes on. Kafka takes a snapshot of its producers there and ignores it after a restart, like every snapshot that does not
-lie above the log's start; so none is made here, and one that is there stays.
+If every segment goes, an empty one is made at the log's end before all else, because its name says
+where a broker goes on. Kafka takes a snapshot of its producers there and ignores it after a
+restart, like every snapshot that does not lie above the log's start; so none is made here, and one
+that is there stays.
 
-Source: Kafka 4.4.0 UnifiedLog.deleteSegments, LogSegment.changeFileSuffixes, LeaderEpochFileCache.truncateFromStart;
-spec/kafka-storage S.14, S.15, S.17.
+Source: Kafka 4.4.0 UnifiedLog.deleteSegments, LogSegment.changeFileSuffixes,
+LeaderEpochFileCache.truncateFromStart; docs/formats/kafka.md, "Text files";
+docs/formats/kafka-cleaning.md, "Loading a log".
 """
 
 from __future__ import annotations
@@ -27,9 +30,9 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from lastwrite.compaction.retention import Retention
+from lastwrite.engine.rules.retention import Retention
 from lastwrite.errors import LogError
-from lastwrite.formats.kafka.names import (
+from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     LOG_STARTS,
     SEGMENT_KINDS,
@@ -38,17 +41,17 @@ from lastwrite.formats.kafka.names import (
     classify,
     segment_file_name,
 )
-from lastwrite.formats.kafka.text import (
+from lastwrite.kafka.format.text import (
     decode_leader_epochs,
     encode_leader_epochs,
     leader_epochs_from,
 )
-from lastwrite.logstore import files
-from lastwrite.logstore.checkpoints import read_offsets, write_offsets
-from lastwrite.logstore.outputs import check_unchanged
-from lastwrite.logstore.overlap import Outcome, Steps, side_by_side
-from lastwrite.logstore.recovery import remove_leftovers
+from lastwrite.kafka.store.checkpoints import read_offsets, write_offsets
+from lastwrite.kafka.store.outputs import check_unchanged
+from lastwrite.kafka.store.recovery import remove_leftovers
 from lastwrite.model.log import PartitionLog
+from lastwrite.storage import files, preflight
+from lastwrite.storage.parallel_sync import Outcome, Steps, side_by_side
 
 # The log of a segment goes first: indexes without a log are swept away by any loader.
 _ORDER = (FileKind.SNAPSHOT, *SEGMENT_KINDS)
@@ -59,7 +62,8 @@ def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> 
 
     Raises:
         CommitConflict: a segment changed since ``log`` was read; nothing was taken.
-        LogError: a file could not be changed. The log starts where it did or where it is to, and the next run goes on.
+        LogError: a file could not be changed. The log starts where it did or where it is to, and
+            the next run goes on.
     """
     (error,) = retain_all([(log, retention)], checkpoint_root=checkpoint_root)
     if error is not None:
@@ -69,10 +73,11 @@ def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> 
 def retain_all(
     wave: Sequence[tuple[PartitionLog, Retention]], *, checkpoint_root: str
 ) -> list[Outcome]:
-    """Take the segments of each retention out of its log, and set the log starts, of all logs of a root together.
+    """Take the segments of each retention out of its log, and set the log starts, of all logs of a
+    root together.
 
-    The caller holds the partitions. Where there is nothing to take only the checkpoint is tidied that a crash left
-    behind. Returns, log for log, why it failed: see ``retain``.
+    The caller holds the partitions. Where there is nothing to take only the checkpoint is tidied
+    that a crash left behind. Returns, log for log, why it failed: see ``retain``.
     """
     retaining = _Retaining(wave, checkpoint_root)
     retaining.run()
@@ -88,7 +93,8 @@ class _Retaining:
         self.errors: list[Outcome] = [None] * len(wave)
 
     def run(self) -> None:
-        # What a crash left of a log without segments lies before its start, and only the checkpoint says so.
+        # What a crash left of a log without segments lies before its start, and only the checkpoint
+        # says so.
         seen = [place for place, (log, _) in enumerate(self._wave) if log.segments]
         taken = [place for place in seen if self._wave[place][1].segments]
         self._each(_begin, taken)
@@ -120,6 +126,8 @@ class _Retaining:
             changes = {name: start for name, start in wanted.items() if known.get(name) != start}
             if changes:
                 write_offsets(self._root, LOG_STARTS, changes)
+            elif sound:  # a run that was killed may have written them, and not synced their name
+                files.fsync_dir(self._root)
         except (LogError, OSError) as error:
             for place in sound:
                 self.errors[place] = error
@@ -127,6 +135,8 @@ class _Retaining:
 
 def _begin(log: PartitionLog, retention: Retention) -> Steps:
     check_unchanged(log)
+    names = doomed(os.listdir(log.folder), retention)
+    preflight.refuse_unwritable(log.folder, [*names, LEADER_EPOCHS])
     if retention.rolls:
         make_empty_segment(log.folder, retention.first_base)
     yield []
@@ -144,7 +154,9 @@ def _take(log: PartitionLog, retention: Retention) -> Steps:
 
 
 def doomed(names: list[str], retention: Retention) -> list[str]:
-    """Those of a folder's files that go with the segments of ``retention``, in the order in which they go."""
+    """Those of a folder's files that go with the segments of ``retention``, in the order in which
+    they go.
+    """
     gone = {segment.base_offset for segment in retention.segments}
     found = [(name, classify(name)) for name in names]
     chosen = [
@@ -156,10 +168,16 @@ def doomed(names: list[str], retention: Retention) -> list[str]:
 
 
 def make_empty_segment(folder: str, base_offset: int) -> None:
-    """A segment without records; with indexes, so that no loader has to make them, and these first: they alone are
-    swept away, and the segment is there when its log is."""
+    """A segment without records; with indexes, so that no loader has to make them, and these first:
+    they alone are swept away, and the segment is there when its log is."""
+    siblings = [
+        os.path.join(folder, name)
+        for name in sorted(os.listdir(folder))
+        if name.endswith(FileKind.LOG)
+    ][-1:]
     for kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.LOG):
-        files.write(os.path.join(folder, segment_file_name(base_offset, kind)), b"")
+        path = os.path.join(folder, segment_file_name(base_offset, kind))
+        files.write(path, b"", like=files.owner_of(path, siblings))
 
 
 def cut_leader_epochs(folder: str, log_start: int) -> None:
@@ -174,5 +192,5 @@ def cut_leader_epochs(folder: str, log_start: int) -> None:
         raise files.to_log_error(error, path, "read the leader epochs") from error
     cut = leader_epochs_from(epochs, log_start)
     if cut != epochs:
-        files.write(path + Suffix.TEMPORARY, encode_leader_epochs(cut))
+        files.write(path + Suffix.TEMPORARY, encode_leader_epochs(cut), like=files.owner_of(path))
         files.rename(path + Suffix.TEMPORARY, path)

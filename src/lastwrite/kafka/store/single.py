@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from lastwrite.errors import LogError, NotALog, OutOfMemoryBudget
-from lastwrite.formats.kafka import names
-from lastwrite.formats.kafka.names import FileKind, FileName
+from lastwrite.errors import NotALog
+from lastwrite.kafka.format import names
+from lastwrite.kafka.format.names import FileKind, FileName
+from lastwrite.kafka.store import links
 from lastwrite.model.log import Segment, TopicPartition
-
-SMALL_LIMIT_BYTES = 256 << 20  # no side file of a log comes near
 
 _OFFSET_CHECKPOINTS = (
     names.CLEANER_OFFSETS,
@@ -21,7 +20,9 @@ _OFFSET_CHECKPOINTS = (
 
 
 class SingleFile(NamedTuple):
-    """A file, what its name says it is, and the partition that its folder's name says it belongs to."""
+    """A file, what its name says it is, and the partition that its folder's name says it belongs
+    to.
+    """
 
     path: str
     name: FileName
@@ -36,7 +37,7 @@ class SingleFile(NamedTuple):
     @property
     def root(self) -> str:
         """The folder whose lock a broker would hold."""
-        folder = os.path.dirname(os.path.abspath(self.path))
+        folder = links.home_of(os.path.dirname(os.path.abspath(self.path)))
         return folder if self.partition is None else os.path.dirname(folder)
 
 
@@ -47,7 +48,9 @@ def identify(path: str) -> SingleFile:
         NotALog: no file of a log has such a name.
     """
     base = os.path.basename(path).removesuffix(".tmp")
-    folder = names.decode_folder_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
+    folder = names.decode_folder_name(
+        os.path.basename(links.home_of(os.path.dirname(os.path.abspath(path))))
+    )
     found = SingleFile(
         path,
         names.classify(os.path.basename(path)),
@@ -88,20 +91,3 @@ def segment_of(file: SingleFile) -> Segment:
         mtime_ns=seen.st_mtime_ns,
         largest_timestamp_ms=seen.st_mtime_ns // 1_000_000,
     )
-
-
-def read_small(path: str) -> bytes:
-    """The bytes of a side file.
-
-    Raises:
-        LogError: it cannot be read.
-        OutOfMemoryBudget: it is far larger than any side file.
-    """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(SMALL_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise LogError(f"cannot be read: {error.strerror}", path=path) from error
-    if len(data) > SMALL_LIMIT_BYTES:
-        raise OutOfMemoryBudget(f"more than {SMALL_LIMIT_BYTES} bytes", path=path)
-    return data

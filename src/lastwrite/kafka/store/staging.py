@@ -1,52 +1,55 @@
 """A new Kafka segment, written aside: records as they come, indexes as they follow.
 
-The names end in ``.cleaned``, so that Kafka's own loader sweeps them away if nobody finishes them, and
-carry an attempt, so that a task that was tried twice does not write into its twin's file. Nothing is
-renamed here; ``commit`` does that.
+The names end in ``.cleaned``, so that Kafka's own loader sweeps them away if nobody finishes them,
+and carry an attempt, so that a task that was tried twice does not write into its twin's file.
+Nothing is renamed here; ``commit`` does that.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import astuple
-from functools import partial
 from io import FileIO
 
-from lastwrite.formats.kafka import index
-from lastwrite.formats.kafka.index import SegmentIndexer
-from lastwrite.logstore import files
-from lastwrite.logstore.overlap import together
-from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.kafka.format import index
+from lastwrite.kafka.format.index import SegmentIndexer
+from lastwrite.model.columns import (
+    ROW_MAX_TIMESTAMP,
+    ROW_NEXT_OFFSET,
+    ROW_POSITION,
+    ROW_SIZE,
+    ByteArray,
+    Int64Array,
+)
 from lastwrite.model.log import AbortedTransaction
-from lastwrite.model.work import Rewritten
+from lastwrite.model.work import SegmentOutput
+from lastwrite.storage import files, ownership
+from lastwrite.storage.ownership import Ownership
+from lastwrite.storage.staging import changing, remove_staged
 
 _VERSION = 0  # of a transaction index
 _WRITEBACK_BYTES = 8 << 20
 
 
-@contextmanager
-def changing(operation: str, path: str) -> Iterator[None]:
-    """A fault point before, and a clear error for what the system refuses."""
-    try:
-        files.faults.reach(operation, path)
-        yield
-    except OSError as error:
-        raise files.to_log_error(error, path, f"{operation} a new segment") from error
-
-
-class AsideSegment:
+class StagedSegment:
     """Appends batches to ``<folder>/<base offset>.log.<attempt>.cleaned`` and indexes them.
 
-    ``folder`` None: nothing is written, only counted. ``index_interval_bytes`` None: a part of a segment,
-    whose indexes are made when the parts are joined.
+    ``folder`` None: nothing is written, only counted. ``index_interval_bytes`` None: a part of a
+    segment, whose indexes are made when the parts are joined. ``source``: the ``.log`` that is
+    replaced; the new files take owner and rights of its files, in another folder as far as the
+    caller may.
     """
 
     def __init__(
-        self, base_offset: int, folder: str | None, index_interval_bytes: int | None
+        self,
+        base_offset: int,
+        folder: str | None,
+        index_interval_bytes: int | None,
+        source: str | None = None,
     ) -> None:
+        self._source = source
         self._indexer = (
             None
             if index_interval_bytes is None
@@ -60,13 +63,22 @@ class AsideSegment:
         self._file: FileIO | None = None
         if self._stem is not None:
             with changing("create", self._path("log")):
-                self._file = open(self._path("log"), "xb", buffering=0)
+                like = ownership.private() if self._indexer is None else self._like("log")
+                self._file = files.create(self._path("log"), like)
+
+    def _like(self, kind: str) -> Ownership | None:
+        """What a new file of this kind has to have; without a source it is the caller's own."""
+        if self._source is None or self._stem is None:
+            return None
+        folder, name = os.path.split(self._source)
+        found = files.owner_of(os.path.join(folder, name.replace("log", kind, 1)), [self._source])
+        return found if os.path.dirname(self._stem) == folder else found.as_far_as_may()
 
     def _path(self, kind: str) -> str:
         return f"{self._stem}.{kind}.{self._attempt}.cleaned"
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append whole batches; ``rows``: position in ``data``, size, next offset, largest timestamp of each."""
+        """Append whole batches; ``rows``: one each, see ``ROW_COLUMNS``."""
         self.index(rows, self._size)
         if self._file is not None:
             with changing("append", self._path("log")):
@@ -79,16 +91,26 @@ class AsideSegment:
             self._begun = self._size
 
     def index(self, rows: Int64Array, shift: int) -> None:
-        """Take the next batches into the indexes; ``rows`` as in ``append``, positions from ``shift`` on."""
+        """Take the next batches into the indexes; ``rows`` as in ``append``, positions from
+        ``shift`` on.
+        """
         if not len(rows):
             return
-        self._largest_timestamp_ms = max(self._largest_timestamp_ms, int(rows[:, 3].max()))
+        self._largest_timestamp_ms = max(
+            self._largest_timestamp_ms, int(rows[:, ROW_MAX_TIMESTAMP].max())
+        )
         if self._indexer is not None:
-            self._indexer.append(rows[:, 0] + shift, rows[:, 1], rows[:, 2] - 1, rows[:, 3])
+            self._indexer.append(
+                rows[:, ROW_POSITION] + shift,
+                rows[:, ROW_SIZE],
+                rows[:, ROW_NEXT_OFFSET] - 1,
+                rows[:, ROW_MAX_TIMESTAMP],
+            )
 
     def take_parts(self, paths: Sequence[str]) -> str:
-        """Make the segment of files that were written aside as its parts: the first becomes it, the others' bytes are
-        appended, by the system where it can. Returns the segment's path; its batches must still be given to ``index``.
+        """Make the segment of files that were written aside as its parts: the first becomes it, the
+        others' bytes are appended, by the system where it can. Returns the segment's path; its
+        batches must still be given to ``index``.
         """
         assert self._file is not None
         whole = self._path("log")
@@ -96,6 +118,9 @@ class AsideSegment:
         files.rename(paths[0], whole)
         with changing("append", whole):
             self._file = open(whole, "r+b", buffering=0)
+            like = self._like("log")
+            if like is not None:
+                ownership.give(self._file.fileno(), like)
             self._size = self._file.seek(0, os.SEEK_END)
         for path in paths[1:]:
             with changing("append", whole):
@@ -106,12 +131,13 @@ class AsideSegment:
         return whole
 
     def finish(
-        self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
+        self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write the indexes, date all files, and name them in ``result``; ``sync_aside`` makes them durable.
+        """Write the indexes, date all files, and name them in ``result``; ``sync_aside`` makes them
+        durable.
 
-        ``aborted`` are the entries of the new transaction index, by their last offset; without any there is none.
-        A part of a segment has no index.
+        ``aborted`` are the entries of the new transaction index, by their last offset; without any
+        there is none. A part of a segment has no index.
         """
         result.bytes_written = self._size
         result.largest_timestamp_ms = self._largest_timestamp_ms
@@ -123,15 +149,17 @@ class AsideSegment:
             return
         offsets, times = self._indexer.finish()
         result.index_path, result.time_index_path = self._path("index"), self._path("timeindex")
-        for path, data in ((result.index_path, offsets), (result.time_index_path, times)):
-            files.write(path, data, is_synced=False)
+        for path, data, kind in (
+            (result.index_path, offsets, "index"),
+            (result.time_index_path, times, "timeindex"),
+        ):
+            files.write(path, data, is_synced=False, like=self._like(kind))
         if aborted:
             result.transaction_index_path = self._path("txnindex")
-            entries = [index.AbortedTransaction(_VERSION, *astuple(entry)) for entry in aborted]
+            entries = [index.AbortedEntry(_VERSION, *astuple(entry)) for entry in aborted]
+            content = index.encode_transaction_index(entries)
             files.write(
-                result.transaction_index_path,
-                index.encode_transaction_index(entries),
-                is_synced=False,
+                result.transaction_index_path, content, is_synced=False, like=self._like("txnindex")
             )
         for path in result.paths:
             files.set_mtime(path, mtime_ns)
@@ -141,22 +169,4 @@ class AsideSegment:
         if self._file is None:
             return
         self._file.close()
-        remove_aside([self._path(kind) for kind in ("log", "index", "timeindex", "txnindex")])
-
-
-def sync_aside(made: Sequence[Rewritten]) -> None:
-    """Let new segments and those behind them reach the disk. One that does not gets the error, the others go on."""
-    waiting = [
-        (result, path) for result in made for new in (result, *result.further) for path in new.paths
-    ]
-    syncs = [partial(files.fsync_file, path) for _, path in waiting]
-    for (result, _), error in zip(waiting, together(syncs), strict=True):
-        if error is not None:
-            result.error = error
-
-
-def remove_aside(paths: Iterable[str]) -> None:
-    """Remove what was written aside and is not wanted; empty names and missing files are passed over."""
-    for path in paths:
-        if path and os.path.exists(path):
-            os.unlink(path)
+        remove_staged([self._path(kind) for kind in ("log", "index", "timeindex", "txnindex")])

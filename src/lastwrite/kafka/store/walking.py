@@ -9,9 +9,10 @@ import os
 from dataclasses import dataclass
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog
-from lastwrite.formats.kafka.batch import BATCH_HEADER, decode_batch_header
-from lastwrite.formats.kafka.index import OffsetIndex, decode_offset_index
-from lastwrite.logstore.files import to_log_error
+from lastwrite.kafka.format.batch import decode_batch_header
+from lastwrite.kafka.format.batch_layout import BATCH_HEADER
+from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index
+from lastwrite.storage.files import to_log_error
 
 _READ_BYTES = 1 << 16
 
@@ -27,7 +28,9 @@ class Walk:
 
 
 def walk(path: str, size_bytes: int, base_offset: int, start: int = 0) -> Walk:
-    """Go through the batches that begin at ``start``, up to the end of the file or the first that is not whole."""
+    """Go through the batches that begin at ``start``, up to the end of the file or the first that
+    is not whole.
+    """
     end_offset, largest, at = base_offset, -1, start
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -63,7 +66,9 @@ def _batch(held: bytes, at: int) -> tuple[int, int, int]:
 
 
 def walk_tail(path: str, size_bytes: int, index: OffsetIndex) -> Walk:
-    """Go through the end of a segment, from the last index entry that proves true, else from its beginning."""
+    """Go through the end of a segment, from the last index entry that proves true, else from its
+    beginning.
+    """
     for row in range(len(index) - 1, max(-1, len(index) - 3), -1):
         position, offset = int(index.positions[row]), int(index.offsets[row])
         if position >= size_bytes:
@@ -80,7 +85,9 @@ def _first_next_offset(path: str, position: int) -> int:
 
 
 def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:
-    """The offset behind the last whole batch of a segment, its base where it is empty; a bad index only costs time."""
+    """The offset behind the last whole batch of a segment, its base where it is empty; a bad index
+    only costs time.
+    """
     size_bytes = os.stat(log_path).st_size
     try:
         with open(index_path, "rb") as file:

@@ -1,7 +1,8 @@
-"""Cheap looks at a log root: which partitions lie there, and which of them have changed since the last look.
+"""For the daemon: cheap looks at a log root, and how partitions that it sets aside are noted in it.
 
-Thousands of partitions are looked at every few seconds, so a look costs two system calls a partition: the folder's
-time says whether files came or went, the active segment's size whether something was appended. A closed segment does
+Thousands of partitions are looked at every few seconds, so a look costs two system calls a
+partition: the folder's time says whether files came or went, the active segment's size whether
+something was appended. A closed segment does
 not change without a rename.
 """
 
@@ -10,37 +11,28 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Hashable
-from typing import NamedTuple
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
-from lastwrite.formats.kafka.names import (
+from lastwrite.kafka.format.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     METADATA_TOPIC,
     FolderState,
     decode_folder_name,
+    folder_name,
 )
-from lastwrite.logstore.checkpoints import read_offsets
-from lastwrite.logstore.files import to_log_error
-from lastwrite.model.log import Segment, TopicPartition
-
-# A folder that changed so shortly before the look may change again without its time telling.
-SETTLED_NS = 50_000_000
-RESTS_NS = 2_000_000_000
-
-
-class Glance(NamedTuple):
-    """A partition's folder at one look. While ``state`` is the same, and not None, no file has come or gone."""
-
-    name: TopicPartition
-    folder: str
-    state: Hashable | None
-    rests: bool  # for some seconds no file has come or gone: nobody is writing it just now
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store.checkpoints import read_offsets
+from lastwrite.model.log import Glance, Segment, TopicPartition
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.quarantine import QuarantineFile
+from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 
 
 def glance(root: str) -> list[Glance]:
-    """Every live partition folder in ``root``, empty ones too, by name. The checkpoints are part of the states.
+    """Every live partition folder in ``root``, empty ones too, by name. The checkpoints are part of
+    the states.
 
     Raises:
         LogError: the root cannot be listed.
@@ -88,3 +80,13 @@ def is_as_read(segment: Segment) -> bool:
     except OSError:
         return False
     return (seen.st_size, seen.st_mtime_ns) == (segment.file_bytes, segment.mtime_ns)
+
+
+def _name_of(folder: str) -> TopicPartition | None:
+    name = decode_folder_name(folder)
+    return None if name is None or name.state is not FolderState.LIVE else name.partition
+
+
+NOTES = QuarantineFile(
+    lock.PLACE, folder_name, _name_of, lambda root, name: os.path.join(root, folder_name(name))
+)

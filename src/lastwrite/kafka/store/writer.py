@@ -1,13 +1,13 @@
 """A new Kafka topic partition, written from records as a broker lays one out.
 
-Records gather to batches as in a producer, batches are appended to segments as in a broker: a segment
-that the next batch would carry past ``segment.bytes`` is closed and the next begins. A closed segment
-has its offset and time index, each new base offset its producer snapshot. ``close`` leaves what an
-orderly shutdown leaves: the checkpoints of the log root and the marker that says so. A broker that finds
-the folder opens it without recovery.
+Records gather to batches as in a producer, batches are appended to segments as in a broker: a
+segment that the next batch would carry past ``segment.bytes`` is closed and the next begins. A
+closed segment has its offset and time index, each new base offset its producer snapshot. ``close``
+leaves what an orderly shutdown leaves: the checkpoints of the log root and the marker that says so.
+A broker that finds the folder opens it without recovery.
 
-What a broker decides by the clock (``segment.ms``) does not happen here; ``roll`` closes a segment when the
-caller says so. Full indexes do not occur: the default of 10 MiB serves 5 GiB of log.
+What a broker decides by the clock (``segment.ms``) does not happen here; ``roll`` closes a segment
+when the caller says so. Full indexes do not occur: the default of 10 MiB serves 5 GiB of log.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import BinaryIO
 
 import numpy as np
 
+from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CommitConflict, InvalidConfig
-from lastwrite.formats.compression import Codec
-from lastwrite.formats.kafka.batch import Record, encode_batch
-from lastwrite.formats.kafka.index import SegmentIndexer
-from lastwrite.formats.kafka.names import (
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.index import SegmentIndexer
+from lastwrite.kafka.format.names import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
@@ -35,17 +36,17 @@ from lastwrite.formats.kafka.names import (
     folder_name,
     segment_file_name,
 )
-from lastwrite.formats.kafka.snapshot import encode_snapshot
-from lastwrite.formats.kafka.text import (
+from lastwrite.kafka.format.snapshot import encode_snapshot
+from lastwrite.kafka.format.text import (
     LeaderEpoch,
     encode_clean_shutdown,
     encode_leader_epochs,
     encode_partition_metadata,
     topic_id_text,
 )
-from lastwrite.logstore import files
-from lastwrite.logstore.checkpoints import write_offset
+from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.model.log import TopicPartition
+from lastwrite.storage import files
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
 _RECORD_OVERHEAD_BYTES = (
@@ -58,8 +59,9 @@ _BUFFER_BYTES = 1 << 20
 class TopicWriter:
     """Appends records to the new partition ``name`` below the log root ``root``.
 
-    ``batch_bytes`` bounds a batch before compression, as ``batch.size`` does in a producer: a record that is
-    larger has a batch of its own. One batch is held, and four integers for each batch of one segment.
+    ``batch_bytes`` bounds a batch before compression, as ``batch.size`` does in a producer: a
+    record that is larger has a batch of its own. One batch is held, and four integers for each
+    batch of one segment.
 
     Raises:
         CommitConflict: the partition is there already.
@@ -180,7 +182,8 @@ class TopicWriter:
             self._close_segment()
             self._write_snapshot(self.end_offset)
         else:
-            self._file.close()  # a broker makes the indexes of an empty segment with its first record
+            # a broker makes the indexes of an empty segment with its first record
+            self._file.close()
         if self.end_offset:
             epochs = encode_leader_epochs([LeaderEpoch(self._leader_epoch, 0)])
             files.write(os.path.join(self.folder, LEADER_EPOCHS), epochs)

@@ -1,25 +1,31 @@
-"""Pulsar's entries, chunk by chunk: what the pipeline's stages ask of a format.
+"""Pulsar's entries, chunk by chunk: what the engine asks of a format.
 
-A chunk is a stretch of a data object in the object-store offloader's layout, from the begin of an entry, of a block or
-of padding on. An entry is a batch: ``split`` cuts a chunk into entries and proves each by its checksum, ``opened`` lays
-payloads in the clear, ``walk`` visits the messages, ``rebuild`` writes framed entries of what stays. Raw ledgers and
-compacted ones are read alike: an entry tells what it is. How it is laid out in the new ledger is the appender's matter.
+A chunk is a stretch of a data object in the object-store offloader's layout, from the begin of an
+entry, of a block or of padding on. An entry is a batch: ``split`` cuts a chunk into entries and
+proves each by its checksum, ``opened`` lays payloads in the clear, ``walk`` visits the messages,
+``rebuild`` writes framed entries of what stays. Raw ledgers and compacted ones are read alike: an
+entry tells what it is. How it is laid out in the new ledger is the appender's matter.
 
-- A batch that can be read has a record for each message that is present; placeholders are none. What is dropped of it
-  leaves a placeholder, so every other message keeps its index. What is kept carries ``compacted_batch_indexes`` and
-  ``uncompressed_size``, from which a broker answers the last message id, also where all messages stay: then the payload
-  is copied. All other metadata are copied byte for byte.
-- An older compactor lists no ``compacted_batch_indexes``: placeholders of its batches count as records that lost.
-- A single message, an encrypted batch (by the key in clear) and a batch that cannot be read are one record each, or of
-  the last kind as many as its metadata can rightly claim; of these none competes: the entry stays.
-- Of a message in chunks the last chunk competes by the key, and the others stay; ``TELLS_GROUPS``: they stay and go
-  with it (``Strategy.GROUPS``); ``LIKE_BROKER``: each competes, of which a broker keeps the last.
+- A batch that can be read has a record for each message that is present; placeholders are none.
+  What is dropped of it leaves a placeholder, so every other message keeps its index. What is kept
+  carries ``compacted_batch_indexes`` and ``uncompressed_size``, from which a broker answers the
+  last message id, also where all messages stay: then the payload is copied. All other metadata are
+  copied byte for byte.
+- An older compactor lists no ``compacted_batch_indexes``: placeholders of its batches count as
+  records that lost.
+- A single message, an encrypted batch (by the key in clear) and a batch that cannot be read are one
+  record each, or of the last kind as many as its metadata can rightly claim; of these none
+  competes: the entry stays.
+- Of a message in chunks the last chunk competes by the key, and the others stay; ``TELLS_GROUPS``:
+  they stay and go with it (``Strategy.GROUPS``); ``LIKE_BROKER``: each competes, of which a broker
+  keeps the last.
 - A marker has no record. Transactional entries carry the transaction's number as their producer.
 
-What ``split`` finds out of each entry beyond a batch's columns stays in this instance until the next ``split``; the
-other calls are about that table.
+What ``split`` finds out of each entry beyond a batch's columns stays in this instance until the
+next ``split``; the other calls are about that table.
 
-Source: Pulsar 4.2.4 TwoPhaseCompactor, RawBatchConverter; spec/pulsar.md sections 2 to 4, 10, 11, 25, 27, 30.
+Source: Pulsar 4.2.4 TwoPhaseCompactor, RawBatchConverter; docs/formats/pulsar.md, "Entry";
+docs/formats/pulsar-compaction.md.
 """
 
 from __future__ import annotations
@@ -30,10 +36,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lastwrite.encoding.checksum import check_against_library
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
-from lastwrite.formats.checksum import check_against_library
-from lastwrite.formats.pulsar import kernels
-from lastwrite.formats.pulsar.codecs import Codec, Codecs
 from lastwrite.model.columns import (
     COPY,
     BatchTable,
@@ -44,6 +48,8 @@ from lastwrite.model.columns import (
     batch_table,
 )
 from lastwrite.model.policy import Policy
+from lastwrite.pulsar.format import kernels
+from lastwrite.pulsar.format.codecs import Codec, Codecs
 
 LIKE_BROKER = kernels.LIKE_BROKER
 KEEPS_PREFIX = kernels.KEEPS_PREFIX
@@ -84,13 +90,16 @@ class _Fault(NamedTuple):
 
 
 class PulsarFormat:
-    """Entries of raw and compacted ledgers. Holds reusable buffers: one instance a worker, no sharing.
+    """Entries of raw and compacted ledgers. Holds reusable buffers: one instance a worker, no
+    sharing.
 
-    ``plain_limit`` bounds the bytes of payloads that are open at once. ``reading``: LIKE_BROKER, KEEPS_PREFIX and
-    TELLS_GROUPS as bits, which a System hands on as ``Policy.reading``. Without ``checks`` no checksum is looked at.
+    ``plain_limit`` bounds the bytes of payloads that are open at once. ``reading``: LIKE_BROKER,
+    KEEPS_PREFIX and TELLS_GROUPS as bits, which a System hands on as ``Policy.reading``. Without
+    ``checks`` no checksum is looked at.
     """
 
     name = "pulsar"
+    damage_remedy = _KEEP
     cut_remedy = (
         "nothing was changed; restore the data object and its index from a replica or a backup"
     )
@@ -113,20 +122,25 @@ class PulsarFormat:
 
     @property
     def entries(self) -> kernels.EntryTable:
-        """Row for row with the table of the last ``split``, and longer: what each entry is (``kernels.ENTRY``)."""
+        """Row for row with the table of the last ``split``, and longer: what each entry is
+        (``kernels.ENTRY``).
+        """
         return self._entries
 
     def split(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[BatchTable, int, int, ByteArray]:
-        """Cut ``buffer[start:end]`` into whole entries, each proven by its CRC-32C where it has one.
+        """Cut ``buffer[start:end]`` into whole entries, each proven by its CRC-32C where it has
+        one.
 
-        Returns the table, valid until the next call; where its entries end, block headers and padding behind them
-        included; how many bytes the entry needs that is cut short there (-1: none is); ``buffer``. A row's position and
-        size are those of the framed entry, its origin is where the entry begins in the object.
+        Returns the table, valid until the next call; where its entries end, block headers and
+        padding behind them included; how many bytes the entry needs that is cut short there (-1:
+        none is); ``buffer``. A row's position and size are those of the framed entry, its origin is
+        where the entry begins in the object.
 
         Raises:
-            CorruptLog: lengths, ids, metadata or a checksum contradict the format, or an entry is missing.
+            CorruptLog: lengths, ids, metadata or a checksum contradict the format, or an entry is
+                missing.
             UnsupportedFormat: a ledger, entry or transaction id is larger than we handle.
         """
         fault, self._fault = self._fault, None
@@ -156,13 +170,18 @@ class PulsarFormat:
         self._fault = _Fault(buffer, consumed, int(table["next_offset"][-1]), error)
         return table, consumed, -1, buffer
 
+    def kept(self) -> list[tuple[int, str]]:
+        """No record that cannot be read is kept."""
+        return []
+
     def opened(
         self, buffer: ByteArray, table: BatchTable, wanted: ByteArray | None = None
     ) -> Iterator[Run]:
-        """What is walked of the entries of ``table`` (those with a non-zero byte in ``wanted``), in runs.
+        """What is walked of the entries of ``table`` (those with a non-zero byte in ``wanted``), in
+        runs.
 
-        Sets ``plain_start`` and ``plain_end``. A run is valid until the next is asked for. A batch that does not open,
-        or not to the size it names, becomes one that is kept whole.
+        Sets ``plain_start`` and ``plain_end``. A run is valid until the next is asked for. A batch
+        that does not open, or not to the size it names, becomes one that is kept whole.
 
         Raises:
             OutOfMemoryBudget: one batch opens to more than the limit.
@@ -186,7 +205,8 @@ class PulsarFormat:
                 yield Run(first, last, buffer)
 
     def _open(self, buffer: ByteArray, table: BatchTable, first: int, last: int) -> int:
-        """Open entries from ``table[first]`` on, ``last`` at most, as many as make a run; returns where it ends.
+        """Open entries from ``table[first]`` on, ``last`` at most, as many as make a run; returns
+        where it ends.
 
         Raises:
             OutOfMemoryBudget: as ``opened``, of the first entry; a later one begins the next run.
@@ -219,8 +239,8 @@ class PulsarFormat:
     def _open_by_library(
         self, buffer: ByteArray, table: BatchTable, first: int, last: int, used: int
     ) -> tuple[int, int]:
-        """Open neighbouring batches from ``first`` on that a kernel cannot, behind ``used`` bytes, as many as fit;
-        returns where they end, and the bytes used."""
+        """Open neighbouring batches from ``first`` on that a kernel cannot, behind ``used`` bytes,
+        as many as fit; returns where they end, and the bytes used."""
         last = int(kernels.library_end(table, self._entries, first, last))
         part, entries = table[first:last], self._entries[first:last]
         held, plain, most = memoryview(buffer), memoryview(self._plain), len(self._plain)
@@ -252,7 +272,9 @@ class PulsarFormat:
         return first + done, used
 
     def _open_one(self, buffer: ByteArray, row: np.void, entry: np.void, used: int) -> int:
-        """Open what ``open_many`` left, behind ``used`` bytes; the bytes it takes, -1 where there is no room."""
+        """Open what ``open_many`` left, behind ``used`` bytes; the bytes it takes, -1 where there
+        is no room.
+        """
         if entry["kind"] != kernels.BATCH or not row["codec"]:
             start, size = int(entry["key_at"]), max(int(entry["key_length"]), 0)
             if entry["kind"] == kernels.BATCH:
@@ -301,10 +323,12 @@ class PulsarFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that competes for its key.
+        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that
+        competes for its key.
 
-        Returns the rows of ``entries`` that are filled now. Where a row has a third word it takes the version (see
-        ``add_versions``). ``keys`` takes (position in ``run.plain``, length) row for row with ``entries``.
+        Returns the rows of ``entries`` that are filled now. Where a row has a third word it takes
+        the version (see ``add_versions``). ``keys`` takes (position in ``run.plain``, length) row
+        for row with ``entries``.
         """
         return int(
             kernels.walk(
@@ -337,9 +361,10 @@ class PulsarFormat:
     ) -> None:
         """Nothing: ``walk`` passes by the event times and has written the versions.
 
-        A version is the event time above the bits IS_SINGLE (no member of a batch) and IS_DELETE. An event time that
-        is absent, or below 0 to Java, is 0. With TELLS_GROUPS it is a fingerprint of the uuid that the chunks of one
-        message have in common, with the bit IN_GROUP on all but the last; 0 for others.
+        A version is the event time above the bits IS_SINGLE (no member of a batch) and IS_DELETE.
+        An event time that is absent, or below 0 to Java, is 0. With TELLS_GROUPS it is a
+        fingerprint of the uuid that the chunks of one message have in common, with the bit IN_GROUP
+        on all but the last; 0 for others.
         """
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:
@@ -362,9 +387,9 @@ class PulsarFormat:
     ) -> tuple[ByteArray, int, int]:
         """Carry out ``actions`` on the entries of ``table``.
 
-        Writes framed entries to ``out`` (from its begin), one behind the other, and a row (position, size, next offset,
-        publish time, base offset, records left) to ``rows`` for each. Returns (the output buffer, grown if it had to
-        be; bytes written; rows filled).
+        Writes framed entries to ``out`` (from its begin), one behind the other, and a row
+        (position, size, next offset, publish time, base offset, records left) to ``rows`` for each.
+        Returns (the output buffer, grown if it had to be; bytes written; rows filled).
 
         Raises:
             CorruptLog: a batch that must be thinned cannot be read: it is not what the scan saw.
@@ -434,7 +459,8 @@ class PulsarFormat:
         rows: Int64Array,
         filled: int,
     ) -> tuple[int, int, ByteArray, int, int]:
-        """Thin a run of the compressed batches from ``table[first]`` on, and compress what changed of them.
+        """Thin a run of the compressed batches from ``table[first]`` on, and compress what changed
+        of them.
 
         Returns (where the run ends, keep_at, the output buffer, position in it, rows filled).
         """
@@ -481,7 +507,8 @@ class PulsarFormat:
         out: ByteArray,
         at: int,
     ) -> tuple[ByteArray, int, Int64Array]:
-        """Write the payloads of batches that ``thin_many`` thinned to ``out`` from ``at`` on, with room for heads.
+        """Write the payloads of batches that ``thin_many`` thinned to ``out`` from ``at`` on, with
+        room for heads.
 
         Returns (``out``, grown if it had to be; position behind; the size of each with its head).
         """

@@ -6,10 +6,12 @@
 - ZSTD: a frame; its content size may be there or not.
 - SNAPPY: one raw block.
 
-A payload opens to exactly the bytes that its metadata name, or it is broken. That number is a claim: no buffer is made
-to it before the codec's greatest ratio says that it can be true, and none above the caller's limit.
+A payload opens to exactly the bytes that its metadata name, or it is broken. That number is a
+claim: no buffer is made to it before the codec's greatest ratio says that it can be true, and none
+above the caller's limit.
 
-Source: spec/pulsar.md sections 4.2 and 4.3; Pulsar 4.2.4 ``org.apache.pulsar.common.compression``.
+Source: docs/formats/pulsar-compaction.md, "Codecs"; Pulsar 4.2.4
+``org.apache.pulsar.common.compression``.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
+from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, UnsupportedFormat
-from lastwrite.formats.layout import Buffer
 
 _ZSTD_LEVEL = 3
 _ZSTD_WINDOW_BYTES = 8 << 20  # that a context may hold on to; level 3 has 2 MiB
@@ -65,7 +67,9 @@ GREATEST_RATIO = {Codec.NONE: 1, Codec.LZ4: 255, Codec.ZLIB: 1032, Codec.SNAPPY:
 
 
 class Codecs:
-    """Opens and packs payloads with contexts that are made once: a worker's, not to be shared by threads."""
+    """Opens and packs payloads with contexts that are made once: a worker's, not to be shared by
+    threads.
+    """
 
     def __init__(self) -> None:
         self._zstd_opener = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
@@ -76,11 +80,12 @@ class Codecs:
     ) -> bool:
         """Decompress ``data``, which is to give ``size`` bytes, to the front of ``out``.
 
-        False where ``out`` is too small and it is not known yet whether the claim is true; its content is undefined
-        then, and after an error.
+        False where ``out`` is too small and it is not known yet whether the claim is true; its
+        content is undefined then, and after an error.
 
         Raises:
-            CorruptLog: the data are broken, or do not give ``size`` bytes; positions are in ``data``.
+            CorruptLog: the data are broken, or do not give ``size`` bytes; positions are in
+                ``data``.
         """
         view = memoryview(data)
         most = GREATEST_RATIO.get(codec)
@@ -142,15 +147,18 @@ class Codecs:
     def _open_zstd(
         self, data: memoryview, size: int, out: npt.NDArray[np.uint8] | memoryview
     ) -> bool:
-        if size <= min(len(out), max(_FIRST_GUESS_BYTES, _LIKELY_RATIO * len(data))) and size:
+        try:
+            said = zstandard.frame_content_size(data)
+        except zstandard.ZstdError:
+            said = -1  # what is wrong, if anything is, the stream says
+        if said not in (-1, size):  # a stream that is read in part would not notice
+            raise CorruptLog(f"zstd data that say {said} bytes claim to hold {size}", 0)
+        if said > 0 and size <= min(len(out), max(_FIRST_GUESS_BYTES, _LIKELY_RATIO * len(data))):
             try:
-                if zstandard.frame_content_size(data) == size:
-                    memoryview(out)[:size] = self._zstd_opener.decompress(
-                        data, allow_extra_data=False
-                    )
-                    return True
-            except zstandard.ZstdError:
-                pass  # what is wrong, if anything is, the stream says
+                memoryview(out)[:size] = self._zstd_opener.decompress(data, allow_extra_data=False)
+                return True
+            except zstandard.ZstdError as error:
+                raise CorruptLog(f"broken zstd data: {error}", 0) from None
         # A stream writes where it is told, whatever its frame says of its size.
         try:
             with self._zstd_opener.stream_reader(data) as stream:
@@ -170,6 +178,10 @@ class Codecs:
             raise CorruptLog(
                 f"zstd data claim to hold {size} bytes and hold {'more' if more else held}", 0
             )
+        # The stream does not tell whether the frame ends; clients refuse one that does not.
+        whole = self._zstd_opener.decompressobj()
+        if size and not (whole.decompress(data) and whole.eof):
+            raise CorruptLog("zstd data end inside their frame", len(data))
         return True
 
     @staticmethod

@@ -1,13 +1,15 @@
 """An entry of a compacted ledger: the id of the entry that it was, and that entry.
 
-``u32 id length, MessageIdData, u32 body length, body``. The body is a framed entry (``entry.py``), copied or rebuilt;
-its id has no batch index. ``0000000f 080a 1004 18ffffffffffffffffff01 0000004e 0e01…`` was entry 4 of ledger 10 of a
-topic without partitions. The lengths add up exactly.
+``u32 id length, MessageIdData, u32 body length, body``. The body is a framed entry (``entry.py``),
+copied or rebuilt; its id has no batch index. ``0000000f 080a 1004 18ffffffffffffffffff01 0000004e
+0e01…`` was entry 4 of ledger 10 of a topic without partitions. The lengths add up exactly.
 
-What tells it from a raw entry: raw ones begin with ``0e01`` or ``0e02``, or, of very old producers, with the length of
-their metadata, whose first field is a name (tag ``0a``). A MessageIdData begins with its ledger (tag ``08``).
+What tells it from a raw entry: raw ones begin with ``0e01`` or ``0e02``, or, of very old producers,
+with the length of their metadata, whose first field is a name (tag ``0a``). A MessageIdData begins
+with its ledger (tag ``08``).
 
-Source: Pulsar 4.2.4 ``RawMessageImpl``, ``AbstractTwoPhaseCompactor``; spec/pulsar.md sections 7 and 30.
+Source: Pulsar 4.2.4 ``RawMessageImpl``, ``AbstractTwoPhaseCompactor``; docs/formats/pulsar.md,
+"Compacted ledger".
 """
 
 from __future__ import annotations
@@ -15,10 +17,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.layout import Buffer
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.protobuf import BYTES, INT32, INT64, UINT64, Field, Message, signed
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.protobuf import (
+    BYTES,
+    INT32,
+    INT64,
+    UINT64,
+    ProtoField,
+    ProtoMessage,
+    signed,
+)
 
 SMALLEST_RECORD_BYTES = 4 + 4 + 4  # lengths, and an id of two fields
 
@@ -35,16 +45,18 @@ _LEDGER_TAG = 0x08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageId(Message):
+class MessageId(ProtoMessage):
     """MessageIdData."""
 
-    ledger_id: Annotated[int, Field(1, UINT64, required=True)]
-    entry_id: Annotated[int, Field(2, UINT64, required=True)]
-    partition: Annotated[int | None, Field(3, INT32)] = None
-    batch_index: Annotated[int | None, Field(4, INT32)] = None
-    ack_set: Annotated[tuple[int, ...], Field(5, INT64, repeated=True)] = ()
-    batch_size: Annotated[int | None, Field(6, INT32)] = None
-    first_chunk_message_id: Annotated[bytes | None, Field(7, BYTES)] = None
+    # fmt: off
+    ledger_id:              Annotated[int, ProtoField(1, UINT64, required=True)]
+    entry_id:               Annotated[int, ProtoField(2, UINT64, required=True)]
+    partition:              Annotated[int | None, ProtoField(3, INT32)] = None
+    batch_index:            Annotated[int | None, ProtoField(4, INT32)] = None
+    ack_set:                Annotated[tuple[int, ...], ProtoField(5, INT64, repeated=True)] = ()
+    batch_size:             Annotated[int | None, ProtoField(6, INT32)] = None
+    first_chunk_message_id: Annotated[bytes | None, ProtoField(7, BYTES)] = None
+    # fmt: on
 
     @property
     def position(self) -> Position:
@@ -52,7 +64,9 @@ class MessageId(Message):
 
 
 def is_record(data: Buffer) -> bool:
-    """Whether an entry's bytes are a compacted ledger's record rather than a raw entry; neither need be sound."""
+    """Whether an entry's bytes are a compacted ledger's record rather than a raw entry; neither
+    need be sound.
+    """
     return len(data) > 4 and data[4] == _LEDGER_TAG and data[0] != _FRAME_MARK
 
 
@@ -95,8 +109,8 @@ def decode_record(data: Buffer) -> tuple[Position, int | None, bytes]:
 def ledger_custom_metadata(topic: str, to: Position, partition: int = -1) -> dict[str, bytes]:
     """A compacted ledger's custom metadata, as a broker writes it.
 
-    ``topic`` is the full name, ``to`` the last id of phase one that was not deleted; a topic without partitions has
-    partition -1, which is left out.
+    ``topic`` is the full name, ``to`` the last id of phase one that was not deleted; a topic
+    without partitions has partition -1, which is left out.
     """
     last = MessageId(
         ledger_id=to.ledger,

@@ -1,23 +1,26 @@
-"""An entry of a ledger, field by field: what one producer sent at once. The readable twin of ``kernels``.
+"""An entry of a ledger, field by field: what one producer sent at once. The readable twin of
+``kernels``.
 
 One message, the smallest case: ``0e01``, CRC-32C, length of the metadata, metadata, payload. Then:
 
-- A broker may put ``0e02``, a length and its own metadata before all that; the checksum does not cover it. Very old
-  producers have no ``0e01`` and no checksum.
-- A *batch* says how many messages it has (``num_messages_in_batch``, of which 1 is one too). Its payload is, for each,
-  ``u32 length, SingleMessageMetadata, value``; it is compressed as a whole. The key in the metadata of a batch is only
-  its first message's.
+- A broker may put ``0e02``, a length and its own metadata before all that; the checksum does not
+  cover it. Very old producers have no ``0e01`` and no checksum.
+- A *batch* says how many messages it has (``num_messages_in_batch``, of which 1 is one too). Its
+  payload is, for each, ``u32 length, SingleMessageMetadata, value``; it is compressed as a whole.
+  The key in the metadata of a batch is only its first message's.
 - An *encrypted* payload is nobody's to open: single or batch, it is one thing with one key.
 - A *marker* is no message.
-- Compaction leaves a batch its indexes: what is gone becomes a placeholder, ``00000004 18002001``, and
-  ``compacted_batch_indexes`` lists who stayed. A denser layout without placeholders is described upstream; it is read
-  here and written by nobody.
+- Compaction leaves a batch its indexes: what is gone becomes a placeholder, ``00000004 18002001``,
+  and ``compacted_batch_indexes`` lists who stayed. A denser layout without placeholders is
+  described upstream; it is read here and written by nobody.
 
-Strict where a broker is: a required field that is missing, a length that does not add up. Metadata is never encoded
-anew when a batch is rebuilt: two fields are cut out and put in at their places, so unknown ones stay byte for byte.
+Strict where a broker is: a required field that is missing, a length that does not add up. Metadata
+is never encoded anew when a batch is rebuilt: two fields are cut out and put in at their places, so
+unknown ones stay byte for byte.
 
-Source: Pulsar 4.2.4 ``Commands``, ``RawBatchConverter``, ``MessageMetadata`` in PulsarApi.proto; spec/pulsar.md
-sections 2 to 4, 10, 25.1 and 30.
+Source: Pulsar 4.2.4 ``Commands``, ``RawBatchConverter``, ``MessageMetadata`` in PulsarApi.proto;
+docs/formats/pulsar.md, "Entry"; docs/formats/pulsar-compaction.md, "Batches" and "Order, keys,
+deletes".
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ from typing import Annotated
 
 import google_crc32c
 
+from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.layout import Buffer
-from lastwrite.formats.pulsar.codecs import Codec, Codecs
-from lastwrite.formats.pulsar.protobuf import (
+from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.protobuf import (
     BOOL,
     BYTES,
     INT32,
@@ -40,13 +43,11 @@ from lastwrite.formats.pulsar.protobuf import (
     STRING,
     UINT32,
     UINT64,
-    Field,
+    ProtoField,
+    ProtoMessage,
     inserted,
     put,
     without,
-)
-from lastwrite.formats.pulsar.protobuf import (
-    Message as ProtobufMessage,
 )
 
 MAGIC_CHECKSUM = b"\x0e\x01"
@@ -70,68 +71,75 @@ DEFAULT_LIMIT_BYTES = 64 << 20  # of a payload, once decompressed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerMetadata(ProtobufMessage):
+class BrokerMetadata(ProtoMessage):
     """BrokerEntryMetadata; ``index`` is the number of the entry's last message in the topic."""
 
-    broker_timestamp: Annotated[int | None, Field(1, UINT64)] = None
-    index: Annotated[int | None, Field(2, UINT64)] = None
+    broker_timestamp: Annotated[int | None, ProtoField(1, UINT64)] = None
+    index: Annotated[int | None, ProtoField(2, UINT64)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyValue(ProtobufMessage):
+class KeyValue(ProtoMessage):
     """One property."""
 
-    key: Annotated[str, Field(1, STRING, required=True)]
-    value: Annotated[str, Field(2, STRING, required=True)]
+    key: Annotated[str, ProtoField(1, STRING, required=True)]
+    value: Annotated[str, ProtoField(2, STRING, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncryptionKey(ProtobufMessage):
+class EncryptionKey(ProtoMessage):
     """EncryptionKeys: a data key, wrapped with the key of that name."""
 
-    key: Annotated[str, Field(1, STRING, required=True)]
-    value: Annotated[bytes, Field(2, BYTES, required=True)]
-    metadata: Annotated[tuple[KeyValue, ...], Field(3, KeyValue, repeated=True)] = ()
+    key: Annotated[str, ProtoField(1, STRING, required=True)]
+    value: Annotated[bytes, ProtoField(2, BYTES, required=True)]
+    metadata: Annotated[tuple[KeyValue, ...], ProtoField(3, KeyValue, repeated=True)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metadata(ProtobufMessage):
-    """MessageMetadata. What lies in ``property_fields`` and ``encryption_keys`` is not looked into until asked."""
+class Metadata(ProtoMessage):
+    """MessageMetadata. What lies in ``property_fields`` and ``encryption_keys`` is not looked into
+    until asked.
+    """
 
-    producer_name: Annotated[str, Field(1, STRING, required=True)]
-    sequence_id: Annotated[int, Field(2, UINT64, required=True)]  # of a batch its first message's
-    publish_time: Annotated[int, Field(3, UINT64, required=True)]  # ms, the producer's clock
-    property_fields: Annotated[tuple[bytes, ...], Field(4, BYTES, repeated=True)] = ()
-    replicated_from: Annotated[str | None, Field(5, STRING)] = None
-    partition_key: Annotated[bytes | None, Field(6, BYTES)] = None  # text; of bytes their Base64
-    replicate_to: Annotated[tuple[str, ...], Field(7, STRING, repeated=True)] = ()
-    compression: Annotated[int | None, Field(8, INT32)] = None  # see Codec
-    uncompressed_size: Annotated[int | None, Field(9, UINT32)] = None
-    num_messages_in_batch: Annotated[int | None, Field(11, INT32)] = (
-        None  # its presence makes a batch
-    )
-    event_time: Annotated[int | None, Field(12, UINT64)] = None
-    encryption_keys: Annotated[tuple[bytes, ...], Field(13, BYTES, repeated=True)] = ()
-    encryption_algo: Annotated[str | None, Field(14, STRING)] = None
-    encryption_param: Annotated[bytes | None, Field(15, BYTES)] = None
-    schema_version: Annotated[bytes | None, Field(16, BYTES)] = None
-    partition_key_b64_encoded: Annotated[bool | None, Field(17, BOOL)] = None
-    ordering_key: Annotated[bytes | None, Field(18, BYTES)] = None
-    deliver_at_time: Annotated[int | None, Field(19, INT64)] = None
-    marker_type: Annotated[int | None, Field(20, INT32)] = None  # its presence makes a marker
-    txnid_least_bits: Annotated[int | None, Field(22, UINT64)] = None
-    txnid_most_bits: Annotated[int | None, Field(23, UINT64)] = None
-    highest_sequence_id: Annotated[int | None, Field(24, UINT64)] = (
-        None  # of a batch its last message's
-    )
-    null_value: Annotated[bool | None, Field(25, BOOL)] = None
-    uuid: Annotated[str | None, Field(26, STRING)] = None  # of a chunked message
-    num_chunks_from_msg: Annotated[int | None, Field(27, INT32)] = None
-    total_chunk_msg_size: Annotated[int | None, Field(28, INT32)] = None
-    chunk_id: Annotated[int | None, Field(29, INT32)] = None
-    null_partition_key: Annotated[bool | None, Field(30, BOOL)] = None
-    compacted_batch_indexes: Annotated[tuple[int, ...], Field(31, INT32, repeated=True)] = ()
-    schema_id: Annotated[bytes | None, Field(32, BYTES)] = None
+    # fmt: off
+    producer_name:             Annotated[str, ProtoField(1, STRING, required=True)]
+    # of a batch its first message's
+    sequence_id:               Annotated[int, ProtoField(2, UINT64, required=True)]
+    # ms, the producer's clock
+    publish_time:              Annotated[int, ProtoField(3, UINT64, required=True)]
+    property_fields:           Annotated[tuple[bytes, ...], ProtoField(4, BYTES, repeated=True)] = ()
+    replicated_from:           Annotated[str | None, ProtoField(5, STRING)] = None
+    # text; of bytes their Base64
+    partition_key:             Annotated[bytes | None, ProtoField(6, BYTES)] = None
+    replicate_to:              Annotated[tuple[str, ...], ProtoField(7, STRING, repeated=True)] = ()
+    compression:               Annotated[int | None, ProtoField(8, INT32)] = None  # see Codec
+    uncompressed_size:         Annotated[int | None, ProtoField(9, UINT32)] = None
+    # its presence makes a batch
+    num_messages_in_batch:     Annotated[int | None, ProtoField(11, INT32)] = None
+    event_time:                Annotated[int | None, ProtoField(12, UINT64)] = None
+    encryption_keys:           Annotated[tuple[bytes, ...], ProtoField(13, BYTES, repeated=True)] = ()
+    encryption_algo:           Annotated[str | None, ProtoField(14, STRING)] = None
+    encryption_param:          Annotated[bytes | None, ProtoField(15, BYTES)] = None
+    schema_version:            Annotated[bytes | None, ProtoField(16, BYTES)] = None
+    partition_key_b64_encoded: Annotated[bool | None, ProtoField(17, BOOL)] = None
+    ordering_key:              Annotated[bytes | None, ProtoField(18, BYTES)] = None
+    deliver_at_time:           Annotated[int | None, ProtoField(19, INT64)] = None
+    # its presence makes a marker
+    marker_type:               Annotated[int | None, ProtoField(20, INT32)] = None
+    txnid_least_bits:          Annotated[int | None, ProtoField(22, UINT64)] = None
+    txnid_most_bits:           Annotated[int | None, ProtoField(23, UINT64)] = None
+    # of a batch its last message's
+    highest_sequence_id:       Annotated[int | None, ProtoField(24, UINT64)] = None
+    null_value:                Annotated[bool | None, ProtoField(25, BOOL)] = None
+    # of a chunked message
+    uuid:                      Annotated[str | None, ProtoField(26, STRING)] = None
+    num_chunks_from_msg:       Annotated[int | None, ProtoField(27, INT32)] = None
+    total_chunk_msg_size:      Annotated[int | None, ProtoField(28, INT32)] = None
+    chunk_id:                  Annotated[int | None, ProtoField(29, INT32)] = None
+    null_partition_key:        Annotated[bool | None, ProtoField(30, BOOL)] = None
+    compacted_batch_indexes:   Annotated[tuple[int, ...], ProtoField(31, INT32, repeated=True)] = ()
+    schema_id:                 Annotated[bytes | None, ProtoField(32, BYTES)] = None
+    # fmt: on
 
     @property
     def properties(self) -> tuple[tuple[str, str], ...]:
@@ -169,24 +177,28 @@ class Metadata(ProtobufMessage):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SingleMetadata(ProtobufMessage):
+class SingleMetadata(ProtoMessage):
     """SingleMessageMetadata: of one message in a batch."""
 
-    property_fields: Annotated[tuple[bytes, ...], Field(1, BYTES, repeated=True)] = ()
-    partition_key: Annotated[bytes | None, Field(2, BYTES)] = None
-    payload_size: Annotated[int, Field(3, INT32, required=True)]
-    compacted_out: Annotated[bool | None, Field(4, BOOL)] = None
-    event_time: Annotated[int | None, Field(5, UINT64)] = None
-    partition_key_b64_encoded: Annotated[bool | None, Field(6, BOOL)] = None
-    ordering_key: Annotated[bytes | None, Field(7, BYTES)] = None
-    sequence_id: Annotated[int | None, Field(8, UINT64)] = None
-    null_value: Annotated[bool | None, Field(9, BOOL)] = None
-    null_partition_key: Annotated[bool | None, Field(10, BOOL)] = None
+    # fmt: off
+    property_fields:           Annotated[tuple[bytes, ...], ProtoField(1, BYTES, repeated=True)] = ()
+    partition_key:             Annotated[bytes | None, ProtoField(2, BYTES)] = None
+    payload_size:              Annotated[int, ProtoField(3, INT32, required=True)]
+    compacted_out:             Annotated[bool | None, ProtoField(4, BOOL)] = None
+    event_time:                Annotated[int | None, ProtoField(5, UINT64)] = None
+    partition_key_b64_encoded: Annotated[bool | None, ProtoField(6, BOOL)] = None
+    ordering_key:              Annotated[bytes | None, ProtoField(7, BYTES)] = None
+    sequence_id:               Annotated[int | None, ProtoField(8, UINT64)] = None
+    null_value:                Annotated[bool | None, ProtoField(9, BOOL)] = None
+    null_partition_key:        Annotated[bool | None, ProtoField(10, BOOL)] = None
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry as it lies in its ledger; ``metadata_bytes`` and ``payload`` are its bytes, ``prefix`` a broker's."""
+    """An entry as it lies in its ledger; ``metadata_bytes`` and ``payload`` are its bytes,
+    ``prefix`` a broker's.
+    """
 
     ledger: int
     entry: int
@@ -227,7 +239,9 @@ class Entry:
 
     @property
     def value_bytes(self) -> int:
-        """The length by which a message that is no batch deletes its key, where it is 0 (spec section 25.1)."""
+        """The length by which a message that is no batch deletes its key, where it is 0
+        (docs/formats/pulsar-compaction.md, "Order, keys, deletes").
+        """
         if self.metadata.null_value:
             return 0
         size = self.metadata.uncompressed_size
@@ -267,13 +281,15 @@ def encode_properties(properties: Sequence[tuple[str, str]]) -> tuple[bytes, ...
 
 
 def decode_entry(data: Buffer, ledger: int, entry: int) -> Entry:
-    """Decode the framed entry that ``data`` is, whole: broker metadata, checksum, metadata, payload.
+    """Decode the framed entry that ``data`` is, whole: broker metadata, checksum, metadata,
+    payload.
 
     A checksum that does not hold is said (``crc_holds``), not raised.
 
     Raises:
         TruncatedLog: a length beyond the entry's end.
-        CorruptLog: metadata that is no message, or lacks a required field. Positions are bytes of ``data``.
+        CorruptLog: metadata that is no message, or lacks a required field. Positions are bytes of
+            ``data``.
     """
     raw = bytes(data)
     at = 0
@@ -314,15 +330,16 @@ def _length(raw: bytes, at: int, what: str) -> int:
 
 
 def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Message]:
-    """The messages of an entry: none of a marker, one of a single or an encrypted entry, else a batch's, placeholders
-    included.
+    """The messages of an entry: none of a marker, one of a single or an encrypted entry, else a
+    batch's, placeholders included.
 
-    The value of an encrypted entry is its payload as it lies, its key the metadata's. A message in several parts was
-    compressed as a whole, so its parts are to be put together first.
+    The value of an encrypted entry is its payload as it lies, its key the metadata's. A message in
+    several parts was compressed as a whole, so its parts are to be put together first.
 
     Raises:
-        CorruptLog: the payload does not decompress to what its metadata say, or is not that many messages; positions
-            are bytes of the payload once decompressed. A compactor keeps such a batch whole.
+        CorruptLog: the payload does not decompress to what its metadata say, or is not that many
+            messages; positions are bytes of the payload once decompressed. A compactor keeps such a
+            batch whole.
         UnsupportedFormat: an unknown codec.
         OutOfMemoryBudget: more than ``limit_bytes`` come out.
     """
@@ -383,11 +400,13 @@ def plain_payload(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes
 
 
 def batch_parts(meta: Metadata, plain: bytes) -> list[tuple[int, SingleMetadata, bytes, bytes]]:
-    """Index, metadata, value and all bytes (length, metadata, value) of each message of a batch's plain payload.
+    """Index, metadata, value and all bytes (length, metadata, value) of each message of a batch's
+    plain payload.
 
     Raises:
-        CorruptLog: more or fewer messages than the batch says, or bytes behind them; in the denser layout indexes that
-            do not rise, or a batch that had more messages than any that is read.
+        CorruptLog: more or fewer messages than the batch says, or bytes behind them; in the denser
+            layout indexes that do not rise, or a batch that had more messages than any that is
+            read.
     """
     count = meta.num_messages_in_batch or 0
     kept = meta.compacted_batch_indexes
@@ -476,7 +495,9 @@ def encode_single(
 def encode_batch(
     messages: Sequence[Message], *, codec: Codec = Codec.NONE, producer_name: str = "p-1"
 ) -> tuple[Metadata, bytes]:
-    """Metadata and payload of a batch, as the Java client makes them: what it says of itself is its first message's."""
+    """Metadata and payload of a batch, as the Java client makes them: what it says of itself is its
+    first message's.
+    """
     first, last = messages[0], messages[-1]
     plain = b"".join(encode_part(message) for message in messages)
     meta = Metadata(
@@ -516,10 +537,12 @@ def encode_part(message: Message) -> bytes:
 def rebatched(
     entry: Entry, keeps: Callable[[int], bool], limit_bytes: int = DEFAULT_LIMIT_BYTES
 ) -> bytes | None:
-    """The framed entry of a readable batch of which the messages stay that ``keeps`` says, by index; None if none does.
+    """The framed entry of a readable batch of which the messages stay that ``keeps`` says, by
+    index; None if none does.
 
-    Every index stays: a message that goes becomes a placeholder, and one that was gone remains one. A broker's prefix
-    stays. Errors as ``messages_of``; a batch that cannot be read is kept whole by who calls this.
+    Every index stays: a message that goes becomes a placeholder, and one that was gone remains one.
+    A broker's prefix stays. Errors as ``messages_of``; a batch that cannot be read is kept whole by
+    who calls this.
     """
     parts = batch_parts(entry.metadata, plain_payload(entry, limit_bytes))
     held = {
@@ -535,7 +558,9 @@ def rebatched(
 
 
 def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> bytes:
-    """A batch's metadata with who stayed and the new size of the payload; every other byte as it was."""
+    """A batch's metadata with who stayed and the new size of the payload; every other byte as it
+    was.
+    """
     rest = without(metadata, UNCOMPRESSED_SIZE, COMPACTED_BATCH_INDEXES)
     rest = inserted(rest, UNCOMPRESSED_SIZE, put(UNCOMPRESSED_SIZE, uncompressed_size))
     return inserted(

@@ -1,23 +1,28 @@
-"""An entry log of a bookie: entries of all its ledgers as they came, and its journal, which has them first.
+"""An entry log of a bookie: entries of all its ledgers as they came, and its journal, which has
+them first.
 
-A log begins with 1024 bytes: ``BKLO``, a version, where the map of its ledgers lies (0: it was not closed for its size)
-and how many there are. Then records: ``i32 size``, and so many bytes: ledger, entry, the last entry known to be
-confirmed when this one came, bytes of the ledger up to it, a digest of these four and the payload, the payload. For
-example ``00000044 …0a …00 …ffff …20 705f6c99 0e01…``: entry 0 of ledger 10, CRC-32C. Then:
+A log begins with 1024 bytes: ``BKLO``, a version, where the map of its ledgers lies (0: it was not
+closed for its size) and how many there are. Then records: ``i32 size``, and so many bytes: ledger,
+entry, the last entry known to be confirmed when this one came, bytes of the ledger up to it, a
+digest of these four and the payload, the payload. For example ``00000044 …0a …00 …ffff …20 705f6c99
+0e01…``: entry 0 of ledger 10, CRC-32C. Then:
 
-- Which digest, the record does not say: the ledger's metadata do. Without these it is tried, CRC-32C first; a wrong one
-  fits by chance once in 4 billion records.
-- Records of a negative ledger or entry are the bookie's own: the map, padding of the writer for direct I/O.
-- Between records there may be padding: a size of 0 or below. ``f0`` bytes reach up to the next multiple of 4096; zeros
-  to the end mean that nothing was written there. Behind any other gap a record counts only if its digest holds.
-- A bookie that is killed leaves a torn record at the end. Several bookies, and collection of garbage, leave an entry
-  several times: equal ids, equal payloads. Deleted ledgers stay until they are collected.
+- Which digest, the record does not say: the ledger's metadata do. Without these it is tried,
+  CRC-32C first; a wrong one fits by chance once in 4 billion records.
+- Records of a negative ledger or entry are the bookie's own: the map, padding of the writer for
+  direct I/O.
+- Between records there may be padding: a size of 0 or below. ``f0`` bytes reach up to the next
+  multiple of 4096; zeros to the end mean that nothing was written there. Behind any other gap a
+  record counts only if its digest holds.
+- A bookie that is killed leaves a torn record at the end. Several bookies, and collection of
+  garbage, leave an entry several times: equal ids, equal payloads. Deleted ledgers stay until they
+  are collected.
 
-The next log lies there with 0 bytes. A journal (``BKLG``, records from byte 512) has the same bytes behind each size,
-the size of -256 for padding, zeros behind the last record.
+The next log lies there with 0 bytes. A journal (``BKLG``, records from byte 512) has the same bytes
+behind each size, the size of -256 for padding, zeros behind the last record.
 
-Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``LogReaderScan``, ``DigestManager``, ``Journal``; spec/pulsar.md
-sections 24 and 30.
+Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``LogReaderScan``, ``DigestManager``, ``Journal``;
+docs/formats/pulsar.md, "Entry log".
 """
 
 from __future__ import annotations
@@ -31,9 +36,9 @@ from typing import Annotated, NamedTuple
 
 import google_crc32c
 
+from lastwrite.encoding.layout import I32, I64, U32, At, Buffer, layout
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.layout import I32, I64, U32, At, Buffer, layout
-from lastwrite.formats.pulsar.ledger_metadata import Digest
+from lastwrite.pulsar.format.ledger_metadata import Digest
 
 MAGIC = int.from_bytes(b"BKLO", "big")
 JOURNAL_MAGIC = int.from_bytes(b"BKLG", "big")
@@ -56,19 +61,24 @@ _IDS_BYTES = 16
 class LogHeader(NamedTuple):
     """What an entry log begins with."""
 
-    magic: Annotated[int, At(0, U32)]
-    version: Annotated[int, At(4, I32)]
-    map_at: Annotated[int, At(8, I64)]  # 0: there is none
+    # fmt: off
+    magic:   Annotated[int, At(0,  U32)]
+    version: Annotated[int, At(4,  I32)]
+    map_at:  Annotated[int, At(8,  I64)]  # 0: there is none
     ledgers: Annotated[int, At(16, I32)]  # in the map
+    # fmt: on
 
 
 class RecordHead(NamedTuple):
     """What a record's digest covers before the payload; behind the record's size."""
 
-    ledger: Annotated[int, At(0, I64)]
-    entry: Annotated[int, At(8, I64)]
+    # fmt: off
+    ledger:         Annotated[int, At(0,  I64)]
+    entry:          Annotated[int, At(8,  I64)]
     last_confirmed: Annotated[int, At(16, I64)]
-    length: Annotated[int, At(24, I64)]  # payload bytes of the ledger, this entry's included
+    # payload bytes of the ledger, this entry's included
+    length:         Annotated[int, At(24, I64)]
+    # fmt: on
 
 
 HEADER = layout(LogHeader, byte_order=">", size=20)
@@ -117,12 +127,12 @@ def walk_entry_log(
 ) -> Iterator[LogRecord]:
     """The entries of a log in the order in which they were written; a log of 0 bytes has none.
 
-    ``digests`` names those of ledgers whose metadata are known; ``passwords`` are those of ledgers with HMAC, else
-    empty.
+    ``digests`` names those of ledgers whose metadata are known; ``passwords`` are those of ledgers
+    with HMAC, else empty.
 
     Raises:
-        TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``. ``TruncatedLog``, too, where a record reaches
-            beyond the log's end: the torn end of a log that was not closed.
+        TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``. ``TruncatedLog``, too,
+            where a record reaches beyond the log's end: the torn end of a log that was not closed.
         CorruptLog: a record that cannot be one, or an entry whose known digest does not hold.
     """
     if not len(data):
@@ -176,7 +186,9 @@ def _is_record(
 def _record(
     data: Buffer, at: int, size: int, digests: Mapping[int, Digest], passwords: Mapping[int, bytes]
 ) -> LogRecord | None:
-    """The record whose size stands at ``at``, None where it is the bookie's own; its bytes are there."""
+    """The record whose size stands at ``at``, None where it is the bookie's own; its bytes are
+    there.
+    """
     if size < _IDS_BYTES:
         raise CorruptLog(f"record of {size} bytes", at)
     ledger, entry = struct.unpack_from(">qq", data, at + 4)
@@ -214,7 +226,8 @@ def digest_of(digest: Digest, head: bytes, payload: bytes, password: bytes = b""
 
 
 def decode_map(data: Buffer) -> dict[int, int]:
-    """Bytes by ledger, of a log that was closed for its size; records' sizes included. Empty where there is no map.
+    """Bytes by ledger, of a log that was closed for its size; records' sizes included. Empty where
+    there is no map.
 
     Raises:
         TruncatedLog, CorruptLog, UnsupportedFormat: as ``decode_header``; a map that is none.
@@ -259,7 +272,9 @@ def encode_record(
     digest: Digest = Digest.CRC32C,
     password: bytes = b"",
 ) -> bytes:
-    """An entry's record. Without more words it came after entry - 1 was confirmed, to a ledger that held nothing."""
+    """An entry's record. Without more words it came after entry - 1 was confirmed, to a ledger that
+    held nothing.
+    """
     head = RECORD_HEAD.pack(
         ledger,
         entry,
@@ -271,7 +286,8 @@ def encode_record(
 
 
 def walk_journal(data: Buffer, digests: Mapping[int, Digest] | None = None) -> Iterator[LogRecord]:
-    """The entries of a journal, in the order in which they came; those that a bookie keeps for itself are passed over.
+    """The entries of a journal, in the order in which they came; those that a bookie keeps for
+    itself are passed over.
 
     Raises:
         TruncatedLog: a header cut short, a record beyond the end: torn when the bookie was killed.

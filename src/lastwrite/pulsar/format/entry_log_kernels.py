@@ -1,12 +1,15 @@
-"""Kernels over a bookie's files: find the records of some ledgers, frame their entries for a data object.
+"""Kernels over a bookie's files: find the records of some ledgers, frame their entries for a data
+object.
 
-An entry log mixes all ledgers of all topics; of each record only its first 16 bytes are looked at until its ledger is
-one of those wanted. ``tests/unit/test_pulsar_entry_log_kernels.py`` holds them against the slow reader in
-``entry_log``, which has the table:
+An entry log mixes all ledgers of all topics; of each record only its first 16 bytes are looked at
+until its ledger is one of those wanted. ``tests/unit/test_pulsar_entry_log_kernels.py`` holds them
+against the slow reader in ``entry_log``, which has the table:
 
-    0 size i32 · then: 0 ledger i64 · 8 entry i64 · 16 last add confirmed i64 · 24 length i64 · 32 digest · payload
+    0 size i32 · then: 0 ledger i64 · 8 entry i64 · 16 last add confirmed i64 · 24 length i64 · 32
+    digest · payload
 
-Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``DirectEntryLogger``, ``Journal``; spec/pulsar.md sections 24 and 30.
+Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``DirectEntryLogger``, ``Journal``;
+docs/formats/pulsar.md, "Entry log".
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -15,9 +18,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.big_endian import i32, i64, u32
-from lastwrite.formats.checksum import crc32, crc32c
-from lastwrite.intrinsics import address, copy_bytes, load8, store32, store64, swap32, swap64
+from lastwrite.encoding.big_endian import i32, i64, u32
+from lastwrite.encoding.checksum import crc32, crc32c
+from lastwrite.encoding.intrinsics import (
+    address,
+    copy_bytes,
+    load8,
+    store32,
+    store64,
+    swap32,
+    swap64,
+)
 
 STORED = np.dtype(
     [
@@ -60,10 +71,11 @@ _PADDING_MARK = -256  # of a journal
 
 @njit(cache=True, nogil=True)
 def walk(data, at, must_prove, wanted, is_journal, table, scratch):
-    """Find records of the ``wanted`` ledgers (ascending) from byte ``at`` on; fill ``table`` (STORED) with them.
+    """Find records of the ``wanted`` ledgers (ascending) from byte ``at`` on; fill ``table``
+    (STORED) with them.
 
-    ``must_prove``: behind a gap that nobody wrote on purpose; four bytes that happen to be a size are no record there
-    unless a digest holds. False at a log's begin.
+    ``must_prove``: behind a gap that nobody wrote on purpose; four bytes that happen to be a size
+    are no record there unless a digest holds. False at a log's begin.
     Returns rows filled, the position reached, ``must_prove`` there, why it stopped (above).
     """
     rows = 0
@@ -129,7 +141,9 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 
 @njit(cache=True, nogil=True)
 def _digest(where, body, size, scratch):
-    """Which digest holds, and where the payload lies then. A digest is not named by the record: both are tried."""
+    """Which digest holds, and where the payload lies then. A digest is not named by the record:
+    both are tried.
+    """
     if size >= _HEAD_BYTES + 4:
         payload = size - _HEAD_BYTES - 4
         copy_bytes(scratch, 0, where, body, _HEAD_BYTES)
@@ -146,9 +160,11 @@ def _digest(where, body, size, scratch):
 
 @njit(cache=True, nogil=True)
 def frame(data, rows, places, out):
-    """Write the entries of ``rows`` (STORED), which lie in ``data``, into ``out`` as a data object has them.
+    """Write the entries of ``rows`` (STORED), which lie in ``data``, into ``out`` as a data object
+    has them.
 
-    ``places``: where each begins in ``out``: int32 size, int64 entry, bytes. The caller has made the room.
+    ``places``: where each begins in ``out``: int32 size, int64 entry, bytes. The caller has made
+    the room.
     """
     where, target = address(data), address(out)
     for n in range(len(rows)):

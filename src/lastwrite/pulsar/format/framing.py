@@ -1,9 +1,11 @@
-"""Kernels over the bytes of a compacted ledger's data object: entries framed as records, and records renumbered.
+"""Kernels over the bytes of a compacted ledger's data object: entries framed as records, and
+records renumbered.
 
-An entry of the object is ``i32 size | i64 entry id``, then the record: ``u32 id size | MessageIdData | u32 body size |
-body`` (``compacted.py`` is the slow twin, ``offload.py`` has the blocks around the entries).
+An entry of the object is ``i32 size | i64 entry id``, then the record: ``u32 id size |
+MessageIdData | u32 body size | body`` (``compacted.py`` is the slow twin, ``offload.py`` has the
+blocks around the entries).
 
-Source: Pulsar 4.2.4; spec/pulsar.md sections 7 and 23.1.
+Source: Pulsar 4.2.4; docs/formats/pulsar.md, "Compacted ledger" and "Offloaded ledger".
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -12,15 +14,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.pulsar.protobuf import put
-from lastwrite.model.columns import ByteArray
+from lastwrite.model.columns import ROW_BASE_OFFSET, ROW_POSITION, ROW_SIZE, ByteArray
+from lastwrite.pulsar.format.protobuf import put
 
 ENTRY_HEAD_BYTES = 12
 _LEDGER_TAG, _ENTRY_TAG, _PARTITION = 0x08, 0x10, 3
 
 
 def id_tail(partition: int) -> ByteArray:
-    """What all ids of a topic end with: the partition, -1 of a topic without partitions, as a broker writes it."""
+    """What all ids of a topic end with: the partition, -1 of a topic without partitions, as a
+    broker writes it.
+    """
     return np.frombuffer(put(_PARTITION, partition), dtype=np.uint8)
 
 
@@ -61,22 +65,25 @@ def _put_varint(out, at, value):
 def framed_sizes(rows, tail_bytes, sizes):
     """The bytes that each row's entry will take in the object, its head included, to ``sizes``.
 
-    ``rows`` are those of ``rebuild``: position, size, next offset, timestamp, base offset (``ledger << 32 | entry``).
+    ``rows`` are those of ``rebuild``: position, size, next offset, timestamp, base offset (``ledger
+    << 32 | entry``).
     """
     for i in range(len(rows)):
-        ledger = rows[i, 4] >> 32
-        entry = rows[i, 4] & 0xFFFFFFFF
+        ledger = rows[i, ROW_BASE_OFFSET] >> 32
+        entry = rows[i, ROW_BASE_OFFSET] & 0xFFFFFFFF
         id_bytes = 2 + _varint_bytes(ledger) + _varint_bytes(entry) + tail_bytes
-        sizes[i] = ENTRY_HEAD_BYTES + 8 + id_bytes + rows[i, 1]
+        sizes[i] = ENTRY_HEAD_BYTES + 8 + id_bytes + rows[i, ROW_SIZE]
 
 
 @njit(cache=True, nogil=True)
 def frame(data, rows, first, last, tail, entry_id, out, at):
-    """Write the entries of ``rows[first:last]`` to ``out`` from ``at`` on, numbered from ``entry_id``; their end."""
+    """Write the entries of ``rows[first:last]`` to ``out`` from ``at`` on, numbered from
+    ``entry_id``; their end.
+    """
     for i in range(first, last):
-        ledger = rows[i, 4] >> 32
-        entry = rows[i, 4] & 0xFFFFFFFF
-        body = rows[i, 1]
+        ledger = rows[i, ROW_BASE_OFFSET] >> 32
+        entry = rows[i, ROW_BASE_OFFSET] & 0xFFFFFFFF
+        body = rows[i, ROW_SIZE]
         id_bytes = 2 + _varint_bytes(ledger) + _varint_bytes(entry) + len(tail)
         _put32(out, at, 8 + id_bytes + body)
         _put64(out, at + 4, entry_id + i - first)
@@ -90,7 +97,7 @@ def frame(data, rows, first, last, tail, entry_id, out, at):
         to += len(tail)
         _put32(out, to, body)
         to += 4
-        source = rows[i, 0]
+        source = rows[i, ROW_POSITION]
         out[to : to + body] = data[source : source + body]
         at = to + body
     return at
@@ -98,7 +105,9 @@ def frame(data, rows, first, last, tail, entry_id, out, at):
 
 @njit(cache=True, nogil=True)
 def renumber(data, at, end, shift):
-    """Add ``shift`` to the ids of the whole entries in ``data[at:end]``; how many there are, -1: they are not whole."""
+    """Add ``shift`` to the ids of the whole entries in ``data[at:end]``; how many there are, -1:
+    they are not whole.
+    """
     count = 0
     while at < end:
         if end - at < ENTRY_HEAD_BYTES:

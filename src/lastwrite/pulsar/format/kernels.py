@@ -1,25 +1,30 @@
 """Kernels over Pulsar's entries: split, open, walk, thin, seal.
 
-Each works on whole chunks, checks every length and count before it trusts one, and reports what it found as a code
-and a position instead of raising. What is called for every message is given the bytes by their address (see
-``intrinsics``). ``tests/unit/test_pulsar_kernels.py`` holds each against the slow twin in ``formats.pulsar.entry``.
+Each works on whole chunks, checks every length and count before it trusts one, and reports what it
+found as a code and a position instead of raising. What is called for every message is given the
+bytes by their address (see ``encoding.intrinsics``). ``tests/unit/test_pulsar_kernels.py`` holds
+each against the slow twin in ``pulsar.format.entry``.
 
-A data object, big-endian (spec/pulsar.md section 23.1), is blocks of a header and entries, then padding:
+A data object, big-endian, is blocks of a header and entries, then padding (docs/formats/pulsar.md,
+"Offloaded ledger"):
 
-    0 magic FBDBABCB · 4 header length i64, 128 · 12 block length i64 · 20 first entry id i64 · 28 zeros · 128 entries
-    entry: 0 length i32 · 4 entry id i64 · 12 bytes                     padding: FE DC DE AD, again and again
+    0 magic FBDBABCB · 4 header length i64, 128 · 12 block length i64 · 20 first entry id i64 · 28
+    zeros · 128 entries
+    entry: 0 length i32 · 4 entry id i64 · 12 bytes                     padding: FE DC DE AD, again
+                                                                        and again
 
-The first byte tells which of the three begins: below 80 an entry, FB a header, else padding. So a chunk may begin with
-any of them, and nothing has to be remembered between chunks.
+The first byte tells which of the three begins: below 80 an entry, FB a header, else padding. So a
+chunk may begin with any of them, and nothing has to be remembered between chunks.
 
-An entry's bytes are framed (section 2), or a record of a compacted ledger (section 7) around the same:
+An entry's bytes are framed, or a record of a compacted ledger around the same:
 
-    [0E 02 · size u32 · broker metadata] [0E 01 · crc-32c u32 of all behind] size u32 · metadata · payload
-    size u32 · MessageIdData · size u32 · framed entry
+    [0E 02 · size u32 · broker metadata] [0E 01 · crc-32c u32 of all behind] size u32 · metadata ·
+    payload size u32 · MessageIdData · size u32 · framed entry
 
-A MessageIdData begins with field 1 as a varint, byte 08; a MessageMetadata, whose field 1 is a string, never does.
+A MessageIdData begins with field 1 as a varint, byte 08; a MessageMetadata, whose field 1 is a
+string, never does.
 
-A batch's payload, in the clear, is messages (section 4.1): size u32, SingleMessageMetadata, value.
+A batch's payload, in the clear, is messages: size u32, SingleMessageMetadata, value.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -29,11 +34,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from lastwrite.formats.big_endian import i64, u16, u32
-from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.fingerprint import fingerprint
-from lastwrite.formats.lz4_frame import decode_block
-from lastwrite.intrinsics import (
+from lastwrite.encoding.big_endian import i64, u16, u32
+from lastwrite.encoding.checksum import crc32c
+from lastwrite.encoding.fingerprint import fingerprint
+from lastwrite.encoding.intrinsics import (
     address,
     copy_bytes,
     load8,
@@ -43,6 +47,7 @@ from lastwrite.intrinsics import (
     store64,
     swap32,
 )
+from lastwrite.encoding.lz4_frame import decode_block
 from lastwrite.model.columns import (
     ABORTED,
     COPY,
@@ -53,12 +58,19 @@ from lastwrite.model.columns import (
     IS_SINGLE,
     IS_TRANSACTIONAL,
     KEYLESS,
+    ROW_BASE_OFFSET,
+    ROW_MAX_TIMESTAMP,
+    ROW_NEXT_OFFSET,
+    ROW_NUMBER,
+    ROW_POSITION,
+    ROW_SIZE,
     SHADOWED,
     TIME_SHIFT,
     TOMBSTONE,
 )
 
-# What ``split`` finds of each entry beyond a batch's columns. ``…_at``: a position in the chunk's buffer.
+# What ``split`` finds of each entry beyond a batch's columns. ``…_at``: a position in the chunk's
+# buffer.
 ENTRY = np.dtype(
     [
         (name, np.int64)
@@ -191,9 +203,11 @@ def _skip(data, wire, at, end):
 
 @njit(cache=True, nogil=True)
 def _metadata(data, at, end, row, entry):
-    """Read the MessageMetadata in ``data[at:end]`` into the two rows. Returns (whether it is one, position at fault).
+    """Read the MessageMetadata in ``data[at:end]`` into the two rows. Returns (whether it is one,
+    position at fault).
 
-    ``row.codec`` takes field 8, ``row.producer_id`` the transaction's number, -2 where it has none of ours.
+    ``row.codec`` takes field 8, ``row.producer_id`` the transaction's number, -2 where it has none
+    of ours.
     """
     seen = np.int64(0)
     codec = np.int64(0)
@@ -363,8 +377,8 @@ def _message_id(data, at, end):
 def _between(buffer, data, at, end, is_first, expected):
     """Pass one block header or stretch of padding, at a byte of 80 or above.
 
-    ``is_first``: it begins a chunk, so padding may have begun before. Returns (code, position behind, expected entry
-    id, bytes wanted).
+    ``is_first``: it begins a chunk, so padding may have begun before. Returns (code, position
+    behind, expected entry id, bytes wanted).
     """
     byte = load8(data, at)
     if byte == np.uint64(0xFB):
@@ -393,12 +407,12 @@ def _between(buffer, data, at, end, is_first, expected):
 def split(buffer, start, end, table, entries, lowest_offset, limit, reading, checks):
     """Cut ``buffer[start:end]`` into whole entries, one row of ``table`` and ``entries`` each.
 
-    ``lowest_offset`` is the least offset that the first may have; of raw entries its upper half names the ledger.
-    Offsets rise: of raw entries one by one. ``limit``: bytes of a payload that can be opened. ``checks``: whether
-    checksums are held against the bytes.
+    ``lowest_offset`` is the least offset that the first may have; of raw entries its upper half
+    names the ledger. Offsets rise: of raw entries one by one. ``limit``: bytes of a payload that
+    can be opened. ``checks``: whether checksums are held against the bytes.
 
-    Returns (rows, position behind the last whole entry, code, position the code speaks of, bytes that what is at fault
-    or cut short there takes, 0 where unknown).
+    Returns (rows, position behind the last whole entry, code, position the code speaks of, bytes
+    that what is at fault or cut short there takes, 0 where unknown).
     """
     data = address(buffer)
     rows = 0
@@ -506,11 +520,11 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading, che
 
 @njit(cache=True, nogil=True)
 def open_many(buffer, table, entries, first, last, plain, used, enough):
-    """Lay what is walked of the entries ``table[first:last]`` in the clear to ``plain`` from ``used`` on, until
-    ``enough`` bytes are there: of batches their payloads, of others their keys.
+    """Lay what is walked of the entries ``table[first:last]`` in the clear to ``plain`` from
+    ``used`` on, until ``enough`` bytes are there: of batches their payloads, of others their keys.
 
-    Stops in front of what does not fit and of a payload that it cannot open, or not surely. Sets ``plain_start`` and
-    ``plain_end``; returns (entries done, bytes used).
+    Stops in front of what does not fit and of a payload that it cannot open, or not surely. Sets
+    ``plain_start`` and ``plain_end``; returns (entries done, bytes used).
     """
     source = address(buffer)
     target = address(plain)
@@ -564,8 +578,8 @@ def library_end(table, entries, first, last):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _message(data, at, end):
-    """One message of a batch: (end or -1, key position, key length or -1, value length, event time, whether it is a
-    placeholder, whether its value is null)."""
+    """One message of a batch: (end or -1, key position, key length or -1, value length, event time,
+    whether it is a placeholder, whether its value is null)."""
     bad = np.int64(-1)
     key_at = np.int64(0)
     key_length = np.int64(-1)
@@ -609,7 +623,9 @@ def _message(data, at, end):
 
 @njit(cache=True, nogil=True)
 def _next_index(data, at, end, packed_end):
-    """The next of compacted_batch_indexes from ``at`` on: (index or -1, position behind, end of a packed field)."""
+    """The next of compacted_batch_indexes from ``at`` on: (index or -1, position behind, end of a
+    packed field).
+    """
     while at < end:
         if at < packed_end:
             value, at = _varint(data, at, packed_end)
@@ -628,8 +644,8 @@ def _next_index(data, at, end, packed_end):
 
 @njit(cache=True, nogil=True)
 def _is_dense(plain, at, end, data, entry):
-    """Whether a payload, ``plain[at:end]``, holds the kept messages alone, whose indexes rise. One that holds as many
-    as the batch never does."""
+    """Whether a payload, ``plain[at:end]``, holds the kept messages alone, whose indexes rise. One
+    that holds as many as the batch never does."""
     if entry.kept == 0 or entry.kept == entry.messages:
         return False
     count = 0
@@ -680,12 +696,13 @@ def walk(
     filled,
     keys,
 ):
-    """Visit every record of the entries ``table[first:last]`` of ``buffer``, whose keys or messages lie in ``plain``.
+    """Visit every record of the entries ``table[first:last]`` of ``buffer``, whose keys or messages
+    lie in ``plain``.
 
-    Writes a state byte a record from ``states[0]`` on, and for each that competes for its key a row of ``found`` from
-    ``filled`` on: first lane; high half of the second lane and the ordinal; where rows have a third word, the version.
-    Where ``keys`` has rows they take the key's position in ``plain`` and its length. A batch whose messages contradict
-    its metadata becomes WHOLE.
+    Writes a state byte a record from ``states[0]`` on, and for each that competes for its key a row
+    of ``found`` from ``filled`` on: first lane; high half of the second lane and the ordinal; where
+    rows have a third word, the version. Where ``keys`` has rows they take the key's position in
+    ``plain`` and its length. A batch whose messages contradict its metadata becomes WHOLE.
 
     Returns the rows of ``found`` that are filled.
     """
@@ -804,11 +821,13 @@ def _placeholders(out, at, count):
 
 @njit(cache=True, nogil=True)
 def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
-    """Write a batch's messages to ``out`` from ``to`` on: those kept as they are, a placeholder for each other.
+    """Write a batch's messages to ``out`` from ``to`` on: those kept as they are, a placeholder for
+    each other.
 
-    ``plain[at:end]`` holds the messages, ``data`` the entry's metadata; all of these, and ``out``, are addresses.
-    ``keep`` has a byte for each of the ``records`` that are present, from ``keep_at`` on. ``indexes`` takes the batch
-    indexes of the kept ones. ``out`` must hold ``thin_room``.
+    ``plain[at:end]`` holds the messages, ``data`` the entry's metadata; all of these, and ``out``,
+    are addresses. ``keep`` has a byte for each of the ``records`` that are present, from
+    ``keep_at`` on. ``indexes`` takes the batch indexes of the kept ones. ``out`` must hold
+    ``thin_room``.
 
     Returns (position behind, or -1 where the batch contradicts itself; how many are kept).
     """
@@ -886,10 +905,12 @@ def _put_indexes(out, at, indexes, kept):
 
 @njit(cache=True, nogil=True)
 def put_head(data, row, entry, size, indexes, kept, keeps_prefix, out, at):
-    """Write all of an entry that lies before its payload: the metadata with these kept indexes and this size of the
-    payload in the clear, all other fields as they are. The checksum is left open. Addresses as in ``thin``.
+    """Write all of an entry that lies before its payload: the metadata with these kept indexes and
+    this size of the payload in the clear, all other fields as they are. The checksum is left open.
+    Addresses as in ``thin``.
 
-    Returns (where the frame begins, position behind). Source: spec/pulsar.md section 10, step 5.
+    Returns (where the frame begins, the position after it). Source:
+    docs/formats/pulsar-compaction.md, "Batches".
     """
     if keeps_prefix:
         copy_bytes(out, at, data, row.position, entry.framed_at - row.position)
@@ -943,17 +964,19 @@ def put_checksum(out, frame, end):
 
 @njit(cache=True, nogil=True, inline="always")
 def _note(rows, filled, begin, at, row, kept):
-    rows[filled, 0] = begin
-    rows[filled, 1] = at - begin
-    rows[filled, 2] = row.next_offset
-    rows[filled, 3] = row.max_timestamp
-    rows[filled, 4] = row.base_offset
-    rows[filled, 5] = kept
+    rows[filled, ROW_POSITION] = begin
+    rows[filled, ROW_SIZE] = at - begin
+    rows[filled, ROW_NEXT_OFFSET] = row.next_offset
+    rows[filled, ROW_MAX_TIMESTAMP] = row.max_timestamp
+    rows[filled, ROW_BASE_OFFSET] = row.base_offset
+    rows[filled, ROW_NUMBER] = kept
 
 
 @njit(cache=True, nogil=True)
 def stays_as_it_is(row, entry, action):
-    """Whether an entry that is not dropped is copied: all but a batch, and a batch that says already what is kept."""
+    """Whether an entry that is not dropped is copied: all but a batch, and a batch that says
+    already what is kept.
+    """
     if entry.kind != BATCH or entry.marks & IS_HUGE:
         return True
     return action == COPY and entry.kept > 0 and entry.plain_size >= 0
@@ -978,11 +1001,13 @@ def rebuild(
     rows,
     filled,
 ):
-    """Carry out the actions on ``table[first:last]`` up to the first batch that must be opened or packed elsewhere.
+    """Carry out the actions on ``table[first:last]`` up to the first batch that must be opened or
+    packed elsewhere.
 
-    Writes to ``out`` from ``at`` on and a row (see ROW_COLUMNS; the sixth is how many records are left) an entry to
-    ``rows`` from ``filled`` on. ``keep`` has the kept bytes of these entries from ``keep_at`` on. ``plain``,
-    ``thinned`` and ``indexes`` are scratch for the largest batch; NEED_ROOM: the next one does not fit.
+    Writes to ``out`` from ``at`` on and a row (see ROW_COLUMNS; the sixth is how many records are
+    left) an entry to ``rows`` from ``filled`` on. ``keep`` has the kept bytes of these entries from
+    ``keep_at`` on. ``plain``, ``thinned`` and ``indexes`` are scratch for the largest batch;
+    NEED_ROOM: the next one does not fit.
 
     Returns (entries done, keep_at, position in ``out``, rows filled, code).
     """
@@ -1100,11 +1125,12 @@ def thin_many(
     heads,
     notes,
 ):
-    """Write what stays of the batches ``table[first:last]``, opened in ``plain``, one behind the other to ``out``, and
-    what shall stand before each payload to ``heads``; ``notes`` takes a row a batch.
+    """Write what stays of the batches ``table[first:last]``, opened in ``plain``, one behind the
+    other to ``out``, and what shall stand before each payload to ``heads``; ``notes`` takes a row a
+    batch.
 
-    A batch that contradicts itself becomes WHOLE. Returns (batches done, keep_at, code): it ends in front of such a one
-    that is not to be copied.
+    A batch that contradicts itself becomes WHOLE. Returns (batches done, keep_at, code): it ends in
+    front of such a one that is not to be copied.
     """
     data = address(buffer)
     source = address(plain)
@@ -1159,11 +1185,12 @@ def thin_many(
 
 @njit(cache=True, nogil=True)
 def seal_many(table, first, last, heads, notes, out, at, sizes, rows, filled):
-    """Put the heads of ``thin_many`` in front of payloads that lie in ``out``, with their checksums.
+    """Put the heads of ``thin_many`` in front of payloads that lie in ``out``, with their
+    checksums.
 
-    ``sizes``: of each entry, head included; they lie one behind the other from ``out[at]`` on, with room for the heads.
-    One without a head is left as it is. A row each, but of what is dropped, to ``rows`` from ``filled`` on, as
-    ``rebuild`` does; returns the rows filled.
+    ``sizes``: of each entry, head included; they lie one behind the other from ``out[at]`` on, with
+    room for the heads. One without a head is left as it is. A row each, but of what is dropped, to
+    ``rows`` from ``filled`` on, as ``rebuild`` does; returns the rows filled.
     """
     target = address(out)
     front = address(heads)
@@ -1185,8 +1212,8 @@ def seal_many(table, first, last, heads, notes, out, at, sizes, rows, filled):
 
 @njit(cache=True, nogil=True)
 def packed_end(table, entries, first, actions):
-    """Where the neighbouring batches from ``first`` on end that must be opened to be rebuilt; what is dropped between
-    them is marked so."""
+    """Where the neighbouring batches from ``first`` on end that must be opened to be rebuilt; what
+    is dropped between them is marked so."""
     end = first
     for b in range(first, len(table)):
         row = table[b]
@@ -1203,8 +1230,10 @@ def packed_end(table, entries, first, actions):
 
 @njit(cache=True, nogil=True)
 def rooms(table, entries, first, last, enough):
-    """What scratch the batches of ``table[first:last]`` need to be thinned together, as many as ``enough`` bytes will
-    do for: (where they end, payloads, heads, records of the largest). ``plain_start`` and ``plain_end`` are set."""
+    """What scratch the batches of ``table[first:last]`` need to be thinned together, as many as
+    ``enough`` bytes will do for: (where they end, payloads, heads, records of the largest).
+    ``plain_start`` and ``plain_end`` are set.
+    """
     payloads = np.int64(0)
     heads = np.int64(0)
     records = np.int64(0)
@@ -1224,7 +1253,9 @@ def rooms(table, entries, first, last, enough):
 
 @njit(cache=True, nogil=True)
 def rebuilt_size(table, entries, count):
-    """Bytes that the first ``count`` entries need as a rule once rebuilt: all but batches that grow."""
+    """Bytes that the first ``count`` entries need as a rule once rebuilt: all but batches that
+    grow.
+    """
     size = np.int64(0)
     for b in range(count):
         size += table[b].size

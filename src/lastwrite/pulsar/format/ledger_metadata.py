@@ -1,11 +1,12 @@
 """What BookKeeper's metadata store says of a ledger.
 
-The node ``/ledgers/00/0000/L0010`` of ledger 10 holds a line of text, ``BookieMetadataFormatVersion<tab>3<newline>``,
-and the message with its length, a varint, before it. Version 2 has the message as text instead. In an offloaded
-ledger's index, and under key -1 of a MapFile, it lies bare.
+The node ``/ledgers/00/0000/L0010`` of ledger 10 holds a line of text,
+``BookieMetadataFormatVersion<tab>3<newline>``, and the message with its length, a varint, before
+it. Version 2 has the message as text instead. In an offloaded ledger's index, and under key -1 of a
+MapFile, it lies bare.
 
-Source: BookKeeper 4.17.3 ``LedgerMetadataSerDe``, ``DbLedgerMetadata.proto``; Pulsar 4.2.4 ``OffloadIndexBlockImpl``;
-spec/pulsar.md section 22.4.
+Source: BookKeeper 4.17.3 ``LedgerMetadataSerDe``, ``DbLedgerMetadata.proto``; Pulsar 4.2.4
+``OffloadIndexBlockImpl``; docs/formats/pulsar.md, "Ledger metadata".
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from enum import IntEnum
 from typing import Annotated, Any
 
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.pulsar.compacted import COMPACTED_TOPIC, COMPONENT, COMPONENT_COMPACTED
-from lastwrite.formats.pulsar.protobuf import (
+from lastwrite.pulsar.format.compacted import COMPACTED_TOPIC, COMPONENT, COMPONENT_COMPACTED
+from lastwrite.pulsar.format.protobuf import (
     BYTES,
     INT32,
     INT64,
     STRING,
-    Field,
-    Message,
+    ProtoField,
+    ProtoMessage,
     decode_varint,
     put_varint,
 )
@@ -51,41 +52,40 @@ class Digest(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ensemble(Message):
+class Ensemble(ProtoMessage):
     """Segment: the bookies that hold the entries from ``first_entry`` on."""
 
-    bookies: Annotated[tuple[str, ...], Field(1, STRING, repeated=True)] = ()
-    first_entry: Annotated[int, Field(2, INT64, required=True)]
+    bookies: Annotated[tuple[str, ...], ProtoField(1, STRING, repeated=True)] = ()
+    first_entry: Annotated[int, ProtoField(2, INT64, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CustomMetadata(Message):
+class CustomMetadata(ProtoMessage):
     """One item of a ledger's custom metadata."""
 
-    key: Annotated[str | None, Field(1, STRING)] = None
-    value: Annotated[bytes | None, Field(2, BYTES)] = None
+    key: Annotated[str | None, ProtoField(1, STRING)] = None
+    value: Annotated[bytes | None, ProtoField(2, BYTES)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerMetadata(Message):
+class LedgerMetadata(ProtoMessage):
     """LedgerMetadataFormat."""
 
-    quorum: Annotated[int, Field(1, INT32, required=True)]  # bookies that get an entry
-    ensemble: Annotated[int, Field(2, INT32, required=True)]
-    length: Annotated[
-        int, Field(3, INT64, required=True)
-    ]  # bytes of all entries, of a closed ledger
-    last_entry: Annotated[int | None, Field(4, INT64)] = None  # -1: none
-    state: Annotated[int, Field(5, INT32, required=True)]  # see LedgerState
-    ensembles: Annotated[tuple[Ensemble, ...], Field(6, Ensemble, repeated=True)] = ()
-    digest: Annotated[int | None, Field(7, INT32)] = None  # see Digest
-    password: Annotated[bytes | None, Field(8, BYTES)] = None
-    ack_quorum: Annotated[int | None, Field(9, INT32)] = None
-    ctime_ms: Annotated[int | None, Field(10, INT64)] = None
-    custom_items: Annotated[
-        tuple[CustomMetadata, ...], Field(11, CustomMetadata, repeated=True)
-    ] = ()
-    ctoken: Annotated[int | None, Field(12, INT64)] = None
+    # fmt: off
+    quorum:        Annotated[int, ProtoField(1, INT32, required=True)]   # bookies that get an entry
+    ensemble:      Annotated[int, ProtoField(2, INT32, required=True)]
+    # bytes of all entries, of a closed ledger
+    length:        Annotated[int, ProtoField(3, INT64, required=True)]
+    last_entry:    Annotated[int | None, ProtoField(4, INT64)] = None    # -1: none
+    state:         Annotated[int, ProtoField(5, INT32, required=True)]   # see LedgerState
+    ensembles:     Annotated[tuple[Ensemble, ...], ProtoField(6, Ensemble, repeated=True)] = ()
+    digest:        Annotated[int | None, ProtoField(7, INT32)] = None    # see Digest
+    password:      Annotated[bytes | None, ProtoField(8, BYTES)] = None
+    ack_quorum:    Annotated[int | None, ProtoField(9, INT32)] = None
+    ctime_ms:      Annotated[int | None, ProtoField(10, INT64)] = None
+    custom_items:  Annotated[tuple[CustomMetadata, ...], ProtoField(11, CustomMetadata, repeated=True)] = ()
+    ctoken:        Annotated[int | None, ProtoField(12, INT64)] = None
+    # fmt: on
 
     @property
     def is_closed(self) -> bool:
@@ -109,7 +109,8 @@ class LedgerMetadata(Message):
         """Decode what the metadata store's node holds, of version 3 or 2.
 
         Raises:
-            CorruptLog: another beginning, a length that is not what follows, a message that is none.
+            CorruptLog: another beginning, a length that is not what follows, a message that is
+                none.
             UnsupportedFormat: version 1, which releases before 4.2 wrote.
         """
         line, _, rest = data.partition(b"\n")

@@ -1,18 +1,19 @@
 """A managed ledger: which ledgers a topic is made of, and where its cursors stand.
 
-``/managed-ledgers/public/default/persistent/orders`` of the metadata store is a ManagedLedgerInfo: ledgers 10, 12 and
-15, 15 open (no entries stated), 10 offloaded under a uuid. ``…/orders/__compaction`` is a
-ManagedCursorInfo; while a broker serves the topic it only names a ledger of its own (``cursors_ledger``) whose last
-entry, a PositionInfo, is the truth. A cursor at 10:5 with property CompactedTopicLedger = 77 says: up to 10:5 read
-ledger 77.
+``/managed-ledgers/public/default/persistent/orders`` of the metadata store is a ManagedLedgerInfo:
+ledgers 10, 12 and 15, 15 open (no entries stated), 10 offloaded under a uuid.
+``…/orders/__compaction`` is a ManagedCursorInfo; while a broker serves the topic it only names a
+ledger of its own (``cursors_ledger``) whose last entry, a PositionInfo, is the truth. A cursor at
+10:5 with property CompactedTopicLedger = 77 says: up to 10:5 read ledger 77.
 
-Either node, and a PositionInfo, may be compressed: ``4778``, i32 length, a message with codec and size, then the rest.
+Either node, and a PositionInfo, may be compressed: ``4778``, i32 length, a message with codec and
+size, then the rest.
 
-The same is to be had as JSON: by the field names of the messages, as ``pulsar-admin topics info-internal`` prints it,
-or as ``pulsar-admin topics stats-internal`` does, which knows no uuids.
+The same is to be had as JSON: by the field names of the messages, as ``pulsar-admin topics
+info-internal`` prints it, or as ``pulsar-admin topics stats-internal`` does, which knows no uuids.
 
-Source: Pulsar 4.2.4 ``MLDataFormats.proto``, ``MetaStoreImpl``, ``ManagedCursorImpl``, ``ManagedLedgerInternalStats``;
-spec/pulsar.md sections 22.1 to 22.3.
+Source: Pulsar 4.2.4 ``MLDataFormats.proto``, ``MetaStoreImpl``, ``ManagedCursorImpl``,
+``ManagedLedgerInternalStats``; docs/formats/pulsar.md, "Managed ledger".
 """
 
 from __future__ import annotations
@@ -23,10 +24,18 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, TruncatedLog
-from lastwrite.formats.pulsar.codecs import Codec, Codecs
-from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, LEDGER_PROPERTY
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.protobuf import BOOL, BYTES, INT32, INT64, STRING, Field, Message
+from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.names import COMPACTION_CURSOR, LEDGER_PROPERTY
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.protobuf import (
+    BOOL,
+    BYTES,
+    INT32,
+    INT64,
+    STRING,
+    ProtoField,
+    ProtoMessage,
+)
 
 COMPRESSED = b"\x47\x78"
 _LIMIT_BYTES = 256 << 20  # of one node: a metadata store holds far less
@@ -34,18 +43,19 @@ _U64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompressionInfo(Message):
+class CompressionInfo(ProtoMessage):
     """ManagedLedgerInfoMetadata and ManagedCursorInfoMetadata."""
 
-    codec: Annotated[int, Field(1, INT32, required=True)]
-    uncompressed_size: Annotated[int, Field(2, INT32, required=True)]
+    codec: Annotated[int, ProtoField(1, INT32, required=True)]
+    uncompressed_size: Annotated[int, ProtoField(2, INT32, required=True)]
 
 
 def unwrapped(data: bytes) -> bytes:
     """The message's bytes of a node that may be compressed.
 
     Raises:
-        TruncatedLog, CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a head that lies, broken data.
+        TruncatedLog, CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a head that lies, broken
+            data.
     """
     if data[:2] != COMPRESSED:
         return data
@@ -69,27 +79,27 @@ def wrapped(message: bytes, codec: Codec) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Property(Message):
+class Property(ProtoMessage):
     """KeyValue or StringProperty."""
 
-    name: Annotated[str, Field(1, STRING, required=True)]
-    value: Annotated[str, Field(2, STRING, required=True)]
+    name: Annotated[str, ProtoField(1, STRING, required=True)]
+    value: Annotated[str, ProtoField(2, STRING, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LongProperty(Message):
+class LongProperty(ProtoMessage):
     """LongProperty."""
 
-    name: Annotated[str, Field(1, STRING, required=True)]
-    value: Annotated[int, Field(2, INT64, required=True)]
+    name: Annotated[str, ProtoField(1, STRING, required=True)]
+    value: Annotated[int, ProtoField(2, INT64, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NestedPosition(Message):
+class NestedPosition(ProtoMessage):
     """NestedPositionInfo."""
 
-    ledger: Annotated[int, Field(1, INT64, required=True)]
-    entry: Annotated[int, Field(2, INT64, required=True)]
+    ledger: Annotated[int, ProtoField(1, INT64, required=True)]
+    entry: Annotated[int, ProtoField(2, INT64, required=True)]
 
     @property
     def position(self) -> Position:
@@ -97,24 +107,26 @@ class NestedPosition(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverMetadata(Message):
+class DriverMetadata(ProtoMessage):
     """OffloadDriverMetadata: which store, and what its driver wants to know again."""
 
-    name: Annotated[str, Field(1, STRING, required=True)]
-    properties: Annotated[tuple[Property, ...], Field(2, Property, repeated=True)] = ()
+    name: Annotated[str, ProtoField(1, STRING, required=True)]
+    properties: Annotated[tuple[Property, ...], ProtoField(2, Property, repeated=True)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadSegment(Message):
+class OffloadSegment(ProtoMessage):
     """Part of a ledger that a streaming offloader wrote, up to ``end_entry``."""
 
-    uid_msb: Annotated[int | None, Field(1, INT64)] = None
-    uid_lsb: Annotated[int | None, Field(2, INT64)] = None
-    complete: Annotated[bool | None, Field(3, BOOL)] = None
-    assigned_ms: Annotated[int | None, Field(4, INT64)] = None
-    offloaded_ms: Annotated[int | None, Field(5, INT64)] = None
-    end_entry: Annotated[int | None, Field(6, INT64)] = None
-    driver: Annotated[DriverMetadata | None, Field(7, DriverMetadata)] = None
+    # fmt: off
+    uid_msb:         Annotated[int | None, ProtoField(1, INT64)] = None
+    uid_lsb:         Annotated[int | None, ProtoField(2, INT64)] = None
+    complete:        Annotated[bool | None, ProtoField(3, BOOL)] = None
+    assigned_ms:     Annotated[int | None, ProtoField(4, INT64)] = None
+    offloaded_ms:    Annotated[int | None, ProtoField(5, INT64)] = None
+    end_entry:       Annotated[int | None, ProtoField(6, INT64)] = None
+    driver:          Annotated[DriverMetadata | None, ProtoField(7, DriverMetadata)] = None
+    # fmt: on
 
     @property
     def uuid(self) -> UUID | None:
@@ -122,16 +134,18 @@ class OffloadSegment(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadContext(Message):
+class OffloadContext(ProtoMessage):
     """Where a ledger was offloaded to, and whether all of it was."""
 
-    uid_msb: Annotated[int | None, Field(1, INT64)] = None
-    uid_lsb: Annotated[int | None, Field(2, INT64)] = None
-    complete: Annotated[bool | None, Field(3, BOOL)] = None
-    bookkeeper_deleted: Annotated[bool | None, Field(4, BOOL)] = None
-    timestamp_ms: Annotated[int | None, Field(5, INT64)] = None
-    driver: Annotated[DriverMetadata | None, Field(6, DriverMetadata)] = None
-    segments: Annotated[tuple[OffloadSegment, ...], Field(7, OffloadSegment, repeated=True)] = ()
+    # fmt: off
+    uid_msb:            Annotated[int | None, ProtoField(1, INT64)] = None
+    uid_lsb:            Annotated[int | None, ProtoField(2, INT64)] = None
+    complete:           Annotated[bool | None, ProtoField(3, BOOL)] = None
+    bookkeeper_deleted: Annotated[bool | None, ProtoField(4, BOOL)] = None
+    timestamp_ms:       Annotated[int | None, ProtoField(5, INT64)] = None
+    driver:             Annotated[DriverMetadata | None, ProtoField(6, DriverMetadata)] = None
+    segments:           Annotated[tuple[OffloadSegment, ...], ProtoField(7, OffloadSegment, repeated=True)] = ()
+    # fmt: on
 
     @property
     def uuid(self) -> UUID | None:
@@ -146,15 +160,19 @@ class OffloadContext(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerInfo(Message):
-    """One ledger of a topic. The open one has neither entries nor size nor a time; ask the ledger itself."""
+class LedgerInfo(ProtoMessage):
+    """One ledger of a topic. The open one has neither entries nor size nor a time; ask the ledger
+    itself.
+    """
 
-    ledger: Annotated[int, Field(1, INT64, required=True)]
-    entries: Annotated[int | None, Field(2, INT64)] = None
-    size_bytes: Annotated[int | None, Field(3, INT64)] = None
-    closed_ms: Annotated[int | None, Field(4, INT64)] = None
-    offload: Annotated[OffloadContext | None, Field(5, OffloadContext)] = None
-    properties: Annotated[tuple[Property, ...], Field(6, Property, repeated=True)] = ()
+    # fmt: off
+    ledger:     Annotated[int, ProtoField(1, INT64, required=True)]
+    entries:    Annotated[int | None, ProtoField(2, INT64)] = None
+    size_bytes: Annotated[int | None, ProtoField(3, INT64)] = None
+    closed_ms:  Annotated[int | None, ProtoField(4, INT64)] = None
+    offload:    Annotated[OffloadContext | None, ProtoField(5, OffloadContext)] = None
+    properties: Annotated[tuple[Property, ...], ProtoField(6, Property, repeated=True)] = ()
+    # fmt: on
 
     @property
     def is_closed(self) -> bool:
@@ -168,16 +186,22 @@ class LedgerInfo(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ManagedLedgerInfo(Message):
-    """The ledgers of a topic. A broker writes them in no order; ``decode_node`` gives them in that of their ids."""
+class ManagedLedgerInfo(ProtoMessage):
+    """The ledgers of a topic. A broker writes them in no order; ``decode_node`` gives them in that
+    of their ids.
+    """
 
-    ledgers: Annotated[tuple[LedgerInfo, ...], Field(1, LedgerInfo, repeated=True)] = ()
-    terminated: Annotated[NestedPosition | None, Field(2, NestedPosition)] = None
-    properties: Annotated[tuple[Property, ...], Field(3, Property, repeated=True)] = ()
+    # fmt: off
+    ledgers:    Annotated[tuple[LedgerInfo, ...], ProtoField(1, LedgerInfo, repeated=True)] = ()
+    terminated: Annotated[NestedPosition | None, ProtoField(2, NestedPosition)] = None
+    properties: Annotated[tuple[Property, ...], ProtoField(3, Property, repeated=True)] = ()
+    # fmt: on
 
     @classmethod
     def decode_node(cls, data: bytes) -> ManagedLedgerInfo:
-        """Decode what the metadata store's node holds, compressed or not; errors as ``decode`` and ``unwrapped``."""
+        """Decode what the metadata store's node holds, compressed or not; errors as ``decode`` and
+        ``unwrapped``.
+        """
         return cls.decode(unwrapped(data)).in_order
 
     @property
@@ -187,17 +211,21 @@ class ManagedLedgerInfo(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CursorInfo(Message):
-    """ManagedCursorInfo; ``cursors_ledger`` -1: the rest is the truth, else that ledger's last entry is."""
+class CursorInfo(ProtoMessage):
+    """ManagedCursorInfo; ``cursors_ledger`` -1: the rest is the truth, else that ledger's last
+    entry is.
+    """
 
-    cursors_ledger: Annotated[int, Field(1, INT64, required=True)]
-    mark_delete_ledger: Annotated[int | None, Field(2, INT64)] = None
-    mark_delete_entry: Annotated[int | None, Field(3, INT64)] = None
-    individual_deleted: Annotated[tuple[bytes, ...], Field(4, BYTES, repeated=True)] = ()
-    properties: Annotated[tuple[LongProperty, ...], Field(5, LongProperty, repeated=True)] = ()
-    last_active_ms: Annotated[int | None, Field(6, INT64)] = None
-    batch_deletions: Annotated[tuple[bytes, ...], Field(7, BYTES, repeated=True)] = ()
-    cursor_properties: Annotated[tuple[Property, ...], Field(8, Property, repeated=True)] = ()
+    # fmt: off
+    cursors_ledger:     Annotated[int, ProtoField(1, INT64, required=True)]
+    mark_delete_ledger: Annotated[int | None, ProtoField(2, INT64)] = None
+    mark_delete_entry:  Annotated[int | None, ProtoField(3, INT64)] = None
+    individual_deleted: Annotated[tuple[bytes, ...], ProtoField(4, BYTES, repeated=True)] = ()
+    properties:         Annotated[tuple[LongProperty, ...], ProtoField(5, LongProperty, repeated=True)] = ()
+    last_active_ms:     Annotated[int | None, ProtoField(6, INT64)] = None
+    batch_deletions:    Annotated[tuple[bytes, ...], ProtoField(7, BYTES, repeated=True)] = ()
+    cursor_properties:  Annotated[tuple[Property, ...], ProtoField(8, Property, repeated=True)] = ()
+    # fmt: on
 
     @property
     def horizon(self) -> Position | None:
@@ -218,15 +246,17 @@ class CursorInfo(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PositionInfo(Message):
+class PositionInfo(ProtoMessage):
     """An entry of a cursor's ledger; the last one counts."""
 
-    ledger: Annotated[int, Field(1, INT64, required=True)]
-    entry: Annotated[int, Field(2, INT64, required=True)]
-    individual_deleted: Annotated[tuple[bytes, ...], Field(3, BYTES, repeated=True)] = ()
-    properties: Annotated[tuple[LongProperty, ...], Field(4, LongProperty, repeated=True)] = ()
-    batch_deletions: Annotated[tuple[bytes, ...], Field(5, BYTES, repeated=True)] = ()
-    individual_deleted_ranges: Annotated[tuple[bytes, ...], Field(6, BYTES, repeated=True)] = ()
+    # fmt: off
+    ledger:                    Annotated[int, ProtoField(1, INT64, required=True)]
+    entry:                     Annotated[int, ProtoField(2, INT64, required=True)]
+    individual_deleted:        Annotated[tuple[bytes, ...], ProtoField(3, BYTES, repeated=True)] = ()
+    properties:                Annotated[tuple[LongProperty, ...], ProtoField(4, LongProperty, repeated=True)] = ()
+    batch_deletions:           Annotated[tuple[bytes, ...], ProtoField(5, BYTES, repeated=True)] = ()
+    individual_deleted_ranges: Annotated[tuple[bytes, ...], ProtoField(6, BYTES, repeated=True)] = ()
+    # fmt: on
 
     @property
     def horizon(self) -> Position:
@@ -274,10 +304,12 @@ class Exported:
 
 
 def from_json(text: str) -> Exported:
-    """The managed ledger of an exported JSON document; a list of ledgers is in it under one of two names.
+    """The managed ledger of an exported JSON document; a list of ledgers is in it under one of two
+    names.
 
-    ``ledgerInfo``: the messages' own fields. ``ledgers``: what ``info-internal`` or ``stats-internal`` prints; the
-    former states the uuid of an offloaded ledger, the latter the compaction's horizon and ledger.
+    ``ledgerInfo``: the messages' own fields. ``ledgers``: what ``info-internal`` or
+    ``stats-internal`` prints; the former states the uuid of an offloaded ledger, the latter the
+    compaction's horizon and ledger.
 
     Raises:
         CorruptLog: no JSON, or a field of another type.

@@ -1,13 +1,15 @@
-"""Names of topics, of what holds them in a metadata store or a bucket, and of files in a topic folder.
+"""Names of topics, of what holds them in a metadata store or a bucket, and of files in a topic
+folder.
 
-``persistent://public/default/orders`` is a topic; ``orders`` alone means the same. Partition 3 of a partitioned topic
-is a topic of its own, ``persistent://public/default/orders-partition-3``. Its *managed ledger* is
-``public/default/persistent/orders-partition-3``, the local name encoded as in a web form; a topic folder lies under
-that path in an archive. ``<uuid>-ledger-10`` is the object of ledger 10 in a bucket, ``<uuid>-ledger-10-index`` its
-index; the uuid is drawn anew for each attempt, and the managed ledger's metadata says which one counts.
+``persistent://public/default/orders`` is a topic; ``orders`` alone means the same. Partition 3 of a
+partitioned topic is a topic of its own, ``persistent://public/default/orders-partition-3``. Its
+*managed ledger* is ``public/default/persistent/orders-partition-3``, the local name encoded as in a
+web form; a topic folder lies under that path in an archive. ``<uuid>-ledger-10`` is the object of
+ledger 10 in a bucket, ``<uuid>-ledger-10-index`` its index; the uuid is drawn anew for each
+attempt, and the managed ledger's metadata says which one counts.
 
-Source: Pulsar 4.2.4 ``TopicName``, ``Codec``, ``DataBlockUtils``, ``FileSystemManagedLedgerOffloader``; spec/pulsar.md
-sections 22 to 24.
+Source: Pulsar 4.2.4 ``TopicName``, ``Codec``, ``DataBlockUtils``,
+``FileSystemManagedLedgerOffloader``; docs/formats/pulsar.md.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ LEDGER_PROPERTY = "CompactedTopicLedger"  # of that cursor: the compacted ledger
 MANAGED_LEDGER = "managed-ledger"
 MANAGED_LEDGER_JSON = "managed-ledger.json"
 MANIFEST = "compacted.json"
+FETCHED = "fetched.json"
 INDEX_SUFFIX = "-index"
 SURVEY_SUFFIX = ".survey"
 
@@ -54,7 +57,8 @@ _ENTRY_LOG = re.compile(r"(0|[1-9a-f][0-9a-f]{0,15})\.log", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicName:
-    """A persistent topic, or one partition of a partitioned one; ``partition`` is -1 where it is not partitioned.
+    """A persistent topic, or one partition of a partitioned one; ``partition`` is -1 where it is
+    not partitioned.
 
     ``local`` is without the partition and not encoded.
     """
@@ -69,7 +73,8 @@ class TopicName:
         """The topic of a full URL, of ``tenant/namespace/name``, or of ``name`` in public/default.
 
         Raises:
-            InvalidConfig: not persistent, of the old form with a cluster, an empty or a forbidden part.
+            InvalidConfig: not persistent, of the old form with a cluster, an empty or a forbidden
+                part.
         """
         rest = text
         if "://" in text:
@@ -159,7 +164,9 @@ def _no_topic(text: str) -> InvalidConfig:
 
 
 def encode_local(local: str) -> str:
-    """A topic's local name as part of a managed ledger's name: as Java's ``URLEncoder`` does it, in UTF-8."""
+    """A topic's local name as part of a managed ledger's name: as Java's ``URLEncoder`` does it, in
+    UTF-8.
+    """
     return quote_plus(local, safe="*").replace("~", "%7E")
 
 
@@ -169,7 +176,9 @@ def object_name(uuid: UUID, ledger: int) -> str:
 
 
 def parse_object_name(name: str) -> tuple[UUID, int] | None:
-    """The uuid and the ledger of a data object's name, None where it is no such name; an index object's is none."""
+    """The uuid and the ledger of a data object's name, None where it is no such name; an index
+    object's is none.
+    """
     found = _OBJECT.fullmatch(name)
     if found is None or int(found[2]) > _MAX_I64:
         return None

@@ -1,20 +1,20 @@
 """An offloaded ledger: the data object and the index object that the object-store offloader writes.
 
-A data object is *blocks* one behind another, each of which was one part of the upload. A block: 128 bytes of header,
-then entries, each ``i32 length, i64 entry id, bytes``; where the next one did not fit, ``fedcdead`` again and again up
-to the block's length, cut off anywhere. An entry lies in one block whole. Padding read as a length is negative, so a
-reader needs no more than that sign.
+A data object is *blocks* one behind another, each of which was one part of the upload. A block: 128
+bytes of header, then entries, each ``i32 length, i64 entry id, bytes``; where the next one did not
+fit, ``fedcdead`` again and again up to the block's length, cut off anywhere. An entry lies in one
+block whole. Padding read as a length is negative, so a reader needs no more than that sign.
 
-The index says where blocks begin and holds the ledger's metadata, bare. To find entry e take the last block whose first
-entry is at most e and go on from its header.
+The index says where blocks begin and holds the ledger's metadata, bare. To find entry e take the
+last block whose first entry is at most e and go on from its header.
 
-Layout V2 (streaming, rare) has several ledgers in one object: the block's header names its ledger, the index lists
-ledgers with their own blocks. Otherwise it is the same.
+Layout V2 (streaming, rare) has several ledgers in one object: the block's header names its ledger,
+the index lists ledgers with their own blocks. Otherwise it is the same.
 
 Bytes are given, files are opened elsewhere; every length is held against what is there.
 
-Source: Pulsar 4.2.4 ``DataBlockHeaderImpl``, ``BlockAwareSegmentInputStreamImpl``, ``OffloadIndexBlockImpl``,
-``…V2Impl``; spec/pulsar.md sections 23.1, 23.2 and 30.
+Source: Pulsar 4.2.4 ``DataBlockHeaderImpl``, ``BlockAwareSegmentInputStreamImpl``,
+``OffloadIndexBlockImpl``, ``…V2Impl``; docs/formats/pulsar.md, "Offloaded ledger".
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, NamedTuple
 
+from lastwrite.encoding.layout import I32, I64, U32, At, Buffer, layout
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.layout import I32, I64, U32, At, Buffer, layout
-from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
-from lastwrite.formats.pulsar.managed_ledger import LedgerInfo
+from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo
+from lastwrite.pulsar.format.missing import MISSING, EntryRange, decode_ranges, entries_in
 
 BLOCK_MAGIC = 0xFBDBABCB
 STREAMED_BLOCK_MAGIC = 0x26A66D32
@@ -47,20 +48,24 @@ _MAX_I32 = (1 << 31) - 1
 class BlockHeader(NamedTuple):
     """What a block begins with; zeros follow up to byte 128."""
 
-    magic: Annotated[int, At(0, U32)]
-    header_bytes: Annotated[int, At(4, I64)]  # 128
-    block_bytes: Annotated[int, At(12, I64)]  # header and padding included
-    first_entry: Annotated[int, At(20, I64)]
+    # fmt: off
+    magic:        Annotated[int, At(0,  U32)]
+    header_bytes: Annotated[int, At(4,  I64)]  # 128
+    block_bytes:  Annotated[int, At(12, I64)]  # header and padding included
+    first_entry:  Annotated[int, At(20, I64)]
+    # fmt: on
 
 
 class StreamedBlockHeader(NamedTuple):
     """The same in layout V2."""
 
-    magic: Annotated[int, At(0, U32)]
-    header_bytes: Annotated[int, At(4, I64)]
-    block_bytes: Annotated[int, At(12, I64)]
-    first_entry: Annotated[int, At(20, I64)]
-    ledger: Annotated[int, At(28, I64)]
+    # fmt: off
+    magic:        Annotated[int, At(0,  U32)]
+    header_bytes: Annotated[int, At(4,  I64)]
+    block_bytes:  Annotated[int, At(12, I64)]
+    first_entry:  Annotated[int, At(20, I64)]
+    ledger:       Annotated[int, At(28, I64)]
+    # fmt: on
 
 
 class EntryHead(NamedTuple):
@@ -73,37 +78,45 @@ class EntryHead(NamedTuple):
 class IndexHead(NamedTuple):
     """What an index object begins with; the ledger's metadata follow, then the blocks."""
 
-    magic: Annotated[int, At(0, U32)]
-    index_bytes: Annotated[int, At(4, I32)]  # of the whole object
-    data_bytes: Annotated[int, At(8, I64)]  # of the data object
-    header_bytes: Annotated[int, At(16, I64)]  # of a block's header
-    blocks: Annotated[int, At(24, I32)]
+    # fmt: off
+    magic:          Annotated[int, At(0,  U32)]
+    index_bytes:    Annotated[int, At(4,  I32)]  # of the whole object
+    data_bytes:     Annotated[int, At(8,  I64)]  # of the data object
+    header_bytes:   Annotated[int, At(16, I64)]  # of a block's header
+    blocks:         Annotated[int, At(24, I32)]
     metadata_bytes: Annotated[int, At(28, I32)]
+    # fmt: on
 
 
 class StreamedIndexHead(NamedTuple):
     """The same in layout V2; ledgers follow up to the object's end."""
 
-    magic: Annotated[int, At(0, U32)]
-    index_bytes: Annotated[int, At(4, I32)]
-    data_bytes: Annotated[int, At(8, I64)]
-    header_bytes: Annotated[int, At(16, I64)]
+    # fmt: off
+    magic:          Annotated[int, At(0,  U32)]
+    index_bytes:    Annotated[int, At(4,  I32)]
+    data_bytes:     Annotated[int, At(8,  I64)]
+    header_bytes:   Annotated[int, At(16, I64)]
+    # fmt: on
 
 
 class StreamedLedgerHead(NamedTuple):
     """One ledger of a V2 index: a LedgerInfo follows, then its blocks."""
 
-    ledger: Annotated[int, At(0, I64)]
-    blocks: Annotated[int, At(8, I32)]
+    # fmt: off
+    ledger:         Annotated[int, At(0,  I64)]
+    blocks:         Annotated[int, At(8,  I32)]
     metadata_bytes: Annotated[int, At(12, I32)]
+    # fmt: on
 
 
 class IndexEntry(NamedTuple):
     """Where a block lies."""
 
-    first_entry: Annotated[int, At(0, I64)]
-    part: Annotated[int, At(8, I32)]  # of the upload, from 1
-    offset: Annotated[int, At(12, I64)]  # of the block's header in the data object
+    # fmt: off
+    first_entry: Annotated[int, At(0,  I64)]
+    part:        Annotated[int, At(8,  I32)]  # of the upload, from 1
+    offset:      Annotated[int, At(12, I64)]  # of the block's header in the data object
+    # fmt: on
 
 
 BLOCK = layout(BlockHeader, byte_order=">", size=28)
@@ -134,7 +147,8 @@ def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
 
     Raises:
         TruncatedLog: the header or the block reaches beyond ``end``.
-        CorruptLog: another magic, another length of the header, a block shorter than its header, an entry below 0.
+        CorruptLog: another magic, another length of the header, a block shorter than its header, an
+            entry below 0.
     """
     header = BlockHeader._make(_head(BLOCK.unpack_from, data, at, end))
     _check_block(
@@ -193,23 +207,26 @@ def is_padding(data: Buffer, at: int, end: int) -> bool:
     return found == (PADDING * (len(found) // len(PADDING) + 1))[: len(found)]
 
 
-def walk_data(data: Buffer) -> Iterator[tuple[int, int, int]]:
-    """The entries of a V1 data object, or of whole blocks of one: entry id, where its bytes begin, how many they are.
+def walk_data(data: Buffer, has_gaps: bool = False) -> Iterator[tuple[int, int, int]]:
+    """The entries of a V1 data object, or of whole blocks of one: entry id, where its bytes begin,
+    how many they are.
 
-    Ids rise by 1, within a block and from block to block.
+    Ids rise by 1, within a block and from block to block; ``has_gaps``: a block may begin with a
+    later one.
 
     Raises:
-        TruncatedLog, CorruptLog: as ``parse_block_header``; an entry beyond its block, an id out of turn, a block's end
-            that is no padding. Positions are bytes of ``data``.
+        TruncatedLog, CorruptLog: as ``parse_block_header``; an entry beyond its block, an id out of
+            turn, a block's end that is no padding. Positions are bytes of ``data``.
     """
     at = 0
     expected: int | None = None
     while at < len(data):
         header = parse_block_header(data, at, len(data))
         if expected is not None and header.first_entry != expected:
-            raise CorruptLog(
-                f"block begins with entry {header.first_entry}, not {expected}", at + 20
-            )
+            if not has_gaps or header.first_entry < expected:
+                raise CorruptLog(
+                    f"block begins with entry {header.first_entry}, not {expected}", at + 20
+                )
         expected = header.first_entry
         for entry, begin, size in _entries(data, at, header.block_bytes, expected):
             yield entry, begin, size
@@ -218,8 +235,8 @@ def walk_data(data: Buffer) -> Iterator[tuple[int, int, int]]:
 
 
 def walk_streamed(data: Buffer) -> Iterator[tuple[int, int, int, int]]:
-    """The entries of a V2 data object: ledger, entry id, where its bytes begin, how many they are; errors as
-    ``walk_data``."""
+    """The entries of a V2 data object: ledger, entry id, where its bytes begin, how many they are;
+    errors as ``walk_data``."""
     at = 0
     expected: dict[int, int] = {}
     while at < len(data):
@@ -257,7 +274,8 @@ def _entries(
 def encode_data(
     entries: Sequence[bytes], block_bytes: int = DEFAULT_BLOCK_BYTES, first_entry: int = 0
 ) -> tuple[bytes, list[IndexEntry]]:
-    """A V1 data object of these entries, cut into blocks as the offloader does, and where its blocks lie.
+    """A V1 data object of these entries, cut into blocks as the offloader does, and where its
+    blocks lie.
 
     A block is as large as it may be, or as what is left needs. No entries make no block.
 
@@ -303,21 +321,40 @@ class IndexObject:
         """The ledger's metadata.
 
         Raises:
-            CorruptLog: they are none; they name a last entry that the blocks, or the bytes of the data, contradict.
+            CorruptLog: they are none; they name a last entry that the blocks, the bytes of the data
+                or the entries that
+            are noted as missing contradict.
         """
         found = LedgerMetadata.decode(self.metadata_bytes)
         last = -1 if found.last_entry is None else found.last_entry
-        most = self.data_bytes // ENTRY_HEAD_BYTES
+        missing = () if MISSING not in found.custom else decode_ranges(found.custom[MISSING])
+        most = self.data_bytes // ENTRY_HEAD_BYTES + entries_in(missing)
         if not -1 <= last < most or (last >= 0) != (len(self.blocks) > 0):
             raise CorruptLog(
                 f"index of a ledger up to entry {last}: {len(self.blocks)} blocks, {self.data_bytes} bytes"
             )
-        if self.blocks and (self.blocks[0].first_entry or self.blocks[-1].first_entry > last):
+        begins = {block.first_entry for block in self.blocks}
+        if missing and (
+            missing[-1].last >= last or not begins.issuperset(each.last + 1 for each in missing)
+        ):
+            raise CorruptLog(
+                f"index of a ledger up to entry {last}, whose blocks contradict what is said to be missing"
+            )
+        first = missing[0].last + 1 if missing and not missing[0].first else 0
+        if self.blocks and (
+            self.blocks[0].first_entry != first or self.blocks[-1].first_entry > last
+        ):
             raise CorruptLog(
                 f"index of a ledger up to entry {last}, whose blocks begin with entries "
                 f"{self.blocks[0].first_entry} to {self.blocks[-1].first_entry}"
             )
         return found
+
+    @property
+    def missing(self) -> tuple[EntryRange, ...]:
+        """The entries before the last that the data object lacks; errors as ``metadata``."""
+        text = self.metadata.custom.get(MISSING)
+        return () if text is None else decode_ranges(text)
 
     def block_of(self, entry: int) -> IndexEntry | None:
         """The block that holds ``entry`` if any does; None below the first."""
@@ -335,7 +372,8 @@ class IndexObject:
 
         Raises:
             TruncatedLog: fewer bytes than it says.
-            CorruptLog: another magic, lengths that do not add up, blocks that do not rise or lie outside the data.
+            CorruptLog: another magic, lengths that do not add up, blocks that do not rise or lie
+                outside the data.
             UnsupportedFormat: an index of layout V2.
         """
         if len(data) < INDEX_HEAD.size:

@@ -1,11 +1,13 @@
 """Where an entry lies: ledger and entry, and the two as one offset.
 
-Ledger ids of a topic rise, entries of a ledger are 0, 1, 2 …; so ``ledger << 32 | entry`` rises through a topic, and
-entry 5 of ledger 10 is offset 42949672965. An entry is a record batch: its messages share the offset.
+Ledger ids of a topic rise, entries of a ledger are 0, 1, 2 …; so ``ledger << 32 | entry`` rises
+through a topic, and entry 5 of ledger 10 is offset 42949672965. An entry is a record batch: its
+messages share the offset.
 
-``10:-1`` is the place before ledger 10's first entry, as cursors have it; its offset comes before that entry's.
+``10:-1`` is the place before ledger 10's first entry, as cursors have it; its offset comes before
+that entry's.
 
-Source: Pulsar 4.2.4 ``PositionImpl``; spec/pulsar.md section 5.
+Source: Pulsar 4.2.4 ``PositionImpl``; docs/formats/pulsar.md, "Positions".
 """
 
 from __future__ import annotations

@@ -1,16 +1,19 @@
 """Protocol Buffers' wire format, and messages as tables that run.
 
-A message is fields one behind another, each a *tag* and a value. The tag is a varint: field number << 3 | wire type.
-``08 0a`` is field 1, wire type 0 (varint), 10; ``12 02 6b 31`` is field 2, wire type 2 (length, then bytes), "k1".
-Then:
+A message is fields one behind another, each a *tag* and a value. The tag is a varint: field number
+<< 3 | wire type. ``08 0a`` is field 1, wire type 0 (varint), 10; ``12 02 6b 31`` is field 2, wire
+type 2 (length, then bytes), "k1". Then:
 
-- A varint has seven bits a byte, the lowest first, bit 7 on all but the last; ten bytes at most, of which 64 bits
-  count. Negative numbers of type int32 and int64 are 64-bit two's complement, and so take ten bytes.
-- Wire types 1 and 5 are 8 and 4 bytes as they lie; nothing of Pulsar's has them today, so they are unknown fields.
-  Types 3, 4, 6, 7 and field number 0 are damage.
-- Of a field that is there twice the last counts, unless it is *repeated*; then all do, in their order. Repeated numbers
-  lie one by one, or *packed*: one value of wire type 2 that is varints one behind another.
-- A field whose number we know, of a wire type that is not its own, is an unknown field, as in Pulsar's own reader.
+- A varint has seven bits a byte, the lowest first, bit 7 on all but the last; ten bytes at most, of
+  which 64 bits count. Negative numbers of type int32 and int64 are 64-bit two's complement, and so
+  take ten bytes.
+- Wire types 1 and 5 are 8 and 4 bytes as they lie; nothing of Pulsar's has them today, so they are
+  unknown fields. Types 3, 4, 6, 7 and field number 0 are damage.
+- Of a field that is there twice the last counts, unless it is *repeated*; then all do, in their
+  order. Repeated numbers lie one by one, or *packed*: one value of wire type 2 that is varints one
+  behind another.
+- A field whose number we know, of a wire type that is not its own, is an unknown field, as in
+  Pulsar's own reader.
 
 A class lists its fields with their number and kind::
 
@@ -18,10 +21,12 @@ A class lists its fields with their number and kind::
         key:   Annotated[str, Field(1, STRING, required=True)]
         value: Annotated[str, Field(2, STRING, required=True)]
 
-and decodes, encodes and keeps what it does not know. Absent is None, or () where repeated. Lengths are claims: bounds
-come first, and nothing is allocated by a claim. This is the slow reader; the kernels read what compaction needs.
+and decodes, encodes and keeps what it does not know. Absent is None, or () where repeated. Lengths
+are claims: bounds come first, and nothing is allocated by a claim. This is the slow reader; the
+kernels read what compaction needs.
 
-Source: Protocol Buffers' encoding guide; Pulsar 4.2.4, LightProto; spec/pulsar.md section 1.
+Source: Protocol Buffers' encoding guide; Pulsar 4.2.4, LightProto; docs/formats/pulsar.md,
+"Protocol Buffers".
 """
 
 from __future__ import annotations
@@ -31,8 +36,8 @@ from dataclasses import fields as dataclass_fields
 from enum import Enum
 from typing import Annotated, Any, NamedTuple, Self, get_args, get_origin, get_type_hints
 
+from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.layout import Buffer
 
 VARINT = 0
 FIXED64 = 1
@@ -47,7 +52,9 @@ Pairs = list[tuple[int, int | bytes]]
 
 
 class Span(NamedTuple):
-    """Where one field lies: its tag begins at ``start``, its value at ``value``, what follows it at ``end``."""
+    """Where one field lies: its tag begins at ``start``, its value at ``value``, what follows it at
+    ``end``.
+    """
 
     number: int
     wire_type: int
@@ -57,7 +64,8 @@ class Span(NamedTuple):
 
 
 def decode_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The unsigned 64-bit number at byte ``at``, and the position behind it; ``end`` is where readable bytes end.
+    """The unsigned 64-bit number at byte ``at``, and the position behind it; ``end`` is where
+    readable bytes end.
 
     Raises:
         TruncatedLog: ``end`` comes before the last byte.
@@ -125,7 +133,8 @@ def spans(data: Buffer, at: int = 0, end: int | None = None) -> list[Span]:
 
 
 def fields(data: Buffer, at: int = 0, end: int | None = None) -> Pairs:
-    """The fields of the message ``data[at:end]``: numbers (unsigned, see ``signed``) for varints, bytes for all else.
+    """The fields of the message ``data[at:end]``: numbers (unsigned, see ``signed``) for varints,
+    bytes for all else.
 
     Raises:
         TruncatedLog, CorruptLog: as ``spans``, with the byte of ``data``.
@@ -172,7 +181,7 @@ def put(number: int, value: int | bytes) -> bytes:
     return put_varint(number << 3 | BYTES_OF_LENGTH) + put_varint(len(value)) + value
 
 
-class Kind(Enum):
+class ProtoKind(Enum):
     """What a field's bytes mean."""
 
     UINT64 = "uint64"
@@ -185,61 +194,64 @@ class Kind(Enum):
 
     @property
     def is_varint(self) -> bool:
-        return self not in (Kind.STRING, Kind.BYTES)
+        return self not in (ProtoKind.STRING, ProtoKind.BYTES)
 
 
-UINT64, INT64, UINT32, INT32, BOOL, STRING, BYTES = Kind
+UINT64, INT64, UINT32, INT32, BOOL, STRING, BYTES = ProtoKind
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ProtoField:
     """One row of a message's table: the field's number, its kind or the message that it holds."""
 
     number: int
-    kind: Kind | type[Message]
+    kind: ProtoKind | type[ProtoMessage]
     required: bool = False
     repeated: bool = False
 
     @property
     def is_varint(self) -> bool:
-        return isinstance(self.kind, Kind) and self.kind.is_varint
+        return isinstance(self.kind, ProtoKind) and self.kind.is_varint
 
     def decode(self, data: Buffer, span: Span) -> Any:
         """The value of one field of the wire type that is the field's own."""
-        if not isinstance(self.kind, Kind):
+        if not isinstance(self.kind, ProtoKind):
             return self.kind.decode(data, span.value, span.end)
-        if self.kind is Kind.BYTES:
+        if self.kind is ProtoKind.BYTES:
             return bytes(data[span.value : span.end])
-        if self.kind is Kind.STRING:
+        if self.kind is ProtoKind.STRING:
             return bytes(data[span.value : span.end]).decode(errors="replace")
         return self.of_varint(decode_varint(data, span.value, span.end)[0])
 
     def of_varint(self, value: int) -> int | bool:
-        """What an unsigned 64-bit number means as this field; 32-bit kinds keep the low half, as Java does."""
-        if self.kind is Kind.BOOL:
+        """What an unsigned 64-bit number means as this field; 32-bit kinds keep the low half, as
+        Java does.
+        """
+        if self.kind is ProtoKind.BOOL:
             return value != 0
-        if self.kind is Kind.INT64:
+        if self.kind is ProtoKind.INT64:
             return signed(value)
-        if self.kind is Kind.UINT64:
+        if self.kind is ProtoKind.UINT64:
             return value
         value &= 0xFFFF_FFFF
-        return value - (1 << 32) if self.kind is Kind.INT32 and value >> 31 else value
+        return value - (1 << 32) if self.kind is ProtoKind.INT32 and value >> 31 else value
 
     def encode(self, value: Any) -> bytes:
         """The field's bytes, tag first."""
-        if not isinstance(self.kind, Kind):
+        if not isinstance(self.kind, ProtoKind):
             value = value.encode()
-        elif self.kind is Kind.STRING:
+        elif self.kind is ProtoKind.STRING:
             value = value.encode()
         return put(self.number, value if isinstance(value, bytes) else int(value))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A message whose class is its table; ``unknown`` holds the fields that the table does not know, byte for byte.
+class ProtoMessage:
+    """A message whose class is its table; ``unknown`` holds the fields that the table does not
+    know, byte for byte.
 
-    ``encode`` writes known fields by ascending number, then the unknown ones. Bytes that must stay as they are are
-    therefore patched (``without``, ``inserted``), never encoded anew.
+    ``encode`` writes known fields by ascending number, then the unknown ones. Bytes that must stay
+    as they are are therefore patched (``without``, ``inserted``), never encoded anew.
     """
 
     unknown: bytes = b""
@@ -249,7 +261,8 @@ class Message:
         """Decode the message ``data[at:end]``.
 
         Raises:
-            TruncatedLog, CorruptLog: as ``spans``; also a required field that is missing. With the byte of ``data``.
+            TruncatedLog, CorruptLog: as ``spans``; also a required field that is missing. With the
+                byte of ``data``.
         """
         table = _table(cls)
         values: dict[str, Any] = {}
@@ -285,21 +298,21 @@ class Message:
         return b"".join(out) + self.unknown
 
 
-_TABLES: dict[type[Message], dict[int, tuple[str, Field]]] = {}
+_TABLES: dict[type[ProtoMessage], dict[int, tuple[str, ProtoField]]] = {}
 
 
-def _table(message: type[Message]) -> dict[int, tuple[str, Field]]:
+def _table(message: type[ProtoMessage]) -> dict[int, tuple[str, ProtoField]]:
     """The fields by number; a table that contradicts itself is a ``TypeError``."""
     if message in _TABLES:
         return _TABLES[message]
     hints = get_type_hints(message, include_extras=True)
-    table: dict[int, tuple[str, Field]] = {}
+    table: dict[int, tuple[str, ProtoField]] = {}
     for field in dataclass_fields(message):
         if field.name == "unknown":
             continue
         hint = hints[field.name]
         places = (
-            [a for a in get_args(hint)[1:] if isinstance(a, Field)]
+            [a for a in get_args(hint)[1:] if isinstance(a, ProtoField)]
             if get_origin(hint) is Annotated
             else []
         )
@@ -312,7 +325,7 @@ def _table(message: type[Message]) -> dict[int, tuple[str, Field]]:
     return table
 
 
-def _packed(field: Field, data: Buffer, span: Span) -> list[int | bool]:
+def _packed(field: ProtoField, data: Buffer, span: Span) -> list[int | bool]:
     values: list[int | bool] = []
     at = span.value
     while at < span.end:
@@ -329,10 +342,11 @@ def without(data: Buffer, *numbers: int) -> bytes:
 
 
 def inserted(data: Buffer, number: int, field: bytes) -> bytes:
-    """The message with ``field``, tag and value or several of them, before its first field of a higher number.
+    """The message with ``field``, tag and value or several of them, before its first field of a
+    higher number.
 
-    Where fields lie by ascending number, as every generated writer puts them, that is the place of field ``number``.
-    Errors as ``spans``.
+    Where fields lie by ascending number, as every generated writer puts them, that is the place of
+    field ``number``. Errors as ``spans``.
     """
     place = next((span.start for span in spans(data) if span.number > number), len(data))
     return bytes(data[:place]) + field + bytes(data[place:])

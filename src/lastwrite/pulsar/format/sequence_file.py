@@ -1,28 +1,31 @@
-"""Member ``data`` of a Hadoop MapFile, as the file-system offloader writes a ledger: a SequenceFile.
+"""Member ``data`` of a Hadoop MapFile, as the file-system offloader writes a ledger: a
+SequenceFile.
 
-``SEQ``, version 6, the names of two classes, whether values are compressed and whether in blocks, the codec's name,
-pairs of text, 16 drawn bytes (*sync*). Then records: ``i32`` of key and value together, ``i32`` of the key, key, value;
-every few thousand bytes ``ffffffff`` and the sync. The key is an entry's id in 8 bytes, -1 with the ledger's metadata
-for its value; the value is ``i32`` length and bytes, and by Hadoop's default each is compressed by itself, with zlib.
+``SEQ``, version 6, the names of two classes, whether values are compressed and whether in blocks,
+the codec's name, pairs of text, 16 drawn bytes (*sync*). Then records: ``i32`` of key and value
+together, ``i32`` of the key, key, value; every few thousand bytes ``ffffffff`` and the sync. The
+key is an entry's id in 8 bytes, -1 with the ledger's metadata for its value; the value is ``i32``
+length and bytes, and by Hadoop's default each is compressed by itself, with zlib.
 
-Compressed in blocks, keys and values lie apart: behind each sync a count, then lengths of keys, keys, lengths of values
-and values, each compressed as a whole.
+Compressed in blocks, keys and values lie apart: behind each sync a count, then lengths of keys,
+keys, lengths of values and values, each compressed as a whole.
 
-Numbers of classes' names and counts are Hadoop's own: one byte from -112 to 127, else a byte that says sign and length.
+Numbers of classes' names and counts are Hadoop's own: one byte from -112 to 127, else a byte that
+says sign and length.
 
 Source: Hadoop 3.4 ``SequenceFile``, ``WritableUtils.readVLong``; Pulsar's offloaders 4.0.8
-``FileSystemManagedLedgerOffloader``; spec/pulsar.md sections 23.3 and 30.
+``FileSystemManagedLedgerOffloader``; docs/formats/pulsar.md, "MapFile".
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.layout import Buffer
 
 MAGIC = b"SEQ"
 VERSION = 6
@@ -38,6 +41,7 @@ _WINDOW_BITS = {DEFAULT_CODEC: 15, DEFLATE_CODEC: 15, GZIP_CODEC: 31}
 _SYNC_BYTES = 16
 _SYNC_ESCAPE = -1
 _KEY_BYTES = 8
+_SYNC_ESCAPE_BYTES = b"\xff" * 4
 _SYNC_INTERVAL_BYTES = 100 * (4 + _SYNC_BYTES)
 _LONGEST_NAME = 1 << 16
 
@@ -122,12 +126,20 @@ def decode_header(data: Buffer) -> SequenceHeader:
     )
 
 
-def walk_sequence_file(data: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterator[Pair]:
+def walk_sequence_file(
+    data: Buffer,
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    skip: Callable[[CorruptLog], None] | None = None,
+) -> Iterator[Pair]:
     """The entries of a file that maps a LongWritable to a BytesWritable, in the file's order.
 
+    ``skip``: is told of a damaged record or block instead of its being raised; it goes on with the
+    next one, or where that cannot be found at the next sync, as Hadoop's readers do. Nothing proves
+    the ids then.
+
     Raises:
-        TruncatedLog, CorruptLog: as ``decode_header``; a record or a block that does not add up, another sync, data
-            that do not decompress.
+        TruncatedLog, CorruptLog: as ``decode_header``; a record or a block that does not add up,
+            another sync, data that do not decompress.
         UnsupportedFormat: other classes, a codec other than Hadoop's zlib and gzip.
         OutOfMemoryBudget: a value, or the values of a block, of more than ``limit_bytes``.
     """
@@ -143,21 +155,39 @@ def walk_sequence_file(data: Buffer, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> 
     reader = _Reader(data, header.size_bytes, len(data))
     while reader.at < reader.end:
         at = reader.at
-        size = reader.int32("record")
-        if size == _SYNC_ESCAPE:
-            if reader.take(_SYNC_BYTES, "sync") != header.sync:
-                raise CorruptLog("a sync that is not the file's", at + 4)
-            if header.has_blocks:
-                yield from _block(reader, header, at, limit_bytes)
-            continue
+        try:
+            yield from _next(reader, header, limit_bytes)
+        except CorruptLog as error:
+            if skip is None:
+                raise
+            skip(error)
+            if (
+                header.has_blocks
+                or reader.at - at < 2 * 4 + _KEY_BYTES
+                or isinstance(error, TruncatedLog)
+            ):
+                found = bytes(data[at + 1 :]).find(_SYNC_ESCAPE_BYTES + header.sync)
+                reader.at = reader.end if found < 0 else at + 1 + found
+
+
+def _next(reader: _Reader, header: SequenceHeader, limit_bytes: int) -> Iterator[Pair]:
+    """The next record, or the next block's; none of a sync alone."""
+    at = reader.at
+    size = reader.int32("record")
+    if size == _SYNC_ESCAPE:
+        if reader.take(_SYNC_BYTES, "sync") != header.sync:
+            raise CorruptLog("a sync that is not the file's", at + 4)
         if header.has_blocks:
-            raise CorruptLog("no sync where a block begins", at)
-        key_bytes = reader.int32("key")
-        if key_bytes != _KEY_BYTES or size < key_bytes:
-            raise CorruptLog(f"record of {size} bytes with a key of {key_bytes}", at)
-        key = int.from_bytes(reader.take(_KEY_BYTES, "key"), "big", signed=True)
-        stored = reader.take(size - _KEY_BYTES, "value")
-        yield Pair(key, _value(_opened(header.codec, stored, at, limit_bytes), at), at)
+            yield from _block(reader, header, at, limit_bytes)
+        return
+    if header.has_blocks:
+        raise CorruptLog("no sync where a block begins", at)
+    key_bytes = reader.int32("key")
+    if key_bytes != _KEY_BYTES or size < key_bytes:
+        raise CorruptLog(f"record of {size} bytes with a key of {key_bytes}", at)
+    key = int.from_bytes(reader.take(_KEY_BYTES, "key"), "big", signed=True)
+    stored = reader.take(size - _KEY_BYTES, "value")
+    yield Pair(key, _value(_opened(header.codec, stored, at, limit_bytes), at), at)
 
 
 def _block(reader: _Reader, header: SequenceHeader, at: int, limit_bytes: int) -> Iterator[Pair]:

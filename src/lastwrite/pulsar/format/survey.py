@@ -1,7 +1,8 @@
-"""What a ledger's entries are, by their metadata alone: no checksum is looked at and no payload is opened.
+"""What a ledger's entries are, by their metadata alone: no checksum is looked at and no payload is
+opened.
 
-A store surveys each ledger once, to know before a round how many records there are, which transactions were decided,
-and how far compaction may go.
+A store surveys each ledger once, to know before a round how many records there are, which
+transactions were decided, and how far compaction may go.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -11,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from lastwrite.formats.pulsar import kernels
-from lastwrite.formats.pulsar.chunk import PulsarFormat
 from lastwrite.model.columns import ByteArray
+from lastwrite.pulsar.format import kernels
+from lastwrite.pulsar.format.chunk import PulsarFormat
 
 SURVEYED = np.dtype(
     [
@@ -47,8 +48,9 @@ class Surveyor:
     def take(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[SurveyTable, int, int]:
-        """The entries of ``buffer[start:end]``, a row each, valid until the next call; then as ``PulsarFormat.split``:
-        where they end, and how many bytes the entry needs that is cut short there.
+        """The entries of ``buffer[start:end]``, a row each, valid until the next call; then as
+        ``PulsarFormat.split``: where they end, and how many bytes the entry needs that is cut short
+        there.
 
         Raises:
             CorruptLog, UnsupportedFormat: as ``PulsarFormat.split``, but for a wrong checksum.

@@ -1,11 +1,13 @@
 """Messages that were sent in parts, put together as a consumer does.
 
-Each part (*chunk*) is an entry of its own and says which message it is of (a uuid), its number and how many there are.
-Parts of several messages may lie between each other. A group begins with part 0; a part that is there already is passed
-over; one that leaves a gap ends its group, for what is missing will not come. Where more groups are open than a
-consumer keeps, the oldest goes. The message has the id of its last part, and what it says of itself is that part's.
+Each part (*chunk*) is an entry of its own and says which message it is of (a uuid), its number and
+how many there are. Parts of several messages may lie between each other. A group begins with part
+0; a part that is there already is passed over; one that leaves a gap ends its group, for what is
+missing will not come. Where more groups are open than a consumer keeps, the oldest goes. The
+message has the id of its last part, and what it says of itself is that part's.
 
-Source: Pulsar 4.2.4 ``ConsumerImpl.processMessageChunk``; spec/pulsar.md sections 4.5 and 11.4.
+Source: Pulsar 4.2.4 ``ConsumerImpl.processMessageChunk``; docs/formats/pulsar-compaction.md, "A
+round".
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lastwrite.errors import OutOfMemoryBudget
-from lastwrite.formats.pulsar.entry import Entry
+from lastwrite.pulsar.format.entry import Entry
 
 MOST_GROUPS = 10  # maxPendingChunkedMessage of the stock client
 
 
 class ChunkGroups:
-    """The messages of which some parts have come. ``limit_bytes``: of the payloads held, all groups together."""
+    """The messages of which some parts have come. ``limit_bytes``: of the payloads held, all groups
+    together.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -28,7 +32,8 @@ class ChunkGroups:
         self.dropped = 0  # parts of messages that nobody gets
 
     def add(self, entry: Entry) -> Entry | None:
-        """Take in the next part; the whole message, as an entry with its last part's id, where it is complete.
+        """Take in the next part; the whole message, as an entry with its last part's id, where it
+        is complete.
 
         Raises:
             OutOfMemoryBudget: the groups hold more than the limit.

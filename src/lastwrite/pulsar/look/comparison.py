@@ -1,17 +1,20 @@
-"""Did a round on a topic keep what compaction promises? One topic folder held against what it was before.
+"""Did a round on a topic keep what compaction promises? One topic folder held against what it was
+before.
 
-What it was is a log of messages: its compacted ledger, if it had one, then its raw entries, up to the horizon that the
-round reached. Of that log each message is written down with its key's digest, its place and a digest of its content.
-Sorted by key, the last one that lives (by event time: whom the rule of spec/pulsar.md section 12.1 leaves) has to be in
-the new compacted ledger, bit for bit, and nothing else of that key. Besides: all messages without a key, or none;
-nothing of an aborted transaction; batches that cannot be read, whole; and every raw ledger beyond the horizon.
+What it was is a log of messages: its compacted ledger, if it had one, then its raw entries, up to
+the horizon that the round reached. Of that log each message is written down with its key's digest,
+its place and a digest of its content. Sorted by key, the last one that lives (by event time: the
+one that docs/formats/pulsar-compaction.md, "Event time", leaves) has to be in the new compacted
+ledger, bit for bit, and nothing else of that key. Besides: all messages without a key, or none; nothing of an aborted
+transaction; batches that cannot be read, whole; and every raw ledger beyond the horizon.
 
-Entries are read by the format's slow readers, not by the kernels that the engine has. Parts of a message in chunks have
-to be there with their last one; other parts may stay or go.
+Entries are read by the format's slow readers, not by the kernels that the engine has. Parts of a
+message in chunks have to be there with their last one; other parts may stay or go.
 
-Memory: some 70 bytes a message, twice while they are sorted; more than the setting allows is refused.
+Memory: some 70 bytes a message, twice while they are sorted; more than the setting allows is
+refused.
 
-Source: Pulsar 4.2.4; spec/pulsar.md sections 6, 7, 10 to 12.
+Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md; docs/formats/pulsar.md, "Compacted ledger".
 """
 
 from __future__ import annotations
@@ -19,14 +22,17 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
-from lastwrite.formats.pulsar.compacted import decode_record
-from lastwrite.formats.pulsar.entry import (
+from lastwrite.model.log import ProblemKind
+from lastwrite.model.verification import Comparison, Violation
+from lastwrite.pulsar.format.compacted import decode_record
+from lastwrite.pulsar.format.entry import (
     COMPACTED_BATCH_INDEXES,
     UNCOMPRESSED_SIZE,
     Entry,
@@ -34,14 +40,12 @@ from lastwrite.formats.pulsar.entry import (
     decode_entry,
     plain_payload,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.protobuf import without
-from lastwrite.logstore.pulsar.manifest import EVENT_TIME
-from lastwrite.logstore.pulsar.objects import read_entries
-from lastwrite.logstore.pulsar.topic import Ledger, Topic
-from lastwrite.logstore.reading import SegmentReader
-from lastwrite.model.log import ProblemKind
-from lastwrite.model.verification import Comparison, Violation
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.protobuf import without
+from lastwrite.pulsar.store.manifest import EVENT_TIME
+from lastwrite.pulsar.store.objects import read_entries
+from lastwrite.pulsar.store.topic import Ledger, Topic
+from lastwrite.storage.reading import SegmentReader
 
 _COMMITTED, _ABORTED = 21, 22  # types of markers
 _MOST_VIOLATIONS = 100  # that a report lists; all are counted
@@ -99,7 +103,9 @@ class _Messages:
         self.contents += hashlib.blake2b(content, digest_size=8).digest()
 
     def take(self, entry: Entry, is_raw: bool) -> None:
-        """Write down the messages of an entry. What was compacted before is of transactions that were committed."""
+        """Write down the messages of an entry. What was compacted before is of transactions that
+        were committed.
+        """
         meta, place = entry.metadata, Position(entry.ledger, entry.entry).offset
         if entry.is_marker:
             self.take_marker(entry)
@@ -151,7 +157,9 @@ class _Messages:
         return np.array(values, dtype=np.int64)
 
     def flags(self, like_broker: bool) -> npt.NDArray[np.uint8]:
-        """What each message is, aborted ones marked. To a broker each chunk is a message, and lengths tell deletes."""
+        """What each message is, aborted ones marked. To a broker each chunk is a message, and
+        lengths tell deletes.
+        """
         found = np.array(self.kinds, dtype=np.uint8)
         if like_broker:
             found &= ~np.uint8(_PART | _DELETE)
@@ -166,7 +174,8 @@ class _Messages:
 
 
 def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison, bool]:
-    """Hold ``after`` against what it was; by our rules, and where they are broken by a broker's (``--like-broker``).
+    """Hold ``after`` against what it was; by our rules, and where they are broken by a broker's
+    (``--like-broker``).
 
     Returns what was found, and whether a broker's rules hold and ours do not.
 
@@ -193,7 +202,10 @@ def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison
     for entry in _compacted_entries(after.compacted):
         now.take(entry, False)
     by_event_time, retain = manifest.order == EVENT_TIME, manifest.retain_null_key
-    so_far, like_broker = found.violation_count, replace(found, violations=list(found.violations))
+    so_far, like_broker = (
+        found.violation_count,
+        structs.replace(found, violations=list(found.violations)),
+    )
     _judge(was, now, by_event_time, retain, False, found, broken)
     if found.violation_count > so_far:
         _judge(was, now, by_event_time, retain, True, like_broker, _Broken(like_broker, after))
@@ -306,7 +318,7 @@ def _judge(
     there[place_of[is_known]] = True
     if not like_broker:
         _judge_parts(was, kept, there, broken)
-    broken.each("unknown", "nobody wrote this", now, ~is_known)
+    broken.each("unknown", "it was not in the log before", now, ~is_known)
     broken.each("lost", "its key's last write is gone", was, winners & ~there)
     broken.each(
         "lost", "it has no key, and such were to stay", was, kept & ~winners & keyless & ~there
@@ -334,6 +346,8 @@ def _judge(
     found.superseded = int(np.count_nonzero(competes & ~delete & ~there))
     found.expired = int(np.count_nonzero(competes & delete))
     found.keyless = int(np.count_nonzero(keyless & ~there))
+    if found.keyless:
+        found.first_keyless_offset = was.ids[int(np.argmax(keyless & ~there))][0]
     found.aborted = int(np.count_nonzero(aborted & ~there))
     found.markers = was.markers
     found.keys = len(np.unique(keys[competes], axis=0))
@@ -363,7 +377,10 @@ def _winners(
 
 
 def _folded(rows: Sequence[int], flags: npt.NDArray[np.uint8], times: array[int]) -> int:
-    """Who holds a key by event time, spec/pulsar.md section 12.1; -1: nobody."""
+    """The row that is a key's last by event time; -1: none.
+
+    Source: docs/formats/pulsar-compaction.md, "Event time".
+    """
     holder = -1
     for row in rows:
         if holder >= 0 and not (
@@ -407,7 +424,7 @@ def _joined(was: _Messages, now: _Messages) -> tuple[npt.NDArray[np.int64], Mask
 
 
 def _compare_ledgers(before: Topic, after: Topic, broken: _Broken) -> None:
-    """What lies beyond the horizon has to be there; what is there has to be what it was."""
+    """What is beyond the horizon has to be there; what is there has to be what it was."""
     here = {ledger.id: ledger for ledger in after.ledgers}
     for ledger in before.ledgers:
         now = here.get(ledger.id)
@@ -416,9 +433,7 @@ def _compare_ledgers(before: Topic, after: Topic, broken: _Broken) -> None:
                 after.horizon is None or Position(ledger.id, ledger.entries - 1) > after.horizon
             )
             if ledger.entries and is_beyond:
-                broken.add(
-                    "backlog", f"raw ledger {ledger.id} lies beyond the horizon, and is gone"
-                )
+                broken.add("backlog", f"raw ledger {ledger.id} is beyond the horizon, and is gone")
         elif not _is_same(ledger, now):
             broken.add("backlog", f"raw ledger {ledger.id} is not what it was", None, now.path)
 

@@ -1,7 +1,9 @@
-"""What a ledger's entries hold, counted by the engine's kernels: one pass, every checksum proven, no message made.
+"""What a ledger's entries hold, counted by the engine's kernels: one pass, every checksum proven,
+no message made.
 
-Where a ledger is not whole, or has what kernels do not know, nothing is said of it: ``pulsar_inspect`` then walks it
-entry by entry, which takes longer and names everything. Both count alike.
+Where a ledger is not whole, or has what kernels do not know, nothing is said of it:
+``pulsar_inspect`` then walks it entry by entry, which takes longer and names everything. Both count
+alike.
 """
 
 from __future__ import annotations
@@ -10,18 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lastwrite.encoding.fingerprint import secret_from
+from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.plan import new_secret
 from lastwrite.errors import LogError
-from lastwrite.formats.fingerprint import secret_from
-from lastwrite.formats.pulsar import kernels
-from lastwrite.formats.pulsar.chunk import PulsarFormat
-from lastwrite.formats.pulsar.codecs import Codec
-from lastwrite.formats.pulsar.position import ENTRY_BITS, Position
-from lastwrite.logstore.pulsar.topic import Ledger
 from lastwrite.model.columns import KEYLESS, TOMBSTONE, ByteArray, UInt64Array
-from lastwrite.model.topic_inspection import Entries
 from lastwrite.model.work import Limits, Piece
-from lastwrite.pipeline.chunks import Chunk, Chunks
-from lastwrite.pipeline.engine import new_secret
+from lastwrite.pulsar.format import kernels
+from lastwrite.pulsar.format.chunk import PulsarFormat
+from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.position import ENTRY_BITS, Position
+from lastwrite.pulsar.look.inspection import Entries
+from lastwrite.pulsar.store.topic import Ledger
 
 _END = (1 << 63) - 1
 
@@ -36,6 +38,8 @@ class Counted(NamedTuple):
 
 def count_ledger(ledger: Ledger, is_compacted: bool) -> Counted | None:
     """The counts of a ledger; None where it has to be walked."""
+    if ledger.missing:
+        return None
     job = _Count(is_compacted)
     lowest = 0 if is_compacted else ledger.id << ENTRY_BITS
     piece = Piece(

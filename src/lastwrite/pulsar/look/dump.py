@@ -1,5 +1,5 @@
-"""``dump`` of Pulsar topic folders: messages in the order of the topic, entries, blocks, small files. Rows come while
-files are read."""
+"""``dump`` of Pulsar topic folders: messages in the order of the topic, entries, blocks, small
+files. Rows come while files are read."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lastwrite.audit.pulsar_files import file_rows
-from lastwrite.audit.pulsar_rows import (
-    MessagePlace,
-    Place,
-    Row,
-    batch_row,
-    message_rows,
-    row_problem,
-)
-from lastwrite.audit.pulsar_walk import walk
-from lastwrite.audit.window import limited
-from lastwrite.compaction.horizon import Source
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.pulsar.names import (
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.write import Row
+from lastwrite.pulsar.format.names import (
     INDEX_SUFFIX,
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
     MANIFEST,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.reading import LedgerReader
-from lastwrite.logstore.pulsar.single import kind_of
-from lastwrite.logstore.pulsar.topic import Ledger, Topic, find_topics, is_topic_folder, list_topic
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.files import file_rows
+from lastwrite.pulsar.look.rows import (
+    MessagePlace,
+    Place,
+    batch_row,
+    message_rows,
+    row_problem,
+)
+from lastwrite.pulsar.look.walk import walk
+from lastwrite.pulsar.rules.horizon import Source
+from lastwrite.pulsar.store.reading import LedgerReader
+from lastwrite.pulsar.store.single import kind_of
+from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, is_topic_folder, list_topic
+from lastwrite.storage.problems import limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

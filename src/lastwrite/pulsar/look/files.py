@@ -8,22 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from lastwrite.audit.pulsar_rows import Place, Row, batch_row, message_rows, row_problem
-from lastwrite.audit.pulsar_walk import checksum_problem
-from lastwrite.audit.window import problem_of
-from lastwrite.compaction.horizon import Source
 from lastwrite.errors import LogError
-from lastwrite.formats.pulsar.compacted import decode_record, is_record
-from lastwrite.formats.pulsar.entry import Entry, decode_entry
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.objects import read_index
-from lastwrite.logstore.pulsar.single import FileKind, StoredIn, entries_in
 from lastwrite.model.log import Problem
+from lastwrite.model.write import Row
+from lastwrite.pulsar.format.compacted import decode_record, is_record
+from lastwrite.pulsar.format.entry import Entry, decode_entry
+from lastwrite.pulsar.format.names import INDEX_SUFFIX
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.rows import Place, batch_row, message_rows, row_problem
+from lastwrite.pulsar.look.walk import checksum_problem
+from lastwrite.pulsar.rules.horizon import Source
+from lastwrite.pulsar.store.objects import read_index
+from lastwrite.pulsar.store.single import FileKind, StoredIn, entries_in
+from lastwrite.storage.problems import problem_of
 
 
 def decoded_in(stored: StoredIn) -> tuple[Entry, int, Source]:
-    """An entry, what its begin lies behind the stored one's, and what kind of ledger it is of by its own bytes.
+    """An entry, what its begin lies behind the stored one's, and what kind of ledger it is of by
+    its own bytes.
 
     Raises:
         CorruptLog: it is none; positions count from the stored entry's begin.
@@ -41,8 +43,9 @@ def decoded_in(stored: StoredIn) -> tuple[Entry, int, Source]:
 def walk_file(
     path: str, kind: FileKind, note: Callable[[Problem], None]
 ) -> Iterator[tuple[Entry, int, int, Source, StoredIn]]:
-    """Entries of a file, each with its position, its size, its kind and as it lies there. A cursor's ledger in an entry
-    log has entries of its own, which are none: what cannot be decoded there is passed over."""
+    """Entries of a file, each with its position, its size, its kind and as it lies there. A
+    cursor's ledger in an entry log has entries of its own, which are none: what cannot be decoded
+    there is passed over."""
     try:
         for stored in entries_in(path, kind):
             try:

@@ -1,5 +1,5 @@
-"""``inspect`` of Pulsar topic folders: every entry read and counted, ledgers held against their indexes, the manifest
-and the topic's own metadata."""
+"""``inspect`` of Pulsar topic folders: every entry read and counted, ledgers held against their
+indexes, the manifest and the topic's own metadata."""
 
 from __future__ import annotations
 
@@ -8,20 +8,31 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from lastwrite.audit.keys import count_keys
-from lastwrite.audit.pulsar_count import count_ledger
-from lastwrite.audit.pulsar_files import index_rows, problem_with, walk_file
-from lastwrite.audit.pulsar_rows import VALUE_LIMIT_BYTES, compression_of
-from lastwrite.audit.pulsar_walk import Walked, checksum_problem, walk
-from lastwrite.audit.window import problem_of
+from lastwrite.engine.context import LOOKING, Context
+from lastwrite.engine.distinct_keys import count_keys
+from lastwrite.engine.system import System, system_named
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.formats.pulsar.entry import Entry, messages_of
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.reading import LedgerMoved, LedgerReader
-from lastwrite.logstore.pulsar.single import FileKind, kind_of
-from lastwrite.logstore.pulsar.topic import (
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.pulsar.format.entry import Entry, messages_of
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.count import count_ledger
+from lastwrite.pulsar.look.files import index_rows, problem_with, walk_file
+from lastwrite.pulsar.look.inspection import (
+    Entries,
+    LedgerInspection,
+    PulsarFile,
+    PulsarReport,
+    TopicInspection,
+)
+from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, compression_of
+from lastwrite.pulsar.look.walk import Walked, checksum_problem, walk
+from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader
+from lastwrite.pulsar.store.single import FileKind, kind_of
+from lastwrite.pulsar.store.topic import (
     Ledger,
     Topic,
     find_topics,
@@ -30,21 +41,12 @@ from lastwrite.logstore.pulsar.topic import (
     name_of,
     partition_of,
 )
-from lastwrite.logstore.pulsar.view import look
-from lastwrite.logstore.pulsar.watching import NOTES
-from lastwrite.logstore.uncleanable import read_uncleanable
-from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.topic_inspection import (
-    Entries,
-    LedgerInspection,
-    PulsarFile,
-    PulsarReport,
-    TopicInspection,
-)
-from lastwrite.pipeline.compact import runner_for
-from lastwrite.pipeline.inline import INLINE, Inline
-from lastwrite.pipeline.system import System, system_named
+from lastwrite.pulsar.store.view import look
+from lastwrite.pulsar.store.watching import NOTES
+from lastwrite.spark.inline import Inline, place_of
+from lastwrite.spark.use import exchange_for, runner_for
+from lastwrite.storage.problems import problem_of
+from lastwrite.storage.quarantine import read_quarantine
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -180,7 +182,7 @@ class _Inspection:
             self.note(problem)
         horizon = topic.horizon
         try:
-            found.uncleanable = read_uncleanable(topic.folder, NOTES).get(partition_of(topic.name))
+            found.uncleanable = read_quarantine(topic.folder, NOTES).get(partition_of(topic.name))
         except CorruptLog as error:
             self.note(problem_of(error, topic.folder))
         found.horizon = None if horizon is None else str(horizon)
@@ -258,7 +260,7 @@ class _Inspection:
         wrong = []
         if seen.last_id is not None and manifest is not None and not self.found.is_damaged:
             if Position.parse(seen.last_id) > manifest.horizon:
-                wrong.append(f"entry {seen.last_id} lies beyond the horizon {manifest.horizon}")
+                wrong.append(f"entry {seen.last_id} is beyond the horizon {manifest.horizon}")
             if (seen.first_id, seen.last_id) != (str(manifest.from_), str(manifest.to)):
                 wrong.append(
                     f"it goes from {seen.first_id} to {seen.last_id}, by its manifest from {manifest.from_} to "
@@ -304,12 +306,19 @@ class _Inspection:
             self.note(problem_of(error, self._topic.folder))
             return
         self.found.is_due, self.found.reason = decision.reason is None, decision.reason
-        with runner_for(spark or INLINE, "", None, {}, NoProgress()) as (runner, plan):
-            self.found.keys = count_keys(system, log, runner, plan.limits())
+        self.found.settings = system.settings_of(self._topic.folder, settings)
+        with (
+            runner_for(place_of(spark), "", None, {}, NoProgress()) as (runner, plan),
+            closing(exchange_for(runner)) as way,
+        ):
+            context = Context(system, way, runner.workers, plan.limits(), LOOKING, NoProgress())
+            self.found.keys = count_keys(context, log)
 
 
 def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspection) -> int:
-    """About how many bytes of a ledger's entries lie at or below the horizon; exact but for the ledger that it cuts."""
+    """About how many bytes of a ledger's entries lie at or below the horizon; exact but for the
+    ledger that it cuts.
+    """
     if horizon is None or ledger.id > horizon.ledger or not ledger.entries:
         return 0
     if ledger.id < horizon.ledger:

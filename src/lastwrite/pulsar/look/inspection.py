@@ -1,20 +1,24 @@
-"""What ``inspect`` finds in Pulsar topic folders, as values that print as JSON. Field names only grow.
+"""What ``inspect`` finds in Pulsar topic folders, as values that print as JSON. Field names only
+grow.
 
-None: not known, because it was not or could not be read. Times are milliseconds since 1970, ids are ``ledger:entry``.
+None: not known, because it was not or could not be read. Times are milliseconds since 1970, ids are
+``ledger:entry``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from msgspec import field
+
+from lastwrite.model.document import SPREAD, UNPRINTED, As, Document, figure
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.uncleanable import Uncleanable
+from lastwrite.model.quarantine import Quarantined
+from lastwrite.model.settings import Setting, effective
 
 
-@dataclass(slots=True, kw_only=True)
-class Entries:
+class Entries(Document, kw_only=True):
     """What the entries of a ledger, or of several, hold."""
 
     entries: int = 0
@@ -29,7 +33,8 @@ class Entries:
     chunks: int = 0  # entries that are a part of a message
     markers: int = 0
     transactional: int = 0  # entries that belong to a transaction; markers are not among them
-    unreadable: int = 0  # batches that cannot be decoded, though their checksum holds: compaction keeps them whole
+    # batches that cannot be decoded, though their checksum holds: compaction keeps them whole
+    unreadable: int = 0
     bytes: int = 0  # of entries, without what frames them in the file
     first_publish_time: int | None = None
     last_publish_time: int | None = None
@@ -57,10 +62,6 @@ class Entries:
         if self.last_publish_time is None or time_ms > self.last_publish_time:
             self.last_publish_time = time_ms
 
-    def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {name: getattr(self, name) for name in Entries.__slots__}
-        return out | {name: dict(getattr(self, name)) for name in ("codecs", "formats")}
-
 
 _SUMS = (
     "entries",
@@ -78,8 +79,7 @@ _SUMS = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class LedgerInspection:
+class LedgerInspection(Document, kw_only=True):
     """One ledger: its objects, and what is in them."""
 
     ledger: int
@@ -91,28 +91,18 @@ class LedgerInspection:
     last_id: str | None = None
     blocks: int | None = None
     is_indexed: bool = False
-    contents: Entries = field(default_factory=Entries)
-
-    def to_dict(self) -> dict[str, Any]:
-        own = {
-            name: getattr(self, name) for name in LedgerInspection.__slots__ if name != "contents"
-        }
-        return {**own, **self.contents.to_dict()}
+    contents: Annotated[Entries, SPREAD] = field(default_factory=Entries)
 
 
-@dataclass(slots=True, kw_only=True)
-class TopicInspection:
+class TopicInspection(Document, kw_only=True):
     """One topic, or one partition of a topic."""
 
+    # of the backlog
+    contents: Annotated[Entries, SPREAD] = field(default_factory=Entries)
     topic: str
     partition: int  # -1: not partitioned
     folder: str
-    ledgers: list[LedgerInspection] = field(
-        default_factory=list
-    )  # of the backlog, below the horizon too
-    contents: Entries = field(default_factory=Entries)  # of the backlog
     bytes: int = 0  # of all objects, the compacted ones too
-    compacted: LedgerInspection | None = None
     horizon: str | None = None  # None: never compacted
     manifest: dict[str, Any] | None = None
     first_id: str | None = None  # of the backlog
@@ -129,70 +119,70 @@ class TopicInspection:
     )
     is_due: bool | None = None  # a round now would do something
     reason: str | None = None  # why it would not
-    other_files: list[str] = field(default_factory=list)  # that belong to no ledger which counts
-    uncleanable: Uncleanable | None = None  # what the cleaner noted when it set the topic aside
-    problems: list[Problem] = field(default_factory=list)
+    other_files: list[str] = []  # that belong to no ledger which counts
+    uncleanable: Quarantined | None = None  # what the cleaner noted when it set the topic aside
     problem_count: int = 0
+    settings: Annotated[tuple[Setting, ...], As(effective)] = ()
+    entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
+    status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
+    ledgers: list[LedgerInspection] = []  # of the backlog, below the horizon too
+    compacted: LedgerInspection | None = None
+    problems: list[Problem] = []
 
     @property
     def is_damaged(self) -> bool:
         return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
 
-    def to_dict(self) -> dict[str, Any]:
-        apart = ("contents", "ledgers", "compacted", "problems")
-        own = {name: getattr(self, name) for name in TopicInspection.__slots__ if name not in apart}
-        entry_bytes = self.contents.to_dict()
-        return {
-            **entry_bytes,
-            **own,
-            "entry_bytes": self.contents.bytes,
-            "status": "damaged" if self.is_damaged else "whole",
-            "ledgers": [ledger.to_dict() for ledger in self.ledgers],
-            "compacted": None if self.compacted is None else self.compacted.to_dict(),
-            "uncleanable": self.uncleanable and self.uncleanable.to_dict(),
-            "problems": [problem.to_dict() for problem in self.problems],
-        }
+
+class EntriesOfFile(Document):
+    """What a file's entries hold."""
+
+    contents: Annotated[Entries, SPREAD]
+    entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
 
 
-@dataclass(slots=True, kw_only=True)
-class PulsarFile:
+def of_file(contents: Entries | None) -> EntriesOfFile | None:
+    """None: it is no file of entries."""
+    return None if contents is None else EntriesOfFile(contents)
+
+
+class PulsarFile(Document, kw_only=True):
     """One file that was asked for by itself."""
 
+    # of a data object or an entry log
+    contents: Annotated[Entries | None, As(of_file), SPREAD] = None
     file: str
     kind: str
     bytes: int
     entries: int | None = None
-    details: dict[str, Any] = field(default_factory=dict)
-    contents: Entries | None = None  # of a data object or an entry log
-    problems: list[Problem] = field(default_factory=list)
-
-    def to_dict(self) -> dict[str, Any]:
-        apart = ("contents", "problems", "details")
-        own = {name: getattr(self, name) for name in PulsarFile.__slots__ if name not in apart}
-        counts = (
-            {}
-            if self.contents is None
-            else self.contents.to_dict() | {"entry_bytes": self.contents.bytes}
-        )
-        return {
-            **counts,
-            **own,
-            **self.details,
-            "problems": [problem.to_dict() for problem in self.problems],
-        }
+    details: Annotated[dict[str, Any], SPREAD] = {}
+    problems: list[Problem] = []
 
 
-@dataclass(slots=True, kw_only=True)
-class PulsarReport:
+class TopicTotals(Document, kw_only=True):
+    """The sums over all topics."""
+
+    contents: Annotated[Entries, SPREAD]
+    partitions: int
+    damaged: int
+    ledgers: int
+    bytes: int  # of all objects
+    entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
+    dirty_bytes: int
+    seconds: float
+
+
+class PulsarReport(Document, kw_only=True):
     """Everything at a path: topic folders, or one file."""
 
     path: str
-    now_ms: int
     system: str = "pulsar"
-    partitions: list[TopicInspection] = field(default_factory=list)
-    files: list[PulsarFile] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    seconds: float = 0.0
+    partitions: list[TopicInspection] = []
+    files: list[PulsarFile] = []
+    problems: list[Problem] = []
+    totals: ClassVar[TopicTotals] = figure(lambda self: self.sums())
+    now_ms: int
+    seconds: Annotated[float, UNPRINTED] = 0.0
 
     @property
     def damaged(self) -> bool:
@@ -209,25 +199,16 @@ class PulsarReport:
     def exit_status(self) -> int:
         return 3 if self.damaged else 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def sums(self) -> TopicTotals:
         contents = Entries()
         for topic in self.partitions:
             contents.add(topic.contents)
-        return {
-            "path": self.path,
-            "system": self.system,
-            "partitions": [topic.to_dict() for topic in self.partitions],
-            "files": [file.to_dict() for file in self.files],
-            "problems": [problem.to_dict() for problem in self.problems],
-            "totals": {
-                **contents.to_dict(),
-                "partitions": len(self.partitions),
-                "damaged": sum(topic.is_damaged for topic in self.partitions),
-                "ledgers": sum(len(topic.ledgers) for topic in self.partitions),
-                "bytes": sum(topic.bytes for topic in self.partitions),
-                "entry_bytes": contents.bytes,
-                "dirty_bytes": sum(topic.dirty_bytes for topic in self.partitions),
-                "seconds": self.seconds,
-            },
-            "now_ms": self.now_ms,
-        }
+        return TopicTotals(
+            contents=contents,
+            partitions=len(self.partitions),
+            damaged=sum(topic.is_damaged for topic in self.partitions),
+            ledgers=sum(len(topic.ledgers) for topic in self.partitions),
+            bytes=sum(topic.bytes for topic in self.partitions),
+            dirty_bytes=sum(topic.dirty_bytes for topic in self.partitions),
+            seconds=self.seconds,
+        )

@@ -1,110 +1,93 @@
 """``verify`` of Pulsar's topic folders: is every byte what its place promises?
 
-Of each ledger, raw and compacted: every entry by its checksum and every batch message by message; entry ids without a
-gap; as many entries and bytes as the ledger's metadata say; and every block of the index where a block begins, with the
-entry that the index names. Of the compacted ledger besides: what the manifest says of it, and no id beyond the horizon;
-of one that we made no key twice, and no message without a key where the manifest says that such went.
+Of each ledger, raw and compacted: every entry by its checksum and every batch message by message;
+entry ids without a gap; as many entries and bytes as the ledger's metadata say; and every block of
+the index where a block begins, with the entry that the index names. Of the compacted ledger
+besides: what the manifest says of it, and no id beyond the horizon; of one that we made no key
+twice, and no message without a key where the manifest says that such went.
 
 Memory: a chunk, and of the compacted ledger sixteen bytes a message, up to a limit.
 
-Source: Pulsar 4.2.4; spec/pulsar.md sections 7, 10, 22, 23.
+Source: Pulsar 4.2.4; docs/formats/pulsar.md; docs/formats/pulsar-compaction.md, "Batches".
 """
 
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from lastwrite.audit.pulsar_proof import compare
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
+from lastwrite.engine.chunks import Chunks
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.formats.pulsar import kernels
-from lastwrite.formats.pulsar.chunk import PulsarFormat
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX
-from lastwrite.formats.pulsar.offload import (
-    BLOCK_HEADER_BYTES,
-    ENTRY_HEAD_BYTES,
-    parse_block_header,
-)
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar import lock
-from lastwrite.logstore.pulsar.topic import (
-    Ledger,
-    Topic,
-    find_topics,
-    list_topic,
-    name_of,
-    partition_of,
-)
-from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.columns import IS_TRANSACTIONAL, KEYLESS, TOMBSTONE, UInt64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.verification import (
     Comparison,
     PartitionVerification,
     Transactions,
-    VerifyReport,
     VerifyStatus,
     Violation,
 )
 from lastwrite.model.work import Limits, Piece
-from lastwrite.pipeline.chunks import Chunks
+from lastwrite.pulsar.format import kernels
+from lastwrite.pulsar.format.chunk import PulsarFormat
+from lastwrite.pulsar.format.names import INDEX_SUFFIX
+from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES, parse_block_header
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.comparison import compare
+from lastwrite.pulsar.store import lock
+from lastwrite.pulsar.store.topic import (
+    Ledger,
+    Topic,
+    list_topic,
+    name_of,
+    partition_of,
+)
+from lastwrite.pulsar.system import PULSAR
+from lastwrite.storage.reading import SegmentReader
+from lastwrite.verification.proof import Means, Pair, Proof, Question
 
 _REMEDY = "bring the object once more from where it was offloaded to"
-_AGAIN = "compact the topic anew: move the manifest away, if the raw ledgers are all here"
+_AGAIN = (
+    "restore it from a backup; only where every raw ledger of the topic is here, from its first on, move the manifest "
+    "away and compact the topic anew"
+)
 _MOST_KEYS = 1 << 24  # that are held at once to see that none comes twice
 _MESSAGE_BYTES = 160  # that comparing takes
 _LARGEST_BLOCK = 1 << 40
 _COMMITTED, _ABORTED = 21, 22  # types of markers
 
 
-def verify(
-    path: str,
-    before: str | None,
-    topic: str | None,
-    partition: int | None,
-    limits: Limits,
-    memory_bytes: int,
-) -> VerifyReport:
-    """Check the topic folders at ``path``, each against what it was at ``before``; see ``pulsar_proof``.
+class PulsarProof(Proof):
+    """Topic folders, each read whole in this process; see ``comparison`` for the proof."""
 
-    Damage and broken promises do not raise: they stand in the report.
+    system = PULSAR
+    noun = "topic"
+    needs_workers = False
+    governs_keyless = "the manifest"
 
-    Raises:
-        NotALog: no topic lies there.
-        LogHeld: a run holds one of them.
-    """
-    begin = time.perf_counter()
-    pairs = _pairs(
-        find_topics(path, topic, partition), before and find_topics(before, topic, partition)
-    )
-    for folder in (folder for pair in pairs for folder in pair if folder is not None):
+    def check_config(self, config: Mapping[str, object]) -> None:
+        """The manifest says by which settings a topic was compacted."""
+
+    def refuse_if_held(self, folder: str) -> None:
         lock.refuse_if_held(folder)
-    found = []
-    for after, was in pairs:
-        name = partition_of(name_of(after or was or ""))
-        report = PartitionVerification(topic=name.topic, partition=name.partition)
-        try:
-            _verify(report, after, was, limits, memory_bytes)
-        except (LogError, OSError) as error:
-            is_damage = isinstance(error, LogError) and error.exit_status == 3
-            report.worsen(VerifyStatus.DAMAGED if is_damage else VerifyStatus.FAILED, str(error))
-        found.append(report)
-    return VerifyReport(partitions=found, seconds=time.perf_counter() - begin)
 
-
-def _pairs(after: list[str], before: list[str] | str | None) -> list[tuple[str | None, str | None]]:
-    """(folder, folder as it was) of each topic; two single ones meet whatever they are called."""
-    if not isinstance(before, list):
-        return [(folder, None) for folder in after]
-    if len(after) == len(before) == 1:
-        return [(after[0], before[0])]
-    now, was = ({name_of(folder): folder for folder in some} for some in (after, before))
-    return [(now.get(name), was.get(name)) for name in sorted({*now, *was})]
+    def check(
+        self, pairs: Sequence[Pair], question: Question, means: Means
+    ) -> Iterator[PartitionVerification]:
+        for after, was in pairs:
+            name = partition_of(name_of(after or was or ""))
+            report = PartitionVerification(topic=name.topic, partition=name.partition)
+            try:
+                _verify(report, after, was, means.limits, means.worker_bytes)
+            except (LogError, OSError) as error:
+                is_damage = isinstance(error, LogError) and error.exit_status == 3
+                status = VerifyStatus.DAMAGED if is_damage else VerifyStatus.FAILED
+                report.worsen(status, str(error))
+            yield report
 
 
 def _verify(
@@ -251,27 +234,38 @@ def _read(ledger: Ledger, limits: Limits, is_compacted: bool) -> _Seen:
 
 
 def _read_entries(ledger: Ledger, limits: Limits, is_compacted: bool, seen: _Seen) -> None:
+    for first, stop, begin, end in ledger.runs():
+        _read_run(
+            ledger, (begin, end), Position(ledger.id, first).offset, limits, is_compacted, seen
+        )
+        if ledger.missing and seen.next_offset != Position(ledger.id, stop).offset:
+            raise CorruptLog(
+                f"entry {ledger.id}:{stop - 1} is not where it should be", end, ledger.path, _REMEDY
+            )
+
+
+def _read_run(
+    ledger: Ledger,
+    place: tuple[int, int],
+    first: int,
+    limits: Limits,
+    is_compacted: bool,
+    seen: _Seen,
+) -> None:
+    """Read entries that follow each other without a gap, the first of offset ``first``; of a
+    compacted ledger all.
+    """
     form = PulsarFormat(limits.plain_bytes)
     secret = secret_from(secrets.token_bytes(8 * SECRET_WORDS))
-    lowest = 0 if is_compacted else Position(ledger.id, 0).offset
+    lowest = 0 if is_compacted else first
     end = Position(ledger.id + 1, 0).offset
-    piece = Piece(
-        0,
-        0,
-        ledger.path,
-        0,
-        ledger.size_bytes,
-        ledger.size_bytes,
-        ledger.mtime_ns,
-        lowest,
-        end,
-        True,
-    )
+    piece = Piece(0, 0, ledger.path, *place, ledger.size_bytes, ledger.mtime_ns, lowest, end, True)
+    following = lowest
     for chunk in Chunks(limits).of(form, piece):
         table = chunk.table
         base = table["base_offset"]
         if not is_compacted:
-            expected = lowest + seen.entries + np.arange(len(table))
+            expected = following + np.arange(len(table))
             if not np.array_equal(base, expected):
                 n = int(np.argmax(base != expected))
                 raise CorruptLog(
@@ -280,6 +274,7 @@ def _read_entries(ledger: Ledger, limits: Limits, is_compacted: bool, seen: _See
                     ledger.path,
                     _REMEDY,
                 )
+            following = int(table["next_offset"][-1])
         seen.first_offset = int(base[0]) if seen.first_offset < 0 else seen.first_offset
         seen.next_offset = int(table["next_offset"][-1])
         seen.entries += len(table)
@@ -364,10 +359,11 @@ def _refuse(ledger: Ledger, message: str) -> None:
 def _check_counts(found: _Seen, ledger: Ledger) -> None:
     if found.problems:
         return
-    if found.entries != ledger.entries:
+    if found.entries != ledger.stored_entries:
         found.problems.append(
             _damaged(
-                f"{found.entries} entries, by the ledger's metadata {ledger.entries}", ledger.path
+                f"{found.entries} entries, by the ledger's metadata {ledger.stored_entries}",
+                ledger.path,
             )
         )
     elif found.bytes != ledger.metadata.length:
@@ -411,7 +407,7 @@ def _verify_compacted(
             if last > manifest.horizon:
                 wrong.append(
                     _damaged(
-                        f"entry {last} lies beyond the horizon, {manifest.horizon}",
+                        f"entry {last} is beyond the horizon, {manifest.horizon}",
                         ledger.path,
                         None,
                         _AGAIN,
@@ -452,3 +448,6 @@ def _promises(found: _Seen, retain_null_key: bool) -> Sequence[str]:
         if twice:
             broken.append(f"{twice} messages have the key of another one")
     return broken
+
+
+PROOF = PulsarProof()

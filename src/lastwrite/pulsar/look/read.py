@@ -1,25 +1,28 @@
-"""``read`` of a Pulsar topic folder: what a consumer gets of the topic, with or without ``readCompacted``, a message a
-row. How it is read is ``pulsar_reader``'s."""
+"""``read`` of a Pulsar topic folder: what a consumer gets of the topic, with or without
+``readCompacted``, a message a row. How it is read is ``pulsar_reader``'s."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lastwrite.audit.pulsar_rows import Row, message_rows, row_problem
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.topic import find_topics, name_of
 from lastwrite.model.log import Problem
-from lastwrite.serving.pulsar_reader import EARLIEST_NAME, Start, TopicReader
+from lastwrite.model.write import Row
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.reader import EARLIEST_NAME, END, Start, TopicReader
+from lastwrite.pulsar.look.rows import message_rows, row_problem
+from lastwrite.pulsar.store.topic import find_topics, name_of
 
-LIMIT = "LIMIT"
+LIMIT, DAMAGED = "LIMIT", "DAMAGED"
 
 
 class TopicReading(Iterator[Row]):
     """The messages, one dictionary each, with the fields of ``dump``; and, once they end, how.
 
-    ``status``: ``END_OF_TOPIC``, ``LIMIT``, or ``OPEN_TRANSACTION`` where nobody reads on before a transaction ends;
-    None while messages come. ``notes``: what is not as it should be, and what was done about it.
+    ``status``: ``END_OF_TOPIC``, ``LIMIT``, or ``OPEN_TRANSACTION`` where nobody reads on before a
+    transaction ends; ``DAMAGED`` where the end was reached and something on the way could not be
+    read or is missing; None while messages come. ``notes``: what is not as it should be, and what
+    was done about it.
     """
 
     def __init__(self, reader: TopicReader, limit: int | None) -> None:
@@ -36,7 +39,13 @@ class TopicReading(Iterator[Row]):
 
     @property
     def status(self) -> str | None:
-        return LIMIT if self._is_limited else self._reader.status
+        if self._is_limited:
+            return LIMIT
+        return (
+            DAMAGED
+            if self._reader.status == END and self._reader.is_damaged
+            else self._reader.status
+        )
 
     @property
     def next_id(self) -> str:
@@ -120,7 +129,7 @@ def read_topic(
     if len(folders) != 1:
         names = ", ".join(name_of(folder).full for folder in folders[:20])
         raise InvalidConfig(
-            f"{len(folders)} topics lie there",
+            f"{len(folders)} topics are there",
             path=path,
             remedy=f"give one with --topic and --partition: {names}",
         )

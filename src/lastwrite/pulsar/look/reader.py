@@ -1,11 +1,13 @@
-"""A consumer of a Pulsar topic folder: entry after entry, as brokers dispatch them, with or without ``readCompacted``.
+"""A consumer of a Pulsar topic folder: entry after entry, as brokers dispatch them, with or without
+``readCompacted``.
 
-A consumer reads some entries at its position, and then behind them. The reader does the same on the objects of the
-folder; where each read looks is ``compaction.horizon.step``. Horizon and compacted ledger come from one manifest, and
-the folder is looked at again before each read: where a newer manifest lies there, the next read asks the newer pair. A
-pair that was replaced while it was opened is looked for again.
+A consumer reads some entries at its position, and then behind them. The reader does the same on the
+objects of the folder; where each read looks is ``pulsar.rules.horizon.step``. Horizon and compacted
+ledger come from one manifest, and the folder is looked at again before each read: where a newer
+manifest lies there, the next read asks the newer pair. A pair that was replaced while it was opened
+is looked for again.
 
-Source: Pulsar 4.2.4; spec/pulsar.md sections 4.7, 14, 15.
+Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md.
 """
 
 from __future__ import annotations
@@ -14,17 +16,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lastwrite.audit.pulsar_rows import VALUE_LIMIT_BYTES, MessagePlace, Place
-from lastwrite.audit.window import DAMAGE_REMEDY, problem_of
-from lastwrite.compaction.horizon import EARLIEST, Source, step
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.formats.pulsar.entry import Entry
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
-from lastwrite.logstore.pulsar.topic import name_of
-from lastwrite.logstore.pulsar.view import TopicView, look
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.serving.pulsar_chunks import ChunkGroups
+from lastwrite.pulsar.format.entry import Entry
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.chunks import ChunkGroups
+from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, MessagePlace, Place
+from lastwrite.pulsar.rules.horizon import EARLIEST, Source, step
+from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
+from lastwrite.pulsar.store.topic import name_of
+from lastwrite.pulsar.store.view import TopicView, look
+from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
 
 EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
 
@@ -42,7 +44,8 @@ class Start:
 
     @classmethod
     def parse(cls, text: str) -> Start | None:
-        """The start of ``earliest`` or of a message id, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``; None for ``latest``.
+        """The start of ``earliest`` or of a message id, ``LEDGER:ENTRY[:PARTITION[:INDEX]]``; None
+        for ``latest``.
 
         Raises:
             InvalidConfig: another text.
@@ -61,8 +64,8 @@ class Start:
 
 
 class Found(NamedTuple):
-    """An entry that was read, where it lies, and its size there. Of a message in parts the last part, with the payloads
-    of all."""
+    """An entry that was read, where it lies, and its size there. Of a message in parts the last
+    part, with the payloads of all."""
 
     entry: Entry
     place: Place
@@ -76,8 +79,9 @@ class Found(NamedTuple):
 class TopicReader:
     """Reads from ``at`` on; ``start`` None: from the topic's end.
 
-    ``status``: ``END_OF_TOPIC``, or ``OPEN_TRANSACTION`` where nobody reads on before a transaction ends; None before
-    that. ``notes``: what is not as it should be. ``horizons``: of all pairs that were read from, in their order.
+    ``status``: ``END_OF_TOPIC``, or ``OPEN_TRANSACTION`` where nobody reads on before a transaction
+    ends; None before that. ``notes``: what is not as it should be. ``horizons``: of all pairs that
+    were read from, in their order.
     """
 
     def __init__(self, folder: str, start: Start | None, reads_compacted: bool) -> None:
@@ -103,6 +107,11 @@ class TopicReader:
         """Take down what is wrong, once."""
         self._notes.setdefault((problem.path, problem.position, problem.message), problem)
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether anything that was met is damaged or missing."""
+        return any(problem.kind is ProblemKind.DAMAGED for problem in self.notes)
+
     def raise_damage(self) -> None:
         """Raise the first damage that was met, if any was."""
         for problem in self.notes:
@@ -127,7 +136,8 @@ class TopicReader:
         raise self._unsteady()
 
     def last_message_id(self) -> dict[str, int]:
-        """What a broker answers to this reader when it asks for the topic's last message; -1, -1: there is none.
+        """What a broker answers to this reader when it asks for the topic's last message; -1, -1:
+        there is none.
 
         Raises:
             CorruptLog: what it would answer from cannot be read.
@@ -147,8 +157,8 @@ class TopicReader:
     # ------------------------------------------------------------------ reads
 
     def entries(self) -> Iterator[Found]:
-        """The entries from ``at`` on that a consumer gets, messages in parts put together; ``at`` goes behind an entry
-        when the next is asked for."""
+        """The entries from ``at`` on that a consumer gets, messages in parts put together; ``at``
+        goes behind an entry when the next is asked for."""
         moves = 0
         while self.status is None:
             try:
@@ -229,7 +239,9 @@ class TopicReader:
             self.at = Start(view.horizon + 1)
 
     def _delivered(self, found: Found) -> Found | None:
-        """What a consumer gets of an entry: nothing of a marker, of aborted data, or before a message's last part."""
+        """What a consumer gets of an entry: nothing of a marker, of aborted data, or before a
+        message's last part.
+        """
         entry, view = found.entry, self._view
         if found.place.source is Source.BACKLOG and view is not None:
             if view.undecided is not None and found.offset >= view.undecided:

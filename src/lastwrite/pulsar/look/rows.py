@@ -1,7 +1,9 @@
-"""Pulsar entries as rows for ``dump`` and ``read``: a message a row. The names of fields are a contract.
+"""Pulsar entries as rows for ``dump`` and ``read``: a message a row. The names of fields are a
+contract.
 
-Ids are numbers as upstream has them, ``batch_index`` -1 where a message is in no batch. Times are milliseconds, bytes
-are base64, keys are text as in Pulsar; a key of bytes is its base64 there, and ``key_b64_encoded`` says so.
+Ids are numbers as upstream has them, ``batch_index`` -1 where a message is in no batch. Times are
+milliseconds, bytes are base64, keys are text as in Pulsar; a key of bytes is its base64 there, and
+``key_b64_encoded`` says so.
 """
 
 from __future__ import annotations
@@ -10,13 +12,12 @@ import base64
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from lastwrite.audit.window import DAMAGE_REMEDY
-from lastwrite.compaction.horizon import NOT_BATCHED, Source
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.formats.pulsar.codecs import Codec
-from lastwrite.formats.pulsar.entry import (
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.write import Row
+from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.entry import (
     EncryptionKey,
     Entry,
     Message,
@@ -24,15 +25,14 @@ from lastwrite.formats.pulsar.entry import (
     decode_properties,
     messages_of,
 )
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.model.log import Problem, ProblemKind
-
-Row = dict[str, Any]
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.rules.horizon import NOT_BATCHED, Source
+from lastwrite.storage.problems import DAMAGE_REMEDY
 
 VALUE_LIMIT_BYTES = 256 << 20  # of one entry, decompressed
 
-# marker_type; spec section 4.6
+# marker_type
 MARKERS = {
     0: "unknown",
     10: "replicated subscription snapshot request",
@@ -78,7 +78,9 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry was found: its topic, the file, the byte at which its bytes begin, the part of the topic."""
+    """Where an entry was found: its topic, the file, the byte at which its bytes begin, the part of
+    the topic.
+    """
 
     name: TopicName | None
     file: str
@@ -93,11 +95,12 @@ def base64_of(data: bytes | None) -> str | None:
 def message_rows(entry: Entry, size: int, place: Place, whole: bool = False) -> Iterator[Row]:
     """The messages of an entry of ``size`` bytes, placeholders too; a marker is one row.
 
-    ``whole``: what cannot be read is one row, with the reason in ``problem`` and its payload in ``stored_value``; else
-    it raises.
+    ``whole``: what cannot be read is one row, with the reason in ``problem`` and its payload in
+    ``stored_value``; else it raises.
 
     Raises:
-        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: the payload cannot be read. Positions are those of ``place``.
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: the payload cannot be read. Positions are
+            those of ``place``.
     """
     meta = entry.metadata
     if meta.is_marker:
@@ -220,8 +223,8 @@ def batch_row(entry: Entry, size: int, place: Place) -> Row:
 
 
 def row_problem(entry: Entry, row: Row) -> Problem:
-    """What a row says is wrong, as a value. A payload that nobody can read is no damage where its checksum holds: so it
-    was sent, and compaction keeps it."""
+    """What a row says is wrong, as a value. A payload that nobody can read is no damage where its
+    checksum holds: so it was sent, and compaction keeps it."""
     is_damaged = entry.crc_holds is False
     kind, remedy = (
         (ProblemKind.DAMAGED, DAMAGE_REMEDY) if is_damaged else (ProblemKind.RECOVERED, None)

@@ -1,29 +1,34 @@
-"""The writes of a Pulsar topic for ``latest``: what a TableView gets that reads compacted from the begin.
+"""The writes of a Pulsar topic for ``latest``: what a TableView gets that reads compacted from the
+begin.
 
-Source: Pulsar 4.2.4 ``TableViewImpl``; spec/pulsar.md section 16.
+Source: Pulsar 4.2.4 ``TableViewImpl``; docs/formats/pulsar-compaction.md, "Clients".
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from lastwrite.audit.pulsar_rows import VALUE_LIMIT_BYTES, key_text
-from lastwrite.compaction.horizon import EARLIEST
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, UnsupportedFormat
-from lastwrite.formats.pulsar.entry import Entry, Message, messages_of
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.reading import LedgerMoved, LedgerReader, decoded
-from lastwrite.logstore.pulsar.survey import survey_of
-from lastwrite.logstore.pulsar.topic import Ledger, find_topics, name_of
-from lastwrite.logstore.pulsar.view import run_unread
-from lastwrite.serving.pulsar_reader import Start, TopicReader
-from lastwrite.serving.write import Write
+from lastwrite.model.write import READ_LATER, ROWS_AT_ONCE, Write, column_names
+from lastwrite.pulsar.format.entry import Entry, Message, messages_of
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.reader import Start, TopicReader
+from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, key_text
+from lastwrite.pulsar.rules.horizon import EARLIEST
+from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader, decoded
+from lastwrite.pulsar.store.survey import survey_of
+from lastwrite.pulsar.store.topic import Ledger, find_topics, name_of
+from lastwrite.pulsar.store.view import run_unread
+
+PULSAR_SCHEMA = (
+    "topic STRING, partition INT, ledger BIGINT, entry BIGINT, batch_index INT, key STRING, value BINARY, "
+    "event_time BIGINT, publish_time BIGINT, properties MAP<STRING, STRING>"
+)
 
 _ENTRIES_AT_ONCE = 1024
-_AGAIN = "the files are read when the DataFrame is evaluated: make it anew"
 
 
 def pulsar_topics(path: str, topic: str | None) -> list[str]:
@@ -37,7 +42,7 @@ def pulsar_topics(path: str, topic: str | None) -> list[str]:
     topics = sorted({name_of(folder).base for folder in folders})
     if len(topics) != 1:
         raise InvalidConfig(
-            f"{len(topics)} topics lie there",
+            f"{len(topics)} topics are there",
             path=path,
             remedy=f"name one: {', '.join(topics[:20])}",
         )
@@ -51,14 +56,31 @@ def pulsar_topics(path: str, topic: str | None) -> list[str]:
     return folders
 
 
+def topic_end(folder: str) -> str:
+    """The first message id that no reader of the topic gets: of an open transaction, or behind the
+    last entry.
+
+    Raises:
+        CorruptLog: the compacted ledger cannot be read.
+    """
+    view = TopicReader(folder, Start(EARLIEST), reads_compacted=True).looked()
+    end = 0 if view.horizon is None else view.horizon + 1
+    for one in view.backlog:
+        end = max(end, Position(one.ledger.id, one.count).offset)
+    return str(Position.of(end if view.undecided is None else min(end, view.undecided)))
+
+
 def pulsar_writes(folder: str) -> Iterator[Write]:
     """The writes of one topic folder, in order, as a reader of the compacted topic gets them.
 
     Raises:
-        CorruptLog: something cannot be read; after the last write where the rest could be.
+        CorruptLog: something is missing, before the first write; or cannot be read, after the last
+            one.
         UnsupportedFormat: an encrypted message, which nobody can look into.
     """
     reader = TopicReader(folder, Start(EARLIEST), reads_compacted=True)
+    reader.looked()
+    reader.raise_damage()
     for found in reader.entries():
         try:
             yield from entry_writes(found.entry, found.offset)
@@ -76,7 +98,9 @@ def entry_writes(entry: Entry, offset: int) -> list[Write]:
 
 
 def keyed_messages(entry: Entry) -> list[Message]:
-    """The messages of an entry with a key; errors as ``entry.messages_of``, UnsupportedFormat of an encrypted entry."""
+    """The messages of an entry with a key; errors as ``entry.messages_of``, UnsupportedFormat of an
+    encrypted entry.
+    """
     if entry.is_encrypted:
         raise UnsupportedFormat(
             "an encrypted message", remedy="decrypt the topic into another one first"
@@ -133,7 +157,8 @@ def unit_messages(unit: LedgerUnit) -> Iterator[tuple[Entry, Message]]:
     Raises:
         CommitConflict: it is not the object that was listed.
         CorruptLog: it cannot be read.
-        UnsupportedFormat: a message that is encrypted, or in parts, which need not lie in one ledger.
+        UnsupportedFormat: a message that is encrypted, or in parts, which need not lie in one
+            ledger.
     """
     reader = LedgerReader(unit.ledger)
     runs = None if unit.is_compacted else survey_of(unit.ledger)
@@ -143,7 +168,7 @@ def unit_messages(unit: LedgerUnit) -> Iterator[tuple[Entry, Message]]:
             some = reader.read(number, min(_ENTRIES_AT_ONCE, unit.end - number))
         except LedgerMoved:
             raise CommitConflict(
-                "the object has changed", path=unit.ledger.path, remedy=_AGAIN
+                "the object has changed", path=unit.ledger.path, remedy=READ_LATER
             ) from None
         for stored in some:
             try:
@@ -159,4 +184,36 @@ def unit_messages(unit: LedgerUnit) -> Iterator[tuple[Entry, Message]]:
                 yield from ((entry, message) for message in keyed_messages(entry))
             except LogError as error:
                 raise error.located(unit.ledger.path, stored.position) from error
-        number += len(some)
+        number = some[-1].number + 1 if some else unit.end
+
+
+def pulsar_batches(unit: LedgerUnit) -> Iterator[Any]:
+    """The keyed messages of one ledger, as Arrow record batches of ``PULSAR_SCHEMA``.
+
+    Raises:
+        CommitConflict: it is not the object that was listed.
+        CorruptLog, UnsupportedFormat: a message cannot be read.
+    """
+    import pyarrow as pa
+
+    name = unit.name
+    found = unit_messages(unit)
+    while some := [row for _, row in zip(range(ROWS_AT_ONCE), found)]:  # noqa: B905 -- as many as there are
+        columns = [
+            pa.array([name.base] * len(some), pa.string()),
+            pa.array([name.partition] * len(some), pa.int32()),
+            pa.array([entry.ledger for entry, _ in some], pa.int64()),
+            pa.array([entry.entry for entry, _ in some], pa.int64()),
+            pa.array(
+                [-1 if message.index is None else message.index for _, message in some], pa.int32()
+            ),
+            pa.array([key_text(message.key or b"") for _, message in some], pa.string()),
+            pa.array([message.value or None for _, message in some], pa.binary()),
+            pa.array([message.event_time for _, message in some], pa.int64()),
+            pa.array([message.publish_time for _, message in some], pa.int64()),
+            pa.array(
+                [list(dict(message.properties).items()) for _, message in some],
+                pa.map_(pa.string(), pa.string()),
+            ),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, column_names(PULSAR_SCHEMA))

@@ -1,7 +1,7 @@
 """The entries of a Pulsar ledger from front to back, past whatever is damaged.
 
-An entry that cannot be decoded is passed by its length. Where the framing of a block is lost, the next block is where
-it goes on.
+An entry that cannot be decoded is passed by its length. Where the framing of a block is lost, the
+next block is where it goes on.
 """
 
 from __future__ import annotations
@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from lastwrite.audit.window import DAMAGE_REMEDY, problem_of
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.pulsar.entry import Entry
-from lastwrite.logstore.pulsar.reading import LedgerMoved, LedgerReader, decoded
 from lastwrite.model.log import Problem
+from lastwrite.pulsar.format.entry import Entry
+from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader, decoded
+from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
 
 _READ_ENTRIES = 4096
 
 
 class Walked(NamedTuple):
-    """An entry, the byte of the file at which it begins as it was sent, its size, and its number in the ledger."""
+    """An entry, the byte of the file at which it begins as it was sent, its size, and its number in
+    the ledger.
+    """
 
     entry: Entry
     position: int
@@ -30,7 +32,8 @@ class Walked(NamedTuple):
 def walk(
     reader: LedgerReader, is_compacted: bool, note: Callable[[Problem], None], first: int = 0
 ) -> Iterator[Walked]:
-    """The entries of a ledger from number ``first`` on; of a compacted one those that its records hold.
+    """The entries of a ledger from number ``first`` on; of a compacted one those that its records
+    hold.
 
     An entry whose checksum does not hold is given; what is damaged otherwise goes to ``note``.
 
@@ -56,7 +59,7 @@ def walk(
                 note(problem_of(error, path, each.position))
                 continue
             yield Walked(entry, each.position + len(each.data) - len(body), len(body), each.number)
-        number += len(stored)
+        number = stored[-1].number + 1 if stored else reader.count
     try:
         reader.check_end()
     except LedgerMoved:

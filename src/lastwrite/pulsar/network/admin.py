@@ -1,8 +1,9 @@
 """What a broker says of a topic over HTTP: how its compaction stands in the broker's memory.
 
-The metadata store may lag behind it: a broker writes a cursor down at most once a second, by default.
+The metadata store may lag behind it: a broker writes a cursor down at most once a second, by
+default.
 
-Source: Pulsar 4.2.4 ``PersistentTopicInternalStats``; spec/pulsar.md sections 19 and 30.
+Source: Pulsar 4.2.4 ``PersistentTopicInternalStats``; docs/formats/pulsar-compaction.md.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from lastwrite.errors import InvalidConfig, RemoteFailed
-from lastwrite.formats.pulsar.names import (
+from lastwrite.pulsar.format.names import (
     COMPACTION_CURSOR,
     LEDGER_PROPERTY,
     TopicName,
     encode_local,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 
 _MOST_BYTES = 64 << 20  # of an answer
 _MOST_REDIRECTS = 5
@@ -48,7 +49,7 @@ def topic_in_memory(
     """
     local = topic.local if topic.partition < 0 else f"{topic.local}-partition-{topic.partition}"
     path = f"/admin/v2/persistent/{quote(topic.tenant)}/{quote(topic.namespace)}/{encode_local(local)}/internalStats"
-    doing = f"asking how {topic} stands"
+    doing = f"asking for the state of {topic}"
     known = _get(admin, path, token, timeout, doing)
     if not isinstance(known, dict):
         raise RemoteFailed(f"{doing}: the answer is no object", path=admin)
@@ -76,8 +77,9 @@ def topic_in_memory(
 def compaction_threshold(
     admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
 ) -> int | None:
-    """From how many bytes on brokers compact the topic by themselves: by its own policy, else its namespace's, else
-    their setting; 0: never; None: that is said nowhere. ``admin``: as of ``topic_in_memory``.
+    """From how many bytes on brokers compact the topic by themselves: by its own policy, else its
+    namespace's, else their setting; 0: never; None: that is said nowhere. ``admin``: as of
+    ``topic_in_memory``.
 
     Raises:
         RemoteFailed: no answer, or none that tells.
@@ -97,7 +99,9 @@ def compaction_threshold(
 
 
 def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -> Any:
-    """The JSON at ``path``, from whichever broker the first one sends us to; None: an answer without any."""
+    """The JSON at ``path``, from whichever broker the first one sends us to; None: an answer
+    without any.
+    """
     for _ in range(_MOST_REDIRECTS):
         url = urlsplit(admin)
         if url.scheme != "http" or not url.hostname:

@@ -1,17 +1,22 @@
-"""Reading and writing ledgers on bookies, by BookKeeper's second wire protocol, which Pulsar's brokers speak too.
+"""Reading and writing ledgers on bookies, by BookKeeper's second wire protocol, which Pulsar's
+brokers speak too.
 
     request   u32 length, u8 version 2, u8 operation, u16 flags, then
               read: i64 ledger, i64 entry            add: 20 bytes of master key, the packet
-    answer    u32 length, u8 version 2, u8 operation, u16 0, i32 code, i64 ledger, i64 entry, then of a read the packet
-    packet    i64 ledger, i64 entry, i64 last add confirmed, i64 bytes of the ledger so far with this entry,
+    answer    u32 length, u8 version 2, u8 operation, u16 0, i32 code, i64 ledger, i64 entry, then
+              of a read the packet
+    packet    i64 ledger, i64 entry, i64 last add confirmed, i64 bytes of the ledger so far with
+              this entry,
               digest of these 32 bytes and the payload, payload
 
-Entry e of a ledger lies on the bookies e, e + 1 … (as many as the write quorum says) of the ensemble that its metadata
-names for e, counted round. Any one of them is asked; where it has not got the entry, or what it gives is not what was
-written, the next. Nothing here fences a ledger: a topic's open ledger goes on being written while we read it.
+Entry e of a ledger lies on the bookies e, e + 1 … (as many as the write quorum says) of the
+ensemble that its metadata names for e, counted round. Any one of them is asked; where it has not
+got the entry, cannot read it from its disk, or gives what was not written, the next. Nothing here
+fences a ledger: a topic's open ledger goes on being written while we read it.
 
-Source: BookKeeper 4.17.3 ``BookieProtocol``, ``DigestManager``, ``RoundRobinDistributionSchedule``; spec/pulsar.md
-sections 13, 22.4 and 24.1.
+Source: BookKeeper 4.17.3 ``BookieProtocol``, ``DigestManager``, ``RoundRobinDistributionSchedule``;
+docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md, "Ledger metadata" and
+"Entry log".
 """
 
 from __future__ import annotations
@@ -23,12 +28,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import NamedTuple
 
 import google_crc32c
 
 from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
-from lastwrite.formats.pulsar.ledger_metadata import Digest, LedgerMetadata
-from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS, Link
+from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
+from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link
 
 _ADD, _READ = 1, 2
 _VERSION = 2
@@ -43,17 +49,22 @@ _DIGEST_BYTES = {Digest.CRC32: 8, Digest.HMAC: 20, Digest.CRC32C: 4, Digest.DUMM
 
 _CODES = {
     1: "it has not got the ledger",
-    2: "it has not got the entry",
+    2: "it does not have the entry",
     100: "it does not know the request",
     101: "it cannot read or write its disk",
-    102: "it does not let us in",
-    103: "it speaks another version",
+    102: "it refuses access",
+    103: "it uses another protocol version",
     104: "the ledger is fenced",
     105: "it is read-only",
     106: "it has too much to do",
-    107: "it does not know how the ledger stands",
+    107: "it does not know the state of the ledger",
 }
 _NOT_THERE = (1, 2)
+# to read an entry for another reason than the disk's, as of one whose size is damaged; or a request
+# refused
+_FAILED = 100
+_UNREADABLE = 101
+_NO_LEDGER = (1 << 63) - 1
 _NOT_LET_IN = 102
 
 _FIRST_AHEAD = 16  # entries asked for ahead, before anything is known of their size
@@ -104,8 +115,17 @@ class LastEntry:
     ledger_bytes: int = 0  # of all payloads up to it
 
 
+class _Answer(NamedTuple):
+    """What a bookie says to a request; the code of a read may also be 1, 2, 100 or 101."""
+
+    entry: int
+    code: int
+    packet: bytes
+
+
 class Bookies:
-    """Connections to bookies. ``address_of`` gives the ``HOST:PORT`` of a bookie's id, or raises ``RemoteFailed``.
+    """Connections to bookies. ``address_of`` gives the ``HOST:PORT`` of a bookie's id, or raises
+    ``RemoteFailed``.
 
     Not for two threads at once. ``timeout``: seconds, of every single request.
     """
@@ -137,13 +157,15 @@ class Bookies:
     # ------------------------------------------------------------------ reading
 
     def read(self, ledger: Ledger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        """Entries ``first`` to ``last`` of the ledger, in order: number and payload, its digest proven.
+        """Entries ``first`` to ``last`` of the ledger, in order: number and payload, its digest
+        proven.
 
         Holds an entry, and what comes out of turn.
 
         Raises:
-            CorruptLog: every bookie that should have an entry says that it has not, or gives something else.
-            RemoteFailed: none of the bookies that should have an entry can be asked.
+            CorruptLog: every bookie that should have an entry says that it has not or cannot read
+                it, or gives something else.
+            RemoteFailed: a bookie that may have an entry cannot be asked, and no other gives it.
             UnsupportedFormat: a digest that we do not know.
         """
         reading = _Reading(self, ledger, first, last)
@@ -153,17 +175,41 @@ class Bookies:
         finally:
             reading.end()
 
+    def read_whole(self, ledger: Ledger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        """As ``read``, past entries that no bookie has whole: each that should have it was asked,
+        and answered.
+
+        Raises:
+            CorruptLog: the ledger's metadata name no bookies.
+            RemoteFailed, UnsupportedFormat: as ``read``.
+        """
+        for entry in (first, *(segment.first_entry for segment in ledger.metadata.ensembles)):
+            ledger.ensemble_of(entry)
+        reading = _Reading(self, ledger, first, last)
+        try:
+            for entry in range(first, last + 1):
+                try:
+                    payload = reading.take(entry)
+                except CorruptLog:
+                    continue
+                yield entry, payload
+        finally:
+            reading.end()
+
     def last_entry(self, ledger: Ledger) -> LastEntry:
         """The end of an open ledger, without fencing it.
 
         Raises:
-            RemoteFailed: none of its bookies can be asked, or none gives what was written.
+            CorruptLog: all of its bookies answer, and none gives what was written.
+            RemoteFailed: some cannot be asked, and no other gives it.
             UnsupportedFormat: a digest that we do not know.
         """
         digest = _digest_of(ledger)
         newest = self._newest_segment(ledger)
         best, confirmed = LastEntry(-1, -1), newest - 1
-        answered, troubles = 0, []
+        answered = 0
+        troubles: list[RemoteFailed] = []
+        damage: CorruptLog | None = None
         for bookie in dict.fromkeys(ledger.ensemble_of(newest)):
             try:
                 packet = self._ask_one(bookie, ledger.id, _LAST)
@@ -172,13 +218,18 @@ class Bookies:
                     if packet is None
                     else _opened(packet, ledger.id, None, digest, bookie)
                 )
-            except (RemoteFailed, CorruptLog) as error:
-                troubles.append(_as_failed(error, bookie))
+            except RemoteFailed as error:
+                troubles.append(error)
+                continue
+            except CorruptLog as error:
+                damage = error
                 continue
             answered += 1
             confirmed = max(confirmed, there.confirmed)
             if there.entry > best.entry:
                 best = there
+        if not answered and damage is not None and not troubles:
+            raise damage
         if not answered:
             raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
         if (
@@ -212,7 +263,12 @@ class Bookies:
         )
 
     def _ask_one(self, bookie: str, ledger: int, entry: int) -> bytes | None:
-        """The packet of one entry; None: the bookie says that it has none."""
+        """The packet of one entry; None: the bookie says that it has none.
+
+        Raises:
+            CorruptLog: the bookie cannot read this one.
+            RemoteFailed: no answer, or a refusal.
+        """
         doing = (
             f"reading entry {entry} of ledger {ledger}"
             if entry >= 0
@@ -220,12 +276,26 @@ class Bookies:
         )
         with Link(self._address_of(bookie), "bookie", self._timeout) as link:
             link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, ledger, entry)], doing)
-            return self._answer(link, _READ, ledger, doing)[1]
+            _, code, packet = self._answer(link, _READ, ledger, doing)
+            if code == _FAILED and not self._is_answered(link):
+                raise _refused(link, doing, code)
+        if code in (_FAILED, _UNREADABLE):
+            raise CorruptLog(
+                f"{doing}: bookie {bookie} cannot read it (code {code})",
+                remedy="see the bookie's log and its disks",
+            )
+        return None if code in _NOT_THERE else packet
 
-    def _answer(
-        self, link: Link, operation: int, ledger: int, doing: str
-    ) -> tuple[int, bytes | None]:
-        """The next answer: its entry, and what follows; None where the bookie has not got it."""
+    def _is_answered(self, link: Link) -> bool:
+        """Whether the bookie knows requests to read: it says of a ledger that cannot be that it has
+        not got it.
+        """
+        doing = "asking for a ledger that cannot be"
+        link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, _NO_LEDGER, 0)], doing)
+        return self._answer(link, _READ, _NO_LEDGER, doing).code in _NOT_THERE
+
+    def _answer(self, link: Link, operation: int, ledger: int, doing: str) -> _Answer:
+        """The next answer."""
         frame = link.receive(doing)
         assert frame is not None
         if len(frame) < _ANSWER.size:
@@ -235,11 +305,9 @@ class Bookies:
             raise _strange(
                 link, doing, f"an answer to something else: {frame[: _ANSWER.size].hex()}"
             )
-        if code in _NOT_THERE and operation == _READ:
-            return entry, None
-        if code != 0:
+        if code != 0 and not (operation == _READ and code in (*_NOT_THERE, _FAILED, _UNREADABLE)):
             raise _refused(link, doing, code)
-        return entry, frame[_ANSWER.size :]
+        return _Answer(entry, code, frame[_ANSWER.size :])
 
     # ------------------------------------------------------------------ how
 
@@ -269,7 +337,8 @@ class Bookies:
 class _Reading:
     """Entries of a ledger that are asked for ahead, each of one of its bookies, and taken in order.
 
-    What a bookie cannot give is asked of the others when its turn has come. Who fails is not asked ahead any more.
+    What a bookie cannot give is asked of the others when its turn has come. Who fails, or gives one
+    damaged, is not asked ahead any more where another can be.
     """
 
     def __init__(self, bookies: Bookies, ledger: Ledger, first: int, last: int) -> None:
@@ -285,7 +354,9 @@ class _Reading:
         self._largest = _PACKET.size
 
     def take(self, entry: int) -> bytes:
-        """The next entry; errors as ``Bookies.read``."""
+        """The next entry; errors as ``Bookies.read``. After ``CorruptLog`` the entries beyond can
+        be taken.
+        """
         if self._next <= self._last and entry + self._ahead // 2 >= self._next:
             self._ask(min(entry + self._ahead, self._last + 1))
         payload = self._received(entry)
@@ -327,28 +398,38 @@ class _Reading:
                 self._asked.pop(entry, None)
                 return None
             try:
-                answered, packet = self._bookies._answer(link, _READ, self._ledger.id, self._doing)
+                answered, code, packet = self._bookies._answer(
+                    link, _READ, self._ledger.id, self._doing
+                )
                 if self._asked.get(answered, ("", None))[1] is not link:
                     raise _strange(link, self._doing, f"an answer for entry {answered}")
                 del self._asked[answered]
                 self._found[answered] = None
-                if packet is not None:
+                if code == 0:
                     self._found[answered] = _opened(
                         packet, self._ledger.id, answered, self._digest, bookie
                     ).payload
                     if len(packet) > self._largest:
                         self._largest = len(packet)
                     self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // self._largest))
-            except (RemoteFailed, CorruptLog) as error:
-                self._bookies._give_up(bookie, _as_failed(error, link.address))
+                elif code == _UNREADABLE:
+                    self._bookies._failed[bookie] = _refused(link, self._doing, code)
+            except RemoteFailed as error:
+                self._bookies._give_up(bookie, error)
+            except CorruptLog as error:  # one entry: what else was asked may be whole
+                self._bookies._failed[bookie] = RemoteFailed(
+                    error.problem, path=link.address, remedy=error.remedy
+                )
         return self._found.pop(entry)
 
 
 class LedgerWriter:
-    """Adds entries to a ledger that is ours alone; its metadata are open, and the caller closes them.
+    """Adds entries to a ledger that is ours alone; its metadata are open, and the caller closes
+    them.
 
-    Many entries are under way at once. An entry counts when all bookies of its write quorum have it on disk. Trouble
-    with one bookie ends it: ``failed`` says with which, and the ledger is to be given up.
+    Many entries are under way at once. An entry counts when all bookies of its write quorum have it
+    on disk. Trouble with one bookie ends it: ``failed`` says with which, and the ledger is to be
+    given up.
     """
 
     def __init__(self, bookies: Bookies, ledger: Ledger, password: bytes = b"") -> None:
@@ -403,7 +484,7 @@ class LedgerWriter:
             try:
                 link = self._bookies._link(bookie)
                 while waited:
-                    entry, _ = self._bookies._answer(link, _ADD, self._ledger.id, doing)
+                    entry = self._bookies._answer(link, _ADD, self._ledger.id, doing).entry
                     if entry not in waited:
                         raise _strange(link, doing, f"an answer for entry {entry}")
                     waited.discard(entry)
@@ -484,7 +565,7 @@ def _digest(kind: Digest, head: bytes, payload: bytes, password: bytes) -> bytes
 def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
     said = _CODES.get(code, "it refuses")
     remedy = (
-        "bookies that ask who we are (SASL, TLS) cannot be spoken to: give them a listener without"
+        "bookies with SASL or TLS are not supported: give them a plain listener"
         if code == _NOT_LET_IN
         else "see the bookie's log"
     )
@@ -494,12 +575,4 @@ def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
 def _strange(link: Link, doing: str, what: str) -> RemoteFailed:
     return RemoteFailed(
         f"{doing}: {what}", path=link.address, remedy="see whether a bookie listens there"
-    )
-
-
-def _as_failed(error: RemoteFailed | CorruptLog, address: str) -> RemoteFailed:
-    return (
-        error
-        if isinstance(error, RemoteFailed)
-        else RemoteFailed(error.problem, path=address, remedy=error.remedy)
     )

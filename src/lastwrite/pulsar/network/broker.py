@@ -1,15 +1,19 @@
-"""The brokers of a cluster: who serves a topic, what its last message is, and here is its next compacted ledger.
+"""The brokers of a cluster: who serves a topic, what its last message is, and here is its next
+compacted ledger.
 
-A compactor is a consumer of its own topic, on the exclusive subscription ``__compaction``. Whoever is subscribed keeps
-every other compactor away, the broker's own too; an acknowledgement with the ledger's id as a property is the commit::
+A compactor is a consumer of its own topic, on the exclusive subscription ``__compaction``. Whoever
+is subscribed keeps every other compactor away, the broker's own too; an acknowledgement with the
+ledger's id as a property is the commit::
 
     with find_owner(["127.0.0.1:6650"], "persistent://public/default/orders") as broker:
         with broker.subscribe(topic) as held:
             held.acknowledge(Position(10, 5), ledger=42)
 
-No answer ever says that a broker refused an acknowledgement: look into the topic's metadata for what became of it.
+No answer ever says that a broker refused an acknowledgement: look into the topic's metadata for
+what became of it.
 
-Source: Pulsar 4.2.4 ``CompactorSubscription``, ``ServerCnx``; spec/pulsar.md sections 13, 15 and 30.
+Source: Pulsar 4.2.4 ``CompactorSubscription``, ``ServerCnx``; docs/formats/pulsar-compaction.md,
+"The commit" and "The last message id".
 """
 
 from __future__ import annotations
@@ -23,10 +27,10 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, NotALog, RemoteFailed
-from lastwrite.formats.pulsar.compacted import MessageId
-from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, LEDGER_PROPERTY
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.remote.pulsar.commands import (
+from lastwrite.pulsar.format.compacted import MessageId
+from lastwrite.pulsar.format.names import COMPACTION_CURSOR, LEDGER_PROPERTY
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.network.commands import (
     ACK_RECEIPT_VERSION,
     Ack,
     AuthData,
@@ -45,7 +49,7 @@ from lastwrite.remote.pulsar.commands import (
     decode_command,
     encode_command,
 )
-from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS, Link
+from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link
 
 _CLIENT = "lastwrite"
 _SCHEME = "pulsar://"
@@ -68,11 +72,11 @@ class LastMessage:
 class Broker:
     """A conversation with one broker, that begins at once. A thread of its own keeps it alive.
 
-    ``token`` authenticates; None: the broker must not ask. ``proxied``: the broker that a proxy at ``address`` shall
-    hand everything to.
+    ``token`` authenticates; None: the broker must not ask. ``proxied``: the broker that a proxy at
+    ``address`` shall hand everything to.
 
     Raises:
-        RemoteFailed: nobody answers, or not in time, or not as a broker, or it does not let us in.
+        RemoteFailed: nobody answers, or not in time, or not as a broker, or it refuses access.
     """
 
     def __init__(
@@ -132,7 +136,8 @@ class Broker:
         return answer.lookup_response
 
     def subscribe(self, topic: str) -> Subscription:
-        """Hold ``__compaction``; where the topic has no such subscription it begins at its first entry.
+        """Hold ``__compaction``; where the topic has no such subscription it begins at its first
+        entry.
 
         Raises:
             LogHeld: somebody else holds it: a compaction is going on.
@@ -199,7 +204,9 @@ class Broker:
             raise
 
     def _listen(self) -> None:
-        """Until the end: answer pings, hand out answers, note which consumers the broker has closed."""
+        """Until the end: answer pings, hand out answers, note which consumers the broker has
+        closed.
+        """
         try:
             while not self._is_closed:
                 frame = self._link.receive("listening", seconds=1.0)
@@ -238,7 +245,8 @@ class Broker:
         """The answer to the request of that number.
 
         Raises:
-            RemoteFailed: there is none in time, or the connection is gone: what was asked may have been done.
+            RemoteFailed: there is none in time, or the connection is gone: what was asked may have
+                been done.
         """
         deadline = time.monotonic() + self._timeout
         with self._changed:
@@ -329,7 +337,8 @@ class Subscription:
         return self._consumer in self.broker._lost or self.broker._trouble is not None
 
     def last_message(self) -> LastMessage:
-        """The topic's end. Data of undecided and aborted transactions and markers at its end are no messages.
+        """The topic's end. Data of undecided and aborted transactions and markers at its end are no
+        messages.
 
         Raises:
             RemoteFailed: no answer, or a refusal.
@@ -347,10 +356,11 @@ class Subscription:
         )
 
     def acknowledge(self, horizon: Position, ledger: int) -> None:
-        """Say that all up to ``horizon`` is compacted into ``ledger``: the broker serves it from now on.
+        """Say that all up to ``horizon`` is compacted into ``ledger``: the broker serves it from
+        now on.
 
-        That it returns says that the broker has read this; not that it has agreed, nor that it has written it down.
-        Never twice with the same ledger: the broker then deletes it.
+        That it returns says that the broker has read this; not that it has agreed, nor that it has
+        written it down. Never twice with the same ledger: the broker then deletes it.
 
         Raises:
             RemoteFailed: nobody knows whether the broker has read this.
@@ -432,7 +442,7 @@ def _follow(service: str, topic: str, token: str | None, timeout: float) -> Brok
                 raise broker._refusal(f"asking who serves {topic}", answer.error, answer.message)
             if not answer.broker_url:
                 raise RemoteFailed(
-                    f"{topic} is served by a broker that speaks TLS only",
+                    f"{topic} is served by a broker that accepts TLS only",
                     path=answer.broker_url_tls or address,
                     remedy="give the brokers a listener without TLS that this machine may reach",
                 )
@@ -454,14 +464,15 @@ def _follow(service: str, topic: str, token: str | None, timeout: float) -> Brok
 
 
 def parse_broker_url(url: str) -> str:
-    """``HOST:PORT`` of ``pulsar://HOST:PORT``, the scheme may lack; of several, as ``parse_broker_urls``.
+    """``HOST:PORT`` of ``pulsar://HOST:PORT``, the scheme may lack; of several, as
+    ``parse_broker_urls``.
 
     Raises:
         InvalidConfig: another scheme: TLS is not spoken here.
     """
     if "://" in url and not url.startswith(_SCHEME):
         raise InvalidConfig(
-            f"a broker at {url!r} cannot be spoken to",
+            f"a broker at {url!r} is not supported",
             remedy="give a listener without TLS: pulsar://HOST:PORT",
         )
     return url.removeprefix(_SCHEME).rstrip("/")

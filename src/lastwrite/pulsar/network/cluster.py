@@ -1,10 +1,12 @@
 """A live cluster, and how far a topic of it is compacted.
 
-That is said in three places, which need not agree. The store has a node of the subscription ``__compaction``. While a
-broker serves the topic, the node only names a ledger, whose last entry counts. And the broker's memory is ahead of
-both: it writes a subscription down at most once a second, by default, and does not say when it has left that out.
+That is said in three places, which need not agree. The store has a node of the subscription
+``__compaction``. While a broker serves the topic, the node only names a ledger, whose last entry
+counts. And the broker's memory is ahead of both: it writes a subscription down at most once a
+second, by default, and does not say when it has left that out.
 
-Source: Pulsar 4.2.4 ``ManagedCursorImpl``, ``CompactorSubscription``; spec/pulsar.md sections 13, 22.2 and 30.
+Source: Pulsar 4.2.4 ``ManagedCursorImpl``, ``CompactorSubscription``;
+docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md, "Managed ledger".
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from types import TracebackType
 from typing import TypeVar
 
 from lastwrite.errors import CorruptLog, RemoteFailed
-from lastwrite.formats.pulsar.managed_ledger import CursorInfo, PositionInfo
-from lastwrite.formats.pulsar.names import COMPACTION_CURSOR, TopicName
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.remote.pulsar.admin import TopicInMemory, compaction_threshold, topic_in_memory
-from lastwrite.remote.pulsar.bookies import Bookies
-from lastwrite.remote.pulsar.broker import Broker, Subscription, find_owner, parse_broker_urls
-from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS
-from lastwrite.remote.pulsar.metadata import MetadataStore
+from lastwrite.pulsar.format.managed_ledger import CursorInfo, PositionInfo
+from lastwrite.pulsar.format.names import COMPACTION_CURSOR, TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.network.admin import TopicInMemory, compaction_threshold, topic_in_memory
+from lastwrite.pulsar.network.bookies import Bookies
+from lastwrite.pulsar.network.broker import Broker, Subscription, find_owner, parse_broker_urls
+from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
+from lastwrite.pulsar.network.metadata import MetadataStore
 
 _MOST_TRIES = 5  # to read a cursor's ledger that is replaced while we look
 _RETRY_SECONDS = 0.1
@@ -36,8 +38,8 @@ T = TypeVar("T")
 class Access:
     """Where a cluster is, and who we are.
 
-    ``brokers``: ``pulsar://HOST:PORT`` of some; empty: those that the metadata store knows. ``mark_deletes_a_second``:
-    the brokers' ``managedLedgerDefaultMarkDeleteRateLimit``.
+    ``brokers``: ``pulsar://HOST:PORT`` of some; empty: those that the metadata store knows.
+    ``mark_deletes_a_second``: the brokers' ``managedLedgerDefaultMarkDeleteRateLimit``.
     """
 
     metadata_store: str
@@ -93,7 +95,8 @@ class Cluster:
         return find_owner(named, topic.full, self.access.token, self.access.timeout)
 
     def written_down(self, topic: TopicName) -> Compaction | None:
-        """How far the topic is compacted, as a broker would find it after a crash; None: it has no such subscription.
+        """How far the topic is compacted, as a broker would find it after a crash; None: it has no
+        such subscription.
 
         Raises:
             RemoteFailed: no answer.
@@ -122,7 +125,7 @@ class Cluster:
                     f"the subscription {COMPACTION_CURSOR} of {topic} lies in ledger {cursor.cursors_ledger}, and that "
                     f"{'has no entry' if ledger is not None else 'is gone'}",
                     path=self.store.address,
-                    remedy="unload the topic, so that its broker writes it anew",
+                    remedy="unload the topic, so that its broker writes it again",
                 )
             except CorruptLog as error:  # perhaps another ledger has taken its place just now
                 problem = error
@@ -169,7 +172,9 @@ class Cluster:
         )
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:
-        """How far the topic is compacted, as its broker goes by it; where nobody tells, as it is written down."""
+        """How far the topic is compacted, as its broker goes by it; where nobody tells, as it is
+        written down.
+        """
         return self.in_memory(topic) or self.written_down(topic)
 
 
@@ -177,17 +182,18 @@ def _of_node(topic: TopicName, cursor: CursorInfo) -> Compaction:
     horizon = cursor.horizon
     if horizon is None:
         raise CorruptLog(
-            f"the subscription {COMPACTION_CURSOR} of {topic} says nothing of where it stands",
-            remedy="unsubscribe it, and compact the topic anew",
+            f"the subscription {COMPACTION_CURSOR} of {topic} has no position",
+            remedy="unsubscribe it, and compact the topic again",
         )
     return Compaction(horizon, cursor.compacted_ledger)
 
 
-class Hold:
-    """The exclusive subscription of a topic's compaction: nobody else compacts the topic while we have it.
+class CursorHold:
+    """The exclusive subscription of a topic's compaction: nobody else compacts the topic while we
+    have it.
 
-    A topic may move to another broker meanwhile: ``again`` takes the subscription there. Whoever was faster there may
-    have compacted the topic: look how far it is.
+    A topic may move to another broker meanwhile: ``again`` takes the subscription there. Whoever
+    was faster there may have compacted the topic: look how far it is.
 
     Raises:
         LogHeld: somebody else has it.
@@ -234,7 +240,7 @@ class Hold:
         if broker is not None:
             broker.close()
 
-    def __enter__(self) -> Hold:
+    def __enter__(self) -> CursorHold:
         return self
 
     def __exit__(
@@ -248,6 +254,8 @@ class Hold:
 
 @contextlib.contextmanager
 def looking_at(cluster: Cluster, topic: TopicName) -> Iterator[Subscription]:
-    """A subscription that keeps nobody away and leaves nothing behind; errors as of ``Hold``, but never LogHeld."""
+    """A subscription that keeps nobody away and leaves nothing behind; errors as of ``CursorHold``, but
+    never LogHeld.
+    """
     with cluster.owner_of(topic) as broker, broker.look(topic.full) as looking:
         yield looking

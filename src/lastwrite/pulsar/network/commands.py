@@ -1,9 +1,11 @@
-"""What is said between a client and a broker, as tables: the part of it that handing over a ledger needs.
+"""What is said between a client and a broker, as tables: the part of it that handing over a ledger
+needs.
 
-A frame without payload is a u32 length and a ``BaseCommand`` of that length. Its field 1 names the command; the field
-of the same number holds it.
+A frame without payload is a u32 length and a ``BaseCommand`` of that length. Its field 1 names the
+command; the field of the same number holds it.
 
-Source: Pulsar 4.2.4, protocol version 19 and up; spec/pulsar.md sections 3.3 and 13.
+Source: Pulsar 4.2.4, protocol version 19 and up; docs/formats/pulsar.md, "Entry";
+docs/formats/pulsar-compaction.md, "The commit".
 """
 
 from __future__ import annotations
@@ -14,8 +16,16 @@ from enum import IntEnum
 from typing import Annotated
 
 from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.pulsar.compacted import MessageId
-from lastwrite.formats.pulsar.protobuf import BOOL, BYTES, INT32, STRING, UINT64, Field, Message
+from lastwrite.pulsar.format.compacted import MessageId
+from lastwrite.pulsar.format.protobuf import (
+    BOOL,
+    BYTES,
+    INT32,
+    STRING,
+    UINT64,
+    ProtoField,
+    ProtoMessage,
+)
 
 PROTOCOL_VERSION = 19
 ACK_RECEIPT_VERSION = 17  # from it on an acknowledgement is answered
@@ -44,152 +54,152 @@ class LookupType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LongProperty(Message):
-    key: Annotated[str, Field(1, STRING, required=True)]
-    value: Annotated[int, Field(2, UINT64, required=True)]
+class LongProperty(ProtoMessage):
+    key: Annotated[str, ProtoField(1, STRING, required=True)]
+    value: Annotated[int, ProtoField(2, UINT64, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connect(Message):
-    client_version: Annotated[str, Field(1, STRING, required=True)]
-    auth_data: Annotated[bytes | None, Field(3, BYTES)] = None
-    protocol_version: Annotated[int, Field(4, INT32)] = PROTOCOL_VERSION
-    auth_method_name: Annotated[str | None, Field(5, STRING)] = None
-    proxy_to_broker_url: Annotated[str | None, Field(6, STRING)] = None
+class Connect(ProtoMessage):
+    client_version: Annotated[str, ProtoField(1, STRING, required=True)]
+    auth_data: Annotated[bytes | None, ProtoField(3, BYTES)] = None
+    protocol_version: Annotated[int, ProtoField(4, INT32)] = PROTOCOL_VERSION
+    auth_method_name: Annotated[str | None, ProtoField(5, STRING)] = None
+    proxy_to_broker_url: Annotated[str | None, ProtoField(6, STRING)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connected(Message):
-    server_version: Annotated[str, Field(1, STRING, required=True)]
-    protocol_version: Annotated[int | None, Field(2, INT32)] = None
+class Connected(ProtoMessage):
+    server_version: Annotated[str, ProtoField(1, STRING, required=True)]
+    protocol_version: Annotated[int | None, ProtoField(2, INT32)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subscribe(Message):
-    topic: Annotated[str, Field(1, STRING, required=True)]
-    subscription: Annotated[str, Field(2, STRING, required=True)]
-    kind: Annotated[int, Field(3, INT32, required=True)] = 0  # exclusive
-    consumer_id: Annotated[int, Field(4, UINT64, required=True)]
-    request_id: Annotated[int, Field(5, UINT64, required=True)]
-    consumer_name: Annotated[str | None, Field(6, STRING)] = None
-    durable: Annotated[bool | None, Field(8, BOOL)] = None  # absent: it is
-    start: Annotated[MessageId | None, Field(9, MessageId)] = None
-    read_compacted: Annotated[bool | None, Field(11, BOOL)] = None
-    initial_position: Annotated[int | None, Field(13, INT32)] = None  # 1: the earliest
-    force_topic_creation: Annotated[bool, Field(15, BOOL)] = False
+class Subscribe(ProtoMessage):
+    topic: Annotated[str, ProtoField(1, STRING, required=True)]
+    subscription: Annotated[str, ProtoField(2, STRING, required=True)]
+    kind: Annotated[int, ProtoField(3, INT32, required=True)] = 0  # exclusive
+    consumer_id: Annotated[int, ProtoField(4, UINT64, required=True)]
+    request_id: Annotated[int, ProtoField(5, UINT64, required=True)]
+    consumer_name: Annotated[str | None, ProtoField(6, STRING)] = None
+    durable: Annotated[bool | None, ProtoField(8, BOOL)] = None  # absent: it is
+    start: Annotated[MessageId | None, ProtoField(9, MessageId)] = None
+    read_compacted: Annotated[bool | None, ProtoField(11, BOOL)] = None
+    initial_position: Annotated[int | None, ProtoField(13, INT32)] = None  # 1: the earliest
+    force_topic_creation: Annotated[bool, ProtoField(15, BOOL)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ack(Message):
-    consumer_id: Annotated[int, Field(1, UINT64, required=True)]
-    kind: Annotated[int, Field(2, INT32, required=True)] = 1  # cumulative
-    positions: Annotated[tuple[MessageId, ...], Field(3, MessageId, repeated=True)] = ()
-    properties: Annotated[tuple[LongProperty, ...], Field(5, LongProperty, repeated=True)] = ()
-    request_id: Annotated[int | None, Field(8, UINT64)] = None
+class Ack(ProtoMessage):
+    consumer_id: Annotated[int, ProtoField(1, UINT64, required=True)]
+    kind: Annotated[int, ProtoField(2, INT32, required=True)] = 1  # cumulative
+    positions: Annotated[tuple[MessageId, ...], ProtoField(3, MessageId, repeated=True)] = ()
+    properties: Annotated[tuple[LongProperty, ...], ProtoField(5, LongProperty, repeated=True)] = ()
+    request_id: Annotated[int | None, ProtoField(8, UINT64)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AckResponse(Message):
-    error: Annotated[int | None, Field(4, INT32)] = None
-    message: Annotated[str | None, Field(5, STRING)] = None
-    request_id: Annotated[int | None, Field(6, UINT64)] = None
+class AckResponse(ProtoMessage):
+    error: Annotated[int | None, ProtoField(4, INT32)] = None
+    message: Annotated[str | None, ProtoField(5, STRING)] = None
+    request_id: Annotated[int | None, ProtoField(6, UINT64)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Success(Message):
-    request_id: Annotated[int, Field(1, UINT64, required=True)]
+class Success(ProtoMessage):
+    request_id: Annotated[int, ProtoField(1, UINT64, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused(Message):
-    request_id: Annotated[int, Field(1, UINT64, required=True)]
-    error: Annotated[int, Field(2, INT32, required=True)]
-    message: Annotated[str, Field(3, STRING, required=True)]
+class Refused(ProtoMessage):
+    request_id: Annotated[int, ProtoField(1, UINT64, required=True)]
+    error: Annotated[int, ProtoField(2, INT32, required=True)]
+    message: Annotated[str, ProtoField(3, STRING, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CloseConsumer(Message):
+class CloseConsumer(ProtoMessage):
     """From us: we are done. From the broker: the topic moves, subscribe again."""
 
-    consumer_id: Annotated[int, Field(1, UINT64, required=True)]
-    request_id: Annotated[int, Field(2, UINT64, required=True)]
+    consumer_id: Annotated[int, ProtoField(1, UINT64, required=True)]
+    request_id: Annotated[int, ProtoField(2, UINT64, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ping(Message):
+class Ping(ProtoMessage):
     """Are you there? The other side must answer with the same, as PONG."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lookup(Message):
-    topic: Annotated[str, Field(1, STRING, required=True)]
-    request_id: Annotated[int, Field(2, UINT64, required=True)]
-    authoritative: Annotated[bool, Field(3, BOOL)] = False
+class Lookup(ProtoMessage):
+    topic: Annotated[str, ProtoField(1, STRING, required=True)]
+    request_id: Annotated[int, ProtoField(2, UINT64, required=True)]
+    authoritative: Annotated[bool, ProtoField(3, BOOL)] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookupResponse(Message):
-    broker_url: Annotated[str | None, Field(1, STRING)] = None
-    broker_url_tls: Annotated[str | None, Field(2, STRING)] = None
-    response: Annotated[int | None, Field(3, INT32)] = None
-    request_id: Annotated[int, Field(4, UINT64, required=True)]
-    authoritative: Annotated[bool | None, Field(5, BOOL)] = None
-    error: Annotated[int | None, Field(6, INT32)] = None
-    message: Annotated[str | None, Field(7, STRING)] = None
-    proxy_through_service_url: Annotated[bool | None, Field(8, BOOL)] = None
+class LookupResponse(ProtoMessage):
+    broker_url: Annotated[str | None, ProtoField(1, STRING)] = None
+    broker_url_tls: Annotated[str | None, ProtoField(2, STRING)] = None
+    response: Annotated[int | None, ProtoField(3, INT32)] = None
+    request_id: Annotated[int, ProtoField(4, UINT64, required=True)]
+    authoritative: Annotated[bool | None, ProtoField(5, BOOL)] = None
+    error: Annotated[int | None, ProtoField(6, INT32)] = None
+    message: Annotated[str | None, ProtoField(7, STRING)] = None
+    proxy_through_service_url: Annotated[bool | None, ProtoField(8, BOOL)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastMessageId(Message):
-    consumer_id: Annotated[int, Field(1, UINT64, required=True)]
-    request_id: Annotated[int, Field(2, UINT64, required=True)]
+class LastMessageId(ProtoMessage):
+    consumer_id: Annotated[int, ProtoField(1, UINT64, required=True)]
+    request_id: Annotated[int, ProtoField(2, UINT64, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastMessageIdResponse(Message):
-    last: Annotated[MessageId, Field(1, MessageId, required=True)]
-    request_id: Annotated[int, Field(2, UINT64, required=True)]
-    mark_delete: Annotated[MessageId | None, Field(3, MessageId)] = None
+class LastMessageIdResponse(ProtoMessage):
+    last: Annotated[MessageId, ProtoField(1, MessageId, required=True)]
+    request_id: Annotated[int, ProtoField(2, UINT64, required=True)]
+    mark_delete: Annotated[MessageId | None, ProtoField(3, MessageId)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthData(Message):
-    auth_method_name: Annotated[str | None, Field(1, STRING)] = None
-    auth_data: Annotated[bytes | None, Field(2, BYTES)] = None
+class AuthData(ProtoMessage):
+    auth_method_name: Annotated[str | None, ProtoField(1, STRING)] = None
+    auth_data: Annotated[bytes | None, ProtoField(2, BYTES)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuthResponse(Message):
-    client_version: Annotated[str | None, Field(1, STRING)] = None
-    response: Annotated[AuthData | None, Field(2, AuthData)] = None
-    protocol_version: Annotated[int, Field(3, INT32)] = PROTOCOL_VERSION
+class AuthResponse(ProtoMessage):
+    client_version: Annotated[str | None, ProtoField(1, STRING)] = None
+    response: Annotated[AuthData | None, ProtoField(2, AuthData)] = None
+    protocol_version: Annotated[int, ProtoField(3, INT32)] = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaseCommand(Message):
+class BaseCommand(ProtoMessage):
     """Any command; fields of commands that we never use stay in ``unknown``."""
 
-    kind: Annotated[int, Field(1, INT32, required=True)]
-    connect: Annotated[Connect | None, Field(2, Connect)] = None
-    connected: Annotated[Connected | None, Field(3, Connected)] = None
-    subscribe: Annotated[Subscribe | None, Field(4, Subscribe)] = None
-    ack: Annotated[Ack | None, Field(10, Ack)] = None
-    success: Annotated[Success | None, Field(13, Success)] = None
-    error: Annotated[Refused | None, Field(14, Refused)] = None
-    close_consumer: Annotated[CloseConsumer | None, Field(16, CloseConsumer)] = None
-    ping: Annotated[Ping | None, Field(18, Ping)] = None
-    pong: Annotated[Ping | None, Field(19, Ping)] = None
-    lookup: Annotated[Lookup | None, Field(23, Lookup)] = None
-    lookup_response: Annotated[LookupResponse | None, Field(24, LookupResponse)] = None
-    last_message_id: Annotated[LastMessageId | None, Field(29, LastMessageId)] = None
+    kind: Annotated[int, ProtoField(1, INT32, required=True)]
+    connect: Annotated[Connect | None, ProtoField(2, Connect)] = None
+    connected: Annotated[Connected | None, ProtoField(3, Connected)] = None
+    subscribe: Annotated[Subscribe | None, ProtoField(4, Subscribe)] = None
+    ack: Annotated[Ack | None, ProtoField(10, Ack)] = None
+    success: Annotated[Success | None, ProtoField(13, Success)] = None
+    error: Annotated[Refused | None, ProtoField(14, Refused)] = None
+    close_consumer: Annotated[CloseConsumer | None, ProtoField(16, CloseConsumer)] = None
+    ping: Annotated[Ping | None, ProtoField(18, Ping)] = None
+    pong: Annotated[Ping | None, ProtoField(19, Ping)] = None
+    lookup: Annotated[Lookup | None, ProtoField(23, Lookup)] = None
+    lookup_response: Annotated[LookupResponse | None, ProtoField(24, LookupResponse)] = None
+    last_message_id: Annotated[LastMessageId | None, ProtoField(29, LastMessageId)] = None
     last_message_id_response: Annotated[
-        LastMessageIdResponse | None, Field(30, LastMessageIdResponse)
+        LastMessageIdResponse | None, ProtoField(30, LastMessageIdResponse)
     ] = None
-    auth_challenge: Annotated[Ping | None, Field(36, Ping)] = (
+    auth_challenge: Annotated[Ping | None, ProtoField(36, Ping)] = (
         None  # what it asks does not matter: we know one answer
     )
-    auth_response: Annotated[AuthResponse | None, Field(37, AuthResponse)] = None
-    ack_response: Annotated[AckResponse | None, Field(38, AckResponse)] = None
+    auth_response: Annotated[AuthResponse | None, ProtoField(37, AuthResponse)] = None
+    ack_response: Annotated[AckResponse | None, ProtoField(38, AckResponse)] = None
 
 
 def encode_command(command: BaseCommand) -> bytes:

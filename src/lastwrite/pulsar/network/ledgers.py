@@ -1,9 +1,11 @@
 """A ledger of ours, from nothing to closed: bookies chosen, entries written, metadata closed.
 
-A ledger is written once and by one. Where a bookie fails on the way, the ledger is deleted and another is written
-with other bookies: what goes into it can be had again, and no ensemble has to change in a ledger that nobody reads.
+A ledger is written once and by one. Where a bookie fails on the way, the ledger is deleted and
+another is written with other bookies: what goes into it can be had again, and no ensemble has to
+change in a ledger that nobody reads.
 
-Source: Pulsar 4.2.4 ``AbstractTwoPhaseCompactor``; BookKeeper 4.17.3 ``LedgerCreateOp``; spec/pulsar.md sections 7, 13.
+Source: Pulsar 4.2.4 ``AbstractTwoPhaseCompactor``; BookKeeper 4.17.3 ``LedgerCreateOp``;
+docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md, "The commit".
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
-from lastwrite.formats.pulsar.ledger_metadata import (
+from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
     Ensemble,
     LedgerMetadata,
     LedgerState,
     custom_items,
 )
-from lastwrite.remote.pulsar.bookies import Bookies, Ledger, LedgerWriter
-from lastwrite.remote.pulsar.metadata import MadeLedger, MetadataStore
+from lastwrite.pulsar.network.bookies import Bookies, Ledger, LedgerWriter
+from lastwrite.pulsar.network.metadata import MadeLedger, MetadataStore
 
 _MOST_TRIES = 3
 
@@ -52,10 +54,11 @@ def write_ledger(
     now_ms: int,
     announce: Callable[[int], None] = lambda ledger: None,
 ) -> Ledger:
-    """Write a closed ledger with these entries, numbered from 0. Digest CRC-32, no password, as compacted ledgers have.
+    """Write a closed ledger with these entries, numbered from 0. Digest CRC-32, no password, as
+    compacted ledgers have.
 
-    ``entries`` is called once more where a bookie fails. ``announce`` hears of each ledger before anything lies on a
-    bookie. ``now_ms``: the clock, for the ledger's metadata.
+    ``entries`` is called once more where a bookie fails. ``announce`` hears of each ledger before
+    anything lies on a bookie. ``now_ms``: the clock, for the ledger's metadata.
 
     Raises:
         RemoteFailed: not enough bookies, or no answer; what was begun is deleted.

@@ -1,9 +1,10 @@
 """One connection to a bookie or a broker: frames of a length and as many bytes, both ways.
 
-Every call ends within its time, whatever the other side does. A frame's length is a claim: bytes are taken as they
-come, and what would be longer than any answer ends the conversation.
+Every call ends within its time, whatever the other side does. A frame's length is a claim: bytes
+are taken as they come, and what would be longer than any answer ends the conversation.
 
-Source: Pulsar 4.2.4 and BookKeeper 4.17.3, which frame alike: an int32, big-endian, that does not count itself.
+Source: Pulsar 4.2.4 and BookKeeper 4.17.3, which frame alike: an int32, big-endian, that does not
+count itself.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import struct
 import time
 from types import TracebackType
 
+from lastwrite.config.address import parse_address
 from lastwrite.errors import RemoteFailed
-from lastwrite.remote.address import parse_address
 
 TIMEOUT_SECONDS = 30.0
 
@@ -27,10 +28,11 @@ _READ_BYTES = 1 << 18
 
 
 class Link:
-    """A connection to ``address``, ``HOST:PORT``, that begins with the first frame and ends with the first trouble.
+    """A connection to ``address``, ``HOST:PORT``, that begins with the first frame and ends with
+    the first trouble.
 
-    What was asked before the trouble is never asked again by itself. ``kind`` names the other side in errors. Not for
-    two threads at once, but one may send while another receives.
+    What was asked before the trouble is never asked again by itself. ``kind`` names the other side
+    in errors. Not for two threads at once, but one may send while another receives.
     """
 
     def __init__(self, address: str, kind: str, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -73,11 +75,12 @@ class Link:
             raise self._failed(error, doing) from error
 
     def receive(self, doing: str, seconds: float | None = None) -> bytes | None:
-        """The next frame. ``seconds``: how long to wait for its begin, and None if it does not come; None: the timeout,
-        and an error.
+        """The next frame. ``seconds``: how long to wait for its begin, and None if it does not
+        come; None: the timeout, and an error.
 
         Raises:
-            RemoteFailed: it does not come in time, or the other side hangs up, or what comes is no frame.
+            RemoteFailed: it does not come in time, or the other side hangs up, or what comes is no
+                frame.
         """
         deadline = time.monotonic() + (self._timeout if seconds is None else seconds)
         try:

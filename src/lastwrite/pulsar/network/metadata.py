@@ -5,15 +5,18 @@
     /admin/partitioned-topics/<t>/<n>/persistent/<x>     {"partitions": 4}
     /ledgers/00/0000/L0042                         a ledger's metadata; also its existence
     /ledgers/idgen/ID-0000000042                   for a moment: whoever makes it has the number
-    /ledgers/available/<bookie>                    a bookie that takes entries, and where it listens; …/readonly/<…>
+    /ledgers/available/<bookie>                    a bookie that takes entries, and where it
+                                                   listens; …/readonly/<…>
     /loadbalance/brokers/<broker>                  a broker, and where it listens
-    /lastwrite/publishing/<managed ledger>/<ledger>      ours: a ledger on its way to be a topic's compacted one
+    /lastwrite/publishing/<managed ledger>/<ledger>      ours: a ledger on its way to be a topic's
+                                                         compacted one
 
-Reading is asked again while the connection comes and goes, until the time is up. A change is asked once; where the
-answer was lost, what is there tells what became of it.
+Reading is asked again while the connection comes and goes, until the time is up. A change is asked
+once; where the answer was lost, what is there tells what became of it.
 
 Source: Pulsar 4.2.4 ``MetaStoreImpl``, ``PulsarLedgerManager``, ``PulsarLedgerIdGenerator``,
-``PulsarRegistrationClient``; spec/pulsar.md sections 13, 22 and 30.
+``PulsarRegistrationClient``; docs/formats/pulsar-compaction.md, "The commit";
+docs/formats/pulsar.md, "Managed ledger".
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
+from lastwrite.config.address import parse_address
 from lastwrite.errors import (
     CommitConflict,
     CorruptLog,
@@ -51,13 +55,12 @@ from lastwrite.errors import (
     RemoteFailed,
     UnsupportedFormat,
 )
-from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
-from lastwrite.formats.pulsar.managed_ledger import CursorInfo, ManagedLedgerInfo
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.protobuf import INT32, STRING, Field, Message
-from lastwrite.remote.address import parse_address
-from lastwrite.remote.pulsar.bookies import Ledger
-from lastwrite.remote.pulsar.link import TIMEOUT_SECONDS
+from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
+from lastwrite.pulsar.format.managed_ledger import CursorInfo, ManagedLedgerInfo
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.protobuf import INT32, STRING, ProtoField, ProtoMessage
+from lastwrite.pulsar.network.bookies import Ledger
+from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 
 DEFAULT_PORT = 2181
 
@@ -87,20 +90,20 @@ _LOG.propagate = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint(Message):
+class Endpoint(ProtoMessage):
     """Where a bookie listens, and what for."""
 
-    id: Annotated[str | None, Field(1, STRING)] = None
-    port: Annotated[int | None, Field(2, INT32)] = None
-    host: Annotated[str | None, Field(3, STRING)] = None
-    protocol: Annotated[str | None, Field(4, STRING)] = None  # "bookie-rpc"
+    id: Annotated[str | None, ProtoField(1, STRING)] = None
+    port: Annotated[int | None, ProtoField(2, INT32)] = None
+    host: Annotated[str | None, ProtoField(3, STRING)] = None
+    protocol: Annotated[str | None, ProtoField(4, STRING)] = None  # "bookie-rpc"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceInfo(Message):
+class ServiceInfo(ProtoMessage):
     """What a bookie says of itself; empty in older releases, where its id is its address."""
 
-    endpoints: Annotated[tuple[Endpoint, ...], Field(6, Endpoint, repeated=True)] = ()
+    endpoints: Annotated[tuple[Endpoint, ...], ProtoField(6, Endpoint, repeated=True)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +125,8 @@ class BrokerAddress:
 class MetadataStore:
     """The metadata store at ``url``; the connection begins with the first question.
 
-    ``url``: ``zk:HOST:PORT,HOST:PORT/chroot`` as in the brokers' ``metadataStoreUrl``; the scheme may lack.
-    ``ledgers``: the path of the ledgers there. ``timeout``: seconds, of every question.
+    ``url``: ``zk:HOST:PORT,HOST:PORT/chroot`` as in the brokers' ``metadataStoreUrl``; the scheme
+    may lack. ``ledgers``: the path of the ledgers there. ``timeout``: seconds, of every question.
 
     Raises:
         InvalidConfig: no such address, or a store of another kind.
@@ -175,7 +178,8 @@ class MetadataStore:
         return count
 
     def managed_ledger(self, topic: TopicName) -> tuple[bytes, ManagedLedgerInfo] | None:
-        """A topic's ledgers, as they lie there and as they read; None: there is no such topic, or it was never loaded.
+        """A topic's ledgers, as they lie there and as they read; None: there is no such topic, or
+        it was never loaded.
 
         Raises:
             CorruptLog, UnsupportedFormat: it cannot be read.
@@ -187,7 +191,9 @@ class MetadataStore:
             return node, ManagedLedgerInfo.decode_node(node)
 
     def cursor(self, topic: TopicName, subscription: str) -> CursorInfo | None:
-        """A subscription as the store has it: where ``cursors_ledger`` names a ledger, that one has the truth."""
+        """A subscription as the store has it: where ``cursors_ledger`` names a ledger, that one has
+        the truth.
+        """
         path = f"{_TOPICS}/{topic.managed_ledger}/{subscription}"
         node = self._get(path, f"asking for the subscription {subscription} of {topic}")
         if node is None:
@@ -306,13 +312,15 @@ class MetadataStore:
                     remedy="see to the metadata store, then start again",
                 ) from error
             raise CommitConflict(
-                f"ledger {number}, which we wrote, was changed by somebody else",
+                f"ledger {number}, which we wrote, was changed by another program",
                 path=self.address,
                 remedy="start again",
             ) from error
 
     def delete_ledger(self, number: int) -> None:
-        """Delete a ledger; one that is not there is deleted. The bookies let go of its entries by and by."""
+        """Delete a ledger; one that is not there is deleted. The bookies let go of its entries by
+        and by.
+        """
         path = self._ledger_path(number)
         deadline = time.monotonic() + self._timeout
         while self._find(path, f"deleting ledger {number}") is not None:
@@ -328,8 +336,8 @@ class MetadataStore:
     # ------------------------------------------------------------------ notes of ours
 
     def note(self, topic: TopicName, ledger: int) -> None:
-        """Write down that ``ledger`` is on its way to be the topic's compacted ledger: whoever finds the note after a
-        crash knows that it may belong to nobody."""
+        """Write down that ``ledger`` is on its way to be the topic's compacted ledger: whoever
+        finds the note after a crash knows that it may belong to nobody."""
         path, doing = self._note_path(topic, ledger), f"noting ledger {ledger} of {topic}"
         try:
             self._once(lambda client: client.create_async(path, b"", makepath=True), doing)
@@ -388,7 +396,7 @@ class MetadataStore:
             raise UnsupportedFormat(
                 "the cluster numbers its new ledgers with 63 bits",
                 path=self.address,
-                remedy="such ledgers do not fit what is compacted; see docs/guide/pulsar.md",
+                remedy="such ledgers do not fit what is compacted; see docs/guide/pulsar-live.md",
             )
         prefix = f"{self._ledgers}/idgen/ID-"
         made = str(
@@ -472,9 +480,9 @@ class MetadataStore:
             return ask(client).get(timeout=self._timeout)
         except (NoAuthError, AuthFailedError) as error:
             raise RemoteFailed(
-                f"{doing}: it does not let us in",
+                f"{doing}: it refuses access",
                 path=self.address,
-                remedy="a store with access lists or SASL cannot be used; see docs/guide/pulsar.md",
+                remedy="a store with access lists or SASL cannot be used; see docs/guide/pulsar-live.md",
             ) from error
 
     def _connected(self, doing: str) -> Any:

@@ -1,22 +1,26 @@
 """Handing a compacted ledger over to a topic that brokers serve.
 
-The commit is one acknowledgement on ``__compaction``: horizon and ledger's id. Seven things about it are not as one
-would wish, and each has its place here:
+The commit is one acknowledgement on ``__compaction``: horizon and ledger's id. Seven things about
+it are not as one would wish, and each has its place here:
 
 - *No answer says no.* What the store has afterwards tells: ``Cluster.written_down``.
-- *At most once a second is anything written down.* An acknowledgement that comes too early is answered, it is served
-  from, the former ledger is deleted, and nothing of it is on disk: after a crash readers hang. So it comes when the
-  subscription was ours, and quiet, for longer than that.
-- *A horizon below the mark-delete is refused*, and that may have moved without a compaction: after a reload it stands
-  at ``N:-1`` of a newer ledger. Where no entry lies between, exactly that is the horizon.
+- *At most once a second is anything written down.* An acknowledgement that comes too early is
+  answered, it is served from, the former ledger is deleted, and nothing of it is on disk: after a
+  crash readers hang. So it comes when the subscription was ours, and quiet, for longer than that.
+- *A horizon below the mark-delete is refused*, and that may have moved without a compaction: after
+  a reload it stands at ``N:-1`` of a newer ledger. Where no entry lies between, exactly that is the
+  horizon.
 - *A horizon beyond the last entry is refused.* So the topic must still have the horizon's entry.
-- *The same ledger acknowledged twice is deleted* while it is served. So each acknowledgement has a ledger of its own;
-  one that had no effect, or was lost on its way, is followed by another with a fresh copy.
-- *A pointer to a ledger that is gone* is mended in memory by a first acknowledgement, on disk by a second.
-- *Whatever fails leaves ledgers that belong to nobody.* A note of each is in the store before anything is written
-  into it, and taken back when it is in use or deleted. Who commits next deletes what notes are left of.
+- *The same ledger acknowledged twice is deleted* while it is served. So each acknowledgement has a
+  ledger of its own; one that had no effect, or was lost on its way, is followed by another with a
+  fresh copy.
+- *A pointer to a ledger that is gone* is mended in memory by a first acknowledgement, on disk by a
+  second.
+- *Whatever fails leaves ledgers that belong to nobody.* A note of each is in the store before
+  anything is written into it, and taken back when it is in use or deleted. Who commits next deletes
+  what notes are left of.
 
-Source: spec/pulsar.md sections 13 and 30, seen by running Pulsar 4.2.4.
+Source: docs/formats/pulsar-compaction.md, "The commit", seen by running Pulsar 4.2.4.
 """
 
 from __future__ import annotations
@@ -27,11 +31,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from lastwrite.errors import CommitConflict, LogError, RemoteFailed
-from lastwrite.formats.pulsar.managed_ledger import ManagedLedgerInfo
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.remote.pulsar.cluster import Cluster, Compaction, Hold
-from lastwrite.remote.pulsar.ledgers import Quorums, write_ledger
+from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.network.cluster import Cluster, Compaction, CursorHold
+from lastwrite.pulsar.network.ledgers import Quorums, write_ledger
 
 _MOST_TRIES = 3
 _MARGIN_SECONDS = 0.3  # more than the brokers' pause between two writes of a subscription
@@ -50,7 +54,7 @@ class Published:
 
 
 def publish(
-    hold: Hold,
+    hold: CursorHold,
     base: Compaction | None,
     horizon: Position,
     records: Callable[[], Iterable[bytes]],
@@ -59,15 +63,19 @@ def publish(
     now_ms: int,
     reach: Callable[[str], None] = lambda step: None,
 ) -> Published:
-    """Have the topic's broker serve ``records`` for all up to ``horizon``, and see to it that this is on disk.
+    """Have the topic's broker serve ``records`` for all up to ``horizon``, and see to it that this
+    is on disk.
 
-    ``base``: how far the topic was compacted when the work began; the records contain all that it had. ``records``
-    is called once for every copy. ``reach`` hears of each step before it is done, for tests that crash there.
+    ``base``: how far the topic was compacted when the work began; the records contain all that it
+    had. ``records`` is called once for every copy. ``reach`` hears of each step before it is done,
+    for tests that crash there.
 
     Raises:
-        CommitConflict: the topic was compacted, emptied or made anew meanwhile; nothing has changed.
+        CommitConflict: the topic was compacted, emptied or made anew meanwhile; nothing has
+            changed.
         LogHeld: somebody else compacts it now.
-        RemoteFailed: no answer; or the broker does not write down what it is told, and ``path`` says which.
+        RemoteFailed: no answer; or the broker does not write down what it is told, and ``path``
+            says which.
     """
     cluster, topic = hold.cluster, hold.topic
     pause = 1 / max(cluster.access.mark_deletes_a_second, 1e-3) + _MARGIN_SECONDS
@@ -95,7 +103,8 @@ def publish(
                 )  # it belongs to nobody as soon as the broker has read this
             reach("acknowledge")
             acknowledged.append(ours)
-            # Where the subscription was lost at any moment before, the broker does not listen to it.
+            # Where the subscription was lost at any moment before, the broker does not listen to
+            # it.
             with contextlib.suppress(RemoteFailed):
                 subscription.acknowledge(at, ours)
             hold.acknowledged()
@@ -108,13 +117,13 @@ def publish(
             return Published(ours, at, tries, _swept(cluster, topic, ours))
     _clear_away(cluster, topic, base, written, acknowledged)
     raise RemoteFailed(
-        f"{topic}: the broker was told {tries} times that all up to {at} is compacted, and has not written it down",
+        f"{topic}: the broker got the acknowledgement up to {at} {tries} times, and has not stored it",
         path=cluster.store.address,
         remedy="see the broker's log for why its subscription __compaction does not move",
     )
 
 
-def sweep(hold: Hold) -> tuple[int, ...]:
+def sweep(hold: CursorHold) -> tuple[int, ...]:
     """Delete the ledgers of which notes are left, unless one may be in use; which they were.
 
     Raises:
@@ -185,7 +194,9 @@ def _refuse_other(
 def _place(
     cluster: Cluster, topic: TopicName, horizon: Position, mark_delete: Position | None
 ) -> Position:
-    """The position to acknowledge: the horizon, or where the subscription stands behind it with nothing in between."""
+    """The position to acknowledge: the horizon, or where the subscription stands behind it with
+    nothing in between.
+    """
     found = cluster.store.managed_ledger(topic)
     info = ManagedLedgerInfo() if found is None else found[1]
     if mark_delete is not None and mark_delete > horizon:

@@ -1,6 +1,8 @@
-"""Names of a Pulsar broker's settings that change nothing here, so that its ``broker.conf`` can be given as it is.
+"""Names of a Pulsar broker's settings that change nothing here, so that its ``broker.conf`` can be
+given as it is.
 
-Source: Pulsar 4.2.4 ServiceConfiguration, whose fields they are; offloaders read their own by prefix.
+Source: Pulsar 4.2.4 ServiceConfiguration, whose fields they are; offloaders read their own by
+prefix.
 """
 
 from __future__ import annotations
@@ -199,7 +201,8 @@ zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis zookeeperServers 
 """.split()
 )
 
-# Of offloaders, of the broker's BookKeeper client and of its own Pulsar client: any name behind these.
+# Of offloaders, of the broker's BookKeeper client and of its own Pulsar client: any name behind
+# these.
 BROKER_PREFIXES = (
     "bookkeeper_",
     "brokerClient_",

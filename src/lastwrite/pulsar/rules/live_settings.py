@@ -1,9 +1,11 @@
-"""Where a live Pulsar cluster is, and how a ledger is written there: settings under the names of a ``broker.conf``.
+"""Where a live Pulsar cluster is, and how a ledger is written there: settings under the names of a
+``broker.conf``.
 
-A round on a live topic needs the metadata store, and finds bookies and brokers by it. Given a broker's whole
-``broker.conf`` it knows all it must.
+A round on a live topic needs the metadata store, and finds bookies and brokers by it. Given a
+broker's whole ``broker.conf`` it knows all it must.
 
-Source: Pulsar 4.2.4 ServiceConfiguration, ``bin/pulsar compact-topic``; spec/pulsar.md sections 19 and 20.
+Source: Pulsar 4.2.4 ServiceConfiguration, ``bin/pulsar compact-topic``;
+docs/formats/pulsar-compaction.md.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lastwrite.compaction.named_settings import parse_number
+from lastwrite.config.declaration import parse_number
 from lastwrite.errors import InvalidConfig
 
 SCHEME = "persistent://"
@@ -57,7 +59,7 @@ class LiveConfig:
         store = next((text for name in _STORES if (text := str(names.get(name) or "").strip())), "")
         if not store:
             raise InvalidConfig(
-                "where the cluster's metadata store is was not said",
+                "the address of the cluster's metadata store is missing",
                 remedy="--config metadataStoreUrl=zk:HOST:PORT, or --config-file with a broker's broker.conf",
             )
         rate = parse_number(_RATE, names.get(_RATE, 1.0), whole=False)
@@ -86,7 +88,9 @@ def rules_of(names: Mapping[str, object]) -> dict[str, object]:
 
 
 def _ledgers(uri: str) -> str:
-    """The path of the ledgers in the metadata store, of ``zk+hierarchical://HOST:PORT/ledgers`` or the like."""
+    """The path of the ledgers in the metadata store, of ``zk+hierarchical://HOST:PORT/ledgers`` or
+    the like.
+    """
     text = uri.strip().removeprefix("metadata-store:")
     path = text.partition("://")[2] if "://" in text else text.partition(":")[2]
     slash = path.find("/")
@@ -97,7 +101,7 @@ def _token(names: Mapping[str, object]) -> str | None:
     plugin, text = str(names.get(_PLUGIN) or "").strip(), str(names.get(_TOKEN) or "").strip()
     if plugin and plugin != _TOKEN_PLUGIN:
         raise InvalidConfig(
-            f"{_PLUGIN} is {plugin!r}", remedy=f"tokens are spoken: {_TOKEN_PLUGIN}"
+            f"{_PLUGIN} is {plugin!r}", remedy=f"only tokens are supported: {_TOKEN_PLUGIN}"
         )
     if not text:
         return None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from lastwrite.compaction.backlog import RawSegment
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.topic import list_topic
+from lastwrite.engine.rules.backlog import RawSegment
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.topic import list_topic
 
 
 def raw_ledgers(folder: str) -> list[RawSegment]:
-    """Those that the topic's own list has, whether they are here or not; without such a list those that are here.
+    """Those that the topic's own list has, whether they are here or not; without such a list those
+    that are here.
 
     The sizes are of the entries. When a ledger was closed only the list says.
 

@@ -1,16 +1,17 @@
 """Ledgers as bookies keep them: entry logs and journals of several bookies, read as one.
 
-A ledger's entries lie on several bookies, each on as many as the write quorum says, and a bookie's entry logs mix all
-ledgers of all topics, also deleted ones. So somebody must say which ledgers are wanted; then every log is walked once,
-and of the copies of an entry one whose digest holds is taken::
+A ledger's entries lie on several bookies, each on as many as the write quorum says, and a bookie's
+entry logs mix all ledgers of all topics, also deleted ones. So somebody must say which ledgers are
+wanted; then every log is walked once, and of the copies of an entry one whose digest holds is
+taken::
 
     bookie 1   10:0 10:2 77:0 10:3        wanted 10:  10:0 10:1 10:2 10:3
     bookie 2   10:0 10:1 12:0 10:3
 
-What a bookie had not flushed when it was killed lies in its journal alone; journals in the same folders, or given as
-folders of their own, are read in the same way.
+What a bookie had not flushed when it was killed lies in its journal alone; journals in the same
+folders, or given as folders of their own, are read in the same way.
 
-Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``Journal``; spec/pulsar.md sections 24 and 30.
+Source: BookKeeper 4.17.3 ``DefaultEntryLogger``, ``Journal``; docs/formats/pulsar.md, "Entry log".
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lastwrite.errors import CorruptLog
-from lastwrite.formats.pulsar import entry_log_kernels as kernels
-from lastwrite.formats.pulsar.names import parse_entry_log_name
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.mapping import mapped
-from lastwrite.logstore.pulsar.objects import ObjectWriter
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.pulsar.format import entry_log_kernels as kernels
+from lastwrite.pulsar.format.names import parse_entry_log_name
+from lastwrite.pulsar.store.objects import ObjectWriter
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.mapping import mapped
 
 Rows = npt.NDArray[np.void]  # of kernels.STORED
 
@@ -67,6 +68,7 @@ class StoredLedger:
     rows: Rows
     confirmed: int  # the highest entry that a writer knew to be safe; -1: none
     damaged: tuple[Problem, ...]  # copies whose digest does not hold
+    broken: tuple[int, ...] = ()  # entries of which all copies are such, by rising ids
 
     @property
     def end(self) -> int:
@@ -74,6 +76,16 @@ class StoredLedger:
         entries = self.rows["entry"]
         holes = np.flatnonzero(entries != np.arange(len(entries)))
         return int(holes[0]) if len(holes) else len(entries)
+
+    def end_beyond(self, first: int) -> int:
+        """The end of the entries from ``first`` on between which nothing is missing but what is
+        broken.
+        """
+        known = np.union1d(self.rows["entry"], np.array(self.broken, np.int64))
+        known = known[known >= first]
+        end = first + int(np.argmin(np.append(known == first + np.arange(len(known)), False)))
+        whole = self.rows["entry"][self.rows["entry"] < end]
+        return max(first, int(whole[-1]) + 1 if len(whole) else 0)
 
 
 NOTHING = StoredLedger(-1, np.empty(0, kernels.STORED), -1, ())
@@ -91,7 +103,9 @@ class Bookies:
         self.problems: list[Problem] = []
 
     def find(self, wanted: Iterable[int]) -> dict[int, StoredLedger]:
-        """What lies of the wanted ledgers; one of which nothing lies here is not in it. Held: 64 bytes an entry."""
+        """What lies of the wanted ledgers; one of which nothing lies here is not in it. Held: 64
+        bytes an entry.
+        """
         ids = np.unique(np.array(list(wanted), np.int64))
         if not len(ids):
             return {}
@@ -164,14 +178,23 @@ class Bookies:
             )
         chosen = whole[is_first]
         confirmed = int(whole["confirmed"].max(initial=-1))
-        return StoredLedger(ledger, chosen, confirmed, tuple(self._damage(ledger, chosen, broken)))
+        lost = np.setdiff1d(broken["entry"], chosen["entry"])
+        return StoredLedger(
+            ledger,
+            chosen,
+            confirmed,
+            tuple(self._damage(ledger, chosen, broken)),
+            tuple(lost.tolist()),
+        )
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
-        """What is wrong with copies whose digest does not hold; a few are named, the others counted."""
+        """What is wrong with copies whose digest does not hold; a few are named, the others
+        counted.
+        """
         if len(broken) and not len(chosen):
             yield self._problem(
                 ProblemKind.DAMAGED,
-                f"no digest of ledger {ledger} holds, neither as CRC-32C nor as CRC-32",
+                f"no digest of ledger {ledger} is right, neither as CRC-32C nor as CRC-32",
                 broken[0],
             )
             return
@@ -207,9 +230,23 @@ class Bookies:
         with mapped(self.files[int(row["file"])].path) as data:
             return data[int(row["at"]) : int(row["at"] + row["size"])].tobytes()
 
+    def entries(self, stored: StoredLedger, end: int) -> Iterator[tuple[int, bytes]]:
+        """The entries before ``end`` that are there, with their ids."""
+        with ExitStack() as stack:
+            maps: dict[int, ByteArray] = {}
+            for row in stored.rows[: int(np.searchsorted(stored.rows["entry"], end))]:
+                number, at = int(row["file"]), int(row["at"])
+                if number not in maps:
+                    maps[number] = stack.enter_context(mapped(self.files[number].path))
+                yield int(row["entry"]), maps[number][at : at + int(row["size"])].tobytes()
+            maps.clear()
+
     def write(self, stored: StoredLedger, end: int, writer: ObjectWriter) -> None:
-        """Write the entries before ``end``, all of which are there, to a data object. Held: a window of 8 MiB."""
-        rows = stored.rows[:end]
+        """Write the entries before ``end`` that are there to a data object. Held: a window of 8
+        MiB.
+        """
+        rows = stored.rows[: int(np.searchsorted(stored.rows["entry"], end))]
+        end = len(rows)
         framed = rows["size"] + kernels.FRAME_BYTES
         ends = np.cumsum(framed)
         done = 0
@@ -263,7 +300,9 @@ def _magic(path: str) -> bytes:
 
 
 def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None]:
-    """Where records begin (-1: there are none), whether the file was closed in order, and what is wrong with it."""
+    """Where records begin (-1: there are none), whether the file was closed in order, and what is
+    wrong with it.
+    """
     head = data[:20].tobytes()
     magic = _JOURNAL_MAGIC if file.is_journal else _LOG_MAGIC
     if not head.strip(b"\0"):

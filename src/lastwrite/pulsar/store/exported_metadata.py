@@ -1,13 +1,16 @@
-"""What a topic's metadata say, as they were exported: which ledgers it has, and how far it is compacted.
+"""What a topic's metadata say, as they were exported: which ledgers it has, and how far it is
+compacted.
 
 Four files may say it, alone or two together:
 
 - the metadata store's node ``/managed-ledgers/TENANT/NAMESPACE/persistent/TOPIC``: the ledgers,
-- its child ``__compaction``: the horizon and the compacted ledger, or the ledger whose last entry says them,
+- its child ``__compaction``: the horizon and the compacted ledger, or the ledger whose last entry
+  says them,
 - ``pulsar-admin topics info-internal``: as the first,
 - ``pulsar-admin topics stats-internal``: all of it, without the uuids of offloaded ledgers.
 
-Source: Pulsar 4.2.4; spec/pulsar.md sections 13, 22.1 to 22.3.
+Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md,
+"Managed ledger".
 """
 
 from __future__ import annotations
@@ -18,20 +21,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from lastwrite.errors import LogError, NotALog
-from lastwrite.formats.pulsar.managed_ledger import (
+from lastwrite.pulsar.format.managed_ledger import (
     CursorInfo,
     ManagedLedgerInfo,
     PositionInfo,
     from_json,
 )
-from lastwrite.formats.pulsar.names import (
+from lastwrite.pulsar.format.names import (
     COMPACTION_CURSOR,
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
     TopicName,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.files import to_log_error
+from lastwrite.pulsar.format.position import Position
+from lastwrite.storage.files import to_log_error
 
 _MOST_BYTES = 256 << 20
 _LEVELS = 4
@@ -111,8 +114,9 @@ def read_said(path: str) -> Said:
 
 
 def find_said(path: str) -> Iterator[tuple[TopicName, Said]]:
-    """Topics whose metadata lie below a folder as in an archive, ``TENANT/NAMESPACE/persistent/TOPIC/managed-ledger``
-    (or ``managed-ledger.json``), with the cursor's node as ``__compaction`` beside it if it is there.
+    """Topics whose metadata lie below a folder as in an archive,
+    ``TENANT/NAMESPACE/persistent/TOPIC/managed-ledger`` (or ``managed-ledger.json``), with the
+    cursor's node as ``__compaction`` beside it if it is there.
 
     Raises:
         NotALog: there is none; else as ``read_said``.
@@ -135,7 +139,7 @@ def find_said(path: str) -> Iterator[tuple[TopicName, Said]]:
                 break
     if not found:
         raise NotALog(
-            f"no topic's metadata lie here, as TENANT/NAMESPACE/persistent/TOPIC/{MANAGED_LEDGER}",
+            f"no topic's metadata here, as TENANT/NAMESPACE/persistent/TOPIC/{MANAGED_LEDGER}",
             path=path,
             remedy=_EXPORT,
         )
@@ -146,7 +150,8 @@ def _is_json(data: bytes) -> bool:
 
 
 def _of_json(data: bytes) -> Said:
-    exported = from_json(data.decode(errors="replace"))
+    text = data.decode(errors="replace")
+    exported = from_json(text)
     said = Said(
         exported.info,
         data,
@@ -155,7 +160,7 @@ def _of_json(data: bytes) -> Said:
         exported.compacted_ledger,
         last_confirmed=exported.last_confirmed,
     )
-    compacted = json.loads(data).get("compactedLedger")
+    compacted = json.loads(text).get("compactedLedger")
     if (
         isinstance(compacted, dict)
         and compacted.get("ledgerId") == said.compacted_ledger is not None

@@ -4,56 +4,73 @@ Everything ends as objects of the object-store offloader's layout, whatever it w
 
     a bucket's objects     linked (or copied) as they are
     MapFiles               each written anew as an object, under the same uuid
-    bookies' files         the same; the uuid is made of the topic and the ledger, so a second fetch finds the first's
+    bookies' files         the same; the uuid is made of the topic and the ledger, so a second fetch
+                           finds the first's
 
-The topic's own list of ledgers says which belong to it and how many entries each closed one has; without a list a topic
-is what offloaded ledgers name it, in the order of their ids. Entry logs name no topic: for them the list is needed. The
-open ledger's entries lie on bookies alone. Of these the ones that a writer knew to be safe are taken; those beyond
-belong to the ledger only if its recovery finds them, so they are taken when the caller says so.
+The topic's own list of ledgers says which belong to it and how many entries each closed one has;
+without a list a topic is what offloaded ledgers name it, in the order of their ids. Entry logs name
+no topic: for them the list is needed. The open ledger's entries lie on bookies alone. Of these the
+ones that a writer knew to be safe are taken; those beyond belong to the ledger only if its recovery
+finds them, so they are taken when the caller says so.
 
-The compacted ledger is never offloaded. With bookies among the sources it is brought too, and the manifest written, so
-the next round goes on where the cluster's last one ended. Fetching again adds what is new and leaves what is there.
+What is damaged or missing is left out, and all that is whole around it is brought: the object's
+index names the gaps, and ``fetched.json`` says how much there should be (see ``known``), so no
+command takes the archive for the whole topic.
 
-Source: Pulsar 4.2.4, BookKeeper 4.17.3; spec/pulsar.md sections 7, 13, 22 to 24, 30.
+The compacted ledger is never offloaded. With bookies among the sources it is brought too, and the
+manifest written, so the next round goes on where the cluster's last one ended. Fetching again adds
+what is new and leaves what is there.
+
+Source: Pulsar 4.2.4, BookKeeper 4.17.3; docs/formats/pulsar.md; docs/formats/pulsar-compaction.md,
+"The commit".
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+from msgspec import structs
+
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
-from lastwrite.formats.pulsar.compacted import decode_record, ledger_custom_metadata
-from lastwrite.formats.pulsar.ledger_metadata import (
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
+from lastwrite.pulsar.format.compacted import decode_record, ledger_custom_metadata
+from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
     LedgerMetadata,
     LedgerState,
     custom_items,
 )
-from lastwrite.formats.pulsar.managed_ledger import LedgerInfo
-from lastwrite.formats.pulsar.names import (
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo
+from lastwrite.pulsar.format.missing import EntryRange, entries_in, in_words, ranges_of
+from lastwrite.pulsar.format.names import (
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
     TopicName,
     parse_object_name,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.pulsar.bookies import NOTHING, Bookies, StoredLedger, is_bookie
-from lastwrite.logstore.pulsar.folders import (
+from lastwrite.pulsar.format.offload import IndexObject
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.bookies import NOTHING, Bookies, StoredLedger, is_bookie
+from lastwrite.pulsar.store.exported_metadata import Said, find_said, read_said
+from lastwrite.pulsar.store.folders import (
     MANAGED_LEDGER_NAME,
     Form,
     Offloaded,
     find_offloaded,
+    map_file_entries,
+    named_by,
+    object_entries,
     write_map_file,
 )
-from lastwrite.logstore.pulsar.mirror import Mirror, mirror_folder, mirroring
-from lastwrite.logstore.pulsar.objects import checked_index
-from lastwrite.logstore.pulsar.said import Said, find_said, read_said
-from lastwrite.logstore.pulsar.topic import list_topic
-from lastwrite.model.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.pulsar.store.known import Known, expected_entries
+from lastwrite.pulsar.store.mirror import Mirror, mirror_folder, mirroring
+from lastwrite.pulsar.store.objects import checked_index
+from lastwrite.pulsar.store.topic import list_topic
 
 _NEED_LIST = "give the topic's metadata: pulsar-admin topics stats-internal TOPIC, or the metadata store's node"
 _OTHER_SOURCE = "name further sources: the bucket's folder, the bookies' folders and their journals"
@@ -70,10 +87,11 @@ def fetch(
 ) -> FetchReport:
     """Bring topics from ``sources`` into the archive ``to``.
 
-    ``sources``: folders of a bucket's objects, of MapFiles, of bookies (``current`` or above it). ``topic``: that one
-    alone, all its partitions if it names none. ``metadata``, ``cursor``: see ``said``; one file of the one topic, or a
-    folder of many topics'. ``copies``: never link. ``recover``: of an open ledger also entries beyond the last
-    confirmed one, as BookKeeper's recovery of the ledger would take them.
+    ``sources``: folders of a bucket's objects, of MapFiles, of bookies (``current`` or above it).
+    ``topic``: that one alone, all its partitions if it names none. ``metadata``, ``cursor``: see
+    ``said``; one file of the one topic, or a folder of many topics'. ``copies``: never link.
+    ``recover``: of an open ledger also entries beyond the last confirmed one, as BookKeeper's
+    recovery of the ledger would take them.
 
     Raises:
         NotALog: a source holds nothing of Pulsar's.
@@ -92,7 +110,9 @@ def fetch(
 
 
 def objects_of(archive: str, name: TopicName) -> set[tuple[str, int]]:
-    """All data objects in the folders of a namespace's topics: their paths, and when they were written in ns."""
+    """All data objects in the folders of a namespace's topics: their paths, and when they were
+    written in ns.
+    """
     namespace = os.path.dirname(mirror_folder(archive, name))
     return {
         (path, os.stat(path).st_mtime_ns)
@@ -106,8 +126,8 @@ def objects_of(archive: str, name: TopicName) -> set[tuple[str, int]]:
 def describe(
     archive: str, name: TopicName, source: str, former: Collection[tuple[str, int]] = ()
 ) -> FetchedTopic:
-    """What lies in a topic's folder after somebody brought it from ``source``; ``former``: what ``objects_of`` gave
-    before."""
+    """What lies in a topic's folder after somebody brought it from ``source``; ``former``: what
+    ``objects_of`` gave before."""
     topic = list_topic(mirror_folder(archive, name))
     ledgers = []
     for one in [*topic.ledgers, *([topic.compacted] if topic.compacted is not None else [])]:
@@ -116,12 +136,13 @@ def describe(
             FetchedLedger(
                 ledger=one.id,
                 how=HowFetched.PRESENT if was_there else HowFetched.WRITTEN,
-                entries=one.entries,
+                entries=one.stored_entries,
                 size_bytes=one.size_bytes,
                 path=one.path,
                 source="" if was_there else source,
                 is_open=not one.metadata.is_closed,
                 is_compacted=one.is_compacted,
+                missing=dict(topic.missing).get(one.id, ()),
             )
         )
     return FetchedTopic(
@@ -140,7 +161,6 @@ class _Plan:
     name: TopicName
     said: Said
     offloaded: list[Offloaded]
-    problems: list[Problem] = field(default_factory=list)
 
     def ledgers(self) -> list[LedgerInfo]:
         """The raw ledgers that shall be there, in the log's order."""
@@ -151,11 +171,15 @@ class _Plan:
             for number in sorted({each.ledger for each in self.offloaded if not each.is_compacted})
         ]
 
-    def candidates(self, info: LedgerInfo) -> list[Offloaded]:
-        """What was offloaded of a raw ledger and is whole; first what the topic's metadata name."""
-        found = [
+    def offloads(self, info: LedgerInfo) -> list[Offloaded]:
+        """What was offloaded of a raw ledger, whole or not."""
+        return [
             each for each in self.offloaded if each.ledger == info.ledger and not each.is_compacted
         ]
+
+    def candidates(self, info: LedgerInfo) -> list[Offloaded]:
+        """What was offloaded of a raw ledger and is whole; first what the topic's metadata name."""
+        found = [each for each in self.offloads(info) if each.damage is None]
         if info.entries:
             found = [each for each in found if each.last_entry + 1 == info.entries]
         return sorted(found, key=lambda each: each.uuid != info.offloaded_as)
@@ -168,6 +192,7 @@ class _Run:
         self.archive, self.copies, self.recover = archive, copies, recover
         self.problems: list[Problem] = []
         self.stored: dict[int, StoredLedger] = {}
+        self.is_of_one = False  # all that was found is of one topic
         self._offloaded: list[Offloaded] = []
         bookies = []
         for source in sources:
@@ -182,7 +207,7 @@ class _Run:
             found, problems = find_offloaded(path)
             if not found and not problems:
                 raise NotALog(
-                    "no ledger lies here",
+                    "no ledger here",
                     path=source,
                     remedy="give a folder of offloaded objects or MapFiles, or a bookie's folder with its entry logs",
                 )
@@ -202,20 +227,32 @@ class _Run:
                 for name in names
                 if name == topic or (topic.partition < 0 and name.base == topic.base)
             }
+        if topic is not None and self._completed(topic, None).info is not None:
+            names.add(topic)
         if not names:
             if (
                 topic is not None
                 and any(each.topic is None for each in self._offloaded)
                 or self.bookies is not None
             ):
-                raise InvalidConfig("nothing says which ledgers are the topic's", remedy=_NEED_LIST)
+                raise InvalidConfig("the topic's list of ledgers is missing", remedy=_NEED_LIST)
             raise NotALog(
                 f"nothing of {topic.full} lies in the sources"
                 if topic
-                else "no object says of which topic it is",
+                else "no object names its topic",
                 remedy=_NEED_LIST,
             )
+        self.is_of_one = len(names) == 1
         return [self._plan(name, self._completed(name, said.get(name))) for name in sorted(names)]
+
+    def unreadable(self, topic: TopicName) -> Iterator[int]:
+        """The topic's ledgers of which a file was found that cannot be read at all, so that nobody
+        knows their size.
+        """
+        for problem in self.problems:
+            named = named_by(problem.path) if problem.kind is ProblemKind.DAMAGED else None
+            if named is not None and (named[0] == topic or (named[0] is None and self.is_of_one)):
+                yield named[1]
 
     def _said(
         self, topic: TopicName | None, metadata: str | None, cursor: str | None
@@ -274,7 +311,9 @@ class _Run:
         return _Plan(name, said, offloaded)
 
     def look_into_bookies(self, plans: Sequence[_Plan]) -> None:
-        """Find in the bookies' files what offloaded ledgers do not give; the compacted ones once it is known which."""
+        """Find in the bookies' files what offloaded ledgers do not give; the compacted ones once it
+        is known which.
+        """
         if self.bookies is None:
             return
         wanted = {
@@ -292,16 +331,12 @@ class _Run:
             if number is None:
                 continue
             entries = self.stored.get(number)
-            if entries is None or not entries.end or entries.end < len(entries.rows):
-                plan.problems.append(
-                    Problem(
-                        ProblemKind.DAMAGED,
-                        f"ledger {number}, which says how far the topic is compacted, is not here whole",
-                        self.archive,
-                        None,
-                        _OTHER_SOURCE,
-                    )
-                )
+            if (
+                entries is None
+                or not entries.end
+                or entries.end < len(entries.rows)
+                or entries.broken
+            ):
                 continue
             plan.said = plan.said.with_position(
                 self.bookies.entry(entries, int(entries.rows["entry"][-1]))
@@ -323,13 +358,23 @@ class _Bringing:
     def __init__(self, run: _Run, plan: _Plan, mirror: Mirror) -> None:
         self._run, self._plan, self._said, self._mirror = run, plan, plan.said, mirror
         self._folder = mirror.folder
-        self._problems = list(plan.problems)
+        self._problems: list[Problem] = []
         self._horizon: Position | None = None  # of the compacted ledger that is here
+        self._known = self._what_is_known()
 
     def topic(self) -> FetchedTopic:
         """Bring it, and say what was brought."""
+        self._mirror.keep_known(self._known)
         if self._said.info is not None:
             self._mirror.keep_metadata(self._said.content, self._said.is_json)
+        if self._said.cursors_ledger is not None:
+            self._problem(
+                ProblemKind.DAMAGED,
+                f"ledger {self._said.cursors_ledger}, which has the compaction horizon, is incomplete here",
+                self._folder,
+                None,
+                _OTHER_SOURCE,
+            )
         compacted = None
         if self._said.compacted_ledger is not None and self._said.horizon is not None:
             compacted = self._compacted(self._said.compacted_ledger, self._said.horizon)
@@ -348,37 +393,158 @@ class _Bringing:
             problems=tuple(self._problems),
         )
 
+    # ---------------------------------------------------------------- what is known
+
+    def _is_open(self, info: LedgerInfo) -> bool:
+        return self._said.info is not None and not info.is_closed
+
+    def _what_is_known(self) -> Known:
+        """What the sources and the metadata say of the topic, and what an earlier fetch knew."""
+        said, former = self._said, self._mirror.known
+        entries: dict[int, int | None] = expected_entries(said.info, said.last_confirmed, former)
+        damaged = dict(former.damaged) if said.info is None else {}
+        if said.info is None:
+            damaged |= {
+                ledger: (EntryRange(0, 0),)
+                for ledger in self._run.unreadable(self._plan.name)
+                if ledger not in entries
+            }
+        for info in self._plan.ledgers():
+            damaged.pop(info.ledger, None)
+            stored = self._run.stored.get(info.ledger, NOTHING)
+            counts = [entries.get(info.ledger)]
+            if self._is_open(info) and stored is not NOTHING:
+                counts.append(stored.confirmed + 1)
+            elif said.info is None:
+                counts += [each.last_entry + 1 for each in self._plan.offloads(info)]
+            count = entries[info.ledger] = max(
+                (each for each in counts if each is not None), default=None
+            )
+            lost = self._damaged_beyond(stored, former.damaged.get(info.ledger, ()), count or 0)
+            if lost and not info.is_closed:
+                damaged[info.ledger] = lost
+        known, cursor = former.compacted, former.cursor
+        if said.cursors_ledger is not None:
+            cursor = said.cursors_ledger
+        elif said.horizon is not None or said.compacted_ledger is not None:
+            cursor = None
+        if said.compacted_ledger is not None and said.horizon is not None:
+            known = (said.compacted_ledger, said.horizon)
+        return Known(
+            topic=self._plan.name.full,
+            damaged=damaged,
+            compacted=known,
+            cursor=cursor,
+            entries={ledger: count for ledger, count in entries.items() if count is not None},
+        )
+
+    @staticmethod
+    def _damaged_beyond(
+        stored: StoredLedger, former: Iterable[EntryRange], end: int
+    ) -> tuple[EntryRange, ...]:
+        """Entries from ``end`` on of which a copy was found and none that is whole. A damaged copy
+        may name any entry: of those that cannot follow what is whole nothing is said."""
+        most = max(end, int(stored.rows["entry"].max(initial=-1)) + 1) + len(stored.broken)
+        told = {entry for entry in stored.broken if end <= entry < most}
+        told |= {entry for each in former for entry in range(max(each.first, end), each.last + 1)}
+        told -= set(stored.rows["entry"].tolist())
+        return ranges_of(sorted(told))
+
     # ---------------------------------------------------------------- raw ledgers
 
     def _ledger(self, info: LedgerInfo) -> FetchedLedger | None:
         """Bring one ledger; None: it has no entry."""
         if info.is_closed and not info.entries:
             return None
-        stored = self._run.stored.get(info.ledger)
-        is_open = self._said.info is not None and not info.is_closed
-        end = self._end_of_open(info.ledger, stored) if is_open else (info.entries or 0)
+        stored, is_open = self._run.stored.get(info.ledger), self._is_open(info)
+        end = self._known.entries.get(info.ledger, 0)
+        if is_open and stored is not None:
+            end = self._end_of_open(info.ledger, stored, end)
         for path, entries in self._mirror.present(info.ledger):
             if entries and entries >= end and (is_open or not end or entries == end):
+                self._mirror.drop_parts(info.ledger, path)
                 return self._fetched(info.ledger, HowFetched.PRESENT, path, "", is_open)
         candidates = self._plan.candidates(info)
-        made = None
         for found in candidates:
             try:
-                made = self._take(found)
-                break
+                return self._take(found)
             except CorruptLog as error:
-                self._problem(
-                    ProblemKind.DAMAGED,
-                    error.problem,
-                    error.path or found.path,
-                    error.at,
-                    error.remedy,
-                )
-        if made is None and stored is not None and end:
-            made = self._of_bookies(info, stored, end, is_open)
+                self._note(error, found.path)
+        damaged = () if stored is None else stored.damaged
+        if stored is not None and 0 < end <= stored.end:
+            self._problems += damaged
+            return self._write_stored(stored, end, self._custom(), is_open)
+        made = self._rescued(info, end, is_open) if end else None
+        if (
+            made is not None and not made.missing
+        ):  # what is damaged here an earlier fetch has brought
+            self._problems += [
+                structs.replace(problem, kind=ProblemKind.RECOVERED, remedy=None)
+                for problem in damaged
+            ]
+            return made
+        self._problems += damaged
         if made is None:
-            return self._missing(info, end, stored, is_open)
+            return self._missing(info, end, is_open)
+        self._tell_missing(info.ledger, end, made)
         return made
+
+    def _rescued(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
+        """Bring what is whole of a ledger that lies nowhere whole, with what earlier fetches
+        brought; None: nothing.
+        """
+        stored = self._run.stored.get(info.ledger, NOTHING)
+        present = list(self._mirror.indexes(info.ledger))
+        sources = [
+            each
+            for each in self._plan.offloads(info)
+            if each.form is Form.MAP_FILE or each.damage is not None
+        ]
+        there = set(stored.rows["entry"][stored.rows["entry"] < end].tolist())
+        for each in sources:
+            there |= {entry for entry, _ in self._whole_of(each) if entry < end}
+        if len(present) == 1 and there <= _entries_of(present[0][1]) <= set(range(end)):
+            return self._fetched(
+                info.ledger, HowFetched.PRESENT, present[0][0], "", is_open, end=end
+            )
+        found = [self._whole_of(each) for each in sources]
+        if stored is not NOTHING:
+            assert self._run.bookies is not None
+            found.insert(0, self._run.bookies.entries(stored, end))
+        metadata = self._metadata(self._custom(), is_open)
+        merged = self._mirror.merge(
+            info.ledger, metadata, found, end, lambda error: self._note(error, self._folder)
+        )
+        if merged is None:
+            return None
+        return self._fetched(
+            info.ledger, HowFetched.WRITTEN, merged, "what is whole", is_open, end=end
+        )
+
+    @staticmethod
+    def _whole_of(found: Offloaded) -> Iterator[tuple[int, bytes]]:
+        """The entries that are whole of what was offloaded; the first damage was told already."""
+        return (
+            map_file_entries(found, lambda error: None)
+            if found.form is Form.MAP_FILE
+            else object_entries(found)
+        )
+
+    def _tell_missing(self, ledger: int, end: int, made: FetchedLedger) -> None:
+        ranges = [EntryRange(*each) for each in made.missing]
+        words = (
+            f"{in_words(ledger, ranges)} {'lies' if entries_in(ranges) == 1 else 'lie'} in none of "
+        )
+        words += f"the sources; the other {end - entries_in(ranges)} of {end} entries are here"
+        self._tell(words, Position(ledger, ranges[-1].last))
+
+    def _tell(self, words: str, last: Position) -> None:
+        """Say what is missing, up to this entry."""
+        if self._horizon is not None and last <= self._horizon:
+            words += ": compaction needs it no more, who reads the backlog does"
+            self._problem(ProblemKind.RECOVERED, words, self._folder, None, _OTHER_SOURCE)
+        else:
+            self._problem(ProblemKind.DAMAGED, words, self._folder, None, _OTHER_SOURCE)
 
     def _take(self, found: Offloaded, is_compacted: bool = False) -> FetchedLedger:
         if found.form is Form.MAP_FILE:
@@ -390,46 +556,46 @@ class _Bringing:
         how = HowFetched.LINKED if os.path.samefile(path, found.path) else HowFetched.COPIED
         return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
-    def _end_of_open(self, ledger: int, stored: StoredLedger | None) -> int:
-        """How many entries of an open ledger are taken."""
-        if stored is None:
-            return 0
-        confirmed = stored.confirmed
-        if self._said.last_confirmed is not None and self._said.last_confirmed.ledger == ledger:
-            confirmed = max(confirmed, self._said.last_confirmed.entry)
-        there = stored.end
-        if there <= confirmed:
+    def _end_of_open(self, ledger: int, stored: StoredLedger, confirmed: int) -> int:
+        """Behind the last entry of an open ledger that is taken; before entry ``confirmed`` all are
+        safe.
+        """
+        there = stored.end_beyond(confirmed)
+        if self._run.recover:
+            return there
+        left = int(np.count_nonzero(stored.rows["entry"] >= confirmed))
+        if left:
             self._problem(
-                ProblemKind.DAMAGED,
-                f"entry {ledger}:{there} is not here, up to {confirmed} they are confirmed",
+                ProblemKind.RECOVERED,
+                f"{left} entries of ledger {ledger} after {confirmed - 1} were left out: not confirmed",
                 self._folder,
                 None,
-                _OTHER_SOURCE,
+                "close the ledger (unload the topic), or take them with --recover",
             )
-            return there
-        if self._run.recover or there == confirmed + 1:
-            return there
-        self._problem(
-            ProblemKind.RECOVERED,
-            f"{there - confirmed - 1} entries of ledger {ledger} behind {confirmed} were left: not confirmed",
-            self._folder,
-            None,
-            "close the ledger (unload the topic), or take them with --recover",
-        )
-        return confirmed + 1
+        return confirmed
 
-    def _of_bookies(
-        self, info: LedgerInfo, stored: StoredLedger, end: int, is_open: bool
-    ) -> FetchedLedger | None:
-        self._problems += stored.damaged
-        if stored.end < end:
-            return None
-        custom = {
+    def _custom(self) -> dict[str, bytes]:
+        """The custom metadata of a raw ledger."""
+        return {
             "application": b"pulsar",
             "component": b"managed-ledger",
             MANAGED_LEDGER_NAME: self._plan.name.managed_ledger.encode(),
         }
-        return self._write_stored(stored, end, custom, is_open)
+
+    @staticmethod
+    def _metadata(
+        custom: dict[str, bytes], is_open: bool, is_compacted: bool = False
+    ) -> LedgerMetadata:
+        return LedgerMetadata(
+            quorum=1,
+            ensemble=1,
+            length=0,
+            state=LedgerState.OPEN if is_open else LedgerState.CLOSED,
+            digest=Digest.CRC32 if is_compacted else Digest.CRC32C,
+            password=b"",
+            ack_quorum=1,
+            custom_items=custom_items(custom),
+        )
 
     def _write_stored(
         self,
@@ -440,43 +606,26 @@ class _Bringing:
         is_compacted: bool = False,
     ) -> FetchedLedger:
         assert self._run.bookies is not None
-        metadata = LedgerMetadata(
-            quorum=1,
-            ensemble=1,
-            length=0,
-            state=LedgerState.OPEN if is_open else LedgerState.CLOSED,
-            digest=Digest.CRC32 if is_compacted else Digest.CRC32C,
-            password=b"",
-            ack_quorum=1,
-            custom_items=custom_items(custom),
-        )
+        metadata = self._metadata(custom, is_open, is_compacted)
         path = self._mirror.write(
             stored.ledger, metadata, partial(self._run.bookies.write, stored, end)
         )
         return self._fetched(
-            stored.ledger, HowFetched.WRITTEN, path, "bookies", is_open, is_compacted
+            stored.ledger, HowFetched.WRITTEN, path, "bookies", is_open, is_compacted, end
         )
 
-    def _missing(
-        self, info: LedgerInfo, end: int, stored: StoredLedger | None, is_open: bool
-    ) -> FetchedLedger | None:
+    def _missing(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
         if is_open and not end:
-            if self._run.bookies is None:
+            if self._run.bookies is None and info.ledger not in self._known.entries:
                 self._problem(
                     ProblemKind.RECOVERED,
                     f"ledger {info.ledger} is open: bookies alone have its entries",
                     self._folder,
                 )
             return None
-        lacking = (
-            f"entry {info.ledger}:{stored.end}" if stored is not None else f"ledger {info.ledger}"
+        self._tell(
+            f"ledger {info.ledger} is in none of the sources", Position(info.ledger, end - 1)
         )
-        if self._horizon is not None and Position(info.ledger, end - 1) <= self._horizon:
-            what = f"{lacking} lies in none of the sources: compaction needs it no more, who reads the backlog does"
-            self._problem(ProblemKind.RECOVERED, what, self._folder, None, _OTHER_SOURCE)
-        else:
-            what = f"{lacking} lies in none of the sources"
-            self._problem(ProblemKind.DAMAGED, what, self._folder, None, _OTHER_SOURCE)
         return FetchedLedger(
             ledger=info.ledger,
             how=HowFetched.MISSING,
@@ -484,12 +633,16 @@ class _Bringing:
             size_bytes=0,
             path="",
             source="",
+            is_open=is_open,
+            missing=((0, end - 1),) if end else (),
         )
 
     # ---------------------------------------------------------------- the compacted ledger
 
     def _compacted(self, number: int, horizon: Position) -> FetchedLedger | None:
-        """Bring the compacted ledger, and let the manifest name it unless one names a later horizon already."""
+        """Bring the compacted ledger, and let the manifest name it unless one names a later horizon
+        already.
+        """
         manifest = self._mirror.manifest
         if manifest is not None and manifest.horizon >= horizon:
             if manifest.ledger == number:
@@ -497,7 +650,7 @@ class _Bringing:
                 return self._fetched(number, HowFetched.PRESENT, path, "", is_compacted=True)
             self._problem(
                 ProblemKind.RECOVERED,
-                f"the archive is compacted up to {manifest.horizon}: the cluster's ledger {number} was not brought",
+                f"the archive is compacted up to {manifest.horizon}: the cluster's ledger {number} was not fetched",
                 self._folder,
             )
             return None
@@ -520,12 +673,24 @@ class _Bringing:
                 source="",
                 is_compacted=True,
             )
+        if made.missing:
+            ranges = [EntryRange(*each) for each in made.missing]
+            self._problem(
+                ProblemKind.DAMAGED,
+                f"the compacted ledger {number} (up to {horizon}) is incomplete: {in_words(number, ranges)} in "
+                "none of the sources. The rest was fetched, and no manifest names it: values that the topic's raw "
+                "ledgers have lost are in it alone",
+                made.path,
+                None,
+                _OTHER_SOURCE,
+            )
+            return made
         self._mirror.is_compacted(number, horizon)
         return made
 
     def _take_compacted(self, number: int) -> FetchedLedger | None:
         for found in self._plan.offloaded:
-            if found.is_compacted and found.ledger == number:
+            if found.is_compacted and found.ledger == number and found.damage is None:
                 return self._take(found, is_compacted=True)
         stored = self._run.stored.get(number)
         if stored is None and self._said.compacted_entries == 0 and self._run.bookies is not None:
@@ -534,25 +699,25 @@ class _Bringing:
             return None
         stored = replace(stored, ledger=number)
         self._problems += stored.damaged
-        end = (
-            len(stored.rows)
-            if self._said.compacted_entries is None
-            else self._said.compacted_entries
+        last = max(
+            int(stored.rows["entry"].max(initial=-1)), stored.end_beyond(0) - 1, *_following(stored)
         )
-        if stored.end < end:
+        end = last + 1 if self._said.compacted_entries is None else self._said.compacted_entries
+        whole = stored.rows["entry"][stored.rows["entry"] < end]
+        if end and not len(whole):
             return None
         if self._said.compacted_entries is None:
             self._problem(
                 ProblemKind.RECOVERED,
-                f"nobody said how many entries the compacted ledger {number} has: all that lie here were taken, {end}",
+                f"the size of the compacted ledger {number} is not known: all {end} entries found here were taken",
                 self._folder,
                 None,
-                "give the bookies' folders all, or what pulsar-admin topics stats-internal prints",
+                "give the folders of all bookies, or what pulsar-admin topics stats-internal prints",
             )
         to = Position(-1, -1)
         if end:
             assert self._run.bookies is not None
-            to = decode_record(self._run.bookies.entry(stored, end - 1))[0]
+            to = decode_record(self._run.bookies.entry(stored, int(whole[-1])))[0]
         custom = ledger_custom_metadata(self._plan.name.full, to, self._plan.name.partition)
         return self._write_stored(stored, end, custom, is_compacted=True)
 
@@ -566,17 +731,29 @@ class _Bringing:
         source: str,
         is_open: bool = False,
         is_compacted: bool = False,
+        end: int = 0,
     ) -> FetchedLedger:
-        last = checked_index(path).metadata.last_entry
+        """What was brought; ``end``: behind the last entry that is known."""
+        index = checked_index(path)
+        last, missing = index.metadata.last_entry, index.missing
+        stored = 0 if last is None else last + 1
+        if end > stored:
+            missing = (*missing, EntryRange(stored, end - 1))
         return FetchedLedger(
             ledger=number,
             how=how,
-            entries=0 if last is None else last + 1,
+            entries=max(end, stored) - entries_in(missing),
             size_bytes=os.path.getsize(path),
             path=path,
             source=source,
             is_open=is_open,
             is_compacted=is_compacted,
+            missing=missing,
+        )
+
+    def _note(self, error: CorruptLog, path: str) -> None:
+        self._problem(
+            ProblemKind.DAMAGED, error.problem, error.path or path, error.at, error.remedy
         )
 
     def _problem(
@@ -588,3 +765,20 @@ class _Bringing:
         remedy: str | None = None,
     ) -> None:
         self._problems.append(Problem(kind, message, path, at, remedy))
+
+
+def _entries_of(index: IndexObject) -> set[int]:
+    """The ids that an object has by its index."""
+    last = index.metadata.last_entry
+    found = set() if last is None else set(range(last + 1))
+    for each in index.missing:
+        found -= set(range(each.first, each.last + 1))
+    return found
+
+
+def _following(stored: StoredLedger) -> list[int]:
+    """Damaged entries that follow the whole ones one by one."""
+    end = int(stored.rows["entry"].max(initial=-1)) + 1
+    return [
+        entry for n, entry in enumerate(e for e in stored.broken if e >= end) if entry == end + n
+    ]

@@ -1,10 +1,13 @@
-"""Ledgers as offloaders left them: objects of a bucket that was copied to a folder, and a file system's MapFiles.
+"""Ledgers as offloaders left them: objects of a bucket that was copied to a folder, and a file
+system's MapFiles.
 
-Both name their topic themselves, in the ledger's metadata: a broker notes there which managed ledger it made the ledger
-for. So all topics of a bucket can be told without asking the cluster. Where that is missing (very old ledgers), the
-path of a MapFile says it, and a bucket's object where its user metadata were saved beside it as ``NAME.meta.json``.
+Both name their topic themselves, in the ledger's metadata: a broker notes there which managed
+ledger it made the ledger for. So all topics of a bucket can be told without asking the cluster.
+Where that is missing (very old ledgers), the path of a MapFile says it, and a bucket's object where
+its user metadata were saved beside it as ``NAME.meta.json``.
 
-Source: Pulsar 4.2.4, offloaders 4.0.8; spec/pulsar.md sections 22.4 and 23.
+Source: Pulsar 4.2.4, offloaders 4.0.8; docs/formats/pulsar.md, "Ledger metadata" and "Offloaded
+ledger".
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from enum import StrEnum
 from uuid import UUID
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
-from lastwrite.formats.pulsar.names import (
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
+from lastwrite.pulsar.format.names import (
     INDEX_SUFFIX,
     MAP_DATA,
     TopicName,
@@ -27,11 +31,16 @@ from lastwrite.formats.pulsar.names import (
     parse_object_name,
     parse_streamed_name,
 )
-from lastwrite.formats.pulsar.sequence_file import METADATA_KEY, walk_sequence_file
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.mapping import mapped
-from lastwrite.logstore.pulsar.objects import ObjectWriter, checked_index
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.pulsar.format.offload import (
+    BLOCK_HEADER_BYTES,
+    ENTRY_HEAD,
+    ENTRY_HEAD_BYTES,
+    EntryHead,
+)
+from lastwrite.pulsar.format.sequence_file import METADATA_KEY, walk_sequence_file
+from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, read_index
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.mapping import mapped
 
 MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # of a raw ledger's custom metadata
 _USER_METADATA_SUFFIX = ".meta.json"
@@ -57,6 +66,7 @@ class Offloaded:
     topic: TopicName | None  # None: it does not say
     metadata: LedgerMetadata
     is_compacted: bool
+    damage: CorruptLog | None = None  # why it is not whole, as far as one sees without reading it
 
     @property
     def last_entry(self) -> int:
@@ -110,6 +120,11 @@ def _take(
         return
     if ledger is not None:
         found.append(ledger)
+        if ledger.damage is not None:
+            why = ledger.damage
+            problems.append(
+                Problem(ProblemKind.DAMAGED, why.problem, why.path or path, why.at, why.remedy)
+            )
     else:
         problems.append(
             Problem(
@@ -126,10 +141,22 @@ def _object(path: str) -> Offloaded | None:
     uid, ledger = parsed
     if not os.path.exists(path + INDEX_SUFFIX):
         return None
-    metadata = checked_index(path).metadata
+    metadata = read_index(path).metadata
+    damage = None
+    try:
+        checked_index(path)
+    except CorruptLog as error:
+        damage = error
     topic = _topic_of(metadata) or _topic_of_user_metadata(path + _USER_METADATA_SUFFIX)
     return Offloaded(
-        Form.OBJECT, path, ledger, uid, topic, metadata, metadata.compacted_topic is not None
+        Form.OBJECT,
+        path,
+        ledger,
+        uid,
+        topic,
+        metadata,
+        metadata.compacted_topic is not None,
+        damage,
     )
 
 
@@ -143,13 +170,29 @@ def _map_file(path: str) -> Offloaded:
             "a MapFile without the ledger's metadata: its offload was not finished", path=path
         )
     metadata = LedgerMetadata.decode(value)
-    topic = _topic_of(metadata)
-    if topic is None:
-        with contextlib.suppress(InvalidConfig):
-            topic = TopicName.of_managed_ledger(
-                "/".join(os.path.abspath(path).split(os.sep)[-_LEVELS - 1 : -1])
-            )
+    topic = _topic_of(metadata) or _topic_of_folder(path)
     return Offloaded(Form.MAP_FILE, path, ledger, uid, topic, metadata, False)
+
+
+def named_by(path: str) -> tuple[TopicName | None, int] | None:
+    """The topic, if that is said beside it or by its folder, and the ledger of a file that cannot
+    be read; None: it is no ledger's."""
+    bare = path.removesuffix(INDEX_SUFFIX)
+    if (parsed := parse_object_name(os.path.basename(bare))) is not None:
+        return _topic_of_user_metadata(bare + _USER_METADATA_SUFFIX), parsed[1]
+    folder = os.path.dirname(path) if os.path.basename(path) == MAP_DATA else path
+    if (found := parse_map_file_name(os.path.basename(folder))) is None:
+        return None
+    return _topic_of_folder(folder), found[0]
+
+
+def _topic_of_folder(path: str) -> TopicName | None:
+    """Of a MapFile: its folder's folder is named as the managed ledger is."""
+    with contextlib.suppress(InvalidConfig):
+        return TopicName.of_managed_ledger(
+            "/".join(os.path.abspath(path).split(os.sep)[-_LEVELS - 1 : -1])
+        )
+    return None
 
 
 def _topic_of(metadata: LedgerMetadata) -> TopicName | None:
@@ -185,6 +228,63 @@ def _records(path: str) -> Iterator[tuple[int, bytes]]:
                 yield pair.key, pair.value
         except LogError as error:
             raise error.located(name) from error
+
+
+def object_entries(found: Offloaded) -> Iterator[tuple[int, bytes]]:
+    """The entries of a data object that is cut short or otherwise not as its index says: block by
+    block those up to where one is damaged, with their ids."""
+    blocks = read_index(found.path).blocks
+    with mapped(found.path) as data:
+        for n, block in enumerate(blocks):
+            at, expected = block.offset + BLOCK_HEADER_BYTES, block.first_entry
+            end = min(len(data), blocks[n + 1].offset if n + 1 < len(blocks) else len(data))
+            while end - at >= ENTRY_HEAD_BYTES:
+                head = EntryHead._make(ENTRY_HEAD.unpack_from(data, at))
+                at += ENTRY_HEAD_BYTES
+                if (
+                    not 0 <= head.size <= end - at
+                    or head.entry != expected
+                    or expected > found.last_entry
+                ):
+                    break
+                yield expected, data[at : at + head.size].tobytes()
+                at += head.size
+                expected += 1
+
+
+def map_file_entries(
+    found: Offloaded, skip: Callable[[CorruptLog], None]
+) -> Iterator[tuple[int, bytes]]:
+    """A MapFile's entries that are whole, with their ids; ``skip`` is told of damaged records.
+
+    No checksum proves an id, so one counts that follows the record before or that the next one
+    follows.
+    """
+    last = -1
+    before: int | None = None
+    held: tuple[int, bytes] | None = None  # not yet proven
+
+    def told(error: CorruptLog) -> None:
+        nonlocal before
+        before = None
+        skip(error)
+
+    name = os.path.join(found.path, MAP_DATA)
+    with mapped(name) as data:
+        for pair in walk_sequence_file(data, skip=told):
+            if held is not None and before is not None and pair.key == held[0] + 1:
+                yield held
+                last = held[0]
+            held = None
+            if last < pair.key <= found.last_entry:
+                if before is not None and pair.key == before + 1:
+                    yield pair.key, pair.value
+                    last = pair.key
+                else:
+                    held = pair.key, pair.value
+            before = pair.key
+        if held is not None and held[0] == found.last_entry > last:
+            yield held
 
 
 def write_map_file(found: Offloaded, writer: ObjectWriter) -> None:

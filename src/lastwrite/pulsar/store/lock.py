@@ -1,7 +1,8 @@
-"""Who works on which topic folder: ``logstore.lock`` on ``lastwrite.lock`` in it. No broker opens such a folder.
+"""Who works on which topic folder: ``storage.lock`` on ``lastwrite.lock`` in it. No broker opens
+such a folder.
 
-A topic has a lock file of its own, which is open as long as it is held; so a run over an archive of many topics takes
-the files that the system grants, not only as many as a process gets unasked.
+A topic has a lock file of its own, which is open as long as it is held; so a run over an archive of
+many topics takes the files that the system grants, not only as many as a process gets unasked.
 """
 
 from __future__ import annotations
@@ -10,16 +11,23 @@ import resource
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, suppress
 
-from lastwrite.logstore import lock
 from lastwrite.model.log import TopicPartition
+from lastwrite.pulsar.format.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST
+from lastwrite.storage import lock
 
 FILE = "lastwrite.lock"
 
-PLACE = lock.Place(FILE, "the topic folder", turn=0, turn_s=60.0)
+PLACE = lock.LockPlace(
+    FILE,
+    "the topic folder",
+    turn=0,
+    turn_s=60.0,
+    siblings=(MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON),
+)
 
 
 def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager[None]:
-    """Keep other runs away from the topic of this folder; see ``logstore.lock.hold``."""
+    """Keep other runs away from the topic of this folder; see ``storage.lock.hold``."""
     _allow_files()
     return lock.hold(folder, names, PLACE)
 

@@ -1,17 +1,20 @@
-"""Which compacted ledger of a topic folder counts: ``compacted.json``, the offline twin of the cursor ``__compaction``.
+"""Which compacted ledger of a topic folder counts: ``compacted.json``, the offline twin of the
+cursor ``__compaction``.
 
 ::
 
-    {"version": 1, "topic": "persistent://public/default/orders", "ledger": 13, "object": "2f…-ledger-13",
+    {"version": 1, "topic": "persistent://public/default/orders", "ledger": 13, "object":
+    "2f…-ledger-13",
      "from": "10:1", "to": "12:7", "horizon": "12:9", "entries": 3, "bytes": 279, "messages": 4,
-     "order": "publishing", "retain_null_key": false, "parts": false, "read": 9, "ledgers": [10, 12],
-     "checksum": "8a2e10c4"}
+     "order": "publishing", "retain_null_key": false, "parts": false, "read": 9, "ledgers": [10,
+     12], "checksum": "8a2e10c4"}
 
-What lies up to the horizon is read from the ledger, what lies beyond from the raw ledgers. The file is replaced by one
-rename, so it names the old ledger or the new one, and both are whole. ``checksum`` is the CRC-32C of the rest, as JSON
-with sorted names and no blanks.
+What lies up to the horizon is read from the ledger, what lies beyond from the raw ledgers. The file
+is replaced by one rename, so it names the old ledger or the new one, and both are whole.
+``checksum`` is the CRC-32C of the rest, as JSON with sorted names and no blanks.
 
-Source: spec/pulsar.md sections 7, 13 and 27.9; the file is ours.
+Source: docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md, "The commit"
+and "A round"; the file is ours.
 """
 
 from __future__ import annotations
@@ -23,23 +26,33 @@ from typing import Any
 
 import numpy as np
 
+from lastwrite.encoding.checksum import crc32c
 from lastwrite.errors import CorruptLog, InvalidConfig
-from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.pulsar.names import MANIFEST, parse_object_name
-from lastwrite.formats.pulsar.position import MAX_ENTRY, MAX_LEDGER, Position
-from lastwrite.logstore import files
+from lastwrite.pulsar.format.names import (
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    MANIFEST,
+    parse_object_name,
+)
+from lastwrite.pulsar.format.position import MAX_ENTRY, MAX_LEDGER, Position
+from lastwrite.storage import files
 
 PUBLISHING, EVENT_TIME = "publishing", "event-time"
 ASIDE_SUFFIX = ".aside"  # of files that are being written; whoever holds the topic may remove them
 
 _VERSION = 1
 _MOST_BYTES = 1 << 20
-_REMEDY = "restore it from a backup, or remove it to compact the topic anew from its raw ledgers"
+_REMEDY = (
+    "restore it from a backup, or fetch the topic into another archive; only where every raw ledger of the topic is "
+    "here, from its first on, move it away: the next round then begins with them"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The compacted ledger of a topic. ``from_``, ``to``: its first and last entry; the horizon where it is empty."""
+    """The compacted ledger of a topic. ``from_``, ``to``: its first and last entry; the horizon
+    where it is empty.
+    """
 
     topic: str  # the full name, a partition's own
     ledger: int
@@ -81,7 +94,7 @@ class Manifest:
     def encode(self) -> bytes:
         """The file's bytes."""
         content = self.to_dict()
-        return json.dumps(content | {"checksum": _checksum(content)}, indent=1).encode() + b"\n"
+        return json.dumps(content | {"checksum": checksum_of(content)}, indent=1).encode() + b"\n"
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -97,9 +110,10 @@ class Manifest:
         if not isinstance(content, dict) or content.get("version") != _VERSION:
             raise CorruptLog("no manifest of this release", remedy=_REMEDY)
         told = content.pop("checksum", None)
-        if told != _checksum(content):
+        if told != checksum_of(content):
             raise CorruptLog(
-                f"the manifest's checksum is {_checksum(content)}, it says {told!r}", remedy=_REMEDY
+                f"the manifest's checksum is {checksum_of(content)}, but it states {told!r}",
+                remedy=_REMEDY,
             )
         try:
             found = cls(
@@ -118,7 +132,7 @@ class Manifest:
                 read=_count(content, "read"),
                 ledgers=tuple(int(number) for number in content["ledgers"]),
             )
-        except (KeyError, TypeError, ValueError, InvalidConfig) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, InvalidConfig) as error:
             raise CorruptLog(
                 f"a field of the manifest is missing or wrong: {error}", remedy=_REMEDY
             ) from error
@@ -128,7 +142,8 @@ class Manifest:
         return found
 
 
-def _checksum(content: object) -> str:
+def checksum_of(content: object) -> str:
+    """The CRC-32C of a JSON document with sorted names and no blanks, as eight hexadecimal digits."""
     plain = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     return f"{int(crc32c(np.frombuffer(plain, dtype=np.uint8), 0, len(plain))):08x}"
 
@@ -184,6 +199,12 @@ def replace_manifest(folder: str, manifest: Manifest) -> None:
         LogError: it cannot be written; the former one stands.
     """
     path = os.path.join(folder, MANIFEST)
-    files.write(path + ASIDE_SUFFIX, manifest.encode())
+    siblings = [
+        os.path.join(folder, name)
+        for name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON, manifest.object)
+    ]
+    files.write(
+        path + ASIDE_SUFFIX, manifest.encode(), like=files.owner_of(path, siblings).as_far_as_may()
+    )
     files.rename(path + ASIDE_SUFFIX, path)
     files.fsync_dir(folder)

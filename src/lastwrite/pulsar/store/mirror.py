@@ -1,31 +1,37 @@
 """A topic folder that mirrors a topic of a live cluster: what the cluster says counts, here too.
 
-A round on a live topic brings what it needs into a topic folder, works there, and hands the new compacted ledger over.
-Where the folder is kept, the next round finds what it has not to bring again::
+A round on a live topic brings what it needs into a topic folder, works there, and hands the new
+compacted ledger over. Where the folder is kept, the next round finds what it has not to bring
+again::
 
     9c…-ledger-41             a raw ledger that is closed: brought once
-    9c…-ledger-42             the open one: brought anew when it has grown, in the place of the former
+    9c…-ledger-42             the open one: brought anew when it has grown, then the former goes
     5e…-ledger-77             the compacted ledger, under the number that the cluster knows it by
     compacted.json            names it, with the cluster's horizon
+    fetched.json              what is known and need not be here, see ``known``
 
-A ledger is written aside and renamed, its index first; the manifest is replaced in one step when all that it needs is
-there. A crash in between leaves what the next run brings anew.
+A ledger is written aside and renamed, its index first, and is durable before what was there of it
+goes; so a crash in between may leave two objects of one ledger, of which that with more entries
+counts (``brought_uuid``). The manifest is replaced in one step when all that it needs is there.
+What is missing the next run brings anew.
 """
 
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.pulsar.compacted import decode_record
-from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
-from lastwrite.formats.pulsar.names import (
+from lastwrite.pulsar.format.compacted import decode_record
+from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
+from lastwrite.pulsar.format.names import (
     INDEX_SUFFIX,
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
@@ -35,19 +41,15 @@ from lastwrite.formats.pulsar.names import (
     object_name,
     parse_object_name,
 )
-from lastwrite.formats.pulsar.offload import ENTRY_HEAD
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.formats.pulsar.survey import Surveyor
-from lastwrite.logstore import files
-from lastwrite.logstore.pulsar import lock
-from lastwrite.logstore.pulsar.manifest import (
-    ASIDE_SUFFIX,
-    Manifest,
-    read_manifest,
-    replace_manifest,
-)
-from lastwrite.logstore.pulsar.objects import ObjectWriter, checked_index, find_aside, read_entries
-from lastwrite.logstore.pulsar.topic import partition_of
+from lastwrite.pulsar.format.offload import ENTRY_HEAD, IndexObject
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.survey import Surveyor
+from lastwrite.pulsar.store import lock
+from lastwrite.pulsar.store.known import Known, read_known, write_known
+from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
+from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, find_staged, read_entries
+from lastwrite.pulsar.store.topic import brought_uuid, partition_of
+from lastwrite.storage import files
 
 _COUNT_BYTES = 1 << 20  # of entries whose messages are counted at once
 
@@ -66,7 +68,7 @@ def mirroring(archive: str, topic: TopicName) -> Iterator[Mirror]:
         LogError: it cannot be made or listed.
     """
     folder = mirror_folder(archive, topic)
-    files.make_folder(folder)
+    files.make_new_folder(folder)
     with lock.hold(folder, [partition_of(topic)]):
         yield Mirror(folder, topic)
 
@@ -77,13 +79,15 @@ class Mirror:
     def __init__(self, folder: str, topic: TopicName) -> None:
         self.folder = folder
         self.topic = topic
-        for path in find_aside(folder):
+        for path in find_staged(folder):
             files.unlink(path)
         self._objects: dict[int, list[str]] = {}
         for name in sorted(os.listdir(folder)):
             parsed = parse_object_name(name)
             if parsed is not None:
                 self._objects.setdefault(parsed[1], []).append(os.path.join(folder, name))
+        if self._objects:  # a fetch that was killed may have named some, and not synced that
+            files.fsync_dir(folder)
 
     @property
     def manifest(self) -> Manifest | None:
@@ -93,15 +97,26 @@ class Mirror:
         return None
 
     def present(self, ledger: int) -> Iterator[tuple[str, int]]:
-        """The data objects of the ledger that are whole, and how many entries each has."""
+        """The data objects of the ledger that have no gap, and how many entries each has."""
+        for path, index in self.indexes(ledger):
+            last = index.metadata.last_entry
+            if last is not None and not index.missing:
+                yield path, last + 1
+
+    def indexes(self, ledger: int) -> Iterator[tuple[str, IndexObject]]:
+        """The data objects of the ledger that have an index which fits, with it."""
         for path in self._objects.get(ledger, []):
-            with contextlib.suppress(LogError):
-                last = checked_index(path).metadata.last_entry
-                if last is not None:
-                    yield path, last + 1
+            try:
+                index = checked_index(path)
+                _ = index.missing  # proves the metadata too
+            except LogError:
+                continue
+            yield path, index
 
     def find(self, ledger: int, entries: int, uid: uuid.UUID | None = None) -> str | None:
-        """The data object of the ledger with so many entries, under that uuid if one is given; None: it is not here."""
+        """The data object of the ledger with so many entries, under that uuid if one is given;
+        None: it is not here.
+        """
         for path, count in self.present(ledger):
             parsed = parse_object_name(os.path.basename(path))
             if count == entries and uid in (None, parsed and parsed[0]):
@@ -130,24 +145,63 @@ class Mirror:
         fill: Callable[[ObjectWriter], None],
         uid: uuid.UUID | None = None,
     ) -> str:
-        """Write a ledger whose entries ``fill`` appends; whatever else was here of it goes. The data object's path.
+        """Write a ledger whose entries ``fill`` appends; whatever else was here of it goes. The
+        data object's path.
 
-        ``uid``: of its names; None: made of topic and ledger, so that the next of the same takes its place.
+        ``uid``: of its names; None: one that says how many entries are in it, see ``brought_uuid``.
 
         Raises:
             LogError: it cannot be written; and what ``fill`` raises.
         """
-        uid = uid or uuid.uuid5(uuid.NAMESPACE_URL, f"{self.topic.full}/{ledger}")
         writer = ObjectWriter(self.folder, ledger, uid=uid)
         try:
             fill(writer)
+            if uid is None:
+                writer.rename(
+                    brought_uuid(self.topic, ledger, writer.last_entry + 1, writer.entries)
+                )
             path = writer.finish(metadata)
         finally:
             writer.abandon()
         return self._made(ledger, path)
 
+    def merge(
+        self,
+        ledger: int,
+        metadata: LedgerMetadata,
+        sources: Iterable[Iterable[tuple[int, bytes]]],
+        end: int,
+        note: Callable[[CorruptLog], None],
+    ) -> str | None:
+        """Write a ledger of which no source is whole: what they have before entry ``end``, and what
+        lies here already. None: no entry is whole. ``note`` is told of damage to what lies here.
+
+        The former object stays whole until the new one is: that may be all there is of an entry.
+        """
+        present = list(self.indexes(ledger))
+
+        def here(path: str, index: IndexObject) -> Iterator[tuple[int, bytes]]:
+            try:
+                yield from read_entries(path, index=index)
+            except CorruptLog as error:
+                note(error)
+
+        def fill(writer: ObjectWriter) -> None:
+            found = heapq.merge(*sources, *(here(*each) for each in present), key=itemgetter(0))
+            for entry, data in found:
+                if writer.last_entry < entry < end:
+                    writer.append(entry, data)
+            if not writer.entries:
+                raise _Nothing
+
+        try:
+            return self.write(ledger, metadata, fill)
+        except _Nothing:
+            return None
+
     def link(self, ledger: int, source: str, copies: bool = False) -> str:
-        """Give the two objects of a ledger a second name here, the same one; or copy them. The data object's path.
+        """Give the two objects of a ledger a second name here, the same one; or copy them. The data
+        object's path.
 
         Raises:
             LogError: they cannot be linked nor copied.
@@ -157,18 +211,38 @@ class Mirror:
         for suffix in (INDEX_SUFFIX, ""):
             if os.path.exists(path + suffix) and os.path.samefile(path + suffix, source + suffix):
                 continue
-            _remove(path + suffix)
-            bring(source + suffix, path + suffix)
+            staged = path + suffix + ASIDE_SUFFIX  # under its name it has to be whole
+            _remove(staged)
+            bring(source + suffix, staged)
+            if not copies:  # whoever laid it there may not have
+                files.fsync_file(staged)
+            files.rename(staged, path + suffix)
         return self._made(ledger, path)
 
     def _made(self, ledger: int, path: str) -> str:
-        for other in self._objects.get(ledger, []):
-            if other != path:
-                _remove_pair(other)
+        others = [other for other in self._objects.get(ledger, []) if other != path]
         _remove(path + SURVEY_SUFFIX)
         self._objects[ledger] = [path]
         files.fsync_dir(self.folder)
+        for other in others:
+            _remove_pair(other)
+        if others:
+            files.fsync_dir(self.folder)
         return path
+
+    def drop_parts(self, ledger: int, whole: str) -> None:
+        """Remove the objects of the ledger that have a part of what the one at ``whole`` has."""
+        count = next(entries for path, entries in self.present(ledger) if path == whole)
+        for path, index in list(self.indexes(ledger)):
+            last = index.metadata.last_entry
+            if (
+                path != whole
+                and (-1 if last is None else last) < count
+                and (index.missing or last != count - 1)
+            ):
+                _remove_pair(path)
+                self._objects[ledger].remove(path)
+                files.fsync_dir(self.folder)
 
     @property
     def raw_ledgers(self) -> list[int]:
@@ -180,11 +254,29 @@ class Mirror:
         ]
 
     def clear_compacted(self, kept: int | None) -> None:
-        """Remove compacted ledgers but this one: no manifest names them. Raw ledgers stay, whatever they are."""
+        """Remove compacted ledgers but this one: no manifest names them. Raw ledgers stay, whatever
+        they are.
+        """
         for ledger in sorted(self._objects):
             if ledger != kept and any(map(_is_compacted, self._objects[ledger])):
                 for path in self._objects.pop(ledger):
                     _remove_pair(path)
+
+    @property
+    def known(self) -> Known:
+        """What an earlier fetch knew of the topic; nothing where that cannot be read: this one
+        writes it anew.
+        """
+        with contextlib.suppress(CorruptLog):
+            return read_known(self.folder) or Known(topic=self.topic.full)
+        return Known(topic=self.topic.full)
+
+    def keep_known(self, known: Known) -> None:
+        """Write down what is known of the topic, unless it stands there already."""
+        with contextlib.suppress(CorruptLog):
+            if read_known(self.folder) == known:
+                return
+        write_known(self.folder, known)
 
     def keep_metadata(self, content: bytes, is_json: bool = False) -> None:
         """Write the topic's own list of ledgers: the metadata store's node, or an export as JSON."""
@@ -194,15 +286,21 @@ class Mirror:
             else (MANAGED_LEDGER, MANAGED_LEDGER_JSON)
         )
         path = os.path.join(self.folder, name)
-        files.write(path + ASIDE_SUFFIX, content)
+        siblings = [os.path.join(self.folder, each) for each in (other, MANIFEST)]
+        files.write(
+            path + ASIDE_SUFFIX, content, like=files.owner_of(path, siblings).as_far_as_may()
+        )
         files.rename(path + ASIDE_SUFFIX, path)
-        _remove(
-            os.path.join(self.folder, other)
-        )  # of an earlier time: two lists may contradict each other
         files.fsync_dir(self.folder)
+        other = os.path.join(self.folder, other)
+        if os.path.lexists(other):  # of an earlier time: two lists may contradict each other
+            files.unlink(other)
+            files.fsync_dir(self.folder)
 
     def is_compacted(self, ledger: int, horizon: Position) -> None:
-        """Let the manifest say that all up to ``horizon`` is compacted into ``ledger``, which was brought."""
+        """Let the manifest say that all up to ``horizon`` is compacted into ``ledger``, which was
+        brought.
+        """
         (path,) = self._objects[ledger]
         known = self.manifest
         if known is not None and known.object == os.path.basename(path):
@@ -219,7 +317,9 @@ class Mirror:
             files.fsync_dir(self.folder)
 
     def is_published(self, ledger: int, horizon: Position) -> None:
-        """Give the compacted ledger that counts here the number and the horizon that the cluster knows."""
+        """Give the compacted ledger that counts here the number and the horizon that the cluster
+        knows.
+        """
         known = read_manifest(self.folder)
         if known is None or (known.ledger, known.horizon) == (ledger, horizon):
             return
@@ -236,6 +336,10 @@ class Mirror:
         replace_manifest(self.folder, replace(known, ledger=ledger, object=name, horizon=horizon))
         if path != former:
             _remove_pair(former)
+
+
+class _Nothing(Exception):
+    """No entry of a ledger is whole."""
 
 
 def _is_compacted(path: str) -> bool:

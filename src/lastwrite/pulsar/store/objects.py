@@ -1,11 +1,13 @@
-"""Ledgers in a topic folder: a data object of blocks and its index object, as the object-store offloader writes them.
+"""Ledgers in a topic folder: a data object of blocks and its index object, as the object-store
+offloader writes them.
 
-A data object is written aside, ``<name>.<attempt>.aside``, block after block; a block's header is filled in when the
-block ends, for only then its length is known. The index comes last, and gets its name first: whoever sees the data
-object sees both. Reading goes by the index: the block of an entry, then from entry to entry.
+A data object is written aside, ``<name>.<attempt>.aside``, block after block; a block's header is
+filled in when the block ends, for only then its length is known. The index comes last, and gets its
+name first: whoever sees the data object sees both. Reading goes by the index: the block of an
+entry, then from entry to entry.
 
-Source: Pulsar 4.2.4, offloaders 4.0.8 ``BlockAwareSegmentInputStreamImpl``, ``OffloadIndexBlockImpl``; spec/pulsar.md
-sections 23.1 and 30.
+Source: Pulsar 4.2.4, offloaders 4.0.8 ``BlockAwareSegmentInputStreamImpl``,
+``OffloadIndexBlockImpl``; docs/formats/pulsar.md, "Offloaded ledger".
 """
 
 from __future__ import annotations
@@ -19,9 +21,18 @@ from io import FileIO
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog
-from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX, object_name
-from lastwrite.formats.pulsar.offload import (
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata, custom_items
+from lastwrite.pulsar.format.missing import MISSING, EntryRange, encode_ranges
+from lastwrite.pulsar.format.names import (
+    INDEX_SUFFIX,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    MANIFEST,
+    object_name,
+    parse_object_name,
+)
+from lastwrite.pulsar.format.offload import (
     BLOCK_HEADER_BYTES,
     ENTRY_HEAD,
     ENTRY_HEAD_BYTES,
@@ -31,10 +42,9 @@ from lastwrite.formats.pulsar.offload import (
     block_header,
     walk_data,
 )
-from lastwrite.logstore import files
-from lastwrite.logstore.aside import changing, remove_aside
-from lastwrite.logstore.mapping import mapped
-from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.storage import files
+from lastwrite.storage.mapping import mapped
+from lastwrite.storage.staging import changing, remove_staged
 
 BLOCK_BYTES = 1 << 20  # of the objects that we write: an entry is found by walking half a block
 ASIDE_SUFFIX = ".aside"
@@ -44,8 +54,10 @@ _BUFFER_BYTES = 1 << 20
 class ObjectWriter:
     """Writes ledger ``ledger`` aside in ``folder``, then gives the two objects their names.
 
-    Entries come with rising ids; ``uid`` is the uuid in the objects' names, drawn where none is given. Held: the rows
-    of the index, 20 bytes a block. An entry larger than ``block_bytes`` has a block of its own.
+    Entries come with rising ids; a block begins after ids that were left out, and the index says
+    which (``missing``). ``uid`` is the uuid in the objects' names, drawn where none is given. Held:
+    the rows of the index, 20 bytes a block. An entry larger than ``block_bytes`` has a block of its
+    own.
     """
 
     def __init__(
@@ -61,17 +73,29 @@ class ObjectWriter:
         self.entries = 0
         self.entry_bytes = 0  # of the entries alone, as a ledger's length counts them
         self.last_entry = -1
+        self._missing: list[EntryRange] = []  # before the last entry
         self._block_bytes = block_bytes
         attempt = uuid.uuid4().hex[:12]
-        self._aside = f"{self.path}.{attempt}{ASIDE_SUFFIX}"
-        self._aside_index = f"{self.path}{INDEX_SUFFIX}.{attempt}{ASIDE_SUFFIX}"
+        self._staged = f"{self.path}.{attempt}{ASIDE_SUFFIX}"
+        self._staged_index = f"{self.path}{INDEX_SUFFIX}.{attempt}{ASIDE_SUFFIX}"
         self._blocks: list[IndexEntry] = []
         self._block_end = 0  # where the open block ends now; its begin is the last of ``_blocks``
         self._is_open = False
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
-        with changing("create", self._aside):
-            self._file: FileIO | None = open(self._aside, "xb", buffering=0)
+        siblings = [
+            os.path.join(folder, name) for name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
+        ]
+        self._like = files.owner_of(self.path, siblings).as_far_as_may()
+        with changing("create", self._staged):
+            self._file: FileIO | None = files.create(self._staged, self._like)
+
+    def rename(self, uid: uuid.UUID) -> None:
+        """Let the objects' names have another uuid."""
+        folder, name = os.path.split(self.path)
+        parsed = parse_object_name(name)
+        assert parsed is not None
+        self.path = os.path.join(folder, object_name(uid, parsed[1]))
 
     def append(self, entry: int, data: bytes) -> None:
         """Add one entry."""
@@ -83,18 +107,21 @@ class ObjectWriter:
             self._flush()
 
     def append_framed(self, data: ByteArray, positions: Int64Array, entries: Int64Array) -> None:
-        """Add entries that are framed already (int32 size, int64 entry, bytes), one behind another in all of ``data``.
+        """Add entries that are framed already (int32 size, int64 entry, bytes), one behind another
+        in all of ``data``.
 
         ``positions``: where each begins; ``entries``: its id.
         """
         self._flush()
         ends = np.append(positions[1:], len(data))
+        gaps = np.append(np.flatnonzero(np.diff(entries) != 1) + 1, len(entries))
         done = 0
         while done < len(positions):
             start = int(positions[done])
             self._begin_entry(int(entries[done]), int(ends[done]) - start)
             room = self._blocks[-1].offset + self._block_bytes - self._block_end
             stop = max(int(np.searchsorted(ends, start + room, "right")), done + 1)
+            stop = min(stop, int(gaps[np.searchsorted(gaps, done, "right")]))
             end = int(ends[stop - 1])
             self._write(memoryview(data)[start:end])
             self._count(
@@ -105,6 +132,10 @@ class ObjectWriter:
     def _begin_entry(self, entry: int, framed_bytes: int) -> None:
         if entry <= self.last_entry:
             raise CorruptLog(f"entry {entry} comes behind entry {self.last_entry}", path=self.path)
+        if entry > self.last_entry + 1:
+            self._missing.append(EntryRange(self.last_entry + 1, entry - 1))
+            if self._is_open:
+                self._end_block()
         if self._is_open:
             filled = self._block_end + self._waiting_bytes
             if filled + framed_bytes - self._blocks[-1].offset <= self._block_bytes:
@@ -120,7 +151,7 @@ class ObjectWriter:
         assert self._file is not None
         block = self._blocks[-1]
         header = block_header(self._block_end - block.offset, block.first_entry)
-        with changing("fill in", self._aside):
+        with changing("fill in", self._staged):
             os.pwrite(self._file.fileno(), header, block.offset)
         self._is_open = False
 
@@ -136,7 +167,7 @@ class ObjectWriter:
 
     def _write(self, data: bytes | memoryview) -> None:
         assert self._file is not None
-        with changing("append", self._aside):
+        with changing("append", self._staged):
             view = memoryview(data)
             self._block_end += len(view)
             while len(view):
@@ -144,21 +175,33 @@ class ObjectWriter:
         self.size_bytes = self._block_end
 
     def finish(self, metadata: LedgerMetadata) -> str:
-        """Write the index, sync both objects and give them their names; returns the data object's path.
+        """Write the index, sync both objects and give them their names; returns the data object's
+        path.
 
-        ``metadata`` is the ledger's own; its length and last entry are set to what was written. The folder's names are
-        the caller's to sync.
+        ``metadata`` is the ledger's own; its length and last entry are set to what was written, and
+        what was left out before the last entry is noted. The folder's names are the caller's to
+        sync.
         """
         if self._is_open:
             self._end_block()
         assert self._file is not None
         self._file.close()
-        said = replace(metadata, length=self.entry_bytes, last_entry=self.last_entry)
+        custom = {name: value for name, value in metadata.custom.items() if name != MISSING}
+        if self._missing:
+            custom[MISSING] = encode_ranges(self._missing)
+        said = replace(
+            metadata,
+            length=self.entry_bytes,
+            last_entry=self.last_entry,
+            custom_items=metadata.custom_items
+            if custom == metadata.custom
+            else custom_items(custom),
+        )
         index = IndexObject(self.size_bytes, said.encode(), tuple(self._blocks))
-        files.write(self._aside_index, index.encode())
-        files.fsync_file(self._aside)
-        files.rename(self._aside_index, self.path + INDEX_SUFFIX)
-        files.rename(self._aside, self.path)
+        files.write(self._staged_index, index.encode(), like=self._like)
+        files.fsync_file(self._staged)
+        files.rename(self._staged_index, self.path + INDEX_SUFFIX)
+        files.rename(self._staged, self.path)
         self._file = None
         return self.path
 
@@ -166,10 +209,10 @@ class ObjectWriter:
         """Remove what was written aside; after ``finish`` nothing is done."""
         if self._file is not None:
             self._file.close()
-            remove_aside((self._aside, self._aside_index))
+            remove_staged((self._staged, self._staged_index))
 
 
-def find_aside(folder: str) -> list[str]:
+def find_staged(folder: str) -> list[str]:
     """What writers left aside in a topic folder: of those that were killed, if none is at work."""
     return [
         os.path.join(folder, name)
@@ -222,7 +265,8 @@ def checked_index(path: str) -> IndexObject:
 def read_entries(
     path: str, first: int = 0, last: int | None = None, index: IndexObject | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """The entries ``first`` to ``last`` of the data object at ``path``, with their ids; None: to the ledger's end.
+    """The entries ``first`` to ``last`` of the data object at ``path``, with their ids; None: to
+    the ledger's end. Ids that the index notes as missing are passed over.
 
     ``index``: what ``checked_index`` said, read here where it is not given. Held: an entry.
 
@@ -236,7 +280,7 @@ def read_entries(
     with mapped(path, index.data_bytes) as data:
         view = memoryview(data)[block.offset :]
         try:
-            for entry, at, size in walk_data(view):
+            for entry, at, size in walk_data(view, bool(index.missing)):
                 if last is not None and entry > last:
                     return
                 if entry >= first:

@@ -3,16 +3,19 @@
 Take a topic folder whose manifest names ledger 13, and a round that wrote its new ledger aside::
 
     5e….aside, 5e….aside-index                        written by workers, synced
-    9c…-ledger-14-index, 9c…-ledger-14                renamed, the folder synced: nobody looks at them yet
-    compacted.json                                    replaced by a rename, the folder synced: here, and only here, the
+    9c…-ledger-14-index, 9c…-ledger-14                renamed, the folder synced: nobody looks at
+                                                      them yet
+    compacted.json                                    replaced by a rename, the folder synced: here,
+                                                      and only here, the
                                                       new ledger and its horizon count
     91…-ledger-13, 91…-ledger-13-index                removed
 
-A crash before the manifest leaves the old ledger, after it the new one; ``recover`` removes each compacted ledger of
-ours that the manifest does not name. An index is named before its data and removed after them, so that each index
-can say whose it is. Raw ledgers are never touched.
+A crash before the manifest leaves the old ledger, after it the new one; ``recover`` removes each
+compacted ledger of ours that the manifest does not name. An index is named before its data and
+removed after them, so that each index can say whose it is. Raw ledgers are never touched.
 
-Source: spec/pulsar.md sections 7, 13, 27; the order is ours.
+Source: docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md, "The commit"
+and "A round"; the order is ours.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError
-from lastwrite.formats.pulsar.names import (
+from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.pulsar.format.names import (
+    FETCHED,
     INDEX_SUFFIX,
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
@@ -35,20 +40,12 @@ from lastwrite.formats.pulsar.names import (
     object_name,
     parse_object_name,
 )
-from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, IndexObject
-from lastwrite.formats.pulsar.position import MAX_LEDGER, Position
-from lastwrite.logstore import files
-from lastwrite.logstore.outputs import AGAIN, check_segments
-from lastwrite.logstore.overlap import Outcome, outcome
-from lastwrite.logstore.pulsar import lock
-from lastwrite.logstore.pulsar.manifest import (
-    ASIDE_SUFFIX,
-    Manifest,
-    read_manifest,
-    replace_manifest,
-)
-from lastwrite.logstore.pulsar.objects import read_index
-from lastwrite.logstore.pulsar.topic import (
+from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, IndexObject
+from lastwrite.pulsar.format.position import MAX_LEDGER, Position
+from lastwrite.pulsar.store import lock
+from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
+from lastwrite.pulsar.store.objects import read_index
+from lastwrite.pulsar.store.topic import (
     Ledger,
     Topic,
     decode_record_at,
@@ -57,7 +54,9 @@ from lastwrite.logstore.pulsar.topic import (
     name_of,
     partition_of,
 )
-from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.storage import files, preflight
+from lastwrite.storage.parallel_sync import Outcome, outcome
+from lastwrite.storage.reading import AGAIN, check_segments
 
 _TIDY = "the new ledger is in place; the next run removes the old one"
 
@@ -80,7 +79,8 @@ class NewLedger:
 
 
 def publish(log: PartitionLog, new: NewLedger) -> Outcome:
-    """Let the new ledger be the topic's compacted one; a crash before ``tidy`` leaves what ``recover`` clears away.
+    """Let the new ledger be the topic's compacted one; a crash before ``tidy`` leaves what
+    ``recover`` clears away.
 
     The caller holds the topic. Returns why it failed: the topic is then as it was.
     """
@@ -185,16 +185,28 @@ def tidy(log: PartitionLog) -> Outcome:
     )
 
 
+def refuse_unwritable(folder: str) -> None:
+    """Say no before a round where the manifest could not be replaced, or the former compacted
+    ledger not be removed.
+
+    Raises:
+        LogError: it names what stops it.
+    """
+    manifest = read_manifest(folder)
+    names = [] if manifest is None else [MANIFEST, manifest.object, manifest.object + INDEX_SUFFIX]
+    preflight.refuse_unwritable(folder, names)
+
+
 def recover(folder: str) -> None:
     """Clear away what a crash left of a run on the topic, which the caller holds.
 
-    Only what was being written, and compacted ledgers of our own that the manifest does not name and that are not all
-    there is of their messages.
+    Only what was being written, and compacted ledgers of our own that the manifest does not name
+    and that are not all there is of their messages.
 
     Raises:
         LogError: something could not be removed.
     """
-    waste = sorted(_aside_names(folder))
+    waste = sorted(_staged_names(folder))
     topic = list_topic(folder)
     damaged = {problem.path for problem in topic.problems if problem.kind is ProblemKind.DAMAGED}
     strays = [ledger for ledger in topic.strays if ledger.is_ours and ledger.path not in damaged]
@@ -202,10 +214,16 @@ def recover(folder: str) -> None:
         topic.manifest is not None and topic.compacted is None
     ):
         strays = []  # whatever became of the ledger that counts, another one may be all there is
+    elif topic.manifest is None and damaged:
+        strays = []  # … or all there is of what is missing
     else:
         waste += _orphaned_indexes(folder)
     for name in waste:
         files.unlink(os.path.join(folder, name))
+    if strays:
+        files.fsync_dir(
+            folder
+        )  # the manifest of before a kill may not be on disk yet: then one of these counts
     _clear(strays)
     if waste or strays:
         files.fsync_dir(folder)
@@ -236,7 +254,7 @@ def _remove(path: str) -> None:
         files.unlink(path)
 
 
-def _aside_names(folder: str) -> set[str]:
+def _staged_names(folder: str) -> set[str]:
     """Files that are being written, or were when a run was killed."""
     return {
         name
@@ -260,43 +278,50 @@ def copy_folder(log: PartitionLog, to: str) -> str:
     return os.path.join(os.path.abspath(to), *name_of(log.folder).managed_ledger.split("/"))
 
 
-def copy_aside_folder(log: PartitionLog, to: str) -> str:
+def copy_staging_folder(log: PartitionLog, to: str) -> str:
     """Where a copy's new ledger is written, made if it is not there.
 
     Raises:
-        InvalidConfig: the topic lies there already.
+        InvalidConfig: the topic exists already.
         LogError: it cannot be made.
     """
     folder = copy_folder(log, to)
     _refuse_topic(folder)
-    files.make_folder(folder)
+    _make_copy_folder(log, folder)
     return folder
 
 
+def _make_copy_folder(log: PartitionLog, folder: str) -> None:
+    """With those above it up to the archive, as the topic's own."""
+    if not os.path.isdir(folder):
+        files.make_folder(folder, files.owner_of(log.folder).as_far_as_may())
+
+
 def _refuse_topic(folder: str) -> None:
-    known = (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON)
+    known = (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON, FETCHED)
     if os.path.isdir(folder) and any(
         name in known or parse_object_name(name) for name in _names(folder)
     ):
         raise InvalidConfig(
-            "a topic lies there already",
+            "a topic exists already",
             path=folder,
             remedy="give --to a folder without this topic",
         )
 
 
 def publish_copy(log: PartitionLog, new: NewLedger | None, to: str) -> Outcome:
-    """Make a copy of the topic below ``to``: its metadata, its compacted ledger, and what lies beyond the horizon.
+    """Make a copy of the topic below ``to``: its metadata, its compacted ledger, and what lies
+    beyond the horizon.
 
-    ``new``: the copy's compacted ledger, written aside there; None: it is that of the topic itself. Of a topic that is
-    damaged everything is copied as it is.
+    ``new``: the copy's compacted ledger, written aside there; None: it is that of the topic itself.
+    Of a topic that is damaged everything is copied as it is.
     """
     return outcome(partial(_publish_copy, log, new, copy_folder(log, to)))
 
 
 def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None:
     _refuse_topic(folder)
-    files.make_folder(folder)
+    _make_copy_folder(log, folder)
     with lock.hold(folder, [partition_of(name_of(folder))]):
         check_segments(log)
         mine = (
@@ -304,10 +329,13 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
             if new is None
             else {os.path.basename(new.path), os.path.basename(new.path) + INDEX_SUFFIX}
         )
-        for name in sorted(_aside_names(folder) - mine):  # of a run that was killed
+        for name in sorted(_staged_names(folder) - mine):  # of a run that was killed
             files.unlink(os.path.join(folder, name))
         topic = list_topic(log.folder)
-        for name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON):
+        if new is None and any(problem.kind is ProblemKind.DAMAGED for problem in topic.problems):
+            _copy_all(log.folder, folder)
+            return
+        for name in (FETCHED, MANAGED_LEDGER, MANAGED_LEDGER_JSON):
             if os.path.exists(os.path.join(log.folder, name)):
                 files.copy(os.path.join(log.folder, name), os.path.join(folder, name))
         for ledger in _copied(topic, None if new is None else new.horizon):
@@ -326,9 +354,26 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
         files.fsync_dir(folder)
 
 
+def _copy_all(source: str, folder: str) -> None:
+    """Copy a damaged topic's files, also those that cannot be read or that contradict each other;
+    the manifest last.
+    """
+    side = (FETCHED, MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
+    names = [
+        name
+        for name in _names(source)
+        if name in side or parse_object_name(name.removesuffix(INDEX_SUFFIX))
+    ]
+    for name in sorted(
+        names, key=lambda name: (name == MANIFEST, not name.endswith(INDEX_SUFFIX), name)
+    ):
+        files.copy(os.path.join(source, name), os.path.join(folder, name))
+    files.fsync_dir(folder)
+
+
 def _copied(topic: Topic, horizon: Position | None) -> list[Ledger]:
     """The raw ledgers that a copy needs."""
     horizon = horizon or topic.horizon
-    if horizon is None or any(problem.kind is ProblemKind.DAMAGED for problem in topic.problems):
+    if horizon is None:
         return list(topic.ledgers)
     return [ledger for ledger in topic.ledgers if Position(ledger.id, ledger.entries - 1) > horizon]

@@ -1,9 +1,10 @@
 """Entries of one ledger by their numbers, from its data object, for who reads a few of them.
 
-An index object names the first entry of every block only, so the way to an entry goes by its block's begin and from
-entry to entry. Where the entries of a block lie is kept once it was walked. No file stays open between two calls.
+An index object names the first entry of every block only, so the way to an entry goes by its
+block's begin and from entry to entry. Where the entries of a block lie is kept once it was walked.
+No file stays open between two calls.
 
-Source: spec/pulsar.md sections 7 and 23.1.
+Source: docs/formats/pulsar.md, "Compacted ledger" and "Offloaded ledger".
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from contextlib import contextmanager
 from typing import NamedTuple, overload
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.pulsar.compacted import MessageId, decode_record
-from lastwrite.formats.pulsar.entry import Entry, decode_entry
-from lastwrite.formats.pulsar.offload import (
+from lastwrite.pulsar.format.compacted import MessageId, decode_record
+from lastwrite.pulsar.format.entry import Entry, decode_entry
+from lastwrite.pulsar.format.offload import (
     BLOCK_HEADER_BYTES,
     ENTRY_HEAD,
     ENTRY_HEAD_BYTES,
     EntryHead,
     parse_block_header,
 )
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.pulsar.topic import Ledger
+from lastwrite.pulsar.store.topic import Ledger
+from lastwrite.storage.files import to_log_error
 
 READ_ENTRIES = 100  # at once; dispatcherMaxReadBatchSize
 READ_BYTES = 5 << 20  # … and dispatcherMaxReadSizeBytes
@@ -45,7 +46,8 @@ class StoredEntry(NamedTuple):
 
 
 def decoded(stored: StoredEntry, ledger: int | None) -> tuple[Entry, bytes]:
-    """A stored entry, and its bytes as it was sent; of a compacted ledger (``ledger`` None) the record's entry.
+    """A stored entry, and its bytes as it was sent; of a compacted ledger (``ledger`` None) the
+    record's entry.
 
     Raises:
         CorruptLog: it is none. Positions count from the stored entry's begin.
@@ -76,8 +78,13 @@ class LedgerReader:
 
     @property
     def count(self) -> int:
-        """How many entries there are, 0 to that."""
+        """The number behind the last entry."""
         return self.ledger.entries
+
+    def present(self, number: int) -> int:
+        """The first entry from this number on that is not noted as missing."""
+        found = bisect_right(self.ledger.missing, number, key=lambda each: each.first) - 1
+        return max(number, self.ledger.missing[found].last + 1) if found >= 0 else number
 
     @property
     def borders(self) -> list[int]:
@@ -85,14 +92,19 @@ class LedgerReader:
         return self._firsts
 
     def behind(self, number: int) -> int:
-        """Where to go on behind damage at an entry: with the next block's first entry, or at the ledger's end."""
+        """Where to go on behind damage at an entry: with the next block's first entry, or at the
+        ledger's end.
+        """
         block = bisect_right(self._firsts, number)
         return self._firsts[block] if block < len(self._firsts) else self.count
 
     def read(
         self, first: int, most: int = READ_ENTRIES, most_bytes: int = READ_BYTES
     ) -> list[StoredEntry]:
-        """Entries from number ``first`` on: at most so many, and of so many bytes, but one at least where there is one.
+        """Entries from number ``first`` on: at most so many, and of so many bytes, but one at least
+        where there is one.
+
+        What is noted as missing is passed over at the begin, and ends a read otherwise.
 
         Raises:
             LedgerMoved: the file was replaced or removed.
@@ -101,10 +113,13 @@ class LedgerReader:
         """
         found: list[StoredEntry] = []
         total = 0
+        first = self.present(first)
         if first >= self.count:
             return found
+        gap = bisect_right(self.ledger.missing, first, key=lambda each: each.first)
+        end = self.ledger.missing[gap].first if gap < len(self.ledger.missing) else self.count
         with self._opened() as data:
-            for number in range(first, min(first + most, self.count)):
+            for number in range(first, min(first + most, end)):
                 try:
                     position, size = self._place(data, number)
                 except CorruptLog:
@@ -126,7 +141,9 @@ class LedgerReader:
             )
 
     def check_end(self) -> None:
-        """See that the object ends with the last entry that the ledger's metadata name. Errors as ``read``."""
+        """See that the object ends with the last entry that the ledger's metadata name. Errors as
+        ``read``.
+        """
         if not self._firsts:
             return
         with self._opened() as data:
@@ -199,7 +216,9 @@ class LedgerReader:
         return at
 
     def _walk(self, data: memoryview, block: int) -> tuple[array[int], CorruptLog | None]:
-        """Where the heads of a block's entries lie; and what ended the walk, if anything did before the block's end."""
+        """Where the heads of a block's entries lie; and what ended the walk, if anything did before
+        the block's end.
+        """
         start, number = self._starts[block], self._firsts[block]
         at = self._first_of(data, block)
         end = start + parse_block_header(data, start, len(data)).block_bytes
@@ -235,7 +254,8 @@ _MOST_ID_BYTES = 4 + 4096
 
 
 class CompactedOffsets(Sequence[int]):
-    """The offsets of a compacted ledger's entries by their numbers; each is read when it is first asked for.
+    """The offsets of a compacted ledger's entries by their numbers; each is read when it is first
+    asked for.
 
     Errors as ``LedgerReader.read``.
     """

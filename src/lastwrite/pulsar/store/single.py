@@ -1,19 +1,23 @@
-"""One file that holds entries of Pulsar, wherever it lies: what it is by its first bytes, and its entries."""
+"""One file that holds entries of Pulsar, wherever it lies: what it is by its first bytes, and its
+entries.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from typing import NamedTuple
 
+from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import LogError
-from lastwrite.formats.layout import Buffer
-from lastwrite.formats.pulsar.entry_log import walk_entry_log, walk_journal
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX, parse_map_file_name, parse_object_name
-from lastwrite.formats.pulsar.offload import walk_data
-from lastwrite.formats.pulsar.sequence_file import walk_sequence_file
-from lastwrite.logstore.mapping import mapped
+from lastwrite.pulsar.format.entry_log import walk_entry_log, walk_journal
+from lastwrite.pulsar.format.names import INDEX_SUFFIX, parse_map_file_name, parse_object_name
+from lastwrite.pulsar.format.offload import walk_data
+from lastwrite.pulsar.format.sequence_file import walk_sequence_file
+from lastwrite.pulsar.store.objects import read_index
+from lastwrite.storage.mapping import mapped
 
 NO_LEDGER = -1
 
@@ -38,7 +42,9 @@ _MAGICS = {
 
 
 class StoredIn(NamedTuple):
-    """An entry's ledger (-1: neither the file nor its name says), its number, and where its bytes begin."""
+    """An entry's ledger (-1: neither the file nor its name says), its number, and where its bytes
+    begin.
+    """
 
     ledger: int
     number: int
@@ -61,7 +67,8 @@ def entries_in(path: str, kind: FileKind) -> Iterator[StoredIn]:
     """The entries of a file in its order.
 
     Raises:
-        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: behind what is whole; with the byte of the file.
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: behind what is whole; with the byte of the
+            file.
         LogError: it cannot be read.
     """
     with mapped(path) as data:
@@ -75,7 +82,7 @@ def _entries(path: str, kind: FileKind, data: Buffer) -> Iterator[StoredIn]:
     if kind is FileKind.DATA_OBJECT:
         named = parse_object_name(os.path.basename(path).removesuffix(INDEX_SUFFIX))
         ledger = NO_LEDGER if named is None else named[1]
-        for number, at, size in walk_data(data):
+        for number, at, size in walk_data(data, _has_gaps(path)):
             yield StoredIn(ledger, number, at, bytes(data[at : at + size]))
     elif kind is FileKind.MAP_FILE:
         folder = parse_map_file_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
@@ -93,3 +100,10 @@ def _entries(path: str, kind: FileKind, data: Buffer) -> Iterator[StoredIn]:
                 record.at,
                 bytes(data[record.at : record.at + record.size]),
             )
+
+
+def _has_gaps(path: str) -> bool:
+    """Whether the index beside a data object, if there is one, says that entries are missing."""
+    with suppress(LogError):
+        return bool(read_index(path).missing)
+    return False

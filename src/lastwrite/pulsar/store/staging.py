@@ -1,10 +1,11 @@
 """A compacted ledger that is being written aside, as the data and index object of layout V1.
 
-Blocks are small, a mebibyte, so that a reader finds an id by the index and little else. A block that is full simply
-ends: the padding is for an uploader that must say a part's length before it knows it. Entry ids count from 0 in each
-part of a ledger; ``join`` numbers the later parts on and puts them together.
+Blocks are small, a mebibyte, so that a reader finds an id by the index and little else. A block
+that is full simply ends: the padding is for an uploader that must say a part's length before it
+knows it. Entry ids count from 0 in each part of a ledger; ``join`` numbers the later parts on and
+puts them together.
 
-Source: Pulsar 4.2.4; spec/pulsar.md sections 7, 22.4, 23.1.
+Source: Pulsar 4.2.4; docs/formats/pulsar.md.
 """
 
 from __future__ import annotations
@@ -17,31 +18,37 @@ from io import FileIO
 import numpy as np
 
 from lastwrite.errors import LogError
-from lastwrite.formats.pulsar import framing
-from lastwrite.formats.pulsar.compacted import COMPACTED_TO, MessageId, ledger_custom_metadata
-from lastwrite.formats.pulsar.ledger_metadata import (
+from lastwrite.model.columns import (
+    ROW_BASE_OFFSET,
+    ROW_MAX_TIMESTAMP,
+    ByteArray,
+    Int64Array,
+)
+from lastwrite.model.log import AbortedTransaction
+from lastwrite.model.work import RewriteUnit, SegmentOutput
+from lastwrite.pulsar.format import framing
+from lastwrite.pulsar.format.compacted import COMPACTED_TO, MessageId, ledger_custom_metadata
+from lastwrite.pulsar.format.ledger_metadata import (
     Digest,
     LedgerMetadata,
     LedgerState,
     custom_items,
 )
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX
-from lastwrite.formats.pulsar.offload import (
+from lastwrite.pulsar.format.names import INDEX_SUFFIX
+from lastwrite.pulsar.format.offload import (
     BLOCK_HEADER_BYTES,
     IndexEntry,
     IndexObject,
     block_header,
 )
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore import files
-from lastwrite.logstore.aside import changing, remove_aside, sync_aside
-from lastwrite.logstore.overlap import overlapped
-from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX
-from lastwrite.logstore.pulsar.objects import read_index
-from lastwrite.logstore.pulsar.topic import MADE_BY, name_of, name_or_none
-from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.log import AbortedTransaction
-from lastwrite.model.work import RewriteUnit, Rewritten
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX
+from lastwrite.pulsar.store.objects import read_index
+from lastwrite.pulsar.store.topic import MADE_BY, name_of, name_or_none
+from lastwrite.storage import files, ownership
+from lastwrite.storage.ownership import Ownership
+from lastwrite.storage.parallel_sync import overlapped
+from lastwrite.storage.staging import changing, remove_staged, sync_staged
 
 BLOCK_BYTES = 1 << 20  # the size of a block, head included, unless one entry is larger
 
@@ -51,8 +58,10 @@ _QUORUM = 2  # a broker's default; of no consequence where no bookie holds the l
 _MISTAKE = "nothing was changed; please report this"
 
 
-class AsideLedger:
-    """Appends records to ``<folder>/<attempt>.aside``. ``unit.folder`` None: nothing is written, only counted."""
+class StagedLedger:
+    """Appends records to ``<folder>/<attempt>.aside``. ``unit.folder`` None: nothing is written,
+    only counted.
+    """
 
     def __init__(self, unit: RewriteUnit) -> None:
         name = name_or_none(
@@ -74,18 +83,25 @@ class AsideLedger:
         self._size = 0  # of the blocks that are closed
         self._begun = 0  # up to here the disk was told to write
         self._path = ""
+        self._like: Ownership | None = None
         self._file: FileIO | None = None
         if unit.folder is not None:
             self._path = new_path(unit.folder)
             with changing("create", self._path):
-                self._file = open(self._path, "xb", buffering=0)
+                # A part is put together with others in place.
+                self._like = (
+                    ownership.private() if self._is_part else owner_of_new(unit.folder, unit.source)
+                )
+                self._file = files.create(self._path, self._like)
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
         """Append framed entries; ``rows`` of each as ``ROW_COLUMNS`` says."""
         if not len(rows):
             return
-        self._largest_timestamp_ms = max(self._largest_timestamp_ms, int(rows[:, 3].max()))
-        self._last = int(rows[-1, 4])
+        self._largest_timestamp_ms = max(
+            self._largest_timestamp_ms, int(rows[:, ROW_MAX_TIMESTAMP].max())
+        )
+        self._last = int(rows[-1, ROW_BASE_OFFSET])
         sizes = np.empty(len(rows), dtype=np.int64)
         framing.framed_sizes(rows, len(self._tail), sizes)
         ends = np.cumsum(sizes)
@@ -132,9 +148,11 @@ class AsideLedger:
             self._begun = self._size
 
     def finish(
-        self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
+        self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write what is left and the index, and name the files in ``result``; of a part only ``join`` asks for it."""
+        """Write what is left and the index, and name the files in ``result``; of a part only
+        ``join`` asks for it.
+        """
         if self._filled:
             self._close_block()
         result.bytes_written = self._size
@@ -144,7 +162,7 @@ class AsideLedger:
         self._file.close()
         result.log_path = self._path
         index_path = _write_index(
-            self._path, self._entries, self._size, self._blocks, Position.of(self._last)
+            self._path, self._entries, self._size, self._blocks, Position.of(self._last), self._like
         )
         if not self._is_part:
             result.index_path = index_path
@@ -161,13 +179,31 @@ def new_path(folder: str) -> str:
     return os.path.join(folder, f"{uuid.uuid4().hex}{ASIDE_SUFFIX}")
 
 
+def owner_of_new(folder: str, source: str | None) -> Ownership:
+    """Whose a new ledger in the topic folder ``folder`` is: as the first of those that it is made
+    of, elsewhere as far as the caller may."""
+    if source is None:
+        return ownership.of_new(folder)
+    found = files.owner_of(source)
+    return (
+        found
+        if os.path.dirname(os.path.abspath(source)) == os.path.abspath(folder)
+        else found.as_far_as_may()
+    )
+
+
 def discard(path: str) -> None:
     """Remove a data object that was written aside, and its index; nothing there: nothing is done."""
-    remove_aside((path, path + INDEX_SUFFIX) if path else ())
+    remove_staged((path, path + INDEX_SUFFIX) if path else ())
 
 
 def _write_index(
-    path: str, entries: int, size_bytes: int, blocks: Sequence[tuple[int, int]], last: Position
+    path: str,
+    entries: int,
+    size_bytes: int,
+    blocks: Sequence[tuple[int, int]],
+    last: Position,
+    like: Ownership | None,
 ) -> str:
     """The index object of a compacted ledger whose data lie at ``path``; where it lies."""
     name = name_of(os.path.dirname(path))
@@ -187,20 +223,23 @@ def _write_index(
         metadata_bytes=metadata.encode(),
         blocks=tuple(IndexEntry(first, n + 1, offset) for n, (first, offset) in enumerate(blocks)),
     )
-    files.write(path + INDEX_SUFFIX, index.encode(), is_synced=False)
+    files.write(path + INDEX_SUFFIX, index.encode(), is_synced=False, like=like)
     return path + INDEX_SUFFIX
 
 
 # ---------------------------------------------------------------------- parts
 
 
-def join(folder: str, parts: Sequence[Rewritten], base_offset: int) -> Rewritten:
-    """One ledger of its parts, durable; their files become it.
+def join(
+    folder: str, parts: Sequence[SegmentOutput], base_offset: int, source: str | None = None
+) -> SegmentOutput:
+    """One ledger of its parts, durable; their files become it. ``source``: the first ledger that it
+    is made of.
 
     Raises:
         LogError: a file could not be written; what was written aside is gone.
     """
-    whole = Rewritten(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
+    whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
     path = new_path(folder)
     try:
         indexes = [read_index(part.log_path) for part in parts]
@@ -214,6 +253,8 @@ def join(folder: str, parts: Sequence[Rewritten], base_offset: int) -> Rewritten
         size = indexes[0].data_bytes
         files.rename(parts[0].log_path, path)
         with changing("append", path), open(path, "r+b", buffering=0) as file:
+            like = owner_of_new(folder, source)
+            ownership.give(file.fileno(), like)
             file.seek(0, os.SEEK_END)
             for part, index, first in zip(parts[1:], indexes[1:], firsts[1:], strict=False):
                 blocks += [
@@ -222,7 +263,7 @@ def join(folder: str, parts: Sequence[Rewritten], base_offset: int) -> Rewritten
                 size += files.append_file(part.log_path, file.fileno())
         last = next((index for index in reversed(indexes) if index.blocks), indexes[0])
         to = MessageId.decode(last.metadata.custom[COMPACTED_TO]).position
-        whole.index_path = _write_index(path, firsts[-1], size, blocks, to)
+        whole.index_path = _write_index(path, firsts[-1], size, blocks, to, like)
         for part in parts:
             discard(part.log_path)
     except BaseException:
@@ -233,7 +274,7 @@ def join(folder: str, parts: Sequence[Rewritten], base_offset: int) -> Rewritten
     whole.largest_timestamp_ms = max(part.largest_timestamp_ms for part in parts)
     whole.records = sum(part.records for part in parts)
     whole.counts = tuple(map(sum, zip(*(part.counts for part in parts), strict=True)))
-    sync_aside([whole])
+    sync_staged([whole])
     if whole.error is not None:
         discard(path)
         raise whole.error

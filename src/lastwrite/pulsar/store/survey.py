@@ -1,18 +1,21 @@
 """What one pass over a raw ledger's metadata finds, kept beside the ledger so that it is made once.
 
-A round must know where it may end before it reads a record: behind the last message that is no marker, of no aborted
-transaction, and before every transaction that is not decided. So a ledger's markers and transactional entries are
-noted, as *runs* of neighbours that are alike; besides its messages, and *marks*: places about 256 KiB apart at which an
-entry begins, by which a ledger of large blocks is cut into pieces.
+A round must know where it may end before it reads a record: behind the last message that is no
+marker, of no aborted transaction, and before every transaction that is not decided. So a ledger's
+markers and transactional entries are noted, as *runs* of neighbours that are alike; besides its
+messages, and *marks*: places about 256 KiB apart at which an entry begins, by which a ledger of
+large blocks is cut into pieces.
 
-``<object>.survey`` is ours and may be missing or stale: it names the size and the time of the data object it is of, and
-what does not match is made anew. Checksums of entries are the scan's matter; here each length and id is checked::
+``<object>.survey`` is ours and may be missing or stale: it names the size and the time of the data
+object it is of, and what does not match is made anew. Checksums of entries are the scan's matter;
+here each length and id is checked::
 
-    0 magic LWSV · 4 version i32 · 8 size of the object i64 · 16 its mtime, ns, i64 · 24 entries i64 · 32 messages i64
-    40 largest publish time i64 · 48 parts i64 · 56 runs i64 · 64 marks i64 · 72 runs, marks, rows of i64, little-endian
-    last crc-32c u32
+    0 magic LWSV · 4 version i32 · 8 size of the object i64 · 16 its mtime, ns, i64 · 24 entries i64
+    · 32 messages i64 40 largest publish time i64 · 48 parts i64 · 56 runs i64 · 64 marks i64 · 72
+    runs, marks, rows of i64, little-endian last crc-32c u32
 
-Source: spec/pulsar.md sections 4.6, 4.7, 23.1; the file is ours.
+Source: docs/formats/pulsar-compaction.md, "Markers and transactions"; docs/formats/pulsar.md,
+"Offloaded ledger"; the file is ours.
 """
 
 from __future__ import annotations
@@ -25,17 +28,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lastwrite.encoding.checksum import crc32c
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
-from lastwrite.formats.checksum import crc32c
-from lastwrite.formats.pulsar.names import SURVEY_SUFFIX
-from lastwrite.formats.pulsar.position import ENTRY_BITS, MAX_ENTRY
-from lastwrite.formats.pulsar.survey import ABORT_MARKER, COMMIT_MARKER, Surveyor, SurveyTable
-from lastwrite.logstore import files
-from lastwrite.logstore.pulsar.manifest import ASIDE_SUFFIX
-from lastwrite.logstore.pulsar.topic import Ledger
-from lastwrite.logstore.reading import SegmentReader
-from lastwrite.logstore.throttle import Spend
 from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.pulsar.format.names import SURVEY_SUFFIX
+from lastwrite.pulsar.format.position import MAX_ENTRY, Position
+from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER, Surveyor, SurveyTable
+from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX
+from lastwrite.pulsar.store.topic import Ledger
+from lastwrite.storage import files
+from lastwrite.storage.reading import SegmentReader
+from lastwrite.storage.throttle import Spend
 
 # What the entries of a run are.
 MARKER = 1  # of no transaction
@@ -61,8 +64,9 @@ _made: dict[tuple[str, int, int], Survey] = {}  # of this process, by path, size
 class Survey:
     """What a pass over a ledger found.
 
-    ``runs``: rows of first entry, last entry, what they are, and their transaction's number (-1: of none), rising; what
-    lies in no run are plain messages. ``marks``: rows of an entry and its position in the object.
+    ``runs``: rows of first entry, last entry, what they are, and their transaction's number (-1: of
+    none), rising; what lies in no run are plain messages. ``marks``: rows of an entry and its
+    position in the object.
     """
 
     entries: int
@@ -91,7 +95,9 @@ class Survey:
 
     @classmethod
     def decode(cls, data: bytes, size_bytes: int, mtime_ns: int) -> Survey | None:
-        """The survey of the file's bytes; None where they are of another object, of another release, or damaged."""
+        """The survey of the file's bytes; None where they are of another object, of another
+        release, or damaged.
+        """
         if len(data) < _HEAD.size + 4 or data[-4:] != _digest(data[:-4]):
             return None
         magic, version, size, mtime, entries, messages, largest, parts, runs, marks = (
@@ -125,7 +131,8 @@ def free(size_bytes: int) -> None:
 
 
 def survey_of(ledger: Ledger, spend: Spend = free) -> Survey:
-    """The survey of a ledger: as it lies beside it, else of a pass over it now; ``spend`` is told of the bytes read.
+    """The survey of a ledger: as it lies beside it, else of a pass over it now; ``spend`` is told
+    of the bytes read.
 
     Raises:
         CorruptLog: lengths or ids contradict the format, or are not those that the index names.
@@ -143,15 +150,19 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> Survey:
 
 
 def keep_survey(ledger: Ledger, spend: Spend = free) -> Survey:
-    """As ``survey_of``; written beside the ledger where it was not. That it cannot be written is no trouble."""
+    """As ``survey_of``; written beside the ledger where it was not. That it cannot be written is no
+    trouble.
+    """
     found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX
     if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:
         with suppress(LogError):
+            like = files.owner_of(path, [ledger.path]).as_far_as_may()
             files.write(
                 path + ASIDE_SUFFIX,
                 found.encode(ledger.size_bytes, ledger.mtime_ns),
                 is_synced=False,
+                like=like,
             )
             files.rename(path + ASIDE_SUFFIX, path)
     return found
@@ -182,34 +193,40 @@ def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
 def _survey(ledger: Ledger, spend: Spend) -> Survey:
     runs = _Runs()
     marks: list[tuple[int, int]] = []
-    messages, largest, parts, following = 0, -1, 0, 0
+    messages, largest, parts = 0, -1, 0
     next_mark = _MARK_BYTES
-    for table, shift in _chunks(ledger, spend):
-        numbers = table["offset"] & MAX_ENTRY
-        if int(numbers[0]) != following:
-            raise CorruptLog(
-                f"entry {int(numbers[0])} lies where entry {following} must",
-                shift + int(table["position"][0]),
-                ledger.path,
-                _RESTORE,
-            )
-        following = int(numbers[-1]) + 1
-        runs.add(numbers, table["transaction"], _what(table))
-        begins = table["position"] + shift
-        while int(begins[-1]) >= next_mark:
-            at = int(np.searchsorted(begins, next_mark))
-            marks.append((int(numbers[at]), int(begins[at])))
-            next_mark = int(begins[at]) + _MARK_BYTES
-        messages += int(table["records"].sum())
-        largest = max(largest, int(table["publish_time"].max()))
-        parts += int(table["is_part"].sum())
-    if following != ledger.entries:
-        raise CorruptLog(
-            f"{following} entries, and its index says {ledger.entries}",
-            ledger.size_bytes,
-            ledger.path,
-            _RESTORE,
-        )
+    surveyor = Surveyor()
+    with SegmentReader(ledger.path, ledger.size_bytes, ledger.mtime_ns) as reader:
+        for first, end, start, stop in ledger.runs():
+            following = first
+            lowest = Position(ledger.id, first).offset
+            for table, shift in _chunks(surveyor, reader, ledger.path, lowest, start, stop, spend):
+                numbers = table["offset"] & MAX_ENTRY
+                if int(numbers[0]) != following:
+                    raise CorruptLog(
+                        f"entry {int(numbers[0])} lies where entry {following} must",
+                        shift + int(table["position"][0]),
+                        ledger.path,
+                        _RESTORE,
+                    )
+                following = int(numbers[-1]) + 1
+                runs.add(numbers, table["transaction"], _what(table))
+                begins = table["position"] + shift
+                while int(begins[-1]) >= next_mark:
+                    at = int(np.searchsorted(begins, next_mark))
+                    marks.append((int(numbers[at]), int(begins[at])))
+                    next_mark = int(begins[at]) + _MARK_BYTES
+                messages += int(table["records"].sum())
+                largest = max(largest, int(table["publish_time"].max()))
+                parts += int(table["is_part"].sum())
+            if following != end:
+                raise CorruptLog(
+                    f"entries end before {following}, by its index before {end}",
+                    stop,
+                    ledger.path,
+                    _RESTORE,
+                )
+        reader.check_unchanged()
     return Survey(
         ledger.entries,
         messages,
@@ -220,44 +237,47 @@ def _survey(ledger: Ledger, spend: Spend) -> Survey:
     )
 
 
-def _chunks(ledger: Ledger, spend: Spend) -> Iterator[tuple[SurveyTable, int]]:
-    """The entries of a data object, some at a time; and what their positions lack to those in the object."""
-    path, size_bytes, lowest = ledger.path, ledger.size_bytes, ledger.id << ENTRY_BITS
-    surveyor = Surveyor()
-    buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(size_bytes, 1)), dtype=np.uint8)
-    position = start = end = 0  # of buffer[0] in the file; of what is not split yet
-    with SegmentReader(path, size_bytes, ledger.mtime_ns) as reader:
-        while position + start < size_bytes:
-            wanted = 0
-            if end > start:
-                try:
-                    table, start, wanted = surveyor.take(buffer, start, end, lowest)
-                except LogError as error:
-                    raise error.located(path, position) from error
-                if len(table):
-                    lowest = int(table["offset"][-1]) + 1
-                    yield table, position
-                if wanted < 0 and start < end and len(table):
-                    continue
-            left = size_bytes - (position + end)
-            if not left and start < end:
-                raise TruncatedLog(
-                    "the object ends inside an entry", position + start, path, _RESTORE
-                )
-            if wanted > len(buffer):
-                if wanted > _MOST_CHUNK_BYTES:
-                    raise OutOfMemoryBudget(f"an entry of {wanted} bytes", position + start, path)
-                grown = np.empty(wanted + (wanted >> 2), dtype=np.uint8)
-                grown[: end - start] = buffer[start:end]
-                buffer = grown
-            elif start:
-                buffer[: end - start] = buffer[start:end].copy()
-            position, end, start = position + start, end - start, 0
-            n = min(left, len(buffer) - end)
-            reader.read_into(buffer[end : end + n], position + end)
-            spend(n)
-            end += n
-        reader.check_unchanged()
+def _chunks(
+    surveyor: Surveyor,
+    reader: SegmentReader,
+    path: str,
+    lowest: int,
+    position: int,
+    stop: int,
+    spend: Spend,
+) -> Iterator[tuple[SurveyTable, int]]:
+    """The entries between two bytes of a data object, some at a time; and what their positions lack
+    to those in the object. ``lowest``: the least offset that the first may have."""
+    buffer: ByteArray = np.empty(min(_CHUNK_BYTES, max(stop - position, 1)), dtype=np.uint8)
+    start = end = 0  # of what is not split yet; ``position`` is of buffer[0] in the file
+    while position + start < stop:
+        wanted = 0
+        if end > start:
+            try:
+                table, start, wanted = surveyor.take(buffer, start, end, lowest)
+            except LogError as error:
+                raise error.located(path, position) from error
+            if len(table):
+                lowest = int(table["offset"][-1]) + 1
+                yield table, position
+            if wanted < 0 and start < end and len(table):
+                continue
+        left = stop - (position + end)
+        if not left and start < end:
+            raise TruncatedLog("the object ends inside an entry", position + start, path, _RESTORE)
+        if wanted > len(buffer):
+            if wanted > _MOST_CHUNK_BYTES:
+                raise OutOfMemoryBudget(f"an entry of {wanted} bytes", position + start, path)
+            grown = np.empty(wanted + (wanted >> 2), dtype=np.uint8)
+            grown[: end - start] = buffer[start:end]
+            buffer = grown
+        elif start:
+            buffer[: end - start] = buffer[start:end].copy()
+        position, end, start = position + start, end - start, 0
+        n = min(left, len(buffer) - end)
+        reader.read_into(buffer[end : end + n], position + end)
+        spend(n)
+        end += n
 
 
 def _what(table: SurveyTable) -> Int64Array:

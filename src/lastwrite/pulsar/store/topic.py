@@ -1,20 +1,28 @@
-"""What lies in a topic folder: its ledgers, which of them counts as the compacted one, and the log that they make.
+"""What lies in a topic folder: its ledgers, which of them counts as the compacted one, and the log
+that they make.
 
 ::
 
     ARCHIVE/public/default/persistent/orders/       named as the managed ledger is
-        managed-ledger, or managed-ledger.json      the topic's own list of its ledgers, if somebody brought it
-        2f…-ledger-10, 2f…-ledger-10-index          a raw ledger, as the object-store offloader writes it
+        managed-ledger, or managed-ledger.json      the topic's own list of its ledgers, if somebody
+                                                    brought it
+        2f…-ledger-10, 2f…-ledger-10-index          a raw ledger, as the object-store offloader
+                                                    writes it
         91…-ledger-13, 91…-ledger-13-index          a compacted ledger: its metadata say so
         compacted.json                              which compacted ledger counts, and its horizon
-        2f…-ledger-10.survey                        what one pass over a ledger found: see ``survey``
+        fetched.json                                what is known and need not be here: see
+                                                    ``known``
+        2f…-ledger-10.survey                        what one pass over a ledger found: see
+                                                    ``survey``
         lastwrite.lock                              see ``lock``
 
-As a log: the compacted ledger first, then the raw entries beyond its horizon; raw ledgers up to it need not exist.
-The log's high watermark is where the next horizon may lie: behind the last entry that is neither a marker nor of an
-aborted transaction and lies before every transaction that is not decided.
+As a log: the compacted ledger first, then the raw entries beyond its horizon; raw ledgers up to it
+need not exist. The log's high watermark is where the next horizon may lie: behind the last entry
+that is neither a marker nor of an aborted transaction and lies before every transaction that is not
+decided.
 
-Source: Pulsar 4.2.4; spec/pulsar.md sections 4.7, 5, 8, 22, 23, 27.
+Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md, "Markers and transactions" and "A round";
+docs/formats/pulsar.md.
 """
 
 from __future__ import annotations
@@ -24,13 +32,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import BinaryIO
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
-from lastwrite.formats.pulsar.compacted import decode_record
-from lastwrite.formats.pulsar.ledger_metadata import LedgerMetadata
-from lastwrite.formats.pulsar.managed_ledger import LedgerInfo, ManagedLedgerInfo, from_json
-from lastwrite.formats.pulsar.names import (
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.pulsar.format.compacted import decode_record
+from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo, from_json
+from lastwrite.pulsar.format.missing import EntryRange, between, entries_in, in_words
+from lastwrite.pulsar.format.names import (
+    FETCHED,
     INDEX_SUFFIX,
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
@@ -39,16 +50,20 @@ from lastwrite.formats.pulsar.names import (
     TopicName,
     parse_object_name,
 )
-from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead, IndexObject
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.pulsar.manifest import Manifest, read_manifest
-from lastwrite.logstore.pulsar.objects import read_index
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.pulsar.format.offload import ENTRY_HEAD, EntryHead, IndexObject
+from lastwrite.pulsar.format.position import MAX_ENTRY, Position
+from lastwrite.pulsar.store.known import Known, expected_entries, read_known
+from lastwrite.pulsar.store.manifest import Manifest, read_manifest
+from lastwrite.pulsar.store.objects import read_entries, read_index
+from lastwrite.storage.files import to_log_error
 
 MADE_BY = "lastwrite"  # a custom metadatum of the compacted ledgers that we made
 
 _RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
+_FETCH = (
+    "nothing was changed, and what is here can be read; fetch the topic again into this archive, from bookies, "
+    "journals, a bucket or a cluster that still have it"
+)
 _MOST_METADATA_BYTES = 256 << 20
 _LEVELS = 4  # tenant, namespace, "persistent", topic
 _LOG_ROOT_FILES = ("meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown")
@@ -73,7 +88,7 @@ def is_topic_folder(folder: str) -> bool:
 
 def _is_of_topic(name: str) -> bool:
     return (
-        name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
+        name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST, FETCHED)
         or parse_object_name(name) is not None
     )
 
@@ -101,8 +116,16 @@ def partition_of(name: TopicName) -> TopicPartition:
 
 
 def locate(path: str) -> str | None:
-    """The topic folder at or above ``path``, else ``path`` where there is one below; None: nothing of Pulsar's."""
+    """The topic folder at or above ``path``, else ``path`` where there is one below; None: nothing
+    of Pulsar's.
+    """
     whole = os.path.abspath(str(path))
+    real = os.path.realpath(whole)
+    if real != whole:
+        # The real path decides what the topic is called, where that is the name of one.
+        found = locate(real)
+        if found is not None:
+            return found
     above = whole if os.path.isdir(whole) else os.path.dirname(whole)
     for folder in (above, os.path.dirname(above)):
         if is_topic_folder(folder):
@@ -135,7 +158,8 @@ def _folders_in(folder: str) -> list[str]:
 
 
 def find_topics(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
-    """The topic folders at ``path`` (an archive, one of its folders, a topic's or one of its files), sorted by name.
+    """The topic folders at ``path`` (an archive, one of its folders, a topic's or one of its
+    files), sorted by name.
 
     ``topic``: a full name, ``tenant/namespace/name``, or a local name, of any namespace.
 
@@ -145,7 +169,7 @@ def find_topics(path: str, topic: str | None = None, partition: int | None = Non
     place = locate(path)
     if place is None:
         raise NotALog(
-            "no topic of Pulsar lies here" if os.path.exists(path) else "no such file or folder",
+            "no topic of Pulsar here" if os.path.exists(path) else "no such file or folder",
             path=str(path),
             remedy="give an archive that lastwrite fetch made, TENANT/NAMESPACE/persistent/TOPIC below it",
         )
@@ -187,11 +211,32 @@ class Ledger:
     mtime_ns: int
     index: IndexObject
     metadata: LedgerMetadata
+    missing: tuple[EntryRange, ...] = ()  # before the last entry, by its index
 
     @property
     def entries(self) -> int:
-        """How many there are by the ledger's metadata."""
+        """The id behind the last entry; as many there are, but for those that are missing."""
         return (-1 if self.metadata.last_entry is None else self.metadata.last_entry) + 1
+
+    @property
+    def stored_entries(self) -> int:
+        """How many lie here."""
+        return self.entries - entries_in(self.missing)
+
+    def runs(self) -> Iterator[tuple[int, int, int, int]]:
+        """Entries without a gap: the first, the end, and where in the object they begin and end,
+        with their blocks.
+        """
+        begins = [each.last + 1 for each in self.missing]
+        ends = [each.first for each in self.missing if each.first] + [self.entries]
+        if len(begins) < len(ends):
+            begins.insert(0, 0)
+        places = [
+            block.offset
+            for first in begins[1:]
+            if (block := self.index.block_of(first)) is not None
+        ]
+        yield from zip(begins, ends, [0, *places], [*places, self.size_bytes], strict=True)
 
     @property
     def is_compacted(self) -> bool:
@@ -221,6 +266,9 @@ class Topic:
     info: ManagedLedgerInfo | None = None
     strays: tuple[Ledger, ...] = ()  # compacted ones that no manifest names
     problems: tuple[Problem, ...] = ()
+    missing: tuple[
+        tuple[int, tuple[EntryRange, ...]], ...
+    ] = ()  # by ledger: known entries that are not here
 
     @property
     def horizon(self) -> Position | None:
@@ -252,12 +300,16 @@ class _Listing:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._problems: list[Problem] = []
+        self._last_confirmed: Position | None = None
+        self._doubtful: set[int] = set()  # ledgers of which two objects lie here
+        self._missing: list[tuple[int, tuple[EntryRange, ...]]] = []
 
     def topic(self) -> Topic:
         name = name_of(self._folder)
         sizes = self._sizes()
         manifest = self._manifest(name)
         info = self._info(sizes)
+        known = self._known(name)
         found = list(self._ledgers(sizes))
         compacted = next(
             (each for each in found if manifest and _object(each) == manifest.object), None
@@ -272,9 +324,19 @@ class _Listing:
         ledgers = tuple(self._chosen(raw, listed))
         if manifest is None:
             self._check_forgotten(strays, ledgers)
-        self._check_missing(ledgers, info, manifest)
+        if known is not None:
+            self._check_horizon(known, manifest)
+        self._check_missing(ledgers, info, manifest, known)
         return Topic(
-            self._folder, name, ledgers, compacted, manifest, info, strays, tuple(self._problems)
+            self._folder,
+            name,
+            ledgers,
+            compacted,
+            manifest,
+            info,
+            strays,
+            tuple(self._problems),
+            tuple(self._missing),
         )
 
     def _damaged(
@@ -306,7 +368,7 @@ class _Listing:
                 f"the manifest is of {found.topic}",
                 path,
                 None,
-                "rename the folder, or remove the manifest",
+                "give the folder that topic's name, or restore the manifest of this one",
             )
         return found
 
@@ -319,16 +381,29 @@ class _Listing:
             try:
                 if file == MANAGED_LEDGER:
                     return ManagedLedgerInfo.decode_node(data)
-                return from_json(data.decode("utf-8", "replace")).info
+                exported = from_json(data.decode("utf-8", "replace"))
+                self._last_confirmed = exported.last_confirmed
+                return exported.info
             except LogError as error:
                 self._damaged(
-                    error.problem,
-                    path,
-                    error.at,
-                    "bring the topic's metadata once more, or remove the file",
+                    error.problem, path, error.at, "fetch once more with the topic's --metadata"
                 )
                 return None
         return None
+
+    def _known(self, name: TopicName) -> Known | None:
+        path = os.path.join(self._folder, FETCHED)
+        try:
+            found = read_known(self._folder)
+        except CorruptLog as error:
+            self._damaged(error.problem, path, error.at, error.remedy or _FETCH)
+            return None
+        if found is not None and found.topic != name.full:
+            self._damaged(
+                f"it is of {found.topic}", path, None, "rename the folder, or fetch the topic again"
+            )
+            return None
+        return found
 
     def _ledgers(self, sizes: dict[str, os.stat_result]) -> Iterator[Ledger]:
         for name in sorted(sizes):
@@ -342,7 +417,7 @@ class _Listing:
                 continue
             try:
                 index = read_index(path)
-                metadata = index.metadata
+                metadata, missing = index.metadata, index.missing
             except CorruptLog as error:
                 self._damaged(error.problem, path + INDEX_SUFFIX, error.at)
                 continue
@@ -350,7 +425,14 @@ class _Listing:
                 self._damaged(f"{sizes[name].st_size} bytes, by its index {index.data_bytes}", path)
                 continue
             yield Ledger(
-                ledger, uuid, path, sizes[name].st_size, sizes[name].st_mtime_ns, index, metadata
+                ledger,
+                uuid,
+                path,
+                sizes[name].st_size,
+                sizes[name].st_mtime_ns,
+                index,
+                metadata,
+                missing,
             )
 
     def _check_compacted(self, manifest: Manifest, ledger: Ledger | None) -> None:
@@ -367,16 +449,25 @@ class _Listing:
             )
 
     def _check_forgotten(self, strays: Sequence[Ledger], ledgers: Sequence[Ledger]) -> None:
-        """Without a manifest a compacted ledger is what a crash left of the first round, unless the raw ledgers that it
-        was made of are gone: then it is all there is of them."""
+        """Without a manifest a compacted ledger is what a crash left of the first round, unless the
+        raw ledgers that it was made of are gone: then it is all there is of them."""
+        here = {ledger.id: ledger for ledger in ledgers}
         for ledger in strays:
-            first = first_id(ledger)
-            if first is not None and (not ledgers or first.ledger < ledgers[0].id):
+            try:
+                places = (
+                    each for each in _ids_of(ledger) if not _has(here.get(each.ledger), each.entry)
+                )
+                alone = next(places, None)
+            except CorruptLog as error:
+                self._damaged(error.problem, ledger.path, error.at)
+                continue
+            if alone is not None:
                 self._damaged(
-                    f"a compacted ledger that begins at {first}, and no manifest names it",
+                    f"a compacted ledger with {alone}, which no raw ledger here has, and no manifest names it",
                     ledger.path,
                     None,
-                    f"nothing was changed; bring back its {MANIFEST}, or move the object and its index away",
+                    f"nothing was changed; restore its {MANIFEST}, or fetch the topic again with its compacted ledger: "
+                    "what raw ledgers have lost is in that alone",
                 )
 
     def _chosen(self, raw: Sequence[Ledger], listed: dict[int, LedgerInfo]) -> Iterator[Ledger]:
@@ -388,71 +479,196 @@ class _Listing:
             info = listed.get(number)
             if len(objects) > 1 and info is not None and info.offload is not None:
                 objects = [each for each in objects if each.uuid == info.offload.uuid] or objects
+            objects = _newest(name_of(self._folder), objects)
             if len(objects) > 1:
                 names = " and ".join(_object(each) for each in objects)
+                self._doubtful.add(number)
                 self._damaged(
                     f"two objects are ledger {number}: {names}",
                     self._folder,
                     None,
-                    "nothing was changed; move away the one that the topic's metadata do not name",
+                    "nothing was changed; fetch the topic again, which makes one of the two, or move the one that the "
+                    "topic's metadata do not name to another folder",
                 )
                 continue
             (ledger,) = objects
-            if info is not None and info.entries and info.entries != ledger.entries:
+            if (
+                info is not None
+                and info.entries
+                and info.entries < ledger.entries
+                and number == max(listed)
+            ):
+                self._note(
+                    f"{ledger.entries} entries: it has grown since the topic's metadata were fetched",
+                    ledger.path,
+                )
+            elif info is not None and info.entries and info.entries < ledger.entries:
                 self._damaged(
                     f"{ledger.entries} entries by its index, {info.entries} by the topic's metadata",
                     ledger.path,
+                    None,
+                    _FETCH,
                 )
             yield ledger
 
-    def _check_missing(
-        self, ledgers: Sequence[Ledger], info: ManagedLedgerInfo | None, manifest: Manifest | None
-    ) -> None:
-        """A ledger that is not here may be one at or below the horizon, or the log's end; not one in between."""
-        if info is None:
+    def _check_horizon(self, known: Known, manifest: Manifest | None) -> None:
+        """The compacted ledger that a fetch knew of may be the only place of what raw ledgers have
+        lost.
+        """
+        path = os.path.join(self._folder, MANIFEST)
+        if manifest is None and any(problem.path == path for problem in self._problems):
             return
-        here = {ledger.id for ledger in ledgers}
-        last = max(here, default=-1)
-        for each in info.ledgers:
-            if each.ledger in here or any(
-                _is_of(problem, each.ledger) for problem in self._problems
+        alone = "values that raw ledgers have lost are in it alone"
+        if known.compacted is not None and (
+            manifest is None or manifest.horizon < known.compacted[1]
+        ):
+            ledger, horizon = known.compacted
+            self._damaged(
+                f"the compacted ledger {ledger}, up to {horizon}, is not here: {alone}",
+                self._folder,
+                None,
+                _FETCH,
+            )
+        elif known.cursor is not None and manifest is None:
+            self._damaged(
+                f"ledger {known.cursor}, which has the compaction horizon, could not be fetched: the "
+                f"compacted ledger, if there is one, is not here, and {alone}",
+                self._folder,
+                None,
+                _FETCH,
+            )
+
+    def _check_missing(
+        self,
+        ledgers: Sequence[Ledger],
+        info: ManagedLedgerInfo | None,
+        manifest: Manifest | None,
+        known: Known | None,
+    ) -> None:
+        """Hold what lies here against what is known. Entries at or below the horizon need not be
+        here.
+        """
+        here = {ledger.id: ledger for ledger in ledgers}
+        expected = expected_entries(info, self._last_confirmed, known)
+        damaged = {} if known is None else known.damaged
+        for number in sorted({*expected, *here, *(damaged if info is None else ())}):
+            if number in self._doubtful or any(
+                _is_of(problem, number) for problem in self._problems
             ):
                 continue
-            entries = each.entries or 0
-            end = Position(each.ledger, entries - 1)
-            if entries and manifest is not None and end <= manifest.horizon:
-                continue
-            if each.ledger > last:
+            ledger, count = here.get(number), expected.get(number)
+            stored = 0 if ledger is None else ledger.entries
+            missing = () if ledger is None else ledger.missing
+            if count is not None and count > stored:
+                missing = (*missing, EntryRange(stored, count - 1))
+            if missing:
+                self._missing.append((number, missing))
+            first = _first_beyond(number, None if manifest is None else manifest.horizon)
+            if first is not None and (
+                beyond := between(missing, first, missing[-1].last + 1 if missing else 0)
+            ):
+                self._tell_missing(number, beyond, ledger, count)
+            elif (
+                count is None
+                and ledger is None
+                and info is not None
+                and number > max(here, default=-1)
+            ):
                 self._note(
-                    f"ledger {each.ledger} is not here: the log ends before it", self._folder
-                )
-                return
-            if entries:
-                self._damaged(
-                    f"ledger {each.ledger} of {entries} entries is not here",
+                    f"ledger {number} is open and not here, and its size is not known: the log ends "
+                    "before it",
                     self._folder,
-                    None,
-                    "fetch it; compacted without it, its messages would be lost for good",
+                )
+            if first is not None and (count is None or not _is_closed(info, number)):
+                self._tell_damaged(
+                    number, between(damaged.get(number, ()), max(first, stored), MAX_ENTRY + 1)
                 )
 
+    def _tell_missing(
+        self, number: int, beyond: Sequence[EntryRange], ledger: Ledger | None, count: int | None
+    ) -> None:
+        words = in_words(number, beyond)
+        words += " is missing" if entries_in(beyond) == 1 else " are missing"
+        if ledger is None:
+            self._damaged(
+                f"ledger {number} of {count} entries is not here: {words}",
+                self._folder,
+                None,
+                _FETCH,
+            )
+            return
+        if count is not None and count > ledger.entries:
+            words += f": the object ends with {ledger.entries - 1}, {count} are known"
+        self._damaged(words, ledger.path, None, _FETCH)
 
-def first_id(ledger: Ledger) -> Position | None:
-    """The id that a compacted ledger's first record bears; None: it is empty.
+    def _tell_damaged(self, number: int, ranges: Sequence[EntryRange]) -> None:
+        if ranges:
+            words = f"{in_words(number, ranges)}: a fetch found no copy that is whole"
+            self._damaged(words, self._folder, None, _FETCH)
+
+
+def brought_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:
+    """The uuid in the names of a ledger's objects that we made of ``stored`` of its first
+    ``entries`` entries.
+    """
+    return uuid5(NAMESPACE_URL, f"{name.full}/{ledger}/{entries}/{stored}")
+
+
+def _newest(name: TopicName, objects: list[Ledger]) -> list[Ledger]:
+    """Without those that we brought before another came that has all of their entries: a crash may
+    leave both.
+
+    What we bring anew has what was there, so the one of ours with the most entries has all of the
+    others'.
+    """
+    ours = [each for each in objects if each.uuid in _brought(name, each)]
+    others = [each for each in objects if each not in ours]
+    most = max((each.stored_entries for each in ours), default=-1)
+    if any(each.stored_entries >= most for each in others):
+        return others
+    return [*others, next(each for each in ours if each.stored_entries == most)]
+
+
+def _brought(name: TopicName, ledger: Ledger) -> tuple[UUID, UUID]:
+    """The uuids that we give, and that we gave in earlier versions."""
+    told = brought_uuid(name, ledger.id, ledger.entries, ledger.stored_entries)
+    return told, uuid5(NAMESPACE_URL, f"{name.full}/{ledger.id}")
+
+
+def _first_beyond(ledger: int, horizon: Position | None) -> int | None:
+    """The first entry of a ledger beyond the horizon; None: the horizon lies in a later ledger."""
+    if horizon is None or ledger > horizon.ledger:
+        return 0
+    return horizon.entry + 1 if ledger == horizon.ledger else None
+
+
+def _is_closed(info: ManagedLedgerInfo | None, ledger: int) -> bool:
+    return info is not None and any(
+        each.is_closed for each in info.ledgers if each.ledger == ledger
+    )
+
+
+def _ids_of(ledger: Ledger) -> Iterator[Position]:
+    """The ids that a compacted ledger's records bear.
 
     Raises:
         CorruptLog: there is no such record.
         LogError: the object cannot be read.
     """
-    if not ledger.index.blocks:
-        return None
-    try:
-        with open(ledger.path, "rb") as file:
-            file.seek(ledger.index.blocks[0].offset + BLOCK_HEADER_BYTES)
-            return decode_record_at(file, ledger.size_bytes)
-    except LogError as error:
-        raise error.located(ledger.path) from error
-    except OSError as error:
-        raise to_log_error(error, ledger.path, "read the ledger") from error
+    for _, data in read_entries(ledger.path, index=ledger.index):
+        try:
+            yield decode_record(data)[0]
+        except LogError as error:
+            raise error.located(ledger.path) from error
+
+
+def _has(ledger: Ledger | None, entry: int) -> bool:
+    """Whether the entry lies in the ledger."""
+    return (
+        ledger is not None
+        and entry < ledger.entries
+        and not between(ledger.missing, entry, entry + 1)
+    )
 
 
 def decode_record_at(file: BinaryIO, size_bytes: int) -> Position:

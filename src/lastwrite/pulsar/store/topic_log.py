@@ -1,10 +1,11 @@
 """A topic folder as the log that the stages work on; see ``topic`` for what lies in one.
 
-The smallest case: ledger 10 has entries 0 to 5, 5 a marker, and the manifest names compacted ledger 13 with horizon
-10:1. The log is ledger 13, then the stretch of ledger 10 from entry 2 to entry 4, which a round cleans, and then the
-stretch of entry 5 alone, which stays beyond the new horizon, 10:4.
+The smallest case: ledger 10 has entries 0 to 5, 5 a marker, and the manifest names compacted ledger
+13 with horizon 10:1. The log is ledger 13, then the stretch of ledger 10 from entry 2 to entry 4,
+which a round cleans, and then the stretch of entry 5 alone, which stays beyond the new horizon,
+10:4.
 
-Source: Pulsar 4.2.4; spec/pulsar.md sections 4.7, 8, 13, 27.
+Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from functools import partial
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.formats.pulsar.names import INDEX_SUFFIX
-from lastwrite.formats.pulsar.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead
-from lastwrite.formats.pulsar.position import MAX_ENTRY, Position
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.pulsar import lock
-from lastwrite.logstore.pulsar.manifest import read_manifest
-from lastwrite.logstore.pulsar.objects import read_index
-from lastwrite.logstore.pulsar.survey import (
+from lastwrite.model.columns import BatchTable
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
+from lastwrite.model.work import Piece
+from lastwrite.pulsar.format.names import INDEX_SUFFIX
+from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead
+from lastwrite.pulsar.format.position import MAX_ENTRY, Position
+from lastwrite.pulsar.store import lock
+from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.pulsar.store.objects import read_index
+from lastwrite.pulsar.store.survey import (
     ABORT,
     DATA,
     MARKER,
@@ -36,11 +39,10 @@ from lastwrite.logstore.pulsar.survey import (
     kept_survey,
     survey_of,
 )
-from lastwrite.logstore.pulsar.topic import Ledger, Topic, list_topic, partition_of
-from lastwrite.logstore.throttle import Spend
-from lastwrite.model.columns import BatchTable
-from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
-from lastwrite.model.work import Piece
+from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, partition_of
+from lastwrite.storage import files
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.throttle import Spend
 
 _RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
 
@@ -49,8 +51,8 @@ def read_topic(folder: str, spend: Spend | None = None) -> PartitionLog:
     """A topic folder as a log: the compacted ledger, then the raw entries beyond its horizon.
 
     ``checkpoint`` lies behind the horizon, ``high_watermark`` behind where the next one can lie,
-    ``first_unstable_offset`` at the first entry of the earliest transaction that is not decided. ``aborted`` has a
-    transaction's number for its producer.
+    ``first_unstable_offset`` at the first entry of the earliest transaction that is not decided.
+    ``aborted`` has a transaction's number for its producer.
 
     Raises:
         LogError: a file cannot be read, or the folder is not named after a topic.
@@ -73,6 +75,15 @@ def _is_beyond(ledger: Ledger, horizon: Position | None) -> bool:
     )
 
 
+def _is_whole(ledger: Ledger, horizon: Position | None) -> bool:
+    """Whether nothing that the object lacks is beyond the horizon; else the topic is damaged, as
+    its listing says.
+    """
+    return not ledger.missing or (
+        horizon is not None and Position(ledger.id, ledger.missing[-1].last) <= horizon
+    )
+
+
 def _in_threads(
     ledgers: Sequence[Ledger], work: Callable[[Ledger], Survey]
 ) -> list[Survey | LogError]:
@@ -84,7 +95,9 @@ def _in_threads(
         except LogError as error:
             return error
 
-    if len(ledgers) < 2:
+    if (
+        len(ledgers) < 2 or files.faults.is_armed
+    ):  # in order, so that a test knows the operation it stops at
         return [done(ledger) for ledger in ledgers]
     with ThreadPoolExecutor(min(len(ledgers), os.cpu_count() or 1), "lastwrite-survey") as pool:
         return list(pool.map(done, ledgers))
@@ -147,7 +160,11 @@ class _Reading:
 
     def _beyond(self) -> list[_Beyond]:
         horizon = self._topic.horizon
-        ledgers = [ledger for ledger in self._topic.ledgers if _is_beyond(ledger, horizon)]
+        ledgers = [
+            ledger
+            for ledger in self._topic.ledgers
+            if _is_beyond(ledger, horizon) and _is_whole(ledger, horizon)
+        ]
         found = []
         for ledger, survey in zip(ledgers, _in_threads(ledgers, self._survey), strict=True):
             if isinstance(survey, LogError):
@@ -187,7 +204,9 @@ class _Reading:
 def _transactions(
     beyond: Sequence[_Beyond],
 ) -> tuple[dict[int, tuple[bool, Position]], dict[int, Position]]:
-    """By their numbers: whether each was aborted and where its marker lies, and where the data of each begin."""
+    """By their numbers: whether each was aborted and where its marker lies, and where the data of
+    each begin.
+    """
     outcomes: dict[int, tuple[bool, Position]] = {}
     firsts: dict[int, Position] = {}
     for each in beyond:
@@ -204,7 +223,9 @@ def _transactions(
 def _new_horizon(
     beyond: Sequence[_Beyond], undecided: Position | None, aborted: Collection[int]
 ) -> Position | None:
-    """The last entry that is neither a marker nor aborted, before what is not decided; None: there is none."""
+    """The last entry that is neither a marker nor aborted, before what is not decided; None: there
+    is none.
+    """
     for each in reversed(beyond):
         entry = each.survey.entries - 1
         if undecided is not None and each.position(entry) >= undecided:
@@ -245,7 +266,8 @@ def _stretches(each: _Beyond, horizon: Position | None) -> Iterator[Segment]:
 
 
 def _place_of(ledger: Ledger, found: Survey, entry: int) -> int:
-    """Where an entry begins in its object, with the block's header if it is a block's first; behind the last the end.
+    """Where an entry begins in its object, with the block's header if it is a block's first; behind
+    the last the end.
 
     Raises:
         CorruptLog: it is not on the way from where the index and the survey lead to.
@@ -287,7 +309,9 @@ def _place_of(ledger: Ledger, found: Survey, entry: int) -> int:
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """Positions at which the segment may be cut into pieces of about so many bytes: at blocks and at marks."""
+    """Positions at which the segment may be cut into pieces of about so many bytes: at blocks and
+    at marks.
+    """
     start, end = segment.position, segment.position + segment.size_bytes
     cuts = [start]
     if segment.size_bytes > piece_bytes * 3 // 2:
@@ -322,7 +346,9 @@ def record_count(log: PartitionLog) -> int:
 
 
 def has_parts(log: PartitionLog) -> bool:
-    """Whether there are chunks of messages beside the last of each, as far as is known of the compacted ledger."""
+    """Whether there are chunks of messages beside the last of each, as far as is known of the
+    compacted ledger.
+    """
     for segment in log.segments:
         if segment.base_offset:
             seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
@@ -372,3 +398,6 @@ class IndexChecker:
                 self._path,
                 _RESTORE,
             )
+
+    def ends(self) -> None:
+        """What comes after the last of them is looked at when the files are listed."""

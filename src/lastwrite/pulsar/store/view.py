@@ -1,7 +1,7 @@
 """A topic folder at one moment, for who reads it while others may change it.
 
-The manifest is read once and names the compacted ledger that goes with its horizon, so the two are always a pair. What
-was listed before is kept as long as nothing in the folder changes.
+The manifest is read once and names the compacted ledger that goes with its horizon, so the two are
+always a pair. What was listed before is kept as long as nothing in the folder changes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.compaction.horizon import NOT_BATCHED, Source, last_index, last_source
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, UnsupportedFormat
-from lastwrite.formats.pulsar.entry import Entry, messages_of
-from lastwrite.formats.pulsar.names import MANIFEST
-from lastwrite.formats.pulsar.position import Position
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.pulsar.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
-from lastwrite.logstore.pulsar.survey import ABORT, COMMIT, DATA, Survey, survey_of
-from lastwrite.logstore.pulsar.topic import Ledger, Topic, list_topic
 from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.pulsar.format.entry import Entry, messages_of
+from lastwrite.pulsar.format.missing import between, in_words
+from lastwrite.pulsar.format.names import MANIFEST
+from lastwrite.pulsar.format.position import MAX_ENTRY, Position
+from lastwrite.pulsar.rules.horizon import NOT_BATCHED, Source, last_index, last_source
+from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
+from lastwrite.pulsar.store.survey import ABORT, COMMIT, DATA, Survey, survey_of
+from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic
+from lastwrite.storage.files import to_log_error
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
     """The pair of horizon and compacted ledger, and the backlog.
 
-    ``undecided``: the offset of the first entry of a transaction that is not decided; nobody reads that or beyond.
+    ``undecided``: the offset of the first entry of a transaction that is not decided; nobody reads
+    that or beyond.
     """
 
     topic: Topic
@@ -73,7 +75,9 @@ class TopicView:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
     def backlog_at(self, offset: int) -> tuple[LedgerReader | None, int]:
-        """The ledger that holds the first entry at ``offset`` or behind it, and its number there; None: none does."""
+        """The ledger that holds the first entry at ``offset`` or behind it, and its number there;
+        None: none does.
+        """
         wanted = Position.of(max(offset, 0))
         for reader in self.backlog[bisect_left(self.backlog, wanted.ledger, key=_ledger_id) :]:
             number = wanted.entry if reader.ledger.id == wanted.ledger else 0
@@ -82,7 +86,9 @@ class TopicView:
         return None, 0
 
     def is_read(self, ledger: int, number: int) -> bool:
-        """Whether readers get the entry of the backlog: it is no marker, and of no aborted transaction."""
+        """Whether readers get the entry of the backlog: it is no marker, and of no aborted
+        transaction.
+        """
         return self._run_unread(ledger, number) is None
 
     def _run_unread(self, ledger: int, number: int) -> int | None:
@@ -90,8 +96,8 @@ class TopicView:
         return None if found is None else run_unread(found, number, self.aborted)
 
     def last_message_id(self, reads_compacted: bool) -> dict[str, int]:
-        """The last message as a broker answers it, with or without ``readCompacted``: ledger, entry, and in a batch the
-        index; -1, -1: there is none. Errors as ``LedgerReader.read``."""
+        """The last message as a broker answers it, with or without ``readCompacted``: ledger,
+        entry, and in a batch the index; -1, -1: there is none. Errors as ``LedgerReader.read``."""
         last = self._last_readable()
         offset = None if last is None else Position(last.ledger, last.entry).offset
         source = last_source(offset, self.horizon, reads_compacted and self.compacted is not None)
@@ -144,7 +150,7 @@ def _ledger_id(reader: LedgerReader) -> int:
 def look(folder: str, reads_compacted: bool, before: TopicView | None = None) -> TopicView:
     """The topic folder as it is now; ``before`` itself where nothing has changed since.
 
-    ``reads_compacted``: only what lies beyond the horizon has to be known of the backlog.
+    ``reads_compacted``: only what is beyond the horizon has to be known of the backlog.
 
     Raises:
         LedgerMoved: it changed meanwhile.
@@ -156,6 +162,8 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
     try:
         topic = list_topic(folder)
         problems = list(topic.problems)
+        if not reads_compacted:
+            problems += _missing_below(topic)
         surveys = _surveys(topic, topic.horizon if reads_compacted else None, problems)
     except LogError:
         if _identity(folder) != seen:
@@ -184,8 +192,29 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
     )
 
 
+def _missing_below(topic: Topic) -> Iterator[Problem]:
+    """What readers of the backlog miss up to the horizon, where compaction needs nothing."""
+    horizon = topic.horizon
+    if horizon is None:
+        return
+    for ledger, ranges in topic.missing:
+        end = (
+            MAX_ENTRY + 1
+            if ledger < horizon.ledger
+            else horizon.entry + 1
+            if ledger == horizon.ledger
+            else 0
+        )
+        below = between(ranges, 0, end)
+        if below:
+            what = f"not here: {in_words(ledger, below)}; compaction needs them no more"
+            yield Problem(ProblemKind.RECOVERED, what, topic.folder)
+
+
 def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) -> dict[int, Survey]:
-    """The surveys of the ledgers with entries beyond ``horizon``; what cannot be read is added to ``problems``."""
+    """The surveys of the ledgers with entries beyond ``horizon``; what cannot be read is added to
+    ``problems``.
+    """
     found: dict[int, Survey] = {}
     for ledger in topic.ledgers:
         if horizon is not None and Position(ledger.id, ledger.entries - 1) <= horizon:
@@ -203,8 +232,8 @@ def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) ->
 
 
 def run_unread(survey: Survey, number: int, aborted: Set[int]) -> int | None:
-    """The first entry of the run of entries that nobody gets (markers, aborted data) which holds this one; None: it is
-    read."""
+    """The first entry of the run of entries that nobody gets (markers, aborted data) which holds
+    this one; None: it is read."""
     row = int(np.searchsorted(survey.runs[:, 0], number, side="right")) - 1
     if row < 0:
         return None
@@ -215,8 +244,8 @@ def run_unread(survey: Survey, number: int, aborted: Set[int]) -> int | None:
 
 
 class Outcomes(NamedTuple):
-    """What became of a topic's transactions: where the first that is not decided begins, how many are not, and the
-    numbers of those that were aborted."""
+    """What became of a topic's transactions: where the first that is not decided begins, how many
+    are not, and the numbers of those that were aborted."""
 
     undecided: int | None
     open: int
@@ -243,7 +272,9 @@ def _key(ledger: Ledger) -> tuple[object, ...]:
 
 
 def _identity(folder: str) -> tuple[object, ...]:
-    """What changes whenever a file of the folder comes, goes or is replaced, the manifest above all."""
+    """What changes whenever a file of the folder comes, goes or is replaced, the manifest above
+    all.
+    """
     found: list[object] = []
     for path in (os.path.join(folder, MANIFEST), folder):
         try:

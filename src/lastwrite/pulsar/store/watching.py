@@ -1,7 +1,8 @@
-"""For the daemon: cheap looks at an archive, and how what it sets aside is noted in a topic's folder.
+"""For the daemon: cheap looks at an archive, and how what it sets aside is noted in a topic's
+folder.
 
-An object never changes under its name, and fetch, rounds and surveys write aside and rename. So the folder's time alone
-says whether anything has.
+An object never changes under its name, and fetch, rounds and surveys write aside and rename. So the
+folder's time alone says whether anything has.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import os
 import time
 
 from lastwrite.errors import InvalidConfig, NotALog
-from lastwrite.formats.pulsar.names import TopicName
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.pulsar import lock
-from lastwrite.logstore.pulsar.topic import find_topics, name_of, partition_of
-from lastwrite.logstore.uncleanable import Notes
-from lastwrite.logstore.watching import RESTS_NS, SETTLED_NS, Glance
-from lastwrite.model.log import TopicPartition
+from lastwrite.model.log import Glance, TopicPartition
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.store import lock
+from lastwrite.pulsar.store.topic import find_topics, name_of, partition_of
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.quarantine import QuarantineFile
+from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 
 
 def glance(archive: str) -> list[Glance]:
@@ -58,4 +59,4 @@ def _name_of(text: str) -> TopicPartition | None:
 
 
 # Each topic's folder is a root of its own.
-NOTES = Notes(lock.PLACE, _text_of, _name_of, lambda folder, name: folder)
+NOTES = QuarantineFile(lock.PLACE, _text_of, _name_of, lambda folder, name: folder)

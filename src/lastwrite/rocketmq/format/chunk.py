@@ -1,14 +1,16 @@
-"""RocketMQ records, chunk by chunk: what the pipeline's stages ask of a format.
+"""RocketMQ records, chunk by chunk: what the engine asks of a format.
 
-A commit log record is a batch of one record: ``split`` cuts a chunk into them and proves each body by its checksum,
-``opened`` decompresses what is compressed, to know that it can be and which bodies are empty (a delete), ``walk`` takes
-the keys, ``rebuild`` copies what stays. Nothing is thinned: a record stays or goes whole. An inner batch counts as one
-record of one key, as a broker has it (spec/rocketmq.md section 10).
+A commit log record is a batch of one record: ``split`` cuts a chunk into them and proves each body
+by its checksum, ``opened`` decompresses what is compressed, to know that it can be and which bodies
+are empty (a delete), ``walk`` takes the keys, ``rebuild`` copies what stays. Nothing is thinned: a
+record stays or goes whole. An inner batch counts as one record of one key, as a broker has it
+(docs/formats/rocketmq-compaction.md, "Into the compaction log").
 
-What ``split`` finds out of each record beyond a batch's columns stays in this instance until the next ``split``; the
-other calls are about that table.
+What ``split`` finds out of each record beyond a batch's columns stays in this instance until the
+next ``split``; the other calls are about that table.
 
-Source: RocketMQ 5.5.0 CompactionLog; spec/rocketmq.md sections 3, 10, 13.
+Source: RocketMQ 5.5.0 CompactionLog; docs/formats/rocketmq.md, "Record";
+docs/formats/rocketmq-compaction.md, "Into the compaction log" and "A run".
 """
 
 from __future__ import annotations
@@ -19,29 +21,37 @@ from itertools import pairwise
 import numpy as np
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
-from lastwrite.formats.rocketmq import chunk_kernels, kernels
-from lastwrite.formats.rocketmq.record import COMPRESSED, decompress_body
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array, batch_table
 from lastwrite.model.policy import Policy
+from lastwrite.rocketmq.format import chunk_kernels, kernels
+from lastwrite.rocketmq.format.record import COMPRESSED, decompress_body
 
 _ROWS = 4096
 _KEEP = "nothing was changed; restore this file from a replica or a backup"
+_UNDECODABLE = (
+    "nothing was changed; restore this file from a replica or a backup, or keep the record as it is with --config "
+    "undecodable.messages=keep"
+)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 
 
 class RocketmqFormat:
     """Records of a compaction log. Holds reusable buffers: one instance a worker, no sharing.
 
-    ``plain_limit`` bounds the decompressed bytes of one body.
+    ``plain_limit`` bounds the decompressed bytes of one body. With ``keeps_undecodable`` a record
+    whose body does not decompress is a write like any other, and ``kept`` tells of it.
     """
 
     name = "rocketmq"
+    damage_remedy = _KEEP
     cut_remedy = (
         "nothing was changed; restore the log file and its index from a replica or a backup"
     )
 
-    def __init__(self, plain_limit: int = 64 << 20) -> None:
+    def __init__(self, plain_limit: int = 64 << 20, *, keeps_undecodable: bool = False) -> None:
         self._limit = plain_limit
+        self._keeps_undecodable = keeps_undecodable
+        self._kept: list[tuple[int, str]] = []
         self._messages = np.empty(_ROWS, dtype=kernels.MESSAGE)
         self._table = batch_table(_ROWS)
         self._deletes: ByteArray = np.zeros(_ROWS, dtype=np.uint8)
@@ -51,12 +61,14 @@ class RocketmqFormat:
     ) -> tuple[BatchTable, int, int, ByteArray]:
         """Cut ``buffer[start:end]`` into whole records, each body proven by its CRC-32.
 
-        Returns the table, valid until the next call; where its records end; how many bytes the record needs that is
-        cut short there (0: not known, -1: none is); ``buffer``.
+        Returns the table, valid until the next call; where its records end; how many bytes the
+        record needs that is cut short there (0: not known, -1: none is); ``buffer``.
 
         Raises:
-            CorruptLog: size, magic, lengths or a checksum contradict the format, or queue offsets do not rise.
+            CorruptLog: size, magic, lengths or a checksum contradict the format, or queue offsets
+                do not rise.
         """
+        self._kept = []
         rows, consumed, code, at, wanted = kernels.split(buffer, start, end, self._messages, True)
         framed = chunk_kernels.frame(self._messages, rows, lowest_offset, self._table)
         if framed < rows:
@@ -86,6 +98,7 @@ class RocketmqFormat:
 
         Raises:
             CorruptLog: a body does not decompress. A broker would drop it and the rest of its file.
+            UnsupportedFormat: it is compressed in a way that no release knows.
             OutOfMemoryBudget: one decompresses to more than the limit.
         """
         messages = self._messages[: len(table)]
@@ -101,8 +114,13 @@ class RocketmqFormat:
                 deletes[i] = not decompress_body(
                     body, int(messages["sys_flag"][i]), at, self._limit
                 )
-            except CorruptLog as error:
-                raise CorruptLog(error.problem, error.at, remedy=_KEEP) from error
+            except (CorruptLog, UnsupportedFormat) as error:
+                if not self._keeps_undecodable:
+                    raise type(error)(error.problem, error.at, remedy=_UNDECODABLE) from error
+                offset = int(messages["queue_offset"][i])
+                self._kept.append(
+                    (int(messages["position"][i]), f"queue offset {offset}: {error.problem}")
+                )
         if wanted is None:
             if len(table):
                 yield Run(0, len(table), buffer)
@@ -111,6 +129,13 @@ class RocketmqFormat:
         for first, last in pairwise(borders if len(table) else ()):
             if wanted[first]:
                 yield Run(first, last, buffer)
+
+    def kept(self) -> list[tuple[int, str]]:
+        """Of records that cannot be read and were kept as they are: where each begins in the
+        buffer, and why; once.
+        """
+        kept, self._kept = self._kept, []
+        return kept
 
     def walk(
         self,
@@ -123,10 +148,11 @@ class RocketmqFormat:
         filled: int,
         keys: Int64Array | None = None,
     ) -> int:
-        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that has a key.
+        """Visit the run's records: a byte of ``states`` each, a row of ``entries`` each that has a
+        key.
 
-        Returns the rows of ``entries`` that are filled now. ``keys`` takes (position in ``run.plain``, length) row for
-        row with ``entries``.
+        Returns the rows of ``entries`` that are filled now. ``keys`` takes (position in
+        ``run.plain``, length) row for row with ``entries``.
         """
         return int(
             chunk_kernels.walk(
@@ -176,7 +202,8 @@ class RocketmqFormat:
         out: ByteArray,
         rows: Int64Array,
     ) -> tuple[ByteArray, int, int]:
-        """Copy the records that are not to be dropped to ``out``, from its begin, and a row each to ``rows``.
+        """Copy the records that are not to be dropped to ``out``, from its begin, and a row each to
+        ``rows``.
 
         The sixth number of a row is the tags code. Returns (``out``, bytes written, rows filled).
         """

@@ -1,6 +1,8 @@
-"""Kernels of a compaction round over records that ``kernels.split`` has cut, and over the units of their index.
+"""Kernels of a compaction round over records that ``kernels.split`` has cut, and over the units of
+their index.
 
-A record is a batch of one record. ``tests/unit/test_rocketmq_chunk.py`` holds each against its slow twin.
+A record is a batch of one record. ``tests/unit/test_rocketmq_chunk.py`` holds each against its slow
+twin.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -9,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.big_endian import i64
-from lastwrite.formats.fingerprint import fingerprint
-from lastwrite.intrinsics import (
+from lastwrite.encoding.big_endian import i64
+from lastwrite.encoding.fingerprint import fingerprint
+from lastwrite.encoding.intrinsics import (
     address,
     copy_bytes,
     load16,
@@ -23,7 +25,17 @@ from lastwrite.intrinsics import (
     swap32,
     swap64,
 )
-from lastwrite.model.columns import DROP, KEYLESS, TOMBSTONE
+from lastwrite.model.columns import (
+    DROP,
+    KEYLESS,
+    ROW_BASE_OFFSET,
+    ROW_MAX_TIMESTAMP,
+    ROW_NEXT_OFFSET,
+    ROW_NUMBER,
+    ROW_POSITION,
+    ROW_SIZE,
+    TOMBSTONE,
+)
 
 _PHYSICAL_OFFSET_AT = 28  # in a record
 _UNIT_BYTES = 46
@@ -32,8 +44,8 @@ _MAX_I64 = 0x7FFFFFFFFFFFFFFF
 
 @njit(cache=True, nogil=True)
 def frame(messages, rows, lowest_offset, table):
-    """Fill a BATCH row for each of the first ``rows`` of a MESSAGE table; returns how many, up to the first whose queue
-    offset is below ``lowest_offset`` or does not rise."""
+    """Fill a BATCH row for each of the first ``rows`` of a MESSAGE table; returns how many, up to
+    the first whose queue offset is below ``lowest_offset`` or does not rise."""
     floor = lowest_offset
     for i in range(rows):
         message = messages[i]
@@ -62,7 +74,7 @@ def frame(messages, rows, lowest_offset, table):
 
 @njit(cache=True, nogil=True)
 def walk(data, messages, first, last, deletes, secret, ordinal, states, entries, filled, keys):
-    """Visit the records ``messages[first:last]`` of ``data``: as ``formats.kafka.kernels.walk``.
+    """Visit the records ``messages[first:last]`` of ``data``: as ``kafka.format.kernels.walk``.
 
     ``deletes``: by record, whether its body is empty. Returns the entries that are filled.
     """
@@ -87,7 +99,8 @@ def walk(data, messages, first, last, deletes, secret, ordinal, states, entries,
 
 @njit(cache=True, nogil=True)
 def rebuild(data, messages, count, actions, out, rows):
-    """Copy the first ``count`` records, but those to DROP, to ``out``, and a row each to ``rows`` (see ROW_COLUMNS).
+    """Copy the first ``count`` records, but those to DROP, to ``out``, and a row each to ``rows``
+    (see ROW_COLUMNS).
 
     Returns (bytes written, rows filled).
     """
@@ -106,12 +119,12 @@ def rebuild(data, messages, count, actions, out, rows):
         if pending == 0:
             begin = message.position
         row = rows[filled]
-        row[0] = at
-        row[1] = message.size
-        row[2] = message.queue_offset + 1
-        row[3] = message.store_time
-        row[4] = message.queue_offset
-        row[5] = message.tags_code
+        row[ROW_POSITION] = at
+        row[ROW_SIZE] = message.size
+        row[ROW_NEXT_OFFSET] = message.queue_offset + 1
+        row[ROW_MAX_TIMESTAMP] = message.store_time
+        row[ROW_BASE_OFFSET] = message.queue_offset
+        row[ROW_NUMBER] = message.tags_code
         filled += 1
         at += message.size
         pending += message.size
@@ -122,18 +135,20 @@ def rebuild(data, messages, count, actions, out, rows):
 
 @njit(cache=True, nogil=True)
 def place(data, rows, first, last, start, units, units_at):
-    """Give the records of ``rows[first:last]`` in ``data`` their addresses, from ``start`` on, and write their units of
-    46 bytes from ``units[units_at]`` on. Source: spec/rocketmq.md section 10, step 5."""
+    """Give the records of ``rows[first:last]`` in ``data`` their addresses, from ``start`` on, and
+    write their units of 46 bytes from ``units[units_at]`` on.
+
+    Source: docs/formats/rocketmq-compaction.md, "Into the compaction log"."""
     records, out = address(data), address(units)
     for i in range(first, last):
-        at, size = rows[i, 0], rows[i, 1]
+        at, size = rows[i, ROW_POSITION], rows[i, ROW_SIZE]
         physical = swap64(np.uint64(start))
         store64(records, at + _PHYSICAL_OFFSET_AT, physical)
         store64(out, units_at, physical)
         store32(out, units_at + 8, swap32(np.uint64(size)))
-        store64(out, units_at + 12, swap64(np.uint64(rows[i, 5])))
-        store64(out, units_at + 20, swap64(np.uint64(rows[i, 3])))
-        store64(out, units_at + 28, swap64(np.uint64(rows[i, 4])))
+        store64(out, units_at + 12, swap64(np.uint64(rows[i, ROW_NUMBER])))
+        store64(out, units_at + 20, swap64(np.uint64(rows[i, ROW_MAX_TIMESTAMP])))
+        store64(out, units_at + 28, swap64(np.uint64(rows[i, ROW_BASE_OFFSET])))
         store16(out, units_at + 36, swap16(np.uint64(1)))
         store32(out, units_at + 38, np.uint64(0xFFFFFFFF))
         store32(out, units_at + 42, np.uint64(0))
@@ -143,10 +158,10 @@ def place(data, rows, first, last, start, units, units_at):
 
 # What a unit has wrong; ``store`` has the words.
 FITS = 0
-GAP = 1  # its record would not lie behind the one before
-BEHIND = 2  # its record would end behind its file
+GAP = 1  # its record would not come after the one before
+BEHIND = 2  # its record would end after its file
 ORDER = 3  # its queue offset is not above those before it
-NUMBER = 4  # it stands for more than one record
+NUMBER = 4  # it counts more than one record
 PLACE = 5  # of a unit beside its record: another address
 SIZE = 6
 OFFSET = 7
@@ -187,8 +202,8 @@ def count_units(data, is_valid):
 
 @njit(cache=True, nogil=True)
 def follow_units(data, start, file_end, floor):
-    """Whether the valid units in ``data`` follow each other as their records do, from address ``start`` to ``file_end``
-    at most, with offsets from ``floor`` up.
+    """Whether the valid units in ``data`` follow each other as their records do, from address
+    ``start`` to ``file_end`` at most, with offsets from ``floor`` up.
 
     Returns (what is wrong, the unit at fault, address behind the last record, largest store time).
     """
@@ -214,9 +229,11 @@ def follow_units(data, start, file_end, floor):
 
 @njit(cache=True, nogil=True)
 def compare_units(data, first, table, shift):
-    """Hold the units in ``data`` from number ``first`` on against the records of a BATCH table, one for one.
+    """Hold the units in ``data`` from number ``first`` on against the records of a BATCH table, one
+    for one.
 
-    ``shift``: what a record's origin lacks to its address. Returns (what is wrong, the row at fault).
+    ``shift``: what a record's origin lacks to its address. Returns (what is wrong, the row at
+    fault).
     """
     source = address(data)
     for i in range(len(table)):

@@ -1,30 +1,35 @@
-"""What is dispatched where: the rules by which a commit log becomes queues, an index and compaction logs. No files.
+"""What is dispatched where: the rules by which a commit log becomes queues, an index and compaction
+logs. No files.
 
-A commit log holds all topics' records in the order in which they came. A broker's reput thread reads them one by one
-and files each in up to three places:
+A commit log holds all topics' records in the order in which they came. A broker's reput thread
+reads them one by one and files each in up to three places:
 
     record of topic t, queue 3, queue offset 7, KEYS "a b"
       consumequeue/t/3            unit number 7: address, size, tags code (20 bytes)
       index/…                     an entry each for t#UNIQ_KEY, t#a and t#b
       compaction/…/t/3            where t is compacted: the record itself and a unit of 46 bytes
 
-Here that is done for many records at once, in two steps without any Python per record. ``take`` turns split records
-into *rows* of eight words, and ``group`` sorts a piece's rows by queue; index entries are those of
-``kernels.index_keys``. Then each queue is a run of rows in the log's order, and ``fill_queue``, ``fill_batch_queue``
-and ``place_records`` decide row by row what a broker would decide:
+Here that is done for many records at once, in two steps without any Python per record. ``take``
+turns split records into *rows* of eight words, and ``group`` sorts a piece's rows by queue; index
+entries are those of ``kernels.index_keys``. Then each queue is a run of rows in the log's order,
+and ``fill_queue``, ``fill_batch_queue`` and ``place_records`` decide row by row what a broker would
+decide:
 
 - A prepared or rolled back message of a transaction gets no unit.
-- What the queue already has (an address below its end) is passed over, so dispatching twice adds nothing.
-- A unit's number is its queue offset. Where a queue's first record is not number 0, fillers stand before it. A second
-  number 0 is a topic that was deleted and made again: the queue begins anew. Any other offset that was there already is
-  passed over, as a broker does. One that leaves offsets out ends the dispatch there: a broker would file all that
-  follows under wrong numbers.
-- A batch consume queue counts queue offsets by INNER_NUM and INNER_BASE, where a record has both, else 1 from its own
-  queue offset on (5.5.0, seen by running it); below 0 either is passed over.
-- A compaction log takes what has a higher offset than all it holds, and a key; see ``place_records``.
+- What the queue already has (an address below its end) is passed over, so dispatching twice adds
+  nothing.
+- A unit's number is its queue offset. Where a queue's first record is not number 0, fillers stand
+  before it. A second number 0 is a topic that was deleted and made again: the queue begins anew.
+  Any other offset that was there already is passed over, as a broker does. One that leaves offsets
+  out ends the dispatch there: a broker would file all that follows under wrong numbers.
+- A batch consume queue counts queue offsets by INNER_NUM and INNER_BASE, where a record has both,
+  else 1 from its own queue offset on (5.5.0, seen by running it); below 0 either is passed over.
+- A compaction log takes what has a higher offset than all it holds, and a key; see
+  ``place_records``.
 
-Source: RocketMQ 5.5.0 ``DefaultMessageStore`` (the reput service and its dispatchers), ``ConsumeQueue``,
-``BatchConsumeQueue``, ``CompactionLog``; spec/rocketmq.md sections 5, 7, 8 and 10.
+Source: RocketMQ 5.5.0 ``DefaultMessageStore`` (the reput service and its dispatchers),
+``ConsumeQueue``, ``BatchConsumeQueue``, ``CompactionLog``; docs/formats/rocketmq.md;
+docs/formats/rocketmq-compaction.md, "Into the compaction log".
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -35,18 +40,8 @@ from typing import Final
 import numpy as np
 from numba import njit
 
-from lastwrite.formats.big_endian import i64
-from lastwrite.formats.rocketmq.kernels import BAD_NUMBER, HAS_DELAY, HAS_INNER
-from lastwrite.formats.rocketmq.record import (
-    BLANK_BYTES,
-    MAGIC_BLANK,
-    PHYSICAL_OFFSET_AT,
-    SMALLEST_RECORD_BYTES,
-    TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-)
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, CONSUME_QUEUE_UNIT
-from lastwrite.intrinsics import (
+from lastwrite.encoding.big_endian import i64
+from lastwrite.encoding.intrinsics import (
     address,
     copy_bytes,
     load8,
@@ -59,6 +54,16 @@ from lastwrite.intrinsics import (
     swap64,
 )
 from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.rocketmq.format.kernels import BAD_NUMBER, HAS_DELAY, HAS_INNER
+from lastwrite.rocketmq.format.record import (
+    BLANK_BYTES,
+    MAGIC_BLANK,
+    PHYSICAL_OFFSET_AT,
+    SMALLEST_RECORD_BYTES,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+)
+from lastwrite.rocketmq.format.units import BATCH_UNIT, CONSUME_QUEUE_UNIT
 
 # A row: a record on its way into the queues.
 ADDRESS: Final = 0  # in the commit log
@@ -111,11 +116,13 @@ def _put16(data, at, value):
 
 @njit(cache=True, nogil=True)
 def find_record(data, start, end, base):
-    """The first position from ``start`` to before ``end`` where a record may begin, -1 if there is none.
+    """The first position from ``start`` to before ``end`` where a record may begin, -1 if there is
+    none.
 
-    ``data`` is a whole file whose first byte has the address ``base``. A record begins where a magic is, and the place
-    that the record itself states is this very place. A body may hold such bytes too if somebody means it to: whoever
-    begins here must see whether what lies before ends here.
+    ``data`` is a whole file whose first byte has the address ``base``. A record begins where a
+    magic is, and the place that the record itself states is this very place. A body may hold such
+    bytes too if somebody means it to: whoever begins here must see whether what lies before ends
+    here.
     """
     source = address(data)
     last = min(end, len(data) - SMALLEST_RECORD_BYTES + 1) + 4
@@ -138,8 +145,8 @@ def find_record(data, start, end, base):
 def count_sound(table, count, base):
     """How many of the first ``count`` messages a broker could dispatch from where they lie.
 
-    Behind that one does not lie where it says: stale bytes of another place (spec/rocketmq.md section 24.1), or the
-    number of an inner batch is no number. ``base``: the address of the first byte of what was split.
+    Behind that one does not lie where it says: stale bytes of another place, or the number
+    of an inner batch is no number. ``base``: the address of the first byte of what was split.
     """
     for i in range(count):
         if table[i].physical_offset != base + table[i].position or table[i].marks & BAD_NUMBER:
@@ -184,7 +191,9 @@ def _is_same(one, at, other, start, length):
 
 
 class QueueNumbers:
-    """The queues that ``take`` has met, numbered as they came; topics as the bytes that records state."""
+    """The queues that ``take`` has met, numbered as they came; topics as the bytes that records
+    state.
+    """
 
     def __init__(self) -> None:
         self.names: list[tuple[bytes, int]] = []
@@ -227,12 +236,15 @@ class QueueNumbers:
 
 @njit(cache=True, nogil=True)
 def take(data, table, first, count, slots, queues, topics, rows, row_queues, row, queued_from):
-    """Turn the rows ``first`` to ``count`` of a MESSAGE table of ``data`` into rows, from ``row`` on.
+    """Turn the rows ``first`` to ``count`` of a MESSAGE table of ``data`` into rows, from ``row``
+    on.
 
-    ``slots``, ``queues`` and ``topics`` are those of a ``QueueNumbers``; a row's queue goes to ``row_queues``. Records
-    below the address ``queued_from``, and those that get no unit, give a row only to compacted queues.
+    ``slots``, ``queues`` and ``topics`` are those of a ``QueueNumbers``; a row's queue goes to
+    ``row_queues``. Records below the address ``queued_from``, and those that get no unit, give a
+    row only to compacted queues.
 
-    Returns (messages done, rows, code): NEW_QUEUE, where the next message's queue is not known, or FULL.
+    Returns (messages done, rows, code): NEW_QUEUE, where the next message's queue is not known, or
+    FULL.
     """
     source = address(data)
     names = address(topics)
@@ -279,7 +291,8 @@ def take(data, table, first, count, slots, queues, topics, rows, row_queues, row
 
 @njit(cache=True, nogil=True)
 def group(rows, row_queues, count, ends, out):
-    """Sort the first ``count`` rows by queue into ``out``, those of a queue in their order; ``ends``: where each ends.
+    """Sort the first ``count`` rows by queue into ``out``, those of a queue in their order;
+    ``ends``: where each ends.
 
     ``ends`` has a place for every queue.
     """
@@ -302,7 +315,8 @@ def group(rows, row_queues, count, ends, out):
 
 # What a queue is, and what becomes of it; the kernels below go on from it and change it.
 NEXT: Final = 0  # the next unit's number; -1: the queue is empty
-END: Final = 1  # where its last record ends in the commit log; of a batch consume queue where it begins; -1: none
+# where its last record ends in the commit log; of a batch consume queue where it begins; -1: none
+END: Final = 1
 FIRST: Final = 2  # the number of the first unit that was filled
 FILLED: Final = 3  # units filled
 IS_ANEW: Final = 4  # the queue began anew: what it had goes
@@ -312,7 +326,8 @@ STATE_WORDS: Final = 6
 
 @njit(cache=True, nogil=True)
 def fill_queue(rows, until, state, out):
-    """The units of 20 bytes of one queue's ``rows`` below the address ``until``, from ``FILLED`` on in ``out``.
+    """The units of 20 bytes of one queue's ``rows`` below the address ``until``, from ``FILLED`` on
+    in ``out``.
 
     Returns (rows done, code).
     """
@@ -351,7 +366,8 @@ def fill_queue(rows, until, state, out):
 
 @njit(cache=True, nogil=True)
 def fill_batch_queue(rows, until, state, out):
-    """The units of 46 bytes of one batch consume queue's ``rows`` below ``until``, from ``FILLED`` on in ``out``.
+    """The units of 46 bytes of one batch consume queue's ``rows`` below ``until``, from ``FILLED``
+    on in ``out``.
 
     Returns (rows done, code).
     """
@@ -389,7 +405,8 @@ def _put_batch_unit(target, place, rows, i, at, base, number):
 
 # What a compaction log is, and what becomes of it.
 HIGHEST: Final = 0  # offset in it; -1: none
-PAIR: Final = 1  # the pair of files being written, counted from 0 for the one that was there; -1: there is none
+# the pair of files being written, counted from 0 for the one that was there; -1: there is none
+PAIR: Final = 1
 LOG_WROTE: Final = 2  # bytes of its log
 INDEX_WROTE: Final = 3  # bytes of its index
 OLD: Final = 4  # records left out because their offset was there
@@ -400,11 +417,13 @@ LOG_STATE_WORDS: Final = 7
 
 @njit(cache=True, nogil=True)
 def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
-    """Where a broker appends one queue's ``rows`` in its compaction log (spec/rocketmq.md section 10).
+    """Where a broker appends one queue's ``rows`` in its compaction log
+    (docs/formats/rocketmq-compaction.md, "Into the compaction log").
 
-    ``pairs``: for each row the pair of files that takes it, -1 where it is left out; ``positions``: the place in that
-    pair's log file. A pair that another one follows was closed: see ``closing``. A record that no file has room for is
-    left out; a broker loses it too, but leaves a pair without a unit, which makes it serve nothing at all.
+    ``pairs``: for each row the pair of files that takes it, -1 where it is left out; ``positions``:
+    the place in that pair's log file. A pair that another one follows was closed: see ``closing``.
+    A record that no file has room for is left out; a broker loses it too, but leaves a pair without
+    a unit, which makes it serve nothing at all.
     """
     for i in range(len(rows)):
         pairs[i] = -1
@@ -439,9 +458,11 @@ def place_records(rows, until, log_bytes, index_bytes, state, pairs, positions):
 def closing(
     log_wrote: int, index_wrote: int, log_bytes: int, index_bytes: int
 ) -> tuple[bytes, bool]:
-    """What a broker appends to a pair that takes no more: to its log a blank record, to its index an end unit or not.
+    """What a broker appends to a pair that takes no more: to its log a blank record, to its index
+    an end unit or not.
 
-    Nothing where one of the two is full to its last byte, since then the next record does not even try.
+    Nothing where one of the two is full to its last byte, since then the next record does not even
+    try.
     """
     room = log_bytes - log_wrote
     if room == 0 or index_wrote >= index_bytes:
@@ -455,9 +476,10 @@ def closing(
 def copy_records(data, base, rows, log_address, positions, out, units):
     """Copy records of a commit log file into a compaction log file's bytes, and write their units.
 
-    ``data`` is the commit log file, its first byte at ``base``. The records follow each other in ``out``, their units
-    in ``units``; ``log_address`` is the address of the compaction log file's first byte, ``positions`` the records'
-    places in it. Returns the bytes written, -1 if a record does not lie within ``data``.
+    ``data`` is the commit log file, its first byte at ``base``. The records follow each other in
+    ``out``, their units in ``units``; ``log_address`` is the address of the compaction log file's
+    first byte, ``positions`` the records' places in it. Returns the bytes written, -1 if a record
+    does not lie within ``data``.
     """
     source, target, unit = address(data), address(out), address(units)
     at = np.int64(0)

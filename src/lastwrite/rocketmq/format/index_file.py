@@ -1,15 +1,17 @@
 """The index file: from a key to the addresses in the commit log of the records that have it.
 
-Header, slots, entries. A key's hash chooses a slot; the slot holds the number of the newest entry there, each entry the
-number of the one before it, 0 ends the chain. Entry 0 is never used, so the count in the header begins at 1. Hashes
-collide: whoever looks up must compare the records' own keys.
+Header, slots, entries. A key's hash chooses a slot; the slot holds the number of the newest entry
+there, each entry the number of the one before it, 0 ends the chain. Entry 0 is never used, so the
+count in the header begins at 1. Hashes collide: whoever looks up must compare the records' own
+keys.
 
 5.5.0 enters a record's tag, too, under the key ``T#TAG``; 4.9.3 does not.
 
-Neither the number of slots nor the room for entries is stated anywhere; a broker takes both from its settings. They are
-found again from the size and from what the entries say (``find_slots``).
+Neither the number of slots nor the room for entries is stated anywhere; a broker takes both from
+its settings. They are found again from the size and from what the entries say (``find_slots``).
 
-Source: RocketMQ 5.5.0 ``IndexFile``, ``IndexHeader``, ``IndexService.buildIndex``; spec/rocketmq.md section 8.
+Source: RocketMQ 5.5.0 ``IndexFile``, ``IndexHeader``, ``IndexService.buildIndex``;
+docs/formats/rocketmq.md, "Index file".
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from lastwrite.encoding.layout import I32, I64, At, Buffer, layout
 from lastwrite.errors import CorruptLog, InvalidConfig, TruncatedLog
-from lastwrite.formats.layout import I32, I64, At, Buffer, layout
-from lastwrite.formats.rocketmq.java_hash import index_hash
-from lastwrite.formats.rocketmq.kernels import put_entries
 from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.rocketmq.format.java_hash import index_hash
+from lastwrite.rocketmq.format.kernels import put_entries
 
 DEFAULT_SLOTS = 5_000_000  # maxHashSlotNum
 DEFAULT_ENTRIES = 20_000_000  # maxIndexNum
@@ -32,23 +34,27 @@ DEFAULT_ENTRIES = 20_000_000  # maxIndexNum
 class IndexHeader(NamedTuple):
     """The first 40 bytes of an index file."""
 
+    # fmt: off
     #                                     offset  type
-    first_store_time_ms: Annotated[int, At(0, I64)]
-    last_store_time_ms: Annotated[int, At(8, I64)]
+    first_store_time_ms:   Annotated[int, At(0,  I64)]
+    last_store_time_ms:    Annotated[int, At(8,  I64)]
     first_physical_offset: Annotated[int, At(16, I64)]
-    last_physical_offset: Annotated[int, At(24, I64)]
-    used_slots: Annotated[int, At(32, I32)]
-    count: Annotated[int, At(36, I32)]  # type: ignore[assignment]  # the next entry to write; from 1
+    last_physical_offset:  Annotated[int, At(24, I64)]
+    used_slots:            Annotated[int, At(32, I32)]
+    count:                 Annotated[int, At(36, I32)]  # type: ignore[assignment]  # the next entry to write; from 1
+    # fmt: on
 
 
 class IndexEntry(NamedTuple):
     """A key of a record."""
 
+    # fmt: off
     #                               offset  type
-    hash: Annotated[int, At(0, I32)]  # of "TOPIC#KEY", not negative
-    physical_offset: Annotated[int, At(4, I64)]
-    seconds: Annotated[int, At(12, I32)]  # after the header's first store time
-    previous: Annotated[int, At(16, I32)]  # entry of the same slot; 0: none
+    hash:            Annotated[int, At(0,  I32)]  # of "TOPIC#KEY", not negative
+    physical_offset: Annotated[int, At(4,  I64)]
+    seconds:         Annotated[int, At(12, I32)]  # after the header's first store time
+    previous:        Annotated[int, At(16, I32)]  # entry of the same slot; 0: none
+    # fmt: on
 
 
 INDEX_HEADER = layout(IndexHeader, byte_order=">", size=40)
@@ -87,9 +93,9 @@ def decode_index_header(data: Buffer, at: int = 0) -> IndexHeader:
 def find_slots(data: Buffer) -> int | None:
     """How many slots an index file has, from its bytes alone; None where they do not tell.
 
-    RocketMQ's default ratio of four entries a slot is tried first, then every number that the size allows. A
-    number is believed when the first and the last entry are where it puts them, agree with the header, and
-    have slots that point to them or to later ones.
+    RocketMQ's default ratio of four entries a slot is tried first, then every number that the size
+    allows. A number is believed when the first and the last entry are where it puts them, agree
+    with the header, and have slots that point to them or to later ones.
     """
     header = decode_index_header(data)
     rest = len(data) - INDEX_HEADER.size
@@ -110,8 +116,8 @@ def find_slots(data: Buffer) -> int | None:
             view[INDEX_HEADER.size + 4 * candidates + INDEX_ENTRY.size + 4 + k] == wanted[k]
         ]
     fitting = [int(slots) for slots in candidates.tolist() if _fits(data, header, slots)]
-    # Where the first entries are of address 0 a shift by one entry may fit too; but entry 0 is never used, and behind
-    # the last one nothing was written, unless a crash kept the header old.
+    # Where the first entries are of address 0 a shift by one entry may fit too; but entry 0 is
+    # never used, and behind the last one nothing was written, unless a crash kept the header old.
     return next(
         (slots for slots in fitting if _ends_fit(data, header, slots)),
         fitting[0] if fitting else None,
@@ -155,7 +161,8 @@ class IndexFile:
         """Open the bytes of an index file; ``slots`` where they are known, else they are found.
 
         Raises:
-            TruncatedLog: too few bytes for the header, the slots, or the entries that the header counts.
+            TruncatedLog: too few bytes for the header, the slots, or the entries that the header
+                counts.
             CorruptLog: the number of slots cannot be found.
         """
         header = decode_index_header(data)
@@ -207,16 +214,19 @@ class IndexFile:
         end_ms: int = (1 << 63) - 1,
         limit: int = 1 << 20,
     ) -> list[int]:
-        """Addresses of records that may have the key, the newest first, stored from ``begin_ms`` to ``end_ms``.
+        """Addresses of records that may have the key, the newest first, stored from ``begin_ms`` to
+        ``end_ms``.
 
-        Walks the chain as a broker does: it ends at 0, at an entry that points to itself or past the count, and
-        before ``begin_ms``; also at one that does not point down, so that a chain that lies cannot go round. Times
-        are known to the second, so those at the edges may lie a little outside.
+        Walks the chain as a broker does: it ends at 0, at an entry that points to itself or past
+        the count, and before ``begin_ms``; also at one that does not point down, so that a chain
+        that lies cannot go round. Times are known to the second, so those at the edges may lie a
+        little outside.
         """
         wanted = index_hash(topic, key)
         number = self.slot(wanted % self.slots)
         found: list[int] = []
-        # The first store time of a new file is the last one of the file before until its first entry is there.
+        # The first store time of a new file is the last one of the file before until its first
+        # entry is there.
         while 0 < number < self.header.count and len(found) < limit:
             entry = self.entry(number)
             if entry.seconds < 0:
@@ -249,7 +259,8 @@ def build(
     times: Int64Array,
     first: int = 0,
 ) -> int:
-    """Enter the keys from ``first`` on, as ``kernels.index_keys`` gives them, into an index file, until it is full.
+    """Enter the keys from ``first`` on, as ``kernels.index_keys`` gives them, into an index file,
+    until it is full.
 
     Returns how many went in. Byte for byte what a broker writes.
 

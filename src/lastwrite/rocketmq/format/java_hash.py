@@ -1,13 +1,14 @@
 """Java's idea of a text and of its hash.
 
-A record's texts are UTF-8; the broker makes Java strings of them, and what it computes from a string it computes from
-its UTF-16 code units: a character outside the first 65,536 counts as two. Broken UTF-8 is not an error to Java: each
-broken stretch becomes U+FFFD, so two different byte strings may be one Java string.
+A record's texts are UTF-8; the broker makes Java strings of them, and what it computes from a
+string it computes from its UTF-16 code units: a character outside the first 65,536 counts as two.
+Broken UTF-8 is not an error to Java: each broken stretch becomes U+FFFD, so two different byte
+strings may be one Java string.
 
 The hash of ``u0 … un-1`` is ``h = 31 * h + u`` in wrapping 32-bit arithmetic, from 0.
 
-Source: Java 17 ``String``; RocketMQ 5.5.0 ``IndexFile.indexKeyHashMethod``, ``MessageExtBrokerInner
-.tagsString2tagsCode``; spec/rocketmq.md sections 1, 7.1 and 8.
+Source: Java 17 ``String``; RocketMQ 5.5.0 ``IndexFile.indexKeyHashMethod``,
+``MessageExtBrokerInner.tagsString2tagsCode``; docs/formats/rocketmq.md.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ def _decode_broken(raw: bytes) -> str:
 
 
 def sequence_length(raw: bytes, at: int) -> int:
-    """How many bytes the character at ``at`` takes; negative: that many broken bytes become one U+FFFD.
+    """How many bytes the character at ``at`` takes; negative: that many broken bytes become one
+    U+FFFD.
 
-    A surrogate that was encoded by itself is broken as a whole, three bytes; else a break takes the bytes up to the
-    first that does not continue.
+    A surrogate that was encoded by itself is broken as a whole, three bytes; else a break takes the
+    bytes up to the first that does not continue.
     """
     left = len(raw) - at
     first = raw[at]
@@ -104,5 +106,7 @@ def tags_code(tag: str | None) -> int:
 
 
 def is_blank(text: str | None) -> bool:
-    """Whether a key counts as missing: none, empty, or nothing but white space as Java understands it."""
+    """Whether a key counts as missing: none, empty, or nothing but white space as Java understands
+    it.
+    """
     return text is None or all(ord(character) in _SPACES for character in text)

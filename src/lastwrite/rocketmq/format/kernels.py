@@ -1,16 +1,17 @@
 """Kernels over RocketMQ records and units: split, index keys, fill units.
 
-Each works on whole chunks, checks every size and length before it trusts one, and reports what it found as a code and
-a position instead of raising. What is called for every record is given the bytes by their address (see
-``intrinsics``). ``tests/unit/test_rocketmq_kernels.py`` holds each against its slow twin in ``record``, ``properties``,
-``java_hash`` and ``units``, which have the tables.
+Each works on whole chunks, checks every size and length before it trusts one, and reports what it
+found as a code and a position instead of raising. What is called for every record is given the
+bytes by their address (see ``encoding.intrinsics``). ``tests/unit/test_rocketmq_kernels.py`` holds
+each against its slow twin in ``record``, ``properties``, ``java_hash`` and ``units``, which have
+the tables.
 
-Record, big-endian; B and S are 8 or 20 (spec/rocketmq.md section 3):
+Record, big-endian; B and S are 8 or 20 (docs/formats/rocketmq.md, "Record"):
 
     0 size i32 · 4 magic i32 · 8 body crc i32 · 12 queue i32 · 16 flag i32 · 20 queue offset i64
-    28 physical offset i64 · 36 sysFlag i32 · 40 born time i64 · 48 born host B · store time i64 · store host S
-    reconsume times i32 · prepared offset i64 · body length i32 · body · topic length i8 or i16 · topic
-    properties length i16 · properties
+    28 physical offset i64 · 36 sysFlag i32 · 40 born time i64 · 48 born host B · store time i64 ·
+    store host S reconsume times i32 · prepared offset i64 · body length i32 · body · topic length
+    i8 or i16 · topic properties length i16 · properties
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -20,18 +21,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from lastwrite.formats.big_endian import i16, i32, i64
-from lastwrite.formats.checksum import crc32
-from lastwrite.formats.rocketmq.record import (
-    BORN_V6,
-    MAGIC_BLANK,
-    MAGIC_V1,
-    MAGIC_V2,
-    STORE_V6,
-    TRANSACTION_MASK,
-    TRANSACTION_ROLLBACK,
-)
-from lastwrite.intrinsics import (
+from lastwrite.encoding.big_endian import i16, i32, i64
+from lastwrite.encoding.checksum import crc32
+from lastwrite.encoding.intrinsics import (
     address,
     load8,
     load16,
@@ -44,6 +36,15 @@ from lastwrite.intrinsics import (
     swap32,
     swap64,
     trailing_zeros,
+)
+from lastwrite.rocketmq.format.record import (
+    BORN_V6,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    STORE_V6,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
 )
 
 MESSAGE = np.dtype(
@@ -214,7 +215,9 @@ def _mixed(value, unit):
 
 @njit(cache=True, nogil=True)
 def _hash_on(source, at, end, value):
-    """Java's hash, ``value`` so far, carried on over the text ``[at, end)``; below 2**32. The twin: ``java_hash``."""
+    """Java's hash, ``value`` so far, carried on over the text ``[at, end)``; below 2**32. The twin:
+    ``java_hash``.
+    """
     while at < end:
         first = np.int64(load8(source, at))
         if first < 0x80:
@@ -268,7 +271,9 @@ def _signed32(value):
 
 @njit(cache=True, nogil=True)
 def _decimal(source, at, end, largest):
-    """The number in ``[at, end)`` as Java parses it, and whether it is one from -largest - 1 to ``largest``."""
+    """The number in ``[at, end)`` as Java parses it, and whether it is one from -largest - 1 to
+    ``largest``.
+    """
     negative = False
     sign = load8(source, at)
     if sign == np.uint64(45) or sign == np.uint64(43):
@@ -289,7 +294,9 @@ def _decimal(source, at, end, largest):
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _properties(source, at, end, bound, row):
-    """Note in ``row`` what the properties ``[at, end)`` say; of a name that is there twice the last counts."""
+    """Note in ``row`` what the properties ``[at, end)`` say; of a name that is there twice the last
+    counts.
+    """
     key_at = np.int64(-1)
     key_length = np.int64(-1)
     tags_at = np.int64(-1)
@@ -305,8 +312,8 @@ def _properties(source, at, end, bound, row):
     while at < end:
         stop = _value_end(source, at, end, bound)
         length = stop - at
-        # No name holds a byte 1, so the first one is where it ought to be or the name is another; and only where
-        # the length allows it is a byte loaded. At least one byte of value follows.
+        # No name holds a byte 1, so the first one is where it ought to be or the name is another;
+        # and only where the length allows it is a byte loaded. At least one byte of value follows.
         if length >= 6:
             word = load32(source, at)
             if word == _KEYS and load8(source, at + 4) == one:
@@ -384,15 +391,17 @@ def _properties(source, at, end, bound, row):
 
 @njit(cache=True, nogil=True)
 def split(data, start, end, table, check_crc):
-    """Cut ``data[start:end]`` into whole records, one row of ``table`` (MESSAGE) each, until the table is full.
+    """Cut ``data[start:end]`` into whole records, one row of ``table`` (MESSAGE) each, until the
+    table is full.
 
-    Returns (rows, position behind the last whole record, code, position the code speaks of, bytes that the record there
-    needs, 0 where unknown). After NEED_MORE that is how many bytes from the record's first one there must be: a lie
-    perhaps, to be held against what its file has left. After BLANK it is the room that the blank record states; whoever
-    goes on does so in the next file. After END and the codes of damage the position is where they were found.
+    Returns (rows, position behind the last whole record, code, position the code speaks of, bytes
+    that the record there needs, 0 where unknown). After NEED_MORE that is how many bytes from the
+    record's first one there must be: a lie perhaps, to be held against what its file has left.
+    After BLANK it is the room that the blank record states; whoever goes on does so in the next
+    file. After END and the codes of damage the position is where they were found.
 
-    Like a broker it does not check the record's address; ``physical_offset - position`` is the same in all rows of a
-    sound log, and where it is not, the bytes are stale ones of another place (section 24.1).
+    Like a broker it does not check the record's address; ``physical_offset - position`` is the same
+    in all rows of a sound log, and where it is not, the bytes are stale ones of another place.
     """
     rows = 0
     at = np.int64(start)
@@ -473,10 +482,12 @@ def split(data, start, end, table, check_crc):
 
 @njit(cache=True, nogil=True)
 def split_index(data, start, end, table, lowest_base):
-    """Read the valid units of 46 bytes in ``data[start:end]``, one row of ``table`` (UNIT) each, until it is full.
+    """Read the valid units of 46 bytes in ``data[start:end]``, one row of ``table`` (UNIT) each,
+    until it is full.
 
-    Returns (rows, position behind the last, code, position). END: the first unit that is not valid, or the end of the
-    bytes, which need not be a unit's; BAD_ORDER: a base below ``lowest_base`` or below where the unit before ends.
+    Returns (rows, position behind the last, code, position). END: the first unit that is not valid,
+    or the end of the bytes, which need not be a unit's; BAD_ORDER: a base below ``lowest_base`` or
+    below where the unit before ends.
     """
     rows = 0
     at = np.int64(start)
@@ -509,10 +520,11 @@ def split_index(data, start, end, table, lowest_base):
 
 @njit(cache=True, nogil=True)
 def fill_units(table, picked, codes, out, at):
-    """Write a consume queue unit of 20 bytes for each of the rows ``picked`` of a MESSAGE table, one behind another.
+    """Write a consume queue unit of 20 bytes for each of the rows ``picked`` of a MESSAGE table,
+    one behind another.
 
-    ``codes``: the tags codes, a row of the table each. ``out`` has room for ``20 * len(picked)`` bytes from ``at`` on.
-    Returns the position behind.
+    ``codes``: the tags codes, a row of the table each. ``out`` has room for ``20 * len(picked)``
+    bytes from ``at`` on. Returns the position behind.
     """
     target = address(out)
     for i in range(len(picked)):
@@ -528,9 +540,10 @@ def fill_units(table, picked, codes, out, at):
 def fill_batch_units(table, picked, codes, physical, inner, out, at):
     """Write a unit of 46 bytes for each of the rows ``picked``, one behind another.
 
-    ``physical``: the records' addresses, one for each of ``picked``, where it has any, else as the rows say them.
-    ``inner``: base and number from INNER_BASE and INNER_NUM where both are there, as in a batch consume queue; else,
-    and in a compaction index always, the queue offset and 1. ``codes``, ``out`` and what is returned as ``fill_units``.
+    ``physical``: the records' addresses, one for each of ``picked``, where it has any, else as the
+    rows say them. ``inner``: base and number from INNER_BASE and INNER_NUM where both are there, as
+    in a batch consume queue; else, and in a compaction index always, the queue offset and 1.
+    ``codes``, ``out`` and what is returned as ``fill_units``.
     """
     target = address(out)
     for i in range(len(picked)):
@@ -558,12 +571,13 @@ def _key_hash(source, at, end, topic_hash):
 
 @njit(cache=True, nogil=True)
 def index_keys(data, table, first, last, hashes, places, times, tags=True):
-    """The index entries of the rows ``first`` to ``last`` of a MESSAGE table, in the order of a broker.
+    """The index entries of the rows ``first`` to ``last`` of a MESSAGE table, in the order of a
+    broker.
 
-    Of each record its UNIQ_KEY, then each part of KEYS between spaces, then with ``tags``, as 5.5.0 has it and 4.9.3
-    has not, its tag under the key ``T#TAG``; none of a rolled back transaction. The three arrays take hash, address and
-    store time of an entry. Returns (entries, next row): a row whose entries may not
-    fit any more is left for the next call.
+    Of each record its UNIQ_KEY, then each part of KEYS between spaces, then with ``tags``, as 5.5.0
+    has it and 4.9.3 has not, its tag under the key ``T#TAG``; none of a rolled back transaction.
+    The three arrays take hash, address and store time of an entry. Returns (entries, next row): a
+    row whose entries may not fit any more is left for the next call.
     """
     source = address(data)
     filled = 0
@@ -610,8 +624,8 @@ def index_keys(data, table, first, last, hashes, places, times, tags=True):
 def put_entries(out, slots, capacity, hashes, places, times, first, last):
     """Enter ``hashes[first:last]`` into the index file ``out`` as a broker does, until it is full.
 
-    ``out``: the file's bytes, header and all, of the size that ``slots`` and ``capacity`` give. Returns how many of
-    the entries went in.
+    ``out``: the file's bytes, header and all, of the size that ``slots`` and ``capacity`` give.
+    Returns how many of the entries went in.
     """
     base = 40 + 4 * slots
     count = max(i32(out, 36), np.int64(1))

@@ -1,13 +1,14 @@
 """Names and sizes of files and folders in a RocketMQ store.
 
-``00000000000104857460`` is the file of a log or queue whose first byte has that address; files of one log are equally
-large, so an address is found by its file's name. Compaction leaves jumps between names, so look it up in the
-list and never divide. A file of the compaction index has the name of its log file, not an address of its own.
+``00000000000104857460`` is the file of a log or queue whose first byte has that address; files of
+one log are equally large, so an address is found by its file's name. Compaction leaves jumps
+between names, so look it up in the list and never divide. A file of the compaction index has the
+name of its log file, not an address of its own.
 
 ``consumequeue/orders/3`` is queue 3 of topic ``orders``: plain decimal.
 
-Source: RocketMQ 5.5.0 ``UtilAll.offset2FileName``, ``MappedFileQueue.load``, ``CompactionStore``; spec/rocketmq.md
-sections 2 and 11.
+Source: RocketMQ 5.5.0 ``UtilAll.offset2FileName``, ``MappedFileQueue.load``, ``CompactionStore``;
+docs/formats/rocketmq.md, "The store"; docs/formats/rocketmq-compaction.md, "Files and their sizes".
 """
 
 from __future__ import annotations
@@ -31,15 +32,29 @@ CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
 
+# In ``commitlog/``, of another length than its files, so that no broker loads them: what was
+# stopped half way.
+DISPATCH_GUARD = "lastwrite-dispatch"
+CUT_GUARD = "lastwrite-cut"
+
 # In ``compaction/``.
 COMPACTION_LOGS = "compactionLog"
 COMPACTION_QUEUES = "compactionCq"
 POSITION_CHECKPOINT = "position-checkpoint"
 
-# In a queue's folder of the two, while a broker compacts or rebuilds a replica; and the mark of a file on its way out.
+# In a queue's folder of the two, while a broker compacts or rebuilds a replica; and the mark of a
+# file on its way out.
 COMPACTING = "compacting"
 REPLICATING = "replicating"
 DELETED_SUFFIX = ".delete"
+
+# What to do with a file so marked: until a broker's run is through, it may be all that there is of
+# some messages.
+UNFINISHED_REMEDY = (
+    f"keep it, it may be all there is of some messages; if every file marked {DELETED_SUFFIX} is still there, move the "
+    f"new files of the queue away and take the mark off, of log and index alike; else finish what the broker began, "
+    f"from {COMPACTING}"
+)
 
 # In ``config/``.
 TOPICS = "topics.json"
@@ -78,7 +93,8 @@ def file_name(offset: int) -> str:
 def parse_file_name(name: str) -> int | None:
     """The address in a file's name, None where it is no such name.
 
-    A broker takes any decimal number; but it writes 20 digits, and would not find the file again under another name.
+    A broker takes any decimal number; but it writes 20 digits, and would not find the file again
+    under another name.
     """
     if not _NAME.fullmatch(name):
         return None
@@ -87,7 +103,9 @@ def parse_file_name(name: str) -> int | None:
 
 
 def parse_queue_name(name: str) -> int | None:
-    """The number of a queue from its folder's name, None where it is no number; brokers skip such folders."""
+    """The number of a queue from its folder's name, None where it is no number; brokers skip such
+    folders.
+    """
     if not _QUEUE.fullmatch(name):
         return None
     queue = int(name)
@@ -95,17 +113,20 @@ def parse_queue_name(name: str) -> int | None:
 
 
 def is_index_name(name: str) -> bool:
-    """Whether it is an index file's name: the time when it was made, ``yyyyMMddHHmmssSSS``, of the broker's zone."""
+    """Whether it is an index file's name: the time when it was made, ``yyyyMMddHHmmssSSS``, of the
+    broker's zone.
+    """
     return _INDEX_NAME.fullmatch(name) is not None
 
 
 def log_sizes(
     compaction_mapped_file_size: int, compaction_cq_mapped_file_size: int
 ) -> tuple[int, int]:
-    """The bytes of a compaction log's files and of their index files that a broker makes of the two settings.
+    """The bytes of a compaction log's files and of their index files that a broker makes of the two
+    settings.
 
-    The log's size is a multiple of the index's on purpose: a broker computes places in index files as address modulo
-    index file size (section 11).
+    The log's size is a multiple of the index's on purpose: a broker computes places in index files
+    as address modulo index file size.
 
     Raises:
         InvalidConfig: an index file would hold no unit, or a file would pass 2 GiB.

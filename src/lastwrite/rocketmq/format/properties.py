@@ -1,13 +1,16 @@
 r"""The properties of a message: names and values in one flat string.
 
-``KEYS\x01order-1\x02TAGS\x01TagA\x02``: a name, byte 1, a value, byte 2, and so on. Brokers before 5.2.0 leave
-the last byte 2 out. Nothing is escaped, so a value may hold a byte 1 but never a byte 2. A broker that writes record
-checksums puts ``__CRC32#`` last, always 20 bytes: ten digits, the least significant first.
+``KEYS\x01order-1\x02TAGS\x01TagA\x02``: a name, byte 1, a value, byte 2, and so on. Brokers before
+5.2.0 leave the last byte 2 out. Nothing is escaped, so a value may hold a byte 1 but never a byte
+2. A broker that writes record checksums puts ``__CRC32#`` last, always 20 bytes: ten digits, the
+least significant first.
 
-A piece without byte 1, without a name or without a value says nothing; of a name that is there twice the last counts.
+A piece without byte 1, without a name or without a value says nothing; of a name that is there
+twice the last counts.
 
-Source: RocketMQ 5.5.0 ``MessageDecoder.string2messageProperties``, ``MessageExtEncoder``, ``UtilAll.crc32``;
-spec/rocketmq.md sections 3.3, 4 and 24.1.
+Source: RocketMQ 5.5.0 ``MessageDecoder.string2messageProperties``, ``MessageExtEncoder``,
+``UtilAll.crc32``; docs/formats/rocketmq.md, "Record" and "Properties";
+docs/formats/rocketmq-compaction.md, "What 5.5.0 does otherwise than older releases".
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from lastwrite.formats.rocketmq.java_hash import decode
+from lastwrite.rocketmq.format.java_hash import decode
 
 NAME_END: Final = 0x01
 VALUE_END: Final = 0x02
@@ -59,7 +62,9 @@ def items(raw: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def parse(raw: bytes) -> dict[str, str]:
-    """The properties as a broker sees them. Broken UTF-8 becomes U+FFFD, as in Java; keep ``raw`` beside."""
+    """The properties as a broker sees them. Broken UTF-8 becomes U+FFFD, as in Java; keep ``raw``
+    beside.
+    """
     return {decode(name): decode(value) for name, value in items(raw)}
 
 
@@ -78,7 +83,9 @@ def build(pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, closed: bool 
 
 
 def record_crc(record: bytes | memoryview) -> int:
-    """The checksum that a record with these bytes should state: over all but its last 20 bytes, top bit cleared."""
+    """The checksum that a record with these bytes should state: over all but its last 20 bytes, top
+    bit cleared.
+    """
     return zlib.crc32(memoryview(record)[:-RECORD_CRC_BYTES]) & 0x7FFF_FFFF
 
 
@@ -90,7 +97,7 @@ def record_crc_item(crc: int) -> bytes:
 def record_crc_holds(record: bytes | memoryview) -> bool | None:
     """Whether a whole record is what its record checksum says; None where it states none.
 
-    Of a record in a compaction log it never holds: the address changed after it was computed (section 3.3).
+    Of a record in a compaction log it never holds: the address changed after it was computed.
     """
     tail = bytes(memoryview(record)[-RECORD_CRC_BYTES:])
     digits = tail[len(_RECORD_CRC_HEAD) : -1]
@@ -100,7 +107,8 @@ def record_crc_holds(record: bytes | memoryview) -> bool | None:
 
 
 def delivery_time_ms(level: int, store_time_ms: int, levels: str = DEFAULT_DELAY_LEVELS) -> int:
-    """When a delayed message is due: the tags code of its unit in the queue of ``SCHEDULE_TOPIC_XXXX``.
+    """When a delayed message is due: the tags code of its unit in the queue of
+    ``SCHEDULE_TOPIC_XXXX``.
 
     A level beyond the last counts as the last. ``levels``: the setting messageDelayLevel.
     """

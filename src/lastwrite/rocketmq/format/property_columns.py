@@ -1,4 +1,6 @@
-"""The properties of many messages at once, as a column of maps: the kernel whose slow twin is ``properties.parse``."""
+"""The properties of many messages at once, as a column of maps: the kernel whose slow twin is
+``properties.parse``.
+"""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ _SMALLEST_ITEM_BYTES = 3  # a name, byte 1, a value
 
 
 class PropertyItems(NamedTuple):
-    """Names and values as slices of a buffer; those of message i are ``[offsets[i], offsets[i + 1])``."""
+    """Names and values as slices of a buffer; those of message i are ``[offsets[i], offsets[i +
+    1])``.
+    """
 
     offsets: npt.NDArray[np.int32]
     name_at: Int64Array
@@ -25,7 +29,9 @@ class PropertyItems(NamedTuple):
 
 
 def property_items(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> PropertyItems:
-    """The properties that lie in ``data[start : start + length]``, each name once with its last value."""
+    """The properties that lie in ``data[start : start + length]``, each name once with its last
+    value.
+    """
     most = int(
         ((lengths + 1) // (_SMALLEST_ITEM_BYTES + 1)).sum()
     )  # each has a byte 2 behind, the last one perhaps

@@ -1,18 +1,18 @@
 """A record of a commit log or a compaction log, field by field: the readable twin of ``kernels``.
 
-One message, the smallest case: total size, magic, checksum of the body, queue, offsets, times, hosts, body, topic,
-properties. Then:
+One message, the smallest case: total size, magic, checksum of the body, queue, offsets, times,
+hosts, body, topic, properties. Then:
 
 - A host takes 8 bytes (IPv4) or 20 (IPv6); two bits of the sysFlag say which, each for itself.
 - Magic v2 has two bytes of topic length, v1 one.
-- The last record of a file is *blank*: the room that is left, and a magic of its own; what follows means nothing.
-  In the file that is being written the data end where the total size reads 0.
+- The last record of a file is *blank*: the room that is left, and a magic of its own; what follows
+  means nothing. In the file that is being written the data end where the total size reads 0.
 - The body may be compressed. It lies as the client sent it, and the checksum covers it so.
 - An *inner batch* is one record whose body is a sequence of messages.
 - A traditional batch leaves no trace: its messages are records like others.
 
-Source: RocketMQ 5.5.0 and 4.9.3 ``MessageExtEncoder``, ``CommitLog.checkMessageAndReturnSize``, ``MessageDecoder``;
-spec/rocketmq.md sections 3 to 6.
+Source: RocketMQ 5.5.0 and 4.9.3 ``MessageExtEncoder``, ``CommitLog.checkMessageAndReturnSize``,
+``MessageDecoder``; docs/formats/rocketmq.md, "Record" and "Properties".
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, NamedTuple
 
+from lastwrite.encoding.compression import Codec, decompress
+from lastwrite.encoding.layout import I32, I64, At, Buffer, layout
 from lastwrite.errors import (
     CorruptLog,
     InvalidConfig,
@@ -33,10 +35,8 @@ from lastwrite.errors import (
     TruncatedLog,
     UnsupportedFormat,
 )
-from lastwrite.formats.compression import Codec, decompress
-from lastwrite.formats.layout import I32, I64, At, Buffer, layout
-from lastwrite.formats.rocketmq.java_hash import decode, is_blank
-from lastwrite.formats.rocketmq.properties import (
+from lastwrite.rocketmq.format.java_hash import decode, is_blank
+from lastwrite.rocketmq.format.properties import (
     INNER_BASE,
     INNER_NUM,
     KEYS,
@@ -82,59 +82,67 @@ _SMALLEST_ITEM_BYTES = 22
 class RecordHead(NamedTuple):
     """What every record begins with, whatever its hosts and its magic."""
 
+    # fmt: off
     #                               offset  type
-    size: Annotated[int, At(0, I32)]  # of the record, this field included
-    magic: Annotated[int, At(4, I32)]
-    body_crc: Annotated[
-        int, At(8, I32)
-    ]  # CRC-32 of the stored body, top bit cleared; 0 without body
-    queue_id: Annotated[int, At(12, I32)]
-    flag: Annotated[int, At(16, I32)]  # the application's own
-    queue_offset: Annotated[int, At(20, I64)]
-    physical_offset: Annotated[
-        int, At(28, I64)
-    ]  # of this record's first byte in the log that holds it
-    sys_flag: Annotated[int, At(36, I32)]
-    born_time_ms: Annotated[int, At(40, I64)]  # by the client's clock
+    size:            Annotated[int, At(0,  I32)]  # of the record, this field included
+    magic:           Annotated[int, At(4,  I32)]
+    # CRC-32 of the stored body, top bit cleared; 0 without body
+    body_crc:        Annotated[int, At(8,  I32)]
+    queue_id:        Annotated[int, At(12, I32)]
+    flag:            Annotated[int, At(16, I32)]  # the application's own
+    queue_offset:    Annotated[int, At(20, I64)]
+    # of this record's first byte in the log that holds it
+    physical_offset: Annotated[int, At(28, I64)]
+    sys_flag:        Annotated[int, At(36, I32)]
+    born_time_ms:    Annotated[int, At(40, I64)]  # by the client's clock
     # 48: born host
+    # fmt: on
 
 
 class Stored(NamedTuple):
     """What follows the born host."""
 
+    # fmt: off
     #                             offset  type
     store_time_ms: Annotated[int, At(0, I64)]  # by the broker's clock; never falls within a log
     # 8: store host
+    # fmt: on
 
 
 class RecordTail(NamedTuple):
     """What follows the store host."""
 
+    # fmt: off
     #                               offset  type
-    reconsume_times: Annotated[int, At(0, I32)]
-    prepared_offset: Annotated[int, At(4, I64)]  # of a transaction's prepared message; 0: none
-    body_length: Annotated[int, At(12, I32)]
+    reconsume_times: Annotated[int, At(0,  I32)]
+    prepared_offset: Annotated[int, At(4,  I64)]  # of a transaction's prepared message; 0: none
+    body_length:     Annotated[int, At(12, I32)]
     # 16: body; topic length, i8 or i16; topic; properties' length, i16; properties
+    # fmt: on
 
 
 class Blank(NamedTuple):
     """The end of a file; nothing behind it means anything."""
 
+    # fmt: off
     #                     offset  type
-    room: Annotated[int, At(0, I32)]  # bytes from here to the file's end
+    room:  Annotated[int, At(0, I32)]  # bytes from here to the file's end
     magic: Annotated[int, At(4, I32)]
+    # fmt: on
 
 
 class InnerHead(NamedTuple):
     """What a message of an inner batch begins with."""
 
+    # fmt: off
     #                           offset  type
-    size: Annotated[int, At(0, I32)]  # of the item, this field included
-    magic: Annotated[int, At(4, I32)]  # 0
-    body_crc: Annotated[int, At(8, I32)]  # 0
-    flag: Annotated[int, At(12, I32)]
+    size:        Annotated[int, At(0,  I32)]  # of the item, this field included
+    magic:       Annotated[int, At(4,  I32)]  # 0
+    body_crc:    Annotated[int, At(8,  I32)]  # 0
+    flag:        Annotated[int, At(12, I32)]
     body_length: Annotated[int, At(16, I32)]
     # 20: body; properties' length, i16; properties
+    # fmt: on
 
 
 RECORD_HEAD = layout(RecordHead, byte_order=">", size=48)
@@ -263,7 +271,9 @@ class Message:
 
     @property
     def body_crc_holds(self) -> bool:
-        """Whether the stored body is what the record says; a record without body is not checked, as in the broker."""
+        """Whether the stored body is what the record says; a record without body is not checked, as
+        in the broker.
+        """
         return not self.body or body_crc(self.body) == self.body_crc
 
 
@@ -287,13 +297,14 @@ def decode_blank(buffer: Buffer, at: int, end: int) -> int | None:
 def decode_message(buffer: Buffer, at: int, end: int) -> Message:
     """Decode the record that begins ``at`` bytes into ``buffer``, whose bytes count up to ``end``.
 
-    Checks the magic and every length, as a broker does, but neither checksum: ask ``body_crc_holds`` and
-    ``properties.record_crc_holds``. Nor does it compare ``physical_offset`` with where the record lies.
+    Checks the magic and every length, as a broker does, but neither checksum: ask
+    ``body_crc_holds`` and ``properties.record_crc_holds``. Nor does it compare ``physical_offset``
+    with where the record lies.
 
     Raises:
         TruncatedLog: the bytes end inside the record.
-        CorruptLog: size 0 (the end of what was written), a blank record, another magic, lengths that do not add up;
-            positions are bytes of ``buffer``.
+        CorruptLog: size 0 (the end of what was written), a blank record, another magic, lengths
+            that do not add up; positions are bytes of ``buffer``.
     """
     left = end - at
     if left < BLANK_BYTES:
@@ -393,7 +404,9 @@ def make_message(
     prepared_offset: int = 0,
     closed: bool = True,
 ) -> Message:
-    """A message whose checksum and host bits agree with its parts; ``closed`` as in ``properties.build``."""
+    """A message whose checksum and host bits agree with its parts; ``closed`` as in
+    ``properties.build``.
+    """
     sys_flag &= ~(BORN_V6 | STORE_V6)
     sys_flag |= (BORN_V6 if born_host.is_v6 else 0) | (STORE_V6 if store_host.is_v6 else 0)
     raw = build(properties or {}, closed=closed)
@@ -421,7 +434,8 @@ def make_message(
 def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
     """The record's bytes; lengths are derived, the body's checksum is the message's.
 
-    ``record_crc``: a record checksum is put behind the properties, which must be ``closed`` for it to be found.
+    ``record_crc``: a record checksum is put behind the properties, which must be ``closed`` for it
+    to be found.
 
     Raises:
         ValueError: a part that does not fit its field, or hosts that contradict the sysFlag.
@@ -483,7 +497,8 @@ def encode_blank(room: int) -> bytes:
 def body_of(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> bytes:
     """The body as the producer meant it: decompressed, to ``limit_bytes`` at most.
 
-    Like a broker it leaves a body of length 0 alone, whatever the sysFlag, and reads zlib to the stream's own end.
+    Like a broker it leaves a body of length 0 alone, whatever the sysFlag, and reads zlib to the
+    stream's own end.
 
     Raises:
         CorruptLog: it does not decompress; positions count from the record's first byte.
@@ -541,7 +556,8 @@ def split_inner(message: Message, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> lis
     All else is the record's, its address too. A message that is no inner batch is given back alone.
 
     Raises:
-        CorruptLog: items that do not fill the body, or more or fewer than INNER_NUM; positions as ``body_of``.
+        CorruptLog: items that do not fill the body, or more or fewer than INNER_NUM; positions as
+            ``body_of``.
     """
     if not message.is_inner_batch:
         return [message]

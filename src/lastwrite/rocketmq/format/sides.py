@@ -1,14 +1,16 @@
 """The small files beside the logs: checkpoint, abort, lock, and the broker's JSON.
 
-``checkpoint``: 4,096 bytes, six numbers and zeros. ``abort``: there while a broker runs, with its process id (5.x) or
-empty (4.9.3); still there at a start, it means that the broker did not stop in order. ``lock``: the text ``lock``, held
-while a broker runs.
+``checkpoint``: 4,096 bytes, six numbers and zeros. ``abort``: there while a broker runs, with its
+process id (5.x) or empty (4.9.3); still there at a start, it means that the broker did not stop in
+order. ``lock``: the text ``lock``, held while a broker runs.
 
-The JSON is fastjson's: numbers may stand as names without quotation marks (``{0:5}``), which no other parser takes,
-so they are quoted first. Members that we do not know are passed over.
+The JSON is fastjson's: numbers may stand as names without quotation marks (``{0:5}``), which no
+other parser takes, so they are quoted first. Members that we do not know are passed over.
 
-Source: RocketMQ 5.5.0 ``StoreCheckpoint``, ``DefaultMessageStore``, ``TopicConfigManager``, ``ConsumerOffsetManager``,
-``CompactionPositionMgr``; spec/rocketmq.md sections 2, 9, 13.6 and 24.1.
+Source: RocketMQ 5.5.0 ``StoreCheckpoint``, ``DefaultMessageStore``, ``TopicConfigManager``,
+``ConsumerOffsetManager``, ``CompactionPositionMgr``; docs/formats/rocketmq.md, "The store" and
+"Side files"; docs/formats/rocketmq-compaction.md, "A run" and "What 5.5.0 does otherwise than older
+releases".
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
+from lastwrite.encoding.layout import I64, At, Buffer, layout
 from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.layout import I64, At, Buffer, layout
-from lastwrite.formats.rocketmq.java_hash import decode, string_hash
+from lastwrite.rocketmq.format.java_hash import decode, string_hash
 
 CHECKPOINT_BYTES = 4096
 LOCK_TEXT = b"lock"
@@ -37,17 +39,17 @@ _RECOVERY_MARGIN_MS = 3_000
 class Checkpoint(NamedTuple):
     """How far a broker had come; what a release does not know is 0."""
 
+    # fmt: off
     #                                      offset  type
-    commit_log_time_ms: Annotated[int, At(0, I64)]  # newest store time on disk
-    consume_queue_time_ms: Annotated[
-        int, At(8, I64)
-    ]  # newest one in consume queues; every 60 s only
-    index_time_ms: Annotated[int, At(16, I64)]
-    master_flushed_offset: Annotated[int, At(24, I64)]  # 5.0.0
-    confirm_offset: Annotated[int, At(32, I64)]  # 5.1.1
-    consume_queue_offset: Annotated[
-        int, At(40, I64)
-    ]  # 5.5.0: address that the consume queues have reached
+    commit_log_time_ms:     Annotated[int, At(0,  I64)]  # newest store time on disk
+    # newest one in consume queues; every 60 s only
+    consume_queue_time_ms:  Annotated[int, At(8,  I64)]
+    index_time_ms:          Annotated[int, At(16, I64)]
+    master_flushed_offset:  Annotated[int, At(24, I64)]  # 5.0.0
+    confirm_offset:         Annotated[int, At(32, I64)]  # 5.1.1
+    # 5.5.0: address that the consume queues have reached
+    consume_queue_offset:   Annotated[int, At(40, I64)]
+    # fmt: on
 
     @property
     def recovery_time_ms(self) -> int:
@@ -152,8 +154,41 @@ def decode_consumer_offsets(data: bytes) -> dict[tuple[str, str], dict[int, int]
     return found
 
 
+_GROUP = re.compile(r'"((?:[^"\\]|\\.)*)@([^"@]*)"(\s*:\s*\{)([^{}]*)\}')
+_QUEUE_OFFSET = re.compile(r'("?)(?<![0-9])([0-9]{1,10})\1(\s*:\s*)([0-9]{1,19})(?![0-9])')
+
+
+def lower_consumer_offsets(
+    data: bytes, ends: Mapping[tuple[str, int], int]
+) -> tuple[bytes, list[tuple[str, str, int, int, int]]]:
+    """``config/consumerOffset.json`` with no offset of a queue above that of ``ends`` (by topic and
+    queue).
+
+    All else stays as it is written. Returns the bytes, and of each offset that was lowered topic,
+    group, queue, what it was and what it is.
+    """
+    lowered: list[tuple[str, str, int, int, int]] = []
+
+    def group(match: re.Match[str]) -> str:
+        topic, name = match[1], match[2]
+
+        def offset(one: re.Match[str]) -> str:
+            queue, value = int(one[2]), int(one[4])
+            end = ends.get((topic, queue), value)
+            if end < value:
+                lowered.append((topic, name, queue, value, end))
+            return f"{one[1]}{one[2]}{one[1]}{one[3]}{min(value, end)}"
+
+        return f'"{topic}@{name}"{match[3]}{_QUEUE_OFFSET.sub(offset, match[4])}}}'
+
+    return _GROUP.sub(group, data.decode("utf-8", "surrogateescape")).encode(
+        "utf-8", "surrogateescape"
+    ), lowered
+
+
 def decode_positions(data: bytes) -> dict[str, int]:
-    """``compaction/position-checkpoint``: by ``TOPIC_QUEUE``, the highest queue offset of what was compacted.
+    """``compaction/position-checkpoint``: by ``TOPIC_QUEUE``, the highest queue offset of what was
+    compacted.
 
     An empty file says nothing, as to a broker, which then takes its ``.bak``.
 
@@ -172,7 +207,8 @@ def position_name(topic: str, queue: int) -> str:
 
 
 def encode_positions(positions: Mapping[str, int]) -> bytes:
-    """The file's bytes as 5.5.0 writes them: tabs, no newline at the end, in the order of Java's map.
+    """The file's bytes as 5.5.0 writes them: tabs, no newline at the end, in the order of Java's
+    map.
 
     ``positions``: those that were loaded first, in their order, then new ones as they came.
     """
@@ -187,9 +223,9 @@ def encode_positions(positions: Mapping[str, int]) -> bytes:
 def java_order(names: Iterable[str]) -> list[str]:
     """The names in the order in which a ``ConcurrentHashMap`` that took them one by one gives them.
 
-    By bucket of a table that doubles when it is three quarters full; within a bucket as they came, but for what a
-    doubling turned round: of each bucket it moves the longest tail that stays together as it is and puts the others in
-    front of it one by one.
+    By bucket of a table that doubles when it is three quarters full; within a bucket as they came,
+    but for what a doubling turned round: of each bucket it moves the longest tail that stays
+    together as it is and puts the others in front of it one by one.
     """
     table: list[list[tuple[int, str]]] = [[] for _ in range(16)]
     count = 0

@@ -1,17 +1,19 @@
 """Units: what a consume queue, a batch consume queue and a compaction index keep of a record.
 
-Consume queue, the smallest case: unit number = queue offset, 20 bytes, so unit q lies at byte ``20 * q`` of the queue.
-Where a queue's first kept message is not number 0, fillers stand before it in its file.
+Consume queue, the smallest case: unit number = queue offset, 20 bytes, so unit q lies at byte ``20
+* q`` of the queue. Where a queue's first kept message is not number 0, fillers stand before it in
+its file.
 
-Batch consume queue: 46 bytes a record; a record covers the offsets ``base`` to ``base + number - 1``, so units are
-searched by base; one that is no inner batch covers its own offset. The compaction index has the same units, ``number``
-always 1, with gaps between bases; its file ends at the first unit that is not valid: an end unit, zeros, or the file's
-end.
+Batch consume queue: 46 bytes a record; a record covers the offsets ``base`` to ``base + number -
+1``, so units are searched by base; one that is no inner batch covers its own offset. The compaction
+index has the same units, ``number`` always 1, with gaps between bases; its file ends at the first
+unit that is not valid: an end unit, zeros, or the file's end.
 
-Extension: units of 20 bytes and more, at addresses that a consume queue states in place of a tags code.
+Extension: units of 20 bytes and more, at addresses that a consume queue states in place of a tags
+code.
 
-Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``SparseConsumeQueue``, ``ConsumeQueueExt``;
-spec/rocketmq.md section 7.
+Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``SparseConsumeQueue``,
+``ConsumeQueueExt``; docs/formats/rocketmq.md, "Units".
 """
 
 from __future__ import annotations
@@ -23,44 +25,49 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lastwrite.encoding.layout import I16, I32, I64, At, Buffer, layout
 from lastwrite.errors import CorruptLog, TruncatedLog
-from lastwrite.formats.layout import I16, I32, I64, At, Buffer, layout
 
 
 class ConsumeQueueUnit(NamedTuple):
     """A record in a consume queue."""
 
+    # fmt: off
     #                               offset  type
-    physical_offset: Annotated[int, At(0, I64)]  # in the commit log
-    size: Annotated[int, At(8, I32)]  # of the whole record
-    tags_code: Annotated[
-        int, At(12, I64)
-    ]  # hash of the tag, time of delivery, or an extension's address
+    physical_offset: Annotated[int, At(0,  I64)]  # in the commit log
+    size:            Annotated[int, At(8,  I32)]  # of the whole record
+    # hash of the tag, time of delivery, or an extension's address
+    tags_code:       Annotated[int, At(12, I64)]
+    # fmt: on
 
 
 class BatchUnit(NamedTuple):
     """A record in a batch consume queue or in a compaction index."""
 
+    # fmt: off
     #                                offset  type
-    physical_offset: Annotated[int, At(0, I64)]  # in the commit log; in the compaction log
-    size: Annotated[int, At(8, I32)]
-    tags_code: Annotated[int, At(12, I64)]
-    store_time_ms: Annotated[int, At(20, I64)]
-    base: Annotated[int, At(28, I64)]  # first queue offset
-    number: Annotated[int, At(36, I16)]  # of queue offsets
+    physical_offset:  Annotated[int, At(0,  I64)]  # in the commit log; in the compaction log
+    size:             Annotated[int, At(8,  I32)]
+    tags_code:        Annotated[int, At(12, I64)]
+    store_time_ms:    Annotated[int, At(20, I64)]
+    base:             Annotated[int, At(28, I64)]  # first queue offset
+    number:           Annotated[int, At(36, I16)]  # of queue offsets
     compacted_offset: Annotated[int, At(38, I32)]  # -1
-    reserved: Annotated[int, At(42, I32)]  # 0
+    reserved:         Annotated[int, At(42, I32)]  # 0
+    # fmt: on
 
 
 class ExtensionHead(NamedTuple):
     """What an extension's unit begins with."""
 
+    # fmt: off
     #                             offset  type
-    size: Annotated[int, At(0, I16)]  # of the unit; below 1: nothing more in this file
-    tags_code: Annotated[int, At(2, I64)]
+    size:          Annotated[int, At(0,  I16)]  # of the unit; below 1: nothing more in this file
+    tags_code:     Annotated[int, At(2,  I64)]
     store_time_ms: Annotated[int, At(10, I64)]
     bitmap_length: Annotated[int, At(18, I16)]
     # 20: bitmap
+    # fmt: on
 
 
 CONSUME_QUEUE_UNIT = layout(ConsumeQueueUnit, byte_order=">", size=20)
@@ -102,8 +109,8 @@ def batch_units(data: Buffer) -> Units:
 def valid_count(units: Units) -> int:
     """How many units there are before the first that is not valid, of either kind.
 
-    A filler counts: it takes the place of a unit. Of 46 bytes valid are those with an address and a base from 0 on, a
-    size and a number from 1 on.
+    A filler counts: it takes the place of a unit. Of 46 bytes valid are those with an address and a
+    base from 0 on, a size and a number from 1 on.
     """
     step = 1 << 14
     for first in range(0, len(units), step):
@@ -117,10 +124,12 @@ def valid_count(units: Units) -> int:
 
 
 def find_offset(units: Units, offset: int, count: int | None = None) -> int:
-    """Which of the first ``count`` units of 46 bytes answers a reader of queue offset ``offset`` in a compaction index.
+    """Which of the first ``count`` units of 46 bytes answers a reader of queue offset ``offset`` in
+    a compaction index.
 
-    The first whose last offset is not below it: the record itself, else the next larger one; ``count`` where there is
-    none. ``count``: of valid units, found where it is not given. Looks at the logarithm of their number.
+    The first whose last offset is not below it: the record itself, else the next larger one;
+    ``count`` where there is none. ``count``: of valid units, found where it is not given. Looks at
+    the logarithm of their number.
     """
     if count is None:
         count = valid_count(units)
@@ -129,7 +138,9 @@ def find_offset(units: Units, offset: int, count: int | None = None) -> int:
 
 
 def find_batch(units: Units, offset: int, count: int | None = None) -> int:
-    """Which unit of a batch consume queue's file covers ``offset``: the last whose base is not above it, -1 if none."""
+    """Which unit of a batch consume queue's file covers ``offset``: the last whose base is not
+    above it, -1 if none.
+    """
     if count is None:
         count = valid_count(units)
     bases = units["base"]
@@ -137,7 +148,9 @@ def find_batch(units: Units, offset: int, count: int | None = None) -> int:
 
 
 def find_time(units: Units, time_ms: int, count: int | None = None) -> int:
-    """The first unit of 46 bytes whose store time is not below ``time_ms``; ``count`` where there is none."""
+    """The first unit of 46 bytes whose store time is not below ``time_ms``; ``count`` where there
+    is none.
+    """
     if count is None:
         count = valid_count(units)
     times = units["store_time_ms"]

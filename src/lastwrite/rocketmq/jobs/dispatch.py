@@ -8,11 +8,14 @@
              of a log an index  each in one step
                       file
 
-``look`` finds where each thing ends: what a broker has dispatched is not read again. ``walk`` reads the commit log from
-the least of these ends, and ``build`` writes what changes aside. Only small values travel; rows lie in scratch files.
+``look`` finds where each thing ends: what a broker has dispatched is not read again. ``walk`` reads
+the commit log from the least of these ends, and ``build`` writes what changes aside. Only small
+values travel; rows lie in scratch files.
 
-A log that is damaged, or leaves queue offsets out, is dispatched up to that place and no further, in all queues alike:
-so a broker can go on from there.
+A log that is damaged, or leaves queue offsets out, is dispatched up to that place and no further,
+in all queues alike: so a broker can go on from there. But where a queue lists records from that
+place on, its units lead to what else is not found: then nothing is changed. Nor is it where the log
+ends before its queues do, unless its broker was killed.
 """
 
 from __future__ import annotations
@@ -25,15 +28,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from lastwrite.compaction.dispatch_settings import DispatchConfig
+from lastwrite.engine.runner import Failed, Runner, each
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
-from lastwrite.formats.rocketmq import index_file, kernels, names
-from lastwrite.formats.rocketmq.sides import Topic
-from lastwrite.logstore.rocketmq import dispatched, lock, reading, trees, walking
-from lastwrite.logstore.rocketmq.building import build
-from lastwrite.logstore.rocketmq.reading import Part
-from lastwrite.logstore.scratch import ScratchFolders
-from lastwrite.model.dispatch import (
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.rocketmq.dispatch_work import (
     NO_END,
     BuildUnit,
     Built,
@@ -41,6 +40,7 @@ from lastwrite.model.dispatch import (
     DispatchStatus,
     IndexState,
     IndexUnit,
+    LogDamage,
     LogFile,
     LogState,
     LogUnit,
@@ -52,22 +52,22 @@ from lastwrite.model.dispatch import (
     Walked,
     WalkUnit,
 )
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
-from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.pipeline.compact import runner_for
-from lastwrite.pipeline.inline import Inline
-from lastwrite.pipeline.memory import MemoryPlan
-from lastwrite.pipeline.runner import Failed, Runner, SparkRunner, each
-from lastwrite.pipeline.session import local_workers
+from lastwrite.rocketmq.format import index_file, kernels, names
+from lastwrite.rocketmq.format.sides import Topic
+from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
+from lastwrite.rocketmq.store import beyond, dispatched, links, lock, reading, trees, walking
+from lastwrite.rocketmq.store.building import build
+from lastwrite.rocketmq.store.reading import Part
+from lastwrite.spark.inline import Inline
+from lastwrite.spark.memory import MemoryPlan
+from lastwrite.spark.use import runner_for, shared_folder
+from lastwrite.storage.scratch import ScratchFolders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MOST_PIECE_BYTES = 32 << 20
 _ALL = TopicPartition("lastwrite-dispatch", 0)  # held beside the compacted queues: no two runs meet
-_SETTLE = (
-    "what is before this place was dispatched; restore the file from a replica, or cut the log here"
-)
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -85,16 +85,20 @@ def dispatch(
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> DispatchReport:
-    """Build what the store at ``path`` lacks of consume queues, index and compaction logs, as its broker would.
+    """Build what the store at ``path`` lacks of consume queues, index and compaction logs, as its
+    broker would.
 
     Args:
         path: the store, a broker's ``storePathRootDir``.
-        config: settings under the broker's names; file sizes are those of the files where there are any.
-        whole_log: read the commit log from its begin, so that the queue that is missing among others is made too. Else
-            it is read from where the consume queues end, as a broker does.
-        unclean: go on where the broker was not stopped in order.
+        config: settings under the broker's names; file sizes are those of the files where there are
+            any.
+        whole_log: read the commit log from its begin, so that the queue that is missing among
+            others is made too. Else it is read from where the consume queues end, as a broker does.
+        unclean: go on where the broker was not stopped in order; units of records that its end lost
+            are cut off then.
         now_ms: the time that names new index files; None: now.
-        memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the machine's.
+        memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the
+            machine's.
         spark: a session to use; None: one is started on ``master`` with the settings ``conf``.
 
     Raises:
@@ -107,11 +111,12 @@ def dispatch(
     """
     begin = time.perf_counter()
     settings = DispatchConfig.from_names(config or {})
-    root = str(path)
+    root = links.home_of(str(path))
     if not reading.is_store(root):
         raise NotALog("no RocketMQ store", path=root, remedy="give a broker's storePathRootDir")
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     progress = progress or NoProgress()
+    trees.refuse_unwritable(root)
     with contextlib.ExitStack() as stack:
         held = {*reading.list_queues(root, Part.COMPACTION_LOG), _ALL}
         stack.enter_context(lock.hold(root, held))
@@ -127,6 +132,7 @@ def dispatch(
             now,
             whole_log,
             lock.was_killed(root),
+            unclean,
             runner,
             memory_plan,
             scratch,
@@ -145,15 +151,13 @@ def dispatch(
 
 def _scratch(runner: Runner, plan: MemoryPlan) -> ScratchFolders:
     """Where rows lie between the stages."""
-    parent = None
-    if isinstance(runner, SparkRunner):
-        parent = runner.spark.setting("spark.lastwrite.scratch")
-        if parent is None and local_workers(runner.spark.master) is None:
-            raise InvalidConfig(
-                "the workers of a cluster share no folder for scratch files",
-                remedy="name one by --conf spark.lastwrite.scratch=DIR, or run with --master local[*]",
-            )
-    return ScratchFolders(parent, plan.scratch_bytes if parent is None else 0)
+    parent = shared_folder(runner)
+    if parent is None:
+        raise InvalidConfig(
+            "the workers of a cluster share no folder for scratch files",
+            remedy="name one by --conf spark.lastwrite.scratch=DIR, or run with --master local[*]",
+        )
+    return ScratchFolders(parent or None, 0 if parent else plan.scratch_bytes)
 
 
 @dataclass(slots=True)
@@ -175,6 +179,7 @@ class _Dispatch:
     now_ms: int
     whole_log: bool
     is_unclean: bool
+    goes_on: bool  # records that a killed broker lost are given up
     runner: Runner
     memory: MemoryPlan
     scratch: ScratchFolders
@@ -195,13 +200,21 @@ class _Dispatch:
         default_factory=list
     )  # with the address at which the piece ends
     last_record: int = -1
+    bad: tuple[LogFile, int, str] | None = (
+        None  # where the log is damaged: the address of a record, and why
+    )
     report: DispatchReport = field(default_factory=lambda: DispatchReport(path="", now_ms=0))
 
     def run(self) -> DispatchReport:
         self.report = DispatchReport(path=self.root, now_ms=self.now_ms)
         self._look()
         self._walk()
-        self._install(self._build())
+        found = dict(self.queues)
+        built = self._build()
+        if self._settle(built, found):
+            self._install(built)
+        else:
+            self._leave(built, found)
         return self.report
 
     # ------------------------------------------------------------------ look
@@ -242,7 +255,8 @@ class _Dispatch:
             self.indexed_from = max(start, self.index.last_address + 1)
         starts = [self.queued_from, *self._log_starts()]
         if self.settings.has_index:
-            # The record at the last address is in the index; the one behind it begins nobody knows where.
+            # The record at the last address is in the index; the one behind it begins nobody knows
+            # where.
             starts.append(max(start, self.index.last_address))
         self.read_from = start if is_whole else max(start, min(starts))
 
@@ -293,7 +307,7 @@ class _Dispatch:
                         f"files of {log.file_size} bytes, those of other queues have {sizes[kind]}",
                         None,
                         log.files[0].path,
-                        "remove the queue's folder: dispatch makes it anew",
+                        dispatched.MAKE_ANEW,
                     )
         settings = self.settings
         ordinary = (
@@ -325,7 +339,7 @@ class _Dispatch:
                         f"files of {log_bytes} and {index_bytes} bytes, those of other queues have {sizes}",
                         None,
                         state.log_path,
-                        "remove both folders of the queue: dispatch makes them anew",
+                        dispatched.MAKE_LOG_ANEW,
                     )
                 sizes = log_bytes, index_bytes
             if name.topic in compacted:
@@ -349,12 +363,14 @@ class _Dispatch:
         for name, state in self.logs.items():
             queue = self.queues.get((QueueKind.ORDINARY, name))
             if queue is None:
-                yield self.queued_from  # what it has lies behind the ends of all others, or the whole log is to be read
+                # what it has lies behind the ends of all others, or the whole log is to be read
+                yield self.queued_from
                 continue
             if state.highest + 1 >= queue.next_number:
                 continue
             if state.highest < queue.first_number:
-                yield 0  # what the queue has no unit of, as a prepared message, may lie before its first
+                # what the queue has no unit of, as a prepared message, may lie before its first
+                yield 0
                 continue
             # From the last one held on: the next may be one that the queue has no unit of.
             log = reading.read_queue(self.root, Part.CONSUME_QUEUE, name)
@@ -372,13 +388,17 @@ class _Dispatch:
     def _walk(self) -> None:
         """Read the commit log; a piece that began in a wrong place is walked again."""
         self.until = self.read_from
+        self.bad = None
         if not self.log:
             return
         first = max(bisect_right([file.start for file in self.log], self.read_from) - 1, 0)
         at = min(max(self.read_from, self.log[first].start), self.log[first].end)
         if at < self.log[first].end and not walking.begins_a_record(self.log[first], at):
             at = self.log[first].start  # whoever said so was wrong; a file's begin never is
+        self.report.log_end = self.until = self.report.read_from = at
         pieces = list(self._pieces(first, at))
+        if not pieces:
+            return  # nothing was written from there on
         results = self._run_walks(pieces)
         last = Walked(end=at)
         expected = at
@@ -400,41 +420,46 @@ class _Dispatch:
         self.report.bytes_read = max(self.until - at, 0)
 
     def _goes_on(self, file: LogFile, last: Walked, following: LogFile) -> bool:
-        """Whether the log goes on in the next file; behind damage, or a file that is missing, it does not."""
+        """Whether the log goes on in the next file; after damage, or a file that is missing, it
+        does not.
+        """
         if last.stop not in (0, kernels.BLANK):
-            self._damaged(
+            self.bad = (
                 file,
-                last.stop_at,
+                last.end,
                 f"{walking.WORDS[last.stop]}, and the log goes on in {following.path}",
             )
         elif following.start != file.end:
-            self._damaged(file, last.end, f"the file that begins at {file.end} is missing")
+            is_there = any(other.start == file.end for other in self.log)
+            what = "holds no record" if is_there else "is missing"
+            self.bad = (
+                file,
+                last.end,
+                f"the file that begins at {file.end} {what}, and the log goes on after it",
+            )
         else:
             return True
         return False
 
     def _look_behind(self, file: LogFile, last: Walked) -> None:
-        """Say how the newest file ends: where nothing more was written, in a record cut short, or in damage."""
+        """Say how the newest file ends: where nothing more was written, in a record cut short, or
+        in damage.
+        """
         if last.stop in (0, kernels.BLANK):
             return
         words = walking.WORDS[last.stop]
-        more = walking.find_behind(file, last.stop_at)
-        if more >= 0:
-            self._damaged(file, last.stop_at, f"{words}, and records follow from {more}")
+        if beyond.survey([file], last.end + 1).records:
+            self.bad = file, last.end, words
         elif last.stop != kernels.END:
             self.report.problems.append(
                 Problem(
                     ProblemKind.RECOVERED,
-                    f"{words}: here the log ends",
+                    f"{words}: the log ends at physical offset {last.end}",
                     file.path,
-                    last.stop_at - file.start,
+                    last.end - file.start,
                     "nothing to do: a crash cut the last record short, and a broker's start removes it",
                 )
             )
-
-    def _damaged(self, file: LogFile, address: int, message: str) -> None:
-        problem = Problem(ProblemKind.DAMAGED, message, file.path, address - file.start, _SETTLE)
-        self.report.problems.append(problem)
 
     def _accept(self, walked: Walked) -> None:
         self.until = max(self.until, walked.end)
@@ -487,7 +512,7 @@ class _Dispatch:
 
     def _units(self) -> list[BuildUnit]:
         """What is to be brought up to date."""
-        folder = trees.aside_folder(self.root)
+        folder = trees.staging_folder(self.root)
         delays = self.settings.delays_ms()
         units: list[BuildUnit] = []
         for (raw, queue), stretches in sorted(self.rows.items()):
@@ -622,7 +647,8 @@ class _Dispatch:
                 stretch, first, part = taken[-1]
                 before = stretch, first + part - 1
                 last_address = int(walking.read_entries(*before, 1)[1][0])
-            # A broker makes the next file for the first record behind a full one, be it without a key.
+            # A broker makes the next file for the first record behind a full one, be it without a
+            # key.
             if not left and (room or newest <= last_address):
                 return
             path, count, name, room = "", 1, self._index_name(name), capacity - 1
@@ -660,8 +686,10 @@ class _Dispatch:
         if gaps:
             worst = min(gaps, key=lambda one: one.gap_at)
             place = max(bisect_right([file.start for file in self.log], worst.gap_at) - 1, 0)
-            self._damaged(
-                self.log[place], worst.gap_at, f"the log leaves records out: it has {worst.gap}"
+            self.bad = (
+                self.log[place],
+                worst.gap_at,
+                f"the log leaves records out: it has {worst.gap}",
             )
             self.until = self.report.log_end = min(self.until, worst.gap_at)
             trees.clear(self.root)
@@ -672,6 +700,152 @@ class _Dispatch:
     def _run_builds(self, units: Sequence[BuildUnit]) -> list[Built]:
         weights = [_weight(unit) for unit in units]
         return _sound(self.runner.run_tasks("build", each(build), units, weights, self.progress))
+
+    # ------------------------------------------------------------------ what is missing
+
+    def _settle(
+        self,
+        built: Sequence[tuple[BuildUnit, Built]],
+        found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
+    ) -> bool:
+        """Say what is damaged or missing; whether what was built may be put in place.
+
+        ``found``: the queues as they were before any was cut back.
+        """
+        ahead = {
+            (name.topic, name.partition): offsets
+            for (kind, name), state in found.items()
+            if self._is_beyond(kind, state)
+            if (offsets := self._listed(kind, name, self.until)) is not None
+        }
+        if self.bad is not None:
+            self._tell_damage(*self.bad, built, ahead, found)
+            return not ahead
+        proofs = (
+            [f"consume queues list records there: queue offsets {_in_words(ahead)}"]
+            if ahead
+            else []
+        )
+        if self.settings.has_index and self.index.last_address >= self.until:
+            proofs.append(f"the index names the physical offset {self.index.last_address}")
+        reached = dispatched.address_of_checkpoint(self.root)
+        if reached > self.until:
+            proofs.append(f"by the checkpoint it had reached {reached}")
+        if not proofs:
+            return True
+        place, position = self._commit_log, None
+        if self.log and self.until >= self.log[-1].start:
+            place, position = self.log[-1].path, self.until - self.log[-1].start
+        message = f"the log ends at physical offset {self.until}, and had more: {'; '.join(proofs)}"
+        if self.goes_on:
+            remedy = "given up by --unclean, as a broker's start gives it up"
+            self.report.problems.append(
+                Problem(ProblemKind.RECOVERED, message, place, position, remedy)
+            )
+            return True
+        damage = LogDamage(
+            physical_offset=self.until,
+            path=place,
+            position=position,
+            resumes_at=None,
+            records_beyond=0,
+            bytes_beyond=0,
+            lost=beyond.ranges_of(ahead, "consume queue"),
+            beyond=[],
+        )
+        give_up = "where no copy has the missing records, --unclean gives them up, as a broker's start does"
+        self._tell(message, damage, is_changed=False, what_else=give_up)
+        return False
+
+    def _listed(
+        self, kind: QueueKind, name: TopicPartition, start: int, end: int = NO_END
+    ) -> tuple[int, int] | None:
+        return beyond.listed(
+            reading.read_queue(self.root, beyond.PART_OF[kind], name), kind, start, end
+        )
+
+    def _tell_damage(
+        self,
+        file: LogFile,
+        address: int,
+        words: str,
+        built: Sequence[tuple[BuildUnit, Built]],
+        ahead: Mapping[tuple[str, int], tuple[int, int]],
+        found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
+    ) -> None:
+        """Name the record, what is lost with it, and what a cut there would lose besides."""
+        rest = beyond.survey(self.log, address)
+        there = {}
+        for kind, name in found:
+            if (name.topic, name.partition) in ahead:
+                offsets = self._listed(kind, name, address, rest.first if rest.records else NO_END)
+                if offsets is not None:
+                    there[name.topic, name.partition] = offsets
+        ends = {
+            (unit.name.topic, unit.name.partition): one.next_number
+            for unit, one in built
+            if isinstance(unit, QueueUnit)
+            and unit.kind is QueueKind.ORDINARY
+            and one.next_number >= 0
+        }
+        lost = beyond.lost_between(there, ahead, rest, ends)
+        message = f"{words}; the record begins at physical offset {address}; "
+        message += (
+            f"lost: queue offsets {beyond.in_words(lost)}"
+            if lost
+            else "which queue offsets are lost is unknown"
+        )
+        if rest.records:
+            message += (
+                f"; {rest.records:,} whole records follow from physical offset {rest.first}: "
+                f"queue offsets {_in_words(rest.queues)}"
+            )
+        damage = LogDamage(
+            physical_offset=address,
+            path=file.path,
+            position=address - file.start,
+            resumes_at=rest.first if rest.records else None,
+            records_beyond=rest.records,
+            bytes_beyond=rest.record_bytes,
+            lost=lost,
+            beyond=beyond.ranges_of(rest.queues, "records"),
+        )
+        give_up = f"lastwrite cut STORE --at {address} gives up the log from here on, and keeps aside what it removes"
+        self._tell(message, damage, is_changed=not ahead, what_else=give_up)
+
+    def _tell(self, message: str, damage: LogDamage, *, is_changed: bool, what_else: str) -> None:
+        done = "what is before this place was dispatched" if is_changed else "nothing was changed"
+        save = (
+            "copy the store before a broker starts on it, because that start may cut the log here "
+            "and remove the rest"
+        )
+        remedy = f"{done}; {save}; restore the file from a replica; {what_else}"
+        self.report.problems.append(
+            Problem(ProblemKind.DAMAGED, message, damage.path, damage.position, remedy)
+        )
+        self.report.damage = damage
+
+    def _leave(
+        self,
+        built: Sequence[tuple[BuildUnit, Built]],
+        found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
+    ) -> None:
+        """Nothing is put in place: report the queues as they are."""
+        trees.clear(self.root)
+        for unit, _ in built:
+            if isinstance(unit, IndexUnit):
+                continue
+            kind = unit.kind if isinstance(unit, QueueUnit) else QueueKind.COMPACTION
+            state = found.get((kind, unit.name))
+            self.report.queues.append(
+                QueueReport(
+                    kind=kind,
+                    topic=unit.name.topic,
+                    queue=unit.name.partition,
+                    status=DispatchStatus.DAMAGED,
+                    next_offset=state.next_number if state is not None else None,
+                )
+            )
 
     # ------------------------------------------------------------------ install
 
@@ -724,6 +898,10 @@ class _Dispatch:
                     "a broker loses them too; raise compactionMappedFileSize before the log is made",
                 )
             )
+
+
+def _in_words(queues: Mapping[tuple[str, int], tuple[int, int]]) -> str:
+    return beyond.in_words(beyond.ranges_of(queues, ""))
 
 
 def _weight(unit: BuildUnit) -> int:

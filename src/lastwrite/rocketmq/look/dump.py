@@ -1,5 +1,5 @@
-"""``dump`` of a RocketMQ store: messages in the order of the commit log or of a queue, or found by what is known of
-them; index entries; small files. Rows come while files are read."""
+"""``dump`` of a RocketMQ store: messages in the order of the commit log or of a queue, or found by
+what is known of them; index entries; small files. Rows come while files are read."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from itertools import chain
 
 import numpy as np
 
-from lastwrite.audit.rocketmq_find import Found, StoreFinder, has_key
-from lastwrite.audit.rocketmq_rows import (
-    Row,
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.write import Row
+from lastwrite.rocketmq.format import names, sides
+from lastwrite.rocketmq.format.index_file import ENTRY_DTYPE, INDEX_HEADER, IndexFile
+from lastwrite.rocketmq.look.find import Found, StoreFinder, has_key
+from lastwrite.rocketmq.look.rows import (
     batch_unit_rows,
     consume_queue_rows,
     extension_rows,
     message_rows,
 )
-from lastwrite.audit.rocketmq_walk import LogWalk
-from lastwrite.audit.window import limited, problem_of
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.formats.rocketmq import names, sides
-from lastwrite.formats.rocketmq.index_file import ENTRY_DTYPE, INDEX_HEADER, IndexFile
-from lastwrite.logstore.rocketmq import lock
-from lastwrite.logstore.rocketmq.reading import (
+from lastwrite.rocketmq.look.walk import LogWalk
+from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.reading import (
     FileKind,
     MappedFile,
     MappedLog,
     Part,
-    Place,
+    StorePlace,
     find_place,
     list_queues,
     map_whole,
@@ -41,8 +41,8 @@ from lastwrite.logstore.rocketmq.reading import (
     read_queue,
     read_whole,
 )
-from lastwrite.logstore.single import read_small
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.storage.problems import limited, problem_of
+from lastwrite.storage.reading import read_small
 
 BY_WALK = "commit log"
 BY_COMPACTION_WALK = "compaction log"
@@ -104,7 +104,8 @@ class Wanted:
 def dump_store(
     path: str, wanted: Wanted, limit: int | None, say: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The rows of what lies at ``path``: a store, one of its folders, a topic, a queue, or one file.
+    """The rows of what lies at ``path``: a store, one of its folders, a topic, a queue, or one
+    file.
 
     ``say`` is told of what was not found as a broker would have found it, and of what a crash left.
 
@@ -120,7 +121,7 @@ def dump_store(
 
 
 class _StoreDump:
-    def __init__(self, place: Place, wanted: Wanted, say: Callable[[str], None]) -> None:
+    def __init__(self, place: StorePlace, wanted: Wanted, say: Callable[[str], None]) -> None:
         self._place = place
         self._wanted = wanted
         self._say = say
@@ -185,7 +186,9 @@ class _StoreDump:
             self._say("no such message")
 
     def _precedes(self, row: Row) -> bool:
-        """Whether the message lies below the offset that was asked for, though its batch or its key did not."""
+        """Whether the message lies below the offset that was asked for, though its batch or its key
+        did not.
+        """
         wanted = self._wanted
         if wanted.offset is None or (
             row["batch_index"] is None and wanted.key is None and wanted.unique_key is None
@@ -255,7 +258,9 @@ class _StoreDump:
     def _older(
         self, finder: StoreFinder, name: TopicPartition, first: int, end: int | None
     ) -> Iterator[Found]:
-        """What the compaction log still has of a queue from ``first`` on, and the commit log no longer."""
+        """What the compaction log still has of a queue from ``first`` on, and the commit log no
+        longer.
+        """
         if end is not None and end <= first:
             return
         if self._place.root is None or name not in list_queues(
@@ -414,7 +419,7 @@ class _StoreDump:
 
     # ------------------------------------------------------------------ single files
 
-    def _file_rows(self, place: Place) -> Iterator[Row]:
+    def _file_rows(self, place: StorePlace) -> Iterator[Row]:
         kind = place.file
         if kind is FileKind.INDEX:
             log = read_one_file(place.path)
@@ -432,7 +437,7 @@ class _StoreDump:
                 yield from self._file_rows(find_place(path))
 
 
-def side_rows(place: Place) -> Iterator[Row]:
+def side_rows(place: StorePlace) -> Iterator[Row]:
     """The entries of a small file.
 
     Raises:
@@ -473,13 +478,14 @@ def side_rows(place: Place) -> Iterator[Row]:
     elif place.file is FileKind.POSITIONS:
         for name, position in sides.decode_positions(data).items():
             topic_name, _, queue_text = name.rpartition("_")
-            if not queue_text.isdigit():
+            queue_number = names.parse_queue_name(queue_text)
+            if queue_number is None:
                 raise CorruptLog(f"position of {name!r}, which names no queue", path=place.path)
-            yield {"topic": topic_name, "queue_id": int(queue_text), "position": position}
+            yield {"topic": topic_name, "queue_id": queue_number, "position": position}
     else:
         try:
             yield {"file": os.path.basename(place.path), "content": json.loads(data)}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptLog(f"no JSON: {error}", path=place.path) from None
 
 

@@ -1,38 +1,43 @@
-"""``dump --to``: all messages of a RocketMQ store, or of a topic, as a folder of Parquet or JSON lines.
+"""``dump --to``: all messages of a RocketMQ store, or of a topic, as a folder of Parquet or JSON
+lines.
 
-Records never cross a file's end, so a file of the log is a task's work: it is walked as ``dump`` walks it, past damage,
-and what it holds becomes parts named by the address at which they begin; so the parts in the order of their names are
-the log in its order. Small work is done in this process, the rest on Spark. The folder appears when all parts
-are in it.
+Records never cross a file's end, so a file of the log is a task's work: it is walked as ``dump``
+walks it, past damage, and what it holds becomes parts named by the address at which they begin; so
+the parts in the order of their names are the log in its order. Small work is done in this process,
+the rest on Spark. The folder appears when all parts are in it.
 
-A Parquet column a field of ``dump``, under the same name. ``stored_body`` is null where the body is not compressed: it
-is the body then.
+A Parquet column a field of ``dump``, under the same name. ``stored_body`` is null where the body is
+not compressed: it is the body then.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lastwrite.audit.rocketmq_find import rows_of_queue
-from lastwrite.audit.rocketmq_rows import BODY_LIMIT_BYTES, message_rows
-from lastwrite.audit.rocketmq_walk import Chunk, LogWalk
+from lastwrite.encoding.slices import gathered
+from lastwrite.engine.runner import Failed
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
-from lastwrite.formats.rocketmq import record
-from lastwrite.formats.rocketmq.kernels import MessageTable
-from lastwrite.formats.rocketmq.names import file_name
-from lastwrite.formats.rocketmq.property_columns import property_items
-from lastwrite.formats.slices import gathered
-from lastwrite.logstore import files
-from lastwrite.logstore.exports import new_folder
-from lastwrite.logstore.rocketmq import lock
-from lastwrite.logstore.rocketmq.reading import (
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.document import Document
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.rocketmq.format import record
+from lastwrite.rocketmq.format.kernels import MessageTable
+from lastwrite.rocketmq.format.names import file_name
+from lastwrite.rocketmq.format.property_columns import property_items
+from lastwrite.rocketmq.look.find import rows_of_queue
+from lastwrite.rocketmq.look.rows import BODY_LIMIT_BYTES, message_rows
+from lastwrite.rocketmq.look.table import text_column
+from lastwrite.rocketmq.look.walk import Chunk, LogWalk
+from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.reading import (
     FileKind,
     MappedFile,
     MappedLog,
@@ -42,27 +47,23 @@ from lastwrite.logstore.rocketmq.reading import (
     read_files,
     read_one_file,
 )
-from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.pipeline.compact import runner_for
-from lastwrite.pipeline.inline import INLINE, Inline
-from lastwrite.pipeline.runner import Failed
-from lastwrite.serving.frames import text_column
+from lastwrite.spark.inline import Inline, place_of
+from lastwrite.spark.use import runner_for
+from lastwrite.storage import files
+from lastwrite.storage.exports import new_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("parquet", "json")
-INLINE_BYTES = 256 << 20  # of log; below it Spark would cost more than it gives
+SPARK_FROM_BYTES = 256 << 20  # of log; below it Spark would cost more than it gives
 PART_BYTES = 128 << 20  # of log, in one part
 
 _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _TRANSACTIONS = {4: "prepared", 8: "commit", 12: "rollback"}
 
 
-@dataclass(slots=True, kw_only=True)
-class ExportReport:
+class ExportReport(Document, kw_only=True):
     """What was written."""
 
     path: str
@@ -71,22 +72,11 @@ class ExportReport:
     messages: int = 0
     parts: int = 0
     bytes: int = 0
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = []
 
     @property
     def exit_status(self) -> int:
         return 3 if any(problem.kind is ProblemKind.DAMAGED for problem in self.problems) else 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "path": self.path,
-            "to": self.to,
-            "format": self.format,
-            "messages": self.messages,
-            "parts": self.parts,
-            "bytes": self.bytes,
-            "problems": [problem.to_dict() for problem in self.problems],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +150,7 @@ def export(
             remedy="give the store, or leave --to out",
         )
     report = ExportReport(path=str(path), to=to, format=format, problems=list(log.problems))
-    where: SparkSession | Inline | None = spark
-    if spark is None and log.size_bytes <= INLINE_BYTES:
-        where = INLINE
+    where = place_of(spark, log.size_bytes, SPARK_FROM_BYTES)
     tell = progress or NoProgress()
     with (
         new_folder(to) as folder,
@@ -281,8 +269,10 @@ def _schema() -> Any:
 
 
 def _batches(chunk: Chunk, rows: Int64Array, bad: set[int]) -> list[tuple[Any, int]]:
-    """The rows as Arrow record batches, in order, each with its count. What is not plain goes message by message:
-    inner batches, and bodies that do not decompress or whose checksum does not hold (``bad`` positions)."""
+    """The rows as Arrow record batches, in order, each with its count. What is not plain goes
+    message by message: inner batches, and bodies that do not decompress or whose checksum does not
+    hold (``bad`` positions).
+    """
     table = chunk.table[rows]
     inner = (
         table["sys_flag"] & (record.NEEDS_UNWRAP | record.INNER_BATCH)

@@ -1,14 +1,16 @@
 """Find messages in a RocketMQ store: by queue offset, address, key, message id or time.
 
-Each is looked up where a broker would: a consume queue for offsets and times, an index file for keys, the address
-itself for message ids. What an index says is believed only where the record agrees. Where an index is missing, ends
-early, or lies, the answer is found in the commit log itself, as if the index had been built anew, and ``say`` is told.
+Each is looked up where a broker would: a consume queue for offsets and times, an index file for
+keys, the address itself for message ids. What an index says is believed only where the record
+agrees. Where an index is missing, ends early, or lies, the answer is found in the commit log
+itself, as if the index had been built anew, and ``say`` is told.
 
-A consume queue lacks what a broker had not dispatched when it was killed, so at its end the commit log behind its last
-message is asked too.
+A consume queue lacks what a broker had not dispatched when it was killed, so at its end the commit
+log behind its last message is asked too.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``,
-``MQAdminImpl.viewMessage``; spec/rocketmq.md sections 3.4, 4, 7, 8 and 15.
+``MQAdminImpl.viewMessage``; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md, "A
+pull".
 """
 
 from __future__ import annotations
@@ -22,14 +24,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.audit.rocketmq_walk import RECORD_LIMIT_BYTES, Chunk, LogWalk
-from lastwrite.audit.window import problem_of
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.formats.rocketmq import kernels, names, properties, record, sides, units
-from lastwrite.formats.rocketmq.index_file import IndexFile
-from lastwrite.formats.rocketmq.java_hash import index_hash
-from lastwrite.formats.rocketmq.record import Message, decode_message
-from lastwrite.logstore.rocketmq.reading import (
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.rocketmq.format import kernels, names, properties, record, sides, units
+from lastwrite.rocketmq.format.index_file import IndexFile
+from lastwrite.rocketmq.format.java_hash import index_hash
+from lastwrite.rocketmq.format.record import Message, decode_message
+from lastwrite.rocketmq.look.walk import RECORD_LIMIT_BYTES, Chunk, LogWalk
+from lastwrite.rocketmq.store.reading import (
     LogReader,
     MappedFile,
     MappedLog,
@@ -41,10 +44,10 @@ from lastwrite.logstore.rocketmq.reading import (
     read_index_files,
     read_queue,
     read_whole,
+    without_stopped_roll,
 )
-from lastwrite.logstore.single import read_small
-from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.storage.problems import problem_of
+from lastwrite.storage.reading import read_small
 
 INDEX_LIMIT_BYTES = 1 << 30  # of one file of a queue's index, read whole
 
@@ -87,7 +90,9 @@ class _Lie(Exception):
 
 
 def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
-    """Every queue that has a unit of the record, as topic, queue and offset: its own first, then multi-dispatch."""
+    """Every queue that has a unit of the record, as topic, queue and offset: its own first, then
+    multi-dispatch.
+    """
     found = [(message.topic, message.queue_id, message.queue_offset)]
     queues = message.properties.get(properties.MULTI_DISPATCH)
     offsets = message.properties.get(properties.MULTI_QUEUE_OFFSET)
@@ -107,7 +112,8 @@ def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
 class StoreFinder:
     """Finds in one store, or in one log file without a store (``log``).
 
-    ``note`` is told of damage, ``say`` of everything that was not found as a broker would have found it.
+    ``note`` is told of damage, ``say`` of everything that was not found as a broker would have
+    found it.
     """
 
     def __init__(
@@ -145,7 +151,8 @@ class StoreFinder:
         """The record that begins at ``address``.
 
         Raises:
-            CorruptLog: there is none, it is not ``size`` bytes long, or it says that it lies elsewhere.
+            CorruptLog: there is none, it is not ``size`` bytes long, or it says that it lies
+                elsewhere.
         """
         if size is None:
             size = int.from_bytes(self._reader.read(address, 4), "big", signed=True)
@@ -156,9 +163,7 @@ class StoreFinder:
         if message.size != size:
             raise CorruptLog(f"the record at {address} has {message.size} bytes, not {size}")
         if message.physical_offset != address:
-            raise CorruptLog(
-                f"the record at {address} says that it lies at {message.physical_offset}"
-            )
+            raise CorruptLog(f"the record at {address} has the address {message.physical_offset}")
         return message
 
     def found(self, message: Message, address: int, by: str) -> Found:
@@ -170,7 +175,7 @@ class StoreFinder:
         """The record that begins at ``address``, else the one that has it inside."""
         file = self.log.find(address)
         if file is None:
-            self.say(f"no file of {self.place} holds address {address}: {self._bounds()}")
+            self.say(f"no file of {self.place} has address {address}: {self._bounds()}")
             return
         try:
             yield self.found(self.read(address), address, BY_ADDRESS)
@@ -185,10 +190,11 @@ class StoreFinder:
                 )
                 yield Found(message, file.path, position, BY_SCAN)
                 return
-        self.say(f"no record lies at address {address} of {file.path}")
+        self.say(f"no record at address {address} of {file.path}")
 
     def by_message_id(self, text: str, topic: str | None) -> Iterator[Found]:
-        """The record of an offset message id; where none is there, the records with this unique key.
+        """The record of an offset message id; where none is there, the records with this unique
+        key.
 
         Raises:
             InvalidConfig: it is neither.
@@ -209,7 +215,7 @@ class StoreFinder:
             else:
                 if message.store_host != host:
                     self.say(
-                        f"{text} is of the store {host}; what lies at that address was stored by "
+                        f"{text} is of the store {host}; the record at that address was stored by "
                         f"{message.store_host}"
                     )
                 yield self.found(message, address, BY_ADDRESS)
@@ -218,7 +224,9 @@ class StoreFinder:
         any_found = False
         for found in self.by_key(text, topic, is_unique=True):
             if not any_found:
-                self.say(f"no message lies where the id {text} says; it is taken for a unique key")
+                self.say(
+                    f"no message at the address in the id {text}; it is taken for a unique key"
+                )
             any_found = True
             yield found
         if not any_found and len(self._said) == before:
@@ -258,7 +266,8 @@ class StoreFinder:
     def queue(self, name: TopicPartition, first: int = 0) -> Iterator[Found]:
         """The queue's records from queue offset ``first`` on, as its consume queue leads to them.
 
-        Where offsets are left out, between units and behind the last, the commit log itself is asked.
+        Where offsets are left out, between units and behind the last, the commit log itself is
+        asked.
         """
         next_offset, reached = first, self.log.start
         any_unit = False
@@ -271,9 +280,9 @@ class StoreFinder:
                 continue
             try:
                 message = self._believed(unit, name, next_offset)
-            except _Lie as lie:
+            except _Lie as contradiction:
                 self.say(
-                    f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({lie}): the "
+                    f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({contradiction}): the "
                     f"index of {name} was rebuilt in memory from the commit log"
                 )
                 yield from self._scan(name, next_offset, reached)
@@ -346,7 +355,8 @@ class StoreFinder:
                 if record_size != units.FILLER_SIZE:
                     yield _Unit(number + n, address, record_size, 1, file.path, n * size), BY_QUEUE
             if count < len(entries) and not log.is_last(file):
-                # Where units are missing in the middle the next file's first would be taken for the next message.
+                # Where units are missing in the middle the next file's first would be taken for the
+                # next message.
                 yield _Unit(number + count, -1, 0, 1, file.path, count * size), BY_QUEUE
         log = self._files(Part.BATCH_QUEUE, name)
         for problem in log.problems:
@@ -433,7 +443,8 @@ class StoreFinder:
     def by_key(
         self, key: str, topic: str | None = None, is_unique: bool = False
     ) -> Iterator[Found]:
-        """The records of ``topic`` (None: of all) that have the key, in the order of the commit log.
+        """The records of ``topic`` (None: of all) that have the key, in the order of the commit
+        log.
 
         ``is_unique``: the client's unique key, else that or one of the application's keys.
         """
@@ -464,8 +475,8 @@ class StoreFinder:
     def _addresses(
         self, key: str, topic: str | None, is_unique: bool
     ) -> tuple[set[int], list[tuple[int, int | None]]] | None:
-        """What the index files say: the records that have the key indeed, and which stretches of the commit log no
-        index file speaks of. None: they cannot be used."""
+        """What the index files say: the records that have the key indeed, and which stretches of
+        the commit log no index file speaks of. None: they cannot be used."""
         files = read_index_files(self._root) if self._root is not None else MappedLog()
         for problem in files.problems:
             self._note(problem)
@@ -537,7 +548,9 @@ class StoreFinder:
     # ------------------------------------------------------------------ times
 
     def address_at(self, time_ms: int) -> int | None:
-        """The address of the first record that was stored at ``time_ms`` or later; store times never fall in a log."""
+        """The address of the first record that was stored at ``time_ms`` or later; store times
+        never fall in a log.
+        """
         files = [file for file in self.log.files if self._first_time(file) is not None]
         times = [self._first_time(file) or 0 for file in files]
         n = max(bisect_left(times, time_ms) - 1, 0)
@@ -555,15 +568,17 @@ class StoreFinder:
             return None
 
     def offset_at(self, name: TopicPartition, time_ms: int) -> int | None:
-        """The queue offset of the first message that was stored at ``time_ms`` or later, as its consume queue tells.
+        """The queue offset of the first message that was stored at ``time_ms`` or later, as its
+        consume queue tells.
 
         None: there is none.
         """
         try:
             return self._search_time(name, time_ms)
-        except _Lie as lie:
+        except _Lie as contradiction:
             self.say(
-                f"the consume queue of {name} cannot be searched for a time ({lie}): its index was rebuilt in "
+                f"the consume queue of {name} cannot be searched for a time ({contradiction}): "
+                "its index was rebuilt in "
                 "memory from the commit log"
             )
         for found in self._scan(name, 0):
@@ -634,7 +649,9 @@ class StoreFinder:
     def _earlier(
         self, name: TopicPartition, time_ms: int, before: _Unit | None, unit: _Unit
     ) -> int:
-        """The offset of ``unit``, or of an earlier message that lies in a hole of the index before it."""
+        """The offset of ``unit``, or of an earlier message that lies in a hole of the index before
+        it.
+        """
         ahead = 0 if before is None else before.offset + before.number
         if unit.offset > ahead:
             is_live = (
@@ -655,13 +672,16 @@ class StoreFinder:
     def compacted(
         self, name: TopicPartition, first: int = 0, only: str | None = None
     ) -> Iterator[Found]:
-        """The records of the queue's compaction log from queue offset ``first`` on, as its index leads to them.
+        """The records of the queue's compaction log from queue offset ``first`` on, as its index
+        leads to them.
 
-        ``only``: nothing but this file's. Behind a file's last unit may be zeros or stale records: nobody reads them.
+        ``only``: nothing but this file's. Behind a file's last unit may be zeros or stale records:
+        nobody reads them.
         """
         assert self._root is not None
         log = read_queue(self._root, Part.COMPACTION_LOG, name)
         index = read_queue(self._root, Part.COMPACTION_INDEX, name)
+        log = without_stopped_roll(self._root, log, index)
         for problem in chain(log.problems, index.problems):
             self._note(problem)
         by_name = {file.start: file for file in index.files}
@@ -686,9 +706,10 @@ class StoreFinder:
                     for found in self._indexed(file, pair, reader, next_offset):
                         next_offset = found.message.queue_offset + 1
                         yield found
-                except _Lie as lie:
+                except _Lie as contradiction:
                     self.say(
-                        f"{pair.path if pair else file.path}: {lie}; the index of {os.path.basename(file.path)} "
+                        f"{pair.path if pair else file.path}: {contradiction}; "
+                        f"the index of {os.path.basename(file.path)} "
                         f"of {name} was rebuilt in memory from the compaction log"
                     )
                     for found in self._framed(file, next_offset):

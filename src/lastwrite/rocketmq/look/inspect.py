@@ -1,10 +1,12 @@
-"""``inspect`` of a RocketMQ store: what lies there, counted, and every index held against the records it speaks of.
+"""``inspect`` of a RocketMQ store: what lies there, counted, and every index held against the
+records it speaks of.
 
-The commit log is read once, every body held against its checksum. As its records go by, each queue's units are compared
-with them, a stretch of the queue at a time: so nothing is kept of what was read. Compaction logs are read by
-themselves. Nothing is changed, and no Spark is started.
+The commit log is read once, every body held against its checksum. As its records go by, each
+queue's units are compared with them, a stretch of the queue at a time: so nothing is kept of what
+was read. Compaction logs are read by themselves. Nothing is changed, and no Spark is started.
 
-Source: RocketMQ 5.5.0; spec/rocketmq.md sections 7, 8, 9, 11, 22 and 24.3.
+Source: RocketMQ 5.5.0; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md, "Files and
+their sizes" and "A store rewritten offline".
 """
 
 from __future__ import annotations
@@ -13,24 +15,37 @@ import os
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
-from lastwrite.audit.rocketmq_dump import side_rows
-from lastwrite.audit.rocketmq_find import by_queue
-from lastwrite.audit.rocketmq_walk import Chunk, LogWalk
-from lastwrite.audit.window import DAMAGE_REMEDY, problem_of
 from lastwrite.errors import LogError
-from lastwrite.formats.rocketmq import kernels, names, record, sides, units
-from lastwrite.formats.rocketmq.index_file import ENTRY_DTYPE, INDEX_HEADER, IndexFile
-from lastwrite.logstore.rocketmq import lock
-from lastwrite.logstore.rocketmq.reading import (
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.rocketmq.format import kernels, names, record, sides, units
+from lastwrite.rocketmq.format.index_file import ENTRY_DTYPE, INDEX_HEADER, IndexFile
+from lastwrite.rocketmq.look.dump import side_rows
+from lastwrite.rocketmq.look.find import by_queue
+from lastwrite.rocketmq.look.inspection import (
+    CompactionInspection,
+    FileOfLog,
+    IndexOfQueue,
+    LogInspection,
+    Messages,
+    QueueInspection,
+    StoreReport,
+)
+from lastwrite.rocketmq.look.walk import Chunk, LogWalk
+from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
+from lastwrite.rocketmq.store.reading import (
     FileKind,
     LogReader,
     MappedFile,
     MappedLog,
     Part,
-    Place,
+    StorePlace,
     commit_log_folders,
     find_place,
     list_queues,
@@ -41,21 +56,11 @@ from lastwrite.logstore.rocketmq.reading import (
     read_one_file,
     read_queue,
     read_whole,
+    without_stopped_roll,
 )
-from lastwrite.logstore.single import read_small
-from lastwrite.model.columns import Int64Array
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
-from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.store_inspection import (
-    CompactionInspection,
-    FileOfLog,
-    IndexOfQueue,
-    LogInspection,
-    Messages,
-    QueueInspection,
-    StoreReport,
-)
-from lastwrite.pipeline.rocketmq import ROCKETMQ
+from lastwrite.rocketmq.system import ROCKETMQ
+from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
+from lastwrite.storage.reading import read_small
 
 MOST_PROBLEMS = 20  # of a queue that are named; the rest are counted
 INDEX_LIMIT_BYTES = 1 << 30
@@ -71,6 +76,7 @@ _QUEUE_INDEXES = {
     Part.BATCH_QUEUE: "batch_consume_queue",
     Part.EXTENSION: "extension",
 }
+_INDEX_ANEW = "move the folder index out of the store: lastwrite dispatch rebuilds it; keys are found without it"
 _SIDE_PATHS = (
     names.CHECKPOINT,
     names.ABORT,
@@ -116,8 +122,25 @@ def inspect_store(
     return report
 
 
-def what_is(place: Place) -> str:
-    """The place in words: ``store``, ``consume queue orders-3``, ``topic orders of the compaction log`` …"""
+def inspect_beside(
+    path: str, topic: str | None, queue: int | None, progress: Progress | None = None
+) -> StoreReport:
+    """As ``inspect_store``, of all but compaction logs: commit log, consume queues, index files and
+    small files.
+
+    Raises:
+        NotALog: nothing was read.
+    """
+    place = find_place(path)
+    report = StoreReport(path=str(path), what=what_is(place), now_ms=0, root=place.root)
+    _Beside(place, report, topic, queue, {}, False, progress or NoProgress()).run()
+    return report
+
+
+def what_is(place: StorePlace) -> str:
+    """The place in words: ``store``, ``consume queue orders-3``, ``topic orders of the compaction
+    log`` …
+    """
     if place.file is not None:
         return f"{place.file}" + (f" of {place.name}" if place.name is not None else "")
     if place.part is None:
@@ -141,7 +164,7 @@ def what_is(place: Place) -> str:
 class _Inspection:
     def __init__(
         self,
-        place: Place,
+        place: StorePlace,
         report: StoreReport,
         topic: str | None,
         queue: int | None,
@@ -368,10 +391,9 @@ class _Inspection:
                 if not self._is_wanted(name):
                     continue
                 files = read_queue(root, part, name)
-                self._note_all(files, lambda problem, name=name: self._note_queue(name, problem))  # type: ignore[misc]
-                found = self._survey_units(
-                    files, part, log, lambda problem, n=name: self._note_queue(n, problem)
-                )  # type: ignore[misc]
+                note = partial(self._note_queue, name)
+                self._note_all(files, note)
+                found = self._survey_units(files, part, log, note)
                 setattr(self._of(name), attribute, found)
                 if part is not Part.EXTENSION and log.files:
                     proofs[name] = _QueueProof(
@@ -418,7 +440,7 @@ class _Inspection:
                         "units are missing, and files of the queue follow",
                         file.path,
                         one.end_position,
-                        "lastwrite dispatch builds the queue anew from the commit log",
+                        MAKE_ANEW,
                     )
                 )
         return found
@@ -459,7 +481,7 @@ class _Inspection:
             at, count = at + unit.size, count + 1
         one.entries, one.end_position = count, at
 
-    def _lone_units(self, place: Place) -> None:
+    def _lone_units(self, place: StorePlace) -> None:
         assert place.part is not None
         files = read_files(place.path)
         self._note_all(files)
@@ -491,6 +513,7 @@ class _Inspection:
 
         log = read_queue(root, Part.COMPACTION_LOG, name)
         index = read_queue(root, Part.COMPACTION_INDEX, name)
+        log = without_stopped_roll(root, log, index)
         self._note_all(log, note)
         self._note_all(index, note)
         found = CompactionInspection(
@@ -524,7 +547,7 @@ class _Inspection:
                         f"named {file.start}, no multiple of its {log.file_size} bytes",
                         file.path,
                         None,
-                        "a broker cuts such a queue when it starts: rename the pair",
+                        f"start no broker on it, it would destroy the queue; {DAMAGE_REMEDY}",
                     )
                 )
             alone = MappedLog((file,), (), file.size_bytes, (file.start,))
@@ -592,6 +615,7 @@ class _Inspection:
             return  # what is wrong with it has been said
         found.is_due, found.reason = decision.reason is None, decision.reason
         found.dirty_ratio, found.cleanable_bytes = decision.dirty_ratio, decision.cleanable_bytes
+        found.settings = ROCKETMQ.settings_of(folder, self._config)
 
     # ------------------------------------------------------------------ index files
 
@@ -627,9 +651,7 @@ class _Inspection:
         if place is not None:
             number, wrong = place
             at = INDEX_HEADER.size + 4 * index.slots + ENTRY_DTYPE.itemsize * number
-            remedy = (
-                "lastwrite dispatch builds it anew; without it keys are found in the commit log"
-            )
+            remedy = "lastwrite dispatch rebuilds it; without it keys are found in the commit log"
             self._note_store(
                 Problem(ProblemKind.DAMAGED, f"entry {number}: {wrong}", file.path, at, remedy)
             )
@@ -637,7 +659,7 @@ class _Inspection:
 
     # ------------------------------------------------------------------ one file
 
-    def _file(self, place: Place) -> None:
+    def _file(self, place: StorePlace) -> None:
         kind = place.file
         assert kind is not None
         if kind.has_records:
@@ -667,7 +689,7 @@ class _Inspection:
             self._note_store(problem_of(error, place.path))
         self._report.files.append(one)
 
-    def _record_file(self, place: Place) -> None:
+    def _record_file(self, place: StorePlace) -> None:
         log = read_one_file(place.path)
         file = log.files[0]
         is_compaction = place.file is FileKind.COMPACTION_LOG
@@ -711,6 +733,13 @@ class _Inspection:
         del counts["first_offset"], counts["last_offset"]
         one.details = counts | {"log_bytes": counts.pop("bytes")}
         self._report.files.append(one)
+
+
+class _Beside(_Inspection):
+    """Passes over compaction logs."""
+
+    def _compactions(self, root: str) -> None:
+        pass
 
 
 # ---------------------------------------------------------------------- counting
@@ -848,7 +877,7 @@ class _QueueProof:
 
     def _compare_batches(self, table: kernels.MessageTable) -> None:
         assert self._units is not None
-        # A record that is no inner batch gets a unit of number 1 (seen in 5.5.0; section 7.3 says none).
+        # A record that is no inner batch gets a unit of number 1 (seen in 5.5.0).
         bases = np.where(table["inner_base"] >= 0, table["inner_base"], table["queue_offset"])
         places = np.searchsorted(self._units["base"], bases)
         inside = places < len(self._units)
@@ -882,7 +911,7 @@ class _QueueProof:
                     f"{int(table['physical_offset'][row])}",
                     self._files.files[0].path if file is None else file.path,
                     None if file is None else at - file.start,
-                    "lastwrite dispatch builds the queue anew from the commit log",
+                    MAKE_ANEW,
                 )
             )
 
@@ -922,13 +951,15 @@ class _QueueProof:
                     f"{dangling} units lead to no record",
                     path,
                     None,
-                    "lastwrite dispatch builds the queue anew from the commit log",
+                    "lastwrite dispatch --whole-log shows what is lost; a broker's start cuts them off",
                 )
             )
 
 
 class _KeyProof:
-    """Holds the entries of all index files against the keys of the records, which come in the order of the entries."""
+    """Holds the entries of all index files against the keys of the records, which come in the order
+    of the entries.
+    """
 
     def __init__(self, files: MappedLog, note: Note) -> None:
         self._note = note
@@ -991,9 +1022,7 @@ class _KeyProof:
 
     def end(self) -> None:
         """All records have gone by."""
-        remedy = (
-            "lastwrite dispatch builds the index anew; without it keys are found in the commit log"
-        )
+        remedy = _INDEX_ANEW
         if not self._files:
             return
         path = self._files[-1][0].path
@@ -1065,7 +1094,7 @@ class _IndexPair:
                         "a pair of files without a unit",
                         pair.path,
                         None,
-                        "a broker answers nothing from such a queue: remove the pair",
+                        "a broker answers nothing from such a queue; compact sees to the pair if it is empty",
                     )
                 )
 
@@ -1102,7 +1131,7 @@ class _IndexPair:
             self._note(
                 Problem(
                     ProblemKind.RECOVERED,
-                    "records that say they lie elsewhere",
+                    "records that have another address",
                     self._log.path,
                     chunk.position(row),
                     "they are served all the same; a broker's next run puts it right",
@@ -1140,12 +1169,14 @@ def _first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str]
         ahead = entries["hash"][np.where(known, previous, first)].astype(np.int64)
         checks = {
             "its hash is below 0": hashes < 0,
-            "the entry before it does not lie before it": (previous < 0) | (previous >= numbers),
+            "the entry before it has a later place": (previous < 0) | (previous >= numbers),
             "the entry before it is of another slot": known
             & (ahead % index.slots != hashes % index.slots),
         }
         if log is not None and log.files:
-            checks["its address lies behind the commit log"] = some["physical_offset"] >= log.end
+            checks["its address is after the end of the commit log"] = (
+                some["physical_offset"] >= log.end
+            )
         for wrong, where in checks.items():
             if where.any():
                 return first + int(np.argmax(where)), wrong

@@ -6,14 +6,16 @@ None: not known, because it was not or could not be read. Times are milliseconds
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from lastwrite.model.log import Problem, ProblemKind
+from msgspec import field
+
+from lastwrite.model.document import SPREAD, UNPRINTED, As, Document, Spread, figure
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.settings import Setting, effective
 
 
-@dataclass(slots=True, kw_only=True)
-class Messages:
+class Messages(Document, kw_only=True):
     """What the records of a log, or of one queue in it, are."""
 
     records: int = 0
@@ -47,10 +49,6 @@ class Messages:
             ]
             setattr(self, name, best(known, default=None))
 
-    def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {name: getattr(self, name) for name in Messages.__slots__}
-        return out | {name: dict(getattr(self, name)) for name in ("formats", "codecs", "endings")}
-
 
 _SUMS = (
     "records",
@@ -65,8 +63,7 @@ _SUMS = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class FileOfLog:
+class FileOfLog(Document, kw_only=True):
     """One file of a log, a queue or an index."""
 
     file: str
@@ -78,17 +75,11 @@ class FileOfLog:
     entries: int | None = None  # records, units, entries
     first_offset: int | None = None
     last_offset: int | None = None
-    details: dict[str, Any] = field(
-        default_factory=dict
-    )  # of an index file its header; of a small file its content
-
-    def to_dict(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in FileOfLog.__slots__ if name != "details"}
-        return {**own, **self.details}
+    # of an index file its header; of a small file its content
+    details: Annotated[dict[str, Any], SPREAD] = {}
 
 
-@dataclass(slots=True, kw_only=True)
-class LogInspection:
+class LogInspection(Document, kw_only=True):
     """The commit log."""
 
     folders: list[str]
@@ -96,30 +87,15 @@ class LogInspection:
     start: int = 0  # the first address
     end: int | None = None  # the address behind the last record
     bytes: int = 0
-    files: list[FileOfLog] = field(default_factory=list)
-    contents: Messages = field(default_factory=Messages)
-
-    def to_dict(self) -> dict[str, Any]:
-        own = {
-            name: getattr(self, name)
-            for name in LogInspection.__slots__
-            if name not in ("files", "contents")
-        }
-        return {
-            **own,
-            **self.contents.to_dict(),
-            "bytes": self.bytes,
-            "files": [file.to_dict() for file in self.files],
-        }
+    contents: Annotated[Messages, Spread(but=("bytes",))] = field(default_factory=Messages)
+    files: list[FileOfLog] = []
 
 
-@dataclass(slots=True, kw_only=True)
-class IndexOfQueue:
+class IndexOfQueue(Document, kw_only=True):
     """A queue's consume queue, batch consume queue or extension."""
 
     kind: str
     file_size: int | None = None
-    files: list[FileOfLog] = field(default_factory=list)
     units: int = 0  # without fillers
     fillers: int = 0
     first_offset: int | None = None
@@ -127,21 +103,16 @@ class IndexOfQueue:
     expired: int = 0  # lead to what the commit log no longer has
     lacking: int | None = None  # records of the commit log that no unit leads to
     wrong: int | None = None  # units that lead to anything but their record
-
-    def to_dict(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in IndexOfQueue.__slots__ if name != "files"}
-        return {**own, "files": [file.to_dict() for file in self.files]}
+    files: list[FileOfLog] = []
 
 
-@dataclass(slots=True, kw_only=True)
-class CompactionInspection:
+class CompactionInspection(Document, kw_only=True):
     """A queue's compaction log with its index."""
 
+    contents: Annotated[Messages, SPREAD] = field(default_factory=Messages)
     file_size: int | None = None
     index_file_size: int | None = None
     bytes: int = 0
-    files: list[FileOfLog] = field(default_factory=list)
-    contents: Messages = field(default_factory=Messages)
     keys: int | None = None
     unindexed: int = 0  # records that no unit leads to: nobody reads them
     position: int | None = None  # the highest queue offset that an earlier run has compacted
@@ -151,76 +122,66 @@ class CompactionInspection:
     dirty_ratio: float | None = None
     is_due: bool | None = None  # a round of ours would clean it now; None: it cannot be read
     reason: str | None = None  # why it would not
-
-    def to_dict(self) -> dict[str, Any]:
-        names = [
-            name for name in CompactionInspection.__slots__ if name not in ("files", "contents")
-        ]
-        own = {name: getattr(self, name) for name in names}
-        contents = self.contents.to_dict()
-        return {
-            **contents,
-            **own,
-            "log_bytes": contents["bytes"],
-            "files": [file.to_dict() for file in self.files],
-        }
+    settings: Annotated[tuple[Setting, ...], As(effective)] = ()
+    files: list[FileOfLog] = []
+    log_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)  # of records
 
 
-@dataclass(slots=True, kw_only=True)
-class QueueInspection:
+class QueueInspection(Document, kw_only=True):
     """One queue of a topic, in all the parts of the store that have it."""
 
     topic: str
     partition: int
+    queue_id: ClassVar[int] = figure(lambda self: self.partition)
+    status: ClassVar[str] = figure(lambda self: "damaged" if self.is_damaged else "whole")
     cleanup_policy: str | None = None  # of the topic's settings
-    contents: Messages = field(default_factory=Messages)  # in the commit log
+    # in the commit log
+    contents: Annotated[Messages, SPREAD] = field(default_factory=Messages)
     consume_queue: IndexOfQueue | None = None
     batch_consume_queue: IndexOfQueue | None = None
     extension: IndexOfQueue | None = None
     compaction: CompactionInspection | None = None
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = []
     problem_count: int = 0
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
     @property
     def is_damaged(self) -> bool:
         return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
 
-    def to_dict(self) -> dict[str, Any]:
-        parts = ("consume_queue", "batch_consume_queue", "extension", "compaction")
-        return {
-            "topic": self.topic,
-            "partition": self.partition,
-            "queue_id": self.partition,
-            "status": "damaged" if self.is_damaged else "whole",
-            "cleanup_policy": self.cleanup_policy,
-            **self.contents.to_dict(),
-            **{
-                name: None if (part := getattr(self, name)) is None else part.to_dict()
-                for name in parts
-            },
-            "problems": [problem.to_dict() for problem in self.problems],
-            "problem_count": self.problem_count,
-        }
+
+class StoreTotals(Document, kw_only=True):
+    """The sums over all queues."""
+
+    partitions: int
+    damaged: int
+    records: int | None  # in the commit log; None: it was not read
+    bytes: int | None
+    compacted_records: int
+    compacted_bytes: int
+    dirty_bytes: int
+    seconds: float
 
 
-@dataclass(slots=True, kw_only=True)
-class StoreReport:
+class StoreReport(Document, kw_only=True):
     """Everything at a path of a RocketMQ store."""
 
     path: str
-    what: str  # in words
-    now_ms: int
-    root: str | None = None
     system: str = "rocketmq"
+    what: str  # in words
+    root: str | None = None
     stopped_in_order: bool | None = None  # no ``abort`` lies there
     commit_log: LogInspection | None = None
-    partitions: list[QueueInspection] = field(default_factory=list)
-    index_files: list[FileOfLog] = field(default_factory=list)
-    files: list[FileOfLog] = field(
-        default_factory=list
-    )  # small ones, or the one that was asked for
-    problems: list[Problem] = field(default_factory=list)
-    seconds: float = 0.0
+    partitions: list[QueueInspection] = []
+    index_files: list[FileOfLog] = []
+    files: list[FileOfLog] = []  # small ones, or the one that was asked for
+    problems: list[Problem] = []
+    totals: ClassVar[StoreTotals] = figure(lambda self: self.sums())
+    now_ms: int
+    seconds: Annotated[float, UNPRINTED] = 0.0
 
     @property
     def damaged(self) -> bool:
@@ -233,29 +194,16 @@ class StoreReport:
     def exit_status(self) -> int:
         return 3 if self.damaged else 0
 
-    def to_dict(self) -> dict[str, Any]:
+    def sums(self) -> StoreTotals:
         log = self.commit_log
         compacted = [queue.compaction for queue in self.partitions if queue.compaction is not None]
-        return {
-            "path": self.path,
-            "system": self.system,
-            "what": self.what,
-            "root": self.root,
-            "stopped_in_order": self.stopped_in_order,
-            "commit_log": None if log is None else log.to_dict(),
-            "partitions": [queue.to_dict() for queue in self.partitions],
-            "index_files": [file.to_dict() for file in self.index_files],
-            "files": [file.to_dict() for file in self.files],
-            "problems": [problem.to_dict() for problem in self.problems],
-            "totals": {
-                "partitions": len(self.partitions),
-                "damaged": sum(queue.is_damaged for queue in self.partitions),
-                "records": None if log is None else log.contents.records,
-                "bytes": None if log is None else log.contents.bytes,
-                "compacted_records": sum(part.contents.records for part in compacted),
-                "compacted_bytes": sum(part.contents.bytes for part in compacted),
-                "dirty_bytes": sum(part.dirty_bytes for part in compacted),
-                "seconds": self.seconds,
-            },
-            "now_ms": self.now_ms,
-        }
+        return StoreTotals(
+            partitions=len(self.partitions),
+            damaged=sum(queue.is_damaged for queue in self.partitions),
+            records=None if log is None else log.contents.records,
+            bytes=None if log is None else log.contents.bytes,
+            compacted_records=sum(part.contents.records for part in compacted),
+            compacted_bytes=sum(part.contents.bytes for part in compacted),
+            dirty_bytes=sum(part.dirty_bytes for part in compacted),
+            seconds=self.seconds,
+        )

@@ -1,4 +1,5 @@
-"""A RocketMQ store as rows for ``dump``: records, index entries, small files. The names of fields are a contract.
+"""A RocketMQ store as rows for ``dump``: records, index entries, small files. The names of fields
+are a contract.
 
 Numbers are those on disk, times are milliseconds, bytes are base64.
 """
@@ -7,15 +8,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from typing import Any
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.rocketmq import properties as properties_
-from lastwrite.formats.rocketmq import record, units
-from lastwrite.formats.rocketmq.record import Message
 from lastwrite.model.log import TopicPartition
-
-Row = dict[str, Any]
+from lastwrite.model.write import Row
+from lastwrite.rocketmq.format import properties as properties_
+from lastwrite.rocketmq.format import record, units
+from lastwrite.rocketmq.format.record import Message
 
 BODY_LIMIT_BYTES = 256 << 20  # of one body, decompressed
 
@@ -38,7 +37,8 @@ def message_rows(
     is_commit_log: bool = True,
     whole_batches: bool = False,
 ) -> Iterator[Row]:
-    """The messages of one record, a row each: several only of an inner batch, unless ``whole_batches``.
+    """The messages of one record, a row each: several only of an inner batch, unless
+    ``whole_batches``.
 
     ``position`` is where the record begins in ``file``; ``found_by`` names what led there.
     """
@@ -127,7 +127,9 @@ def _compression(message: Message) -> str:
 
 
 def _is_told_whole(message: Message) -> bool:
-    """Whether the parsed properties say all that the bytes do: each name once, nothing ignored, no broken text."""
+    """Whether the parsed properties say all that the bytes do: each name once, nothing ignored, no
+    broken text.
+    """
     raw = message.properties_bytes
     items = properties_.items(raw)
     joined = b"\x02".join(name + b"\x01" + value for name, value in items)
@@ -150,7 +152,9 @@ def _name(name: TopicPartition | None) -> Row:
 def consume_queue_rows(
     data: bytes, name: TopicPartition | None, file: str, start: int, first: int = 0
 ) -> Iterator[Row]:
-    """The units of one file whose first byte has the address ``start``: from queue offset ``first`` on, no fillers."""
+    """The units of one file whose first byte has the address ``start``: from queue offset ``first``
+    on, no fillers.
+    """
     entries = units.consume_queue_units(data)
     number = start // units.CONSUME_QUEUE_UNIT.size
     for n in range(max(first - number, 0), units.valid_count(entries)):
@@ -171,7 +175,9 @@ def consume_queue_rows(
 def batch_unit_rows(
     data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0
 ) -> Iterator[Row]:
-    """The units of one file of a batch consume queue or a compaction index, from queue offset ``first`` on."""
+    """The units of one file of a batch consume queue or a compaction index, from queue offset
+    ``first`` on.
+    """
     entries = units.batch_units(data)
     count = units.valid_count(entries)
     for n in range(units.find_offset(entries, first, count), count):
@@ -195,7 +201,8 @@ def batch_unit_rows(
 def extension_rows(
     data: bytes, name: TopicPartition | None, file: str, start: int
 ) -> Iterator[Row]:
-    """The units of one file of a consume queue's extension; ``address`` is what a tags code says to mean them.
+    """The units of one file of a consume queue's extension; ``address`` is what a tags code says to
+    mean them.
 
     Raises:
         CorruptLog: lengths that contradict each other; what precedes was given.

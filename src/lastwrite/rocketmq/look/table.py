@@ -1,26 +1,20 @@
-"""``latest`` as a Spark DataFrame: a task reads a file into Arrow columns, and Spark finds the last write of every key.
-
-Columns, of RocketMQ: ``topic``, ``queue``, ``offset``, ``key`` (text), ``value``, ``born_timestamp``,
-``store_timestamp`` (milliseconds), ``properties`` (a map). Of Kafka: ``topic``, ``partition``, ``offset``, ``key``,
-``value`` (bytes), ``timestamp`` (milliseconds). Of Pulsar: ``topic``, ``partition``, ``ledger``, ``entry``,
-``batch_index`` (-1: in no batch), ``key`` (text), ``value``, ``event_time``, ``publish_time``, ``properties``.
-
-The session is the caller's; nothing of pyspark is imported here.
-"""
+"""The writes of a RocketMQ topic for ``latest``: as values, and as columns of Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from lastwrite.audit.pulsar_rows import key_text
-from lastwrite.errors import CommitConflict, EnvironmentUnfit, LogError
-from lastwrite.formats.rocketmq.java_hash import decode
-from lastwrite.formats.rocketmq.property_columns import property_items
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.encoding.slices import gathered
+from lastwrite.errors import CommitConflict, LogError
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.write import BODY_LIMIT_BYTES, READ_LATER, Write, column_names
+from lastwrite.rocketmq.format.java_hash import decode
+from lastwrite.rocketmq.format.property_columns import property_items
+from lastwrite.rocketmq.format.record import (
     COMPRESSED,
     INNER_BATCH,
     NEEDS_UNWRAP,
@@ -29,121 +23,12 @@ from lastwrite.formats.rocketmq.record import (
     decompress_body,
     split_inner,
 )
-from lastwrite.formats.slices import gathered
-from lastwrite.logstore.rocketmq.compacted import Block, CompactedQueue, FilesMoved, first_damage
-from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.log import PartitionLog, TopicPartition
-from lastwrite.serving.latest import BODY_LIMIT_BYTES, kafka_writes
-from lastwrite.serving.pulsar_table import LedgerUnit, ledger_units, unit_messages
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from lastwrite.rocketmq.store.compacted import Block, CompactedQueue, FilesMoved, first_damage
 
 ROCKETMQ_SCHEMA = (
     "topic STRING, queue INT, offset BIGINT, key STRING, value BINARY, born_timestamp BIGINT, store_timestamp BIGINT, "
     "properties MAP<STRING, STRING>"
 )
-KAFKA_SCHEMA = (
-    "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp BIGINT"
-)
-PULSAR_SCHEMA = (
-    "topic STRING, partition INT, ledger BIGINT, entry BIGINT, batch_index INT, key STRING, value BINARY, "
-    "event_time BIGINT, publish_time BIGINT, properties MAP<STRING, STRING>"
-)
-
-# Within a queue the larger offset wins, between queues the later time; a delete wins like any write, then it goes.
-_LAST_WRITES = """
-SELECT last.* FROM (
-  SELECT max_by(last, struct(last.{time}, last.{queue})) AS last FROM (
-    SELECT key, max_by(struct(*), {offset}) AS last FROM {{rows}} GROUP BY key, {queue}
-  ) GROUP BY key
-) WHERE last.value IS NOT NULL
-"""
-_AGAIN = "the files are read when the DataFrame is evaluated: make it anew"
-_ROWS_AT_ONCE = 1 << 14
-
-
-class LogFile(NamedTuple):
-    """One file of a queue's compaction log, as it was when the DataFrame was made."""
-
-    root: str
-    name: TopicPartition
-    start: int
-    size_bytes: int
-    mtime_ns: int
-
-
-def rocketmq_frame(spark: SparkSession, root: str, queues: Sequence[TopicPartition]) -> DataFrame:
-    """The last writes over these queues of a store.
-
-    Raises:
-        EnvironmentUnfit: pyarrow or pandas is missing.
-    """
-    files = [
-        LogFile(root, name, pair.log.start, pair.log.size_bytes, pair.log.mtime_ns)
-        for name in queues
-        for pair in CompactedQueue(root, name).pairs
-    ]
-    return _last_writes(spark, files, rocketmq_batches, ROCKETMQ_SCHEMA, "store_timestamp", "queue")
-
-
-def kafka_frame(spark: SparkSession, logs: Sequence[PartitionLog]) -> DataFrame:
-    """The last writes over these partitions of a topic; a task a segment.
-
-    Raises:
-        EnvironmentUnfit: pyarrow or pandas is missing.
-    """
-    segments = [(log, number) for log in logs for number in range(len(log.segments))]
-    return _last_writes(spark, segments, kafka_batches, KAFKA_SCHEMA, "timestamp", "partition")
-
-
-def pulsar_frame(spark: SparkSession, folders: Sequence[str]) -> DataFrame:
-    """The last writes over these topic folders, the partitions of one topic; a task a ledger.
-
-    Raises:
-        EnvironmentUnfit: pyarrow or pandas is missing.
-        CorruptLog: a compacted ledger cannot be read.
-    """
-    units = [unit for folder in folders for unit in ledger_units(folder)]
-    return _last_writes(
-        spark,
-        units,
-        pulsar_batches,
-        PULSAR_SCHEMA,
-        "publish_time",
-        "partition",
-        "struct(ledger, entry, batch_index)",
-    )
-
-
-def _last_writes(
-    spark: SparkSession,
-    units: Sequence[Any],
-    batches_of: Callable[[Any], Iterator[Any]],
-    schema: str,
-    time: str,
-    queue: str,
-    offset: str = "offset",
-) -> DataFrame:
-    for package in ("pyarrow", "pandas"):
-        if find_spec(package) is None:
-            raise EnvironmentUnfit(
-                f"a DataFrame needs {package}",
-                remedy="pip install 'lastwrite[frames]', or take a dictionary: no spark=",
-            )
-    if not units:
-        return spark.createDataFrame([], schema)
-
-    def rows_of(places: Iterable[Any]) -> Iterator[Any]:
-        for batch in places:
-            for place in batch.column(0).to_pylist():
-                yield from batches_of(units[place])
-
-    rows = spark.range(0, len(units), 1, len(units)).mapInArrow(rows_of, schema)
-    return spark.sql(_LAST_WRITES.format(time=time, queue=queue, offset=offset), rows=rows)
-
-
-# ---------------------------------------------------------------------- RocketMQ
 
 
 def rocketmq_batches(file: LogFile) -> Iterator[Any]:
@@ -167,7 +52,7 @@ def rocketmq_batches(file: LogFile) -> Iterator[Any]:
                 yield _message_batch(block, file.name)
     except FilesMoved:
         raise CommitConflict(
-            "the queue's files have changed", path=file.root, remedy=_AGAIN
+            "the queue's files have changed", path=file.root, remedy=READ_LATER
         ) from None
     damage = first_damage([queue])
     if damage is not None:
@@ -199,7 +84,7 @@ def _message_batch(block: Block, name: TopicPartition) -> Any:
         pa.array(table["store_time"]),
         properties,
     ]
-    return pa.RecordBatch.from_arrays(columns, _names(ROCKETMQ_SCHEMA))
+    return pa.RecordBatch.from_arrays(columns, column_names(ROCKETMQ_SCHEMA))
 
 
 def text_column(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> Any:
@@ -252,7 +137,9 @@ def _values(block: Block, table: Any) -> Any:
 
 
 def _decoded_batch(block: Block, name: TopicPartition) -> Any:
-    """As ``_message_batch``, message by message: for inner batches, which brokers do not make in compaction topics."""
+    """As ``_message_batch``, message by message: for inner batches, which brokers do not make in
+    compaction topics.
+    """
     import pyarrow as pa
 
     rows: list[tuple[Message, bytes]] = []
@@ -284,71 +171,87 @@ def _decoded_batch(block: Block, name: TopicPartition) -> Any:
             pa.map_(pa.string(), pa.string()),
         ),
     ]
-    return pa.RecordBatch.from_arrays(columns, _names(ROCKETMQ_SCHEMA))
+    return pa.RecordBatch.from_arrays(columns, column_names(ROCKETMQ_SCHEMA))
 
 
-# ---------------------------------------------------------------------- Pulsar
+def queue_end(root: str, name: TopicPartition) -> int:
+    """The queue offset behind the last message; 0 where there is none."""
+    queue = CompactedQueue(root, name)
+    while True:
+        try:
+            return max((found.last + 1 for found in queue.ranges if found is not None), default=0)
+        except FilesMoved:
+            queue.refresh()
 
 
-def pulsar_batches(unit: LedgerUnit) -> Iterator[Any]:
-    """The keyed messages of one ledger, as Arrow record batches of ``PULSAR_SCHEMA``.
-
-    Raises:
-        CommitConflict: it is not the object that was listed.
-        CorruptLog, UnsupportedFormat: a message cannot be read.
-    """
-    import pyarrow as pa
-
-    name = unit.name
-    found = unit_messages(unit)
-    while some := [row for _, row in zip(range(_ROWS_AT_ONCE), found)]:  # noqa: B905 -- as many as there are
-        columns = [
-            pa.array([name.base] * len(some), pa.string()),
-            pa.array([name.partition] * len(some), pa.int32()),
-            pa.array([entry.ledger for entry, _ in some], pa.int64()),
-            pa.array([entry.entry for entry, _ in some], pa.int64()),
-            pa.array(
-                [-1 if message.index is None else message.index for _, message in some], pa.int32()
-            ),
-            pa.array([key_text(message.key or b"") for _, message in some], pa.string()),
-            pa.array([message.value or None for _, message in some], pa.binary()),
-            pa.array([message.event_time for _, message in some], pa.int64()),
-            pa.array([message.publish_time for _, message in some], pa.int64()),
-            pa.array(
-                [list(dict(message.properties).items()) for _, message in some],
-                pa.map_(pa.string(), pa.string()),
-            ),
-        ]
-        yield pa.RecordBatch.from_arrays(columns, _names(PULSAR_SCHEMA))
-
-
-# ---------------------------------------------------------------------- Kafka
-
-
-def kafka_batches(unit: tuple[PartitionLog, int]) -> Iterator[Any]:
-    """The keyed records of one segment, as Arrow record batches of ``KAFKA_SCHEMA``.
+def rocketmq_writes(root: str, name: TopicPartition) -> Iterator[Write]:
+    """The writes of one queue, in order; of those of a key that are read together, only the last.
 
     Raises:
-        CommitConflict: it is not the file that was listed.
-        CorruptLog: a batch cannot be read.
+        CorruptLog: after the last, that there were damaged ones.
     """
-    import pyarrow as pa
-
-    log, number = unit
-    writes = kafka_writes(log, [log.segments[number]])
-    while some := [write for _, write in zip(range(_ROWS_AT_ONCE), writes)]:  # noqa: B905 -- as many as there are
-        columns = [
-            pa.array([log.name.topic] * len(some), pa.string()),
-            pa.array([log.name.partition] * len(some), pa.int32()),
-            pa.array([write.offset for write in some], pa.int64()),
-            pa.array([write.key for write in some], pa.binary()),
-            pa.array([write.value for write in some], pa.binary()),
-            pa.array([write.time_ms for write in some], pa.int64()),
-        ]
-        yield pa.RecordBatch.from_arrays(columns, _names(KAFKA_SCHEMA))
+    queue = CompactedQueue(root, name)
+    for block in queue.blocks():
+        yield from block_writes(block)
+    damage = first_damage([queue])
+    if damage is not None:
+        raise damage
 
 
-def _names(schema: str) -> list[str]:
-    return [
-        column.split()[0] for column in schema.replace("MAP<STRING, STRING>", "MAP").split(", ")
-    ]
+def block_writes(block: Block) -> list[Write]:
+    """The last write of every key in a block, the latest first.
+
+    Raises:
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: a body that does not decompress.
+    """
+    found: list[Write] = []
+    seen: set[str] = set()
+    data = memoryview(block.buffer)
+    columns = (
+        "position",
+        "size",
+        "queue_offset",
+        "store_time",
+        "sys_flag",
+        "body_at",
+        "body_length",
+        "key_at",
+        "key_length",
+    )
+    for row in zip(*(block.table[column][::-1].tolist() for column in columns), strict=True):
+        position, size, offset, time_ms, sys_flag, body_at, body_length, key_at, key_length = row
+        try:
+            if sys_flag & (NEEDS_UNWRAP | INNER_BATCH) == NEEDS_UNWRAP | INNER_BATCH:
+                inner = split_inner(
+                    decode_message(data, position, position + size), BODY_LIMIT_BYTES
+                )
+                for message in reversed(inner):
+                    if message.keys is not None and message.keys not in seen:
+                        seen.add(message.keys)
+                        found.append(
+                            Write(message.keys, message.queue_offset, time_ms, message.body or None)
+                        )
+                continue
+            if key_length < 0:
+                continue
+            key = decode(bytes(data[key_at : key_at + key_length]))
+            if key in seen:
+                continue
+            seen.add(key)
+            body = bytes(data[body_at : body_at + body_length])
+            if sys_flag & COMPRESSED:
+                body = decompress_body(body, sys_flag, body_at - position, BODY_LIMIT_BYTES)
+        except LogError as error:
+            raise error.located(block.file.path, position + block.shift) from error
+        found.append(Write(key, offset, time_ms, body or None))
+    return found
+
+
+class LogFile(NamedTuple):
+    """One file of a queue's compaction log, as it was when the DataFrame was made."""
+
+    root: str
+    name: TopicPartition
+    start: int
+    size_bytes: int
+    mtime_ns: int

@@ -1,11 +1,13 @@
-"""Read a commit log or a compaction log from front to back, past blank ends and whatever is damaged.
+"""Read a commit log or a compaction log from front to back, past blank ends and whatever is
+damaged.
 
-A record is believed where its frame adds up *and* it says of itself the address at which it lies. That tells three
-things apart that look alike: the end of what was written, stale bytes behind it (a broker may pad a write from a used
-buffer), and damage with whole records behind it. Behind damage the walk goes on at the next place that says its own
-address.
+A record is believed where its frame adds up *and* it says of itself the address at which it lies.
+That tells three things apart that look alike: the end of what was written, stale bytes behind it (a
+broker may pad a write from a used buffer), and damage with whole records behind it. Behind damage
+the walk goes on at the next place that says its own address.
 
-Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``; spec/rocketmq.md sections 3.2, 22 and 24.1.
+Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``; docs/formats/rocketmq.md, "Record";
+docs/formats/rocketmq-compaction.md, "What 5.5.0 does otherwise than older releases".
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.audit.window import CHUNK_BYTES, DAMAGE_REMEDY
 from lastwrite.errors import LogError
-from lastwrite.formats.rocketmq import kernels
-from lastwrite.formats.rocketmq.kernels import MESSAGE, MessageTable
-from lastwrite.formats.rocketmq.properties import RECORD_CRC, RECORD_CRC_BYTES, record_crc_holds
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.rocketmq.format import kernels
+from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
+from lastwrite.rocketmq.format.properties import RECORD_CRC, RECORD_CRC_BYTES, record_crc_holds
+from lastwrite.rocketmq.format.record import (
     MAGIC_V1,
     MAGIC_V2,
     PHYSICAL_OFFSET_AT,
@@ -28,13 +31,14 @@ from lastwrite.formats.rocketmq.record import (
     Message,
     decode_message,
 )
-from lastwrite.logstore.reading import SegmentReader
-from lastwrite.logstore.rocketmq.reading import MappedFile, MappedLog
-from lastwrite.model.columns import ByteArray
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.rocketmq.store.reading import MappedFile, MappedLog
+from lastwrite.storage.problems import CHUNK_BYTES, DAMAGE_REMEDY
+from lastwrite.storage.reading import SegmentReader
 
 RECORD_LIMIT_BYTES = 256 << 20
-TORN_REMEDY = "a broker cuts the log here when it starts: what follows was never acknowledged whole"
+TORN_REMEDY = (
+    "a broker cuts the log here when it starts; copy the file first, if what follows may be of use"
+)
 
 _BAD_ADDRESS = -1  # beside the codes of ``kernels``
 _FRAME_BYTES = PHYSICAL_OFFSET_AT + 8
@@ -45,7 +49,8 @@ Note = Callable[[Problem], None]
 
 
 class Chunk(NamedTuple):
-    """Whole records of one file; positions in ``table`` are of ``buffer``, whose first byte is ``base`` in the file.
+    """Whole records of one file; positions in ``table`` are of ``buffer``, whose first byte is
+    ``base`` in the file.
 
     Valid until the next is asked for.
     """
@@ -76,10 +81,12 @@ class Ending(NamedTuple):
 
 
 class LogWalk:
-    """The records of a log by address. Problems go to ``note``; ``endings`` says how each file that was read ended.
+    """The records of a log by address. Problems go to ``note``; ``endings`` says how each file that
+    was read ended.
 
-    ``checks_crc``: bodies, and records that state one, are held against their checksum, and those that do not agree are
-    noted; they are among the rows all the same. ``is_compaction``: zeros may end any file, addresses may be wrong.
+    ``checks_crc``: bodies, and records that state one, are held against their checksum, and those
+    that do not agree are noted; they are among the rows all the same. ``is_compaction``: zeros may
+    end any file, addresses may be wrong.
     """
 
     def __init__(
@@ -182,13 +189,15 @@ class LogWalk:
     def _past(
         self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int
     ) -> int | None:
-        """Where records go on behind a place where there is none; None: the file ends there. Says what is wrong."""
+        """Where records go on behind a place where there is none; None: the file ends there. Says
+        what is wrong.
+        """
         room = file.size_bytes - position
         is_last = self._is_compaction or file.start >= self._last_written
         if code == kernels.BLANK:
             self.endings[file.path] = Ending(position, True)
             if wanted != room:
-                wrong = f"a blank record that says {wanted} bytes are left, where {room} are"
+                wrong = f"a blank record that states {wanted} bytes are left, where {room} are"
                 self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
             return None
         if (
@@ -199,11 +208,7 @@ class LogWalk:
             self.endings[file.path] = Ending(position, False)
             return None
         after = self._next_record(file, reader, position + 1)
-        wrong = (
-            "a record that lies elsewhere by what it says"
-            if code == _BAD_ADDRESS
-            else kernels.CODES[code]
-        )
+        wrong = "a record that has another address" if code == _BAD_ADDRESS else kernels.CODES[code]
         if code == kernels.NEED_MORE:
             wrong = f"a record of {wanted} bytes where {room} are left"
         if after is not None:
@@ -215,7 +220,7 @@ class LogWalk:
             wrong = f"the log ends here, and files follow: {wrong}"
             self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
         elif code in (kernels.END, _BAD_ADDRESS):
-            wrong = "stale bytes behind the log's end"
+            wrong = "stale bytes after the log's end"
             self._note(
                 Problem(
                     ProblemKind.RECOVERED, wrong, file.path, position, "a broker never reads them"
@@ -236,7 +241,9 @@ class LogWalk:
         return not head.any()
 
     def _next_record(self, file: MappedFile, reader: SegmentReader, position: int) -> int | None:
-        """The first place from ``position`` on with a whole record that says its own address; None: there is none."""
+        """The first place from ``position`` on with a whole record that says its own address; None:
+        there is none.
+        """
         buffer = np.empty(min(CHUNK_BYTES, max(file.size_bytes - position, 0)), dtype=np.uint8)
         while file.size_bytes - position >= SMALLEST_RECORD_BYTES:
             have = min(len(buffer), file.size_bytes - position)

@@ -1,14 +1,16 @@
-"""What we ask name servers and brokers for: routes, messages by queue offset, bounds; and what we send.
+"""What we ask name servers and brokers for: routes, messages by queue offset, bounds; and what we
+send.
 
     with Client("127.0.0.1:9876") as client:
         queue = client.route("orders").readable[0]
         pulled = client.pull(queue, 0)
 
-Pulls carry their subscription, so that no heartbeat is needed, and the group of RocketMQ's own tools, so that nothing
-is left in the broker's books.
+Pulls carry their subscription, so that no heartbeat is needed, and the group of RocketMQ's own
+tools, so that nothing is left in the broker's books.
 
-Source: RocketMQ 5.5.0 and 4.9.3 ``RequestCode``, ``ResponseCode``, ``PullSysFlag``, ``PullMessageRequestHeader``,
-``SendMessageRequestHeaderV2``, ``CreateTopicRequestHeader``; spec/rocketmq.md sections 2, 15, 16, 17.
+Source: RocketMQ 5.5.0 and 4.9.3 ``RequestCode``, ``ResponseCode``, ``PullSysFlag``,
+``PullMessageRequestHeader``, ``SendMessageRequestHeaderV2``, ``CreateTopicRequestHeader``;
+docs/formats/rocketmq.md, "The store"; docs/formats/rocketmq-compaction.md.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ from types import TracebackType
 from typing import NamedTuple
 
 from lastwrite.errors import CorruptLog, InvalidConfig, RemoteFailed
-from lastwrite.remote.rocketmq.connection import TIMEOUT_SECONDS, Connection, refusal
-from lastwrite.remote.rocketmq.frame import Command
-from lastwrite.remote.rocketmq.outgoing import Outgoing, encode_batch_member
-from lastwrite.remote.rocketmq.route import (
+from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS, Connection, refusal
+from lastwrite.rocketmq.network.frame import Command
+from lastwrite.rocketmq.network.outgoing import Outgoing, encode_batch_member
+from lastwrite.rocketmq.network.route import (
     MASTER,
     MessageQueue,
     Route,
@@ -95,7 +97,8 @@ class Stored(NamedTuple):
 
 
 class Client:
-    """A name server (several, separated by semicolons: the first that answers) and the brokers it knows.
+    """A name server (several, separated by semicolons: the first that answers) and the brokers it
+    knows.
 
     Not for two threads at once. ``timeout``: seconds, of every single request.
     """
@@ -153,7 +156,7 @@ class Client:
             raise RemoteFailed(
                 f"no topic {topic}",
                 path=self._name_servers[0].address,
-                remedy="give a topic that the name server knows; a broker tells it after its start",
+                remedy="give a topic that the name server knows; brokers register after their start",
             )
         return route
 
@@ -178,7 +181,8 @@ class Client:
     # ------------------------------------------------------------------ what is there
 
     def pull(self, queue: MessageQueue, offset: int, count: int = PULL_COUNT) -> Pulled:
-        """Up to ``count`` messages from queue offset ``offset`` on; fewer at the end of one of the broker's files.
+        """Up to ``count`` messages from queue offset ``offset`` on; fewer at the end of one of the
+        broker's files.
 
         Raises:
             RemoteFailed: no answer, or a refusal.
@@ -212,7 +216,9 @@ class Client:
         )
 
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """The first offset and the one behind the last, of the ordinary consume queue: a compacted one may go below."""
+        """The first offset and the one behind the last, of the ordinary consume queue: a compacted
+        one may go below.
+        """
         connection = self._reader(queue)
         fields = {"topic": queue.topic, "queueId": queue.queue, "committed": True}
         found = []
@@ -240,7 +246,8 @@ class Client:
     # ------------------------------------------------------------------ what we change
 
     def send(self, queue: MessageQueue, message: Outgoing, born_ms: int | None = None) -> Stored:
-        """Put one message behind the others of ``queue``. ``born_ms``: the sender's clock; None: now.
+        """Put one message behind the others of ``queue``. ``born_ms``: the sender's clock; None:
+        now.
 
         Raises:
             InvalidConfig: a message that no broker would take.
@@ -255,9 +262,11 @@ class Client:
     def send_batch(
         self, queue: MessageQueue, messages: Sequence[Outgoing], born_ms: int | None = None
     ) -> list[Stored]:
-        """Put messages behind the others of ``queue`` in one step: one offset behind another. Bodies go as they are.
+        """Put messages behind the others of ``queue`` in one step: one offset behind another.
+        Bodies go as they are.
 
-        Brokers do not look for keys in a batch: members without one are stored, and compaction drops them.
+        Brokers do not look for keys in a batch: members without one are stored, and compaction
+        drops them.
         """
         if not messages:
             return []
@@ -278,7 +287,8 @@ class Client:
         ``attributes`` as ``{"cleanup.policy": "COMPACTION"}``; brokers before 5.0 know none.
 
         Raises:
-            RemoteFailed: no answer, a refusal, or the name server does not hear of it within ``seconds``.
+            RemoteFailed: no answer, a refusal, or the name server does not hear of it within
+                ``seconds``.
         """
         fields = {
             "topic": topic,
@@ -321,7 +331,9 @@ class Client:
             time.sleep(0.1)
 
     def set_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
-        """Change settings of a running broker, those that can be changed so; it also writes them to its file."""
+        """Change settings of a running broker, those that can be changed so; it also writes them to
+        its file.
+        """
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         self._broker(broker).call(
             Request.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}"
@@ -387,7 +399,7 @@ class Client:
         addresses = self.route(queue.topic).readers_of(queue.broker)
         if not addresses:
             raise RemoteFailed(
-                f"nobody answers for broker {queue.broker}",
+                f"no answer from broker {queue.broker}",
                 path=self._name_servers[0].address,
                 remedy="start the broker, or name one of the route's",
             )

@@ -1,7 +1,7 @@
 """One conversation with a name server or a broker: ask, and wait for the answer.
 
-Every call ends within the timeout, whatever the other side does. A frame's length is a claim: bytes are taken as they
-come, and what would be longer than any answer ends the conversation.
+Every call ends within the timeout, whatever the other side does. A frame's length is a claim: bytes
+are taken as they come, and what would be longer than any answer ends the conversation.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
+from lastwrite.config.address import parse_address
 from lastwrite.errors import LogError, RemoteFailed
-from lastwrite.remote.address import parse_address
-from lastwrite.remote.rocketmq.frame import PREFIX, Command, decode_command, encode_command
+from lastwrite.rocketmq.network.frame import PREFIX, Command, decode_command, encode_command
 
 TIMEOUT_SECONDS = 30.0
 

@@ -5,10 +5,11 @@
     bytes 5 to 7   u24  length of the header
     then           the header, and the body up to the frame's end
 
-The header in JSON: ``code`` (what is asked; in an answer 0 or what went wrong), ``opaque`` (an answer repeats its
-request's), ``flag`` (bit 0: an answer; bit 1: nobody waits for one), ``remark`` (what went wrong, in words),
-``extFields`` (text by text) and the sender's ``language``, ``version`` and ``serializeTypeCurrentRPC``. A broker
-answers in the form it was asked in, so JSON is all that we meet.
+The header in JSON: ``code`` (what is asked; in an answer 0 or what went wrong), ``opaque`` (an
+answer repeats its request's), ``flag`` (bit 0: an answer; bit 1: nobody waits for one), ``remark``
+(what went wrong, in words), ``extFields`` (text by text) and the sender's ``language``, ``version``
+and ``serializeTypeCurrentRPC``. A broker answers in the form it was asked in, so JSON is all that
+we meet.
 
 Source: RocketMQ 5.5.0 and 4.9.3 ``RemotingCommand``, ``LanguageCode``, ``SerializeType``.
 """
@@ -20,8 +21,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
-from lastwrite.formats.layout import Buffer
 
 PREFIX = struct.Struct(">i")  # the frame's length
 IS_ANSWER = 1

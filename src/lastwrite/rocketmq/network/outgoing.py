@@ -1,11 +1,12 @@
 """A message on its way to a broker: what a stock client makes of key, body and tag.
 
-A delete is a message without a body. Brokers of 5.x refuse a single message whose body is empty, by accident, so a
-delete goes as a zlib stream of nothing with the flag that says so: every reader, the broker's own compaction too, finds
-it empty when it has decompressed it.
+A delete is a message without a body. Brokers of 5.x refuse a single message whose body is empty, by
+accident, so a delete goes as a zlib stream of nothing with the flag that says so: every reader, the
+broker's own compaction too, finds it empty when it has decompressed it.
 
-Source: RocketMQ 5.5.0 ``DefaultMQProducerImpl``, ``MessageClientIDSetter``, ``SendMessageProcessor``; spec/rocketmq.md
-sections 4, 5, 13.4, 17 and 24.1.
+Source: RocketMQ 5.5.0 ``DefaultMQProducerImpl``, ``MessageClientIDSetter``,
+``SendMessageProcessor``; docs/formats/rocketmq.md, "Properties" and "Record";
+docs/formats/rocketmq-compaction.md.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import lz4.frame
 import zstandard
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.rocketmq import properties as names
-from lastwrite.formats.rocketmq.java_hash import is_blank
-from lastwrite.formats.rocketmq.record import (
+from lastwrite.rocketmq.format import properties as names
+from lastwrite.rocketmq.format.java_hash import is_blank
+from lastwrite.rocketmq.format.record import (
     COMPRESSED,
     COMPRESSION_LZ4,
     COMPRESSION_ZLIB,
@@ -57,7 +58,8 @@ class Outgoing:
         """The flat string of the properties.
 
         Raises:
-            InvalidConfig: a name or value that would not be read back, or names that clients keep for themselves.
+            InvalidConfig: a name or value that would not be read back, or names that clients keep
+                for themselves.
         """
         given: dict[str, str] = {}
         if self.key is not None:
@@ -105,7 +107,9 @@ class Outgoing:
 
 
 def compress(body: bytes, compression: Compression) -> bytes:
-    """The body in the framings that RocketMQ's clients read: zlib stream, LZ4 frame, zstd without a content size."""
+    """The body in the framings that RocketMQ's clients read: zlib stream, LZ4 frame, zstd without a
+    content size.
+    """
     if compression is Compression.ZLIB:
         return zlib.compress(body, _LEVEL)
     if compression is Compression.LZ4:
@@ -120,7 +124,7 @@ def compress(body: bytes, compression: Compression) -> bytes:
 def encode_batch_member(message: Outgoing, unique_key: str, flag: int = 0) -> bytes:
     """A message as a member of a batch: its body as it is, nothing at all for a delete.
 
-    The same layout as an item of an inner batch (``formats.rocketmq.record.InnerHead``).
+    The same layout as an item of an inner batch (``rocketmq.format.record.InnerHead``).
     """
     flat = message.encode_properties(unique_key).encode()
     body = message.body or b""

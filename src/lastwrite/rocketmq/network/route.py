@@ -1,11 +1,12 @@
 """Who has a topic: the answer of a name server, and the order in which producers see its queues.
 
-A topic's writable queues are numbered over all brokers that have a master: by the broker's name, then by the queue's
-number, or as the name server's ordered-topic configuration lists them (``broker-a:4;broker-b:2``). Equal keys go to
-one queue because every producer counts alike: see ``queue_of``.
+A topic's writable queues are numbered over all brokers that have a master: by the broker's name,
+then by the queue's number, or as the name server's ordered-topic configuration lists them
+(``broker-a:4;broker-b:2``). Equal keys go to one queue because every producer counts alike: see
+``queue_of``.
 
 Source: RocketMQ 5.5.0 ``TopicRouteData``, ``MQClientInstance.topicRouteData2TopicPublishInfo``,
-``SelectMessageQueueByHash``; spec/rocketmq.md section 17.
+``SelectMessageQueueByHash``; docs/formats/rocketmq-compaction.md, "Routing".
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lastwrite.errors import CorruptLog
-from lastwrite.formats.rocketmq.java_hash import string_hash
+from lastwrite.rocketmq.format.java_hash import string_hash
 
 MASTER = 0  # a broker's number among those of its name
 
@@ -121,7 +122,12 @@ def _in_given_order(topic: str, given: str) -> list[MessageQueue]:
     queues: list[MessageQueue] = []
     for part in given.split(";"):
         broker, _, count = part.partition(":")
-        if not count.isascii() or not count.isdigit() or int(count) > _MOST_QUEUES:
+        if (
+            not count.isascii()
+            or not count.isdigit()
+            or len(count) > 9
+            or int(count) > _MOST_QUEUES
+        ):
             raise CorruptLog(f"the order of the topic's queues is {given!r}")
         queues += [MessageQueue(topic, broker, number) for number in range(int(count))]
     return queues

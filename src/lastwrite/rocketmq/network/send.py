@@ -7,11 +7,11 @@ import binascii
 from collections.abc import Iterable, Iterator, Mapping
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.rocketmq.record import Compression
-from lastwrite.remote.rocketmq.client import Client, Stored
-from lastwrite.remote.rocketmq.connection import TIMEOUT_SECONDS
-from lastwrite.remote.rocketmq.outgoing import COMPRESS_FROM_BYTES, Outgoing
-from lastwrite.remote.rocketmq.route import MessageQueue, queue_of
+from lastwrite.rocketmq.format.record import Compression
+from lastwrite.rocketmq.network.client import Client, Stored
+from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS
+from lastwrite.rocketmq.network.outgoing import COMPRESS_FROM_BYTES, Outgoing
+from lastwrite.rocketmq.network.route import MessageQueue, queue_of
 
 _NAMES = {"key", "body", "body_base64", "tag", "properties"}
 
@@ -29,12 +29,13 @@ def send(
     Args:
         name_server: ``HOST:PORT``, several separated by semicolons.
         messages: as ``Outgoing``, or as mappings: ``parse_message`` says of what.
-        queue: of all messages; None: the key's hash decides, as in the stock client, so that equal keys meet in one
-            queue and compaction, which is by queue, is by key.
+        queue: of all messages; None: the key's hash decides, as in the stock client, so that equal
+            keys meet in one queue and compaction, which is by queue, is by key.
         broker: only its queues; None: those of all brokers.
 
     Raises:
-        InvalidConfig: no such queue, or a message that no broker would take; those before it are sent.
+        InvalidConfig: no such queue, or a message that no broker would take; those before it are
+            sent.
         RemoteFailed: no answer, or a refusal.
     """
     return list(send_each(name_server, topic, messages, queue, broker, timeout))
@@ -75,7 +76,8 @@ def parse_message(
 ) -> Outgoing:
     """A message of ``{"key": …, "body": …, "tag": …, "properties": {…}}``.
 
-    ``body`` is text; ``body_base64`` in its place is bytes; either null, or neither there, deletes the key.
+    ``body`` is text; ``body_base64`` in its place is bytes; either null, or neither there, deletes
+    the key.
 
     Raises:
         InvalidConfig: another name, or a value that is not text.

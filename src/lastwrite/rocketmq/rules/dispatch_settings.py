@@ -1,21 +1,23 @@
-"""The settings that decide what RocketMQ's dispatch makes, under the broker's names, defaults and units.
+"""The settings that decide what RocketMQ's dispatch makes, under the broker's names, defaults and
+units.
 
 File sizes are those of the files that are there; a setting speaks only where there is none.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
 
-from lastwrite.compaction.rocketmq_settings import BROKER_NAMES
+from lastwrite.config.declaration import INT_MAX, SettingsTable, setting
 from lastwrite.errors import InvalidConfig
+from lastwrite.rocketmq.rules.settings import BROKER_NAMES
 
-_INT_MAX = 2**31 - 1
 _DELAY_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
-# Names that a broker's own properties may hold and that dispatch has no use for, with what they must be.
+# Names that a broker's own properties may hold and that dispatch has no use for, with what they
+# must be.
 _MUST_BE = {
     "storeType": "default",
     "enableConsumeQueueExt": "false",
@@ -24,75 +26,59 @@ _MUST_BE = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatchConfig:
-    """What a broker's settings say to dispatch. None: the files decide, or else the broker's default.
+@dataclass(frozen=True, kw_only=True)
+class DispatchConfig(SettingsTable):
+    """What a broker's settings say to dispatch. None: the files decide, or else the broker's
+    default.
 
-    One is ours: ``index.tags``, false for a store of a broker before 5.5.0, which does not enter tags into the index.
+    One is ours: ``index.tags``, false for a store of a broker before 5.5.0, which does not enter
+    tags into the index.
 
-    Source: RocketMQ 5.5.0 ``MessageStoreConfig``; spec/rocketmq.md section 18.
+    Source: RocketMQ 5.5.0 ``MessageStoreConfig``; docs/formats/rocketmq-compaction.md, "Settings".
     """
 
-    consume_queue_bytes: int | None = field(
-        default=None, metadata={"name": "mappedFileSizeConsumeQueue"}
-    )
-    batch_queue_bytes: int | None = field(
-        default=None, metadata={"name": "mapperFileSizeBatchConsumeQueue"}
-    )
-    index_slots: int | None = field(default=None, metadata={"name": "maxHashSlotNum"})
-    index_entries: int | None = field(default=None, metadata={"name": "maxIndexNum"})
-    compaction_bytes: int | None = field(
-        default=None, metadata={"name": "compactionMappedFileSize"}
-    )
-    compaction_cq_bytes: int | None = field(
-        default=None, metadata={"name": "compactionCqMappedFileSize"}
-    )
-    has_index: bool = field(default=True, metadata={"name": "messageIndexEnable"})
-    index_tags: bool = field(default=True, metadata={"name": "index.tags"})
-    has_compaction: bool = field(default=True, metadata={"name": "enableCompaction"})
-    delay_levels: str = field(default="", metadata={"name": "messageDelayLevel"})
-    commit_log_folders: str = field(default="", metadata={"name": "storePathCommitLog"})
-    read_only_folders: str = field(default="", metadata={"name": "readOnlyCommitLogStorePaths"})
+    # fmt: off
+    consume_queue_bytes: int | None = setting(None, "mappedFileSizeConsumeQueue", 1, INT_MAX)
+    batch_queue_bytes:   int | None = setting(None, "mapperFileSizeBatchConsumeQueue", 1, INT_MAX)
+    index_slots:         int | None = setting(None, "maxHashSlotNum", 1, INT_MAX)
+    index_entries:       int | None = setting(None, "maxIndexNum", 1, INT_MAX)
+    compaction_bytes:    int | None = setting(None, "compactionMappedFileSize", 1, INT_MAX)
+    compaction_cq_bytes: int | None = setting(None, "compactionCqMappedFileSize", 1, INT_MAX)
+    has_index:           bool       = setting(True, "messageIndexEnable")
+    index_tags:          bool       = setting(True, "index.tags")
+    has_compaction:      bool       = setting(True, "enableCompaction")
+    delay_levels:        str        = setting("", "messageDelayLevel")
+    commit_log_folders:  str        = setting("", "storePathCommitLog")
+    read_only_folders:   str        = setting("", "readOnlyCommitLogStorePaths")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.delays_ms()
 
     @classmethod
-    def from_names(cls, names: Mapping[str, object]) -> DispatchConfig:
-        """The config that the broker's ``names`` make; those of its settings that change nothing here are passed over.
+    def has_no_effect(cls, name: str) -> bool:
+        return name in _MUST_BE or name in BROKER_NAMES
+
+    @classmethod
+    def similar(cls) -> Iterable[str]:
+        return [*cls.field_of(), *_MUST_BE]
+
+    @classmethod
+    def from_names(cls, names: Mapping[str, object]) -> Self:
+        """As ``SettingsTable.from_names``; those of a broker's settings that change nothing here have no effect.
 
         Raises:
-            InvalidConfig: an unknown name, a value of another type or out of its range, or a feature that dispatch
-                does not build.
+            InvalidConfig: also for a feature that dispatch does not build.
         """
-        known = {str(entry.metadata["name"]): entry for entry in fields(cls)}
-        values: dict[str, object] = {}
-        for name, given in names.items():
-            text = str(given).strip()
-            if name in _MUST_BE:
-                if text.lower() != _MUST_BE[name].lower():
-                    raise InvalidConfig(
-                        f"{name} is {text}: what a broker builds then is not dispatched here",
-                        remedy="start the broker on the store without these files and let it build them",
-                    )
-                continue
-            entry = known.get(name)
-            if entry is None and name in BROKER_NAMES:
-                continue
-            if entry is None:
-                near = difflib.get_close_matches(name, [*known, *_MUST_BE], 1)
+        for name in _MUST_BE.keys() & names.keys():
+            text = str(names[name]).strip()
+            if text.lower() != _MUST_BE[name].lower():
                 raise InvalidConfig(
-                    f"no setting is named {name!r}",
-                    remedy=f"did you mean {near[0]}?"
-                    if near
-                    else f"those that have an effect: {', '.join(known)}",
+                    f"{name} is {text}: what a broker builds then is not dispatched here",
+                    remedy="start the broker on the store without these files and let it build them",
                 )
-            if isinstance(entry.default, bool):
-                values[entry.name] = _flag(name, text)
-            elif isinstance(entry.default, str):
-                values[entry.name] = text
-            else:
-                values[entry.name] = _whole(name, text)
-        config = cls(**values)  # type: ignore[arg-type]
-        config.delays_ms()
-        return config
+        return super().from_names(names)
 
     def delays_ms(self) -> tuple[int, ...]:
         """How long a message of each level waits, level 1 first.
@@ -111,15 +97,3 @@ class DispatchConfig:
 
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-
-
-def _whole(name: str, text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= _INT_MAX:
-        raise InvalidConfig(f"{name} is a whole number from 1 to {_INT_MAX}, not {text!r}")
-    return int(text)
-
-
-def _flag(name: str, text: str) -> bool:
-    if text.lower() not in ("true", "false"):
-        raise InvalidConfig(f"{name} is true or false, not {text!r}")
-    return text.lower() == "true"

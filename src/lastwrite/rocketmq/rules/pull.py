@@ -1,19 +1,21 @@
-"""What a RocketMQ broker answers to a pull of a compaction topic: status, next offset, and where it looks.
+"""What a RocketMQ broker answers to a pull of a compaction topic: status, next offset, and where it
+looks.
 
-A queue holds ``a@0 b@1 a@2``, compacted: ``b@1 a@2``. Its minimum is 1, its maximum 3, the offset behind the last. Who
-asks for 1 or 2 gets the message, who asks for 0 gets the next larger one, and who asks for 3 hears that there is none
-yet (*overflow one*). Beyond that the reader is moved back: to the maximum, or to 0 where the minimum is 0 (*overflow
-badly*). There is no "too small".
+A queue holds ``a@0 b@1 a@2``, compacted: ``b@1 a@2``. Its minimum is 1, its maximum 3, the offset
+behind the last. Who asks for 1 or 2 gets the message, who asks for 0 gets the next larger one, and
+who asks for 3 hears that there is none yet (*overflow one*). Beyond that the reader is moved back:
+to the maximum, or to 0 where the minimum is 0 (*overflow badly*). There is no "too small".
 
-Files complicate it. One answer never leaves the file that it begins in. A pair of files without a valid unit is no
-trouble where it is the last, new one. Elsewhere the search may end in it, and then the answer is "nothing, go on at 0"
-(*found null*), for ever. A log whose first pair is like that has minimum 0 and answers so to offset 0.
+Files complicate it. One answer never leaves the file that it begins in. A pair of files without a
+valid unit is no trouble where it is the last, new one. Elsewhere the search may end in it, and then
+the answer is "nothing, go on at 0" (*found null*), for ever. A log whose first pair is like that
+has minimum 0 and answers so to offset 0.
 
-This is the search through the files themselves, ``searchBcqByCacheEnable=false``: with the cache a restarted broker
-skips live messages (section 24.2).
+This is the search through the files themselves, ``searchBcqByCacheEnable=false``: with the cache a
+restarted broker skips live messages.
 
 Source: RocketMQ 5.5.0 ``CompactionLog.getMessage``, ``SparseConsumeQueue``, ``BatchConsumeQueue``,
-``DefaultPullMessageResultHandler``; spec/rocketmq.md sections 15, 24.1 and 24.2.
+``DefaultPullMessageResultHandler``; docs/formats/rocketmq-compaction.md.
 """
 
 from __future__ import annotations
@@ -74,8 +76,10 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a broker answers. Where it is FOUND, ``next_offset`` is the offset asked for: what follows depends on how
-    many messages go into the answer, which begins in the file ``file`` at the first offset that is not below it."""
+    """What a broker answers. Where it is FOUND, ``next_offset`` is the offset asked for: what
+    follows depends on how many messages go into the answer, which begins in the file ``file`` at
+    the first offset that is not below it.
+    """
 
     status: PullStatus
     next_offset: int
@@ -85,10 +89,11 @@ class Answer:
 
 
 def answer(offset: int, files: Sequence[OffsetRange | None] | None) -> Answer:
-    """The answer to a pull at ``offset`` of a queue whose files, in their order, name these offsets.
+    """The answer to a pull at ``offset`` of a queue whose files, in their order, name these
+    offsets.
 
-    ``files``: None for a queue without compaction log; an entry is None for a pair of files without a valid unit. It is
-    asked for no more entries than the search needs, those at its end first.
+    ``files``: None for a queue without compaction log; an entry is None for a pair of files without
+    a valid unit. It is asked for no more entries than the search needs, those at its end first.
     """
     if files is None:
         return Answer(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -113,7 +118,9 @@ def _smallest(files: Sequence[OffsetRange | None]) -> int:
 
 
 def _largest(files: Sequence[OffsetRange | None]) -> int:
-    """The offset behind the last message. A broker looks for it in the last two files and in no other."""
+    """The offset behind the last message. A broker looks for it in the last two files and in no
+    other.
+    """
     for number in range(len(files) - 1, max(len(files) - 3, -1), -1):
         held = files[number]
         if held is not None:
@@ -140,10 +147,12 @@ def taken(
     max_bytes: int = LARGEST_MAX_BYTES,
     on_disk: bool = False,
 ) -> int:
-    """How many of the messages of ``sizes`` bytes, which follow each other in one file, go into one answer.
+    """How many of the messages of ``sizes`` bytes, which follow each other in one file, go into one
+    answer.
 
-    ``max_messages``, ``max_bytes``: as the client asks. ``on_disk``: whether the broker takes them for read from disk:
-    they lie further from the log's end than ``accessMessageInMemoryMaxRatio`` of its memory. The first always goes.
+    ``max_messages``, ``max_bytes``: as the client asks. ``on_disk``: whether the broker takes them
+    for read from disk: they lie further from the log's end than ``accessMessageInMemoryMaxRatio``
+    of its memory. The first always goes.
     """
     most_bytes = min(
         max(max_bytes, SMALLEST_MAX_BYTES),

@@ -1,12 +1,14 @@
 """Stage two of dispatch: new files of queues, compaction logs and the index, written aside.
 
-A task brings one queue, one compaction log or one index file up to date from its rows, and writes each file that
-changes once more as a whole: what was there up to its end, what comes, and zeros to its full size, as a broker leaves
-it. Names are drawn, so that a task that is tried twice does not write into its twin's file. Nothing that is there
-changes; ``trees`` puts the files in place.
+A task brings one queue, one compaction log or one index file up to date from its rows, and writes
+each file that changes once more as a whole: what was there up to its end, what comes, and zeros to
+its full size, as a broker leaves it. Names are drawn, so that a task that is tried twice does not
+write into its twin's file. Nothing that is there changes; ``trees`` puts the files in place.
 
-Source: RocketMQ 5.5.0 ``ConsumeQueue.putMessagePositionInfo`` and ``fillPreBlank``, ``CompactionLog``,
-``SparseConsumeQueue.putEndPositionInfo``, ``IndexService.putKey``; spec/rocketmq.md sections 7, 8, 10.
+Source: RocketMQ 5.5.0 ``ConsumeQueue.putMessagePositionInfo`` and ``fillPreBlank``,
+``CompactionLog``, ``SparseConsumeQueue.putEndPositionInfo``, ``IndexService.putKey``;
+docs/formats/rocketmq.md, "Units" and "Index file"; docs/formats/rocketmq-compaction.md, "Into the
+compaction log".
 """
 
 from __future__ import annotations
@@ -21,16 +23,9 @@ from functools import partial
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.formats.rocketmq import dispatch as rules
-from lastwrite.formats.rocketmq import index_file, units
-from lastwrite.formats.rocketmq.kernels import put_entries
-from lastwrite.formats.rocketmq.names import COMPACTION_LOGS, COMPACTION_QUEUES, file_name
-from lastwrite.logstore import files
-from lastwrite.logstore.mapping import mapped, mapped_for_writing
-from lastwrite.logstore.overlap import together
-from lastwrite.logstore.rocketmq.walking import read_entries, read_rows
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.dispatch import (
+from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.dispatch_work import (
     BuildUnit,
     Built,
     IndexUnit,
@@ -40,7 +35,14 @@ from lastwrite.model.dispatch import (
     QueueState,
     QueueUnit,
 )
-from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format import dispatch as rules
+from lastwrite.rocketmq.format import index_file, units
+from lastwrite.rocketmq.format.kernels import put_entries
+from lastwrite.rocketmq.format.names import COMPACTION_LOGS, COMPACTION_QUEUES, file_name
+from lastwrite.rocketmq.store.walking import read_entries, read_rows
+from lastwrite.storage import files, ownership
+from lastwrite.storage.mapping import mapped, mapped_for_writing
+from lastwrite.storage.parallel_sync import together
 
 _COPY_BYTES = 8 << 20
 _ENTRIES_AT_ONCE = 1 << 20
@@ -75,14 +77,14 @@ def _writing(operation: str, path: str) -> Iterator[None]:
         raise files.to_log_error(error, path, "write a new file aside") from error
 
 
-class _Aside:
+class _Staged:
     """A file that is being written aside."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, uuid.uuid4().hex)
         self.size = 0
         with _writing("create aside", self.path):
-            self._file = open(self.path, "xb", buffering=0)
+            self._file = files.create(self.path, ownership.private())
 
     def append(self, data: bytes | ByteArray) -> None:
         with _writing("append aside", self.path):
@@ -117,7 +119,7 @@ class _QueueFiles:
 
     def __init__(self, unit: QueueUnit, unit_bytes: int) -> None:
         self._unit, self._unit_bytes = unit, unit_bytes
-        self._file: _Aside | None = None
+        self._file: _Staged | None = None
         self._start = 0  # of the open file
         self._at = 0  # the next byte of the queue
         self._state: QueueState | None = unit.state
@@ -150,7 +152,7 @@ class _QueueFiles:
     def _open(self) -> None:
         size = self._unit.file_bytes
         self._start = self._at // size * size
-        self._file = _Aside(self._unit.folder)
+        self._file = _Staged(self._unit.folder)
         held = self._at - self._start
         if not held:
             return
@@ -208,7 +210,8 @@ def _build_queue(unit: QueueUnit) -> Built:
             place = min(int(done), len(rows) - 1)
             built.gap_at = int(rows[place, rules.ADDRESS])
             expected = max(int(state[rules.NEXT]), 0)
-            built.gap = f"queue offset {int(rows[place, rules.OFFSET])} of {unit.name}, where {expected} would come next"
+            offset = int(rows[place, rules.OFFSET])
+            built.gap = f"queue offset {offset} of {unit.name}, where {expected} would come next"
             out.close()
             _drop(out.done)
             return built
@@ -246,8 +249,8 @@ class _PairFiles:
         self._unit = unit
         self._first = max(unit.state.start, 0)
         self._pair = -1
-        self._log: _Aside | None = None
-        self._index: _Aside | None = None
+        self._log: _Staged | None = None
+        self._index: _Staged | None = None
         self.done: list[tuple[str, str]] = []
 
     def address(self, pair: int) -> int:
@@ -269,7 +272,7 @@ class _PairFiles:
 
     def _open(self, pair: int) -> None:
         self._pair = pair
-        self._log, self._index = _Aside(self._unit.folder), _Aside(self._unit.folder)
+        self._log, self._index = _Staged(self._unit.folder), _Staged(self._unit.folder)
 
     def append(self, records: ByteArray, entries: ByteArray) -> None:
         assert self._log is not None and self._index is not None
@@ -401,7 +404,7 @@ def _copy(
 
 
 def _build_index(unit: IndexUnit) -> Built:
-    file = _Aside(unit.folder)
+    file = _Staged(unit.folder)
     size = index_file.index_bytes(unit.slots, unit.capacity)
     if unit.old_path:
         held = (

@@ -1,13 +1,15 @@
 """A queue's compaction log for readers: from a queue offset on, file by file, through the index.
 
-A file's index is searched by halves, so that finding an offset reads some 20 units, and the records that follow are
-read a chunk at a time along it. What the index does not name is not read: behind its last unit may lie stale bytes of
-another run (spec/rocketmq.md sections 14.3 and 22). Each record is held against its unit. Where the two disagree the
-file is walked record by record, which tells a damaged record (it is left out, and said so) from an index that lies
-(another is made in memory, and said so). A file whose index is missing is walked, too.
+A file's index is searched by halves, so that finding an offset reads some 20 units, and the records
+that follow are read a chunk at a time along it. What the index does not name is not read: behind
+its last unit may lie stale bytes of another run (docs/formats/rocketmq-compaction.md). Each
+record is held against its unit. Where the two disagree the file is walked record by record, which
+tells a damaged record (it is left out, and said so) from an index that lies (another is made in
+memory, and said so). A file whose index is missing is walked, too.
 
-Files may go while they are read: a live broker renames and deletes. So both files of a pair are opened before either
-is read, and where one is gone ``FilesMoved`` says that the folder has to be listed anew; an offset stays what it was.
+Files may go while they are read: a live broker renames and deletes. So both files of a pair are
+opened before either is read, and where one is gone ``FilesMoved`` says that the folder has to be
+listed anew; an offset stays what it was.
 """
 
 from __future__ import annotations
@@ -21,16 +23,16 @@ from typing import NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from lastwrite.compaction.pull import OffsetRange
 from lastwrite.errors import CommitConflict, CorruptLog, OutOfMemoryBudget
-from lastwrite.formats.rocketmq import kernels
-from lastwrite.formats.rocketmq.kernels import MESSAGE, MessageTable
-from lastwrite.formats.rocketmq.record import MAGIC_V1, MAGIC_V2, RECORD_HEAD, RecordHead
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, BatchUnit, batch_units, valid_count
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.rocketmq.reading import MappedFile, Part, read_queue
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.rocketmq.format import kernels
+from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
+from lastwrite.rocketmq.format.record import MAGIC_V1, MAGIC_V2, RECORD_HEAD, RecordHead
+from lastwrite.rocketmq.format.units import BATCH_UNIT, BatchUnit, batch_units, valid_count
+from lastwrite.rocketmq.rules.pull import OffsetRange
+from lastwrite.rocketmq.store.reading import MappedFile, Part, read_queue
+from lastwrite.storage.files import to_log_error
 
 CHUNK_BYTES = 4 << 20
 _INDEX_LIMIT_BYTES = 1 << 30  # of one index file; by default they have 10 MiB
@@ -66,7 +68,8 @@ class Entries(NamedTuple):
 
     positions: Int64Array  # in the log's file
     sizes: Int64Array
-    bases: Int64Array  # queue offsets; of an inner batch, which the broker does not make here, the first
+    # queue offsets; of an inner batch, which the broker does not make here, the first
+    bases: Int64Array
     lasts: Int64Array
     is_rebuilt: bool  # by a walk through the log
 
@@ -76,8 +79,8 @@ class Entries(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Whole records in a buffer, one behind another. Positions in ``table`` are the buffer's; ``shift`` is what they
-    lack to the file's."""
+    """Whole records in a buffer, one behind another. Positions in ``table`` are the buffer's;
+    ``shift`` is what they lack to the file's."""
 
     file: MappedFile
     buffer: ByteArray
@@ -116,8 +119,8 @@ class Ranges(Sequence[OffsetRange | None]):
 class CompactedQueue:
     """The compaction log of one queue. Reads only; nothing is held open between two calls.
 
-    ``notes``: what is not as a broker would have it, and what was done about it. ``damage``: records that are lost to a
-    reader.
+    ``notes``: what is not as a broker would have it, and what was done about it. ``damage``:
+    records that are lost to a reader.
     """
 
     def __init__(self, root: str, name: TopicPartition) -> None:
@@ -184,7 +187,8 @@ class CompactedQueue:
         return self._ranges[number]
 
     def entries(self, number: int) -> Entries:
-        """All records of the file, as its index names them, or as a walk finds them where the index cannot be right.
+        """All records of the file, as its index names them, or as a walk finds them where the index
+        cannot be right.
 
         Raises:
             FilesMoved: a file is gone.
@@ -198,7 +202,8 @@ class CompactedQueue:
         return self._rebuilt[number]
 
     def blocks(self, offset: int = 0) -> Iterator[Block]:
-        """The records from ``offset`` on, through all files; each block is valid until the next is asked for.
+        """The records from ``offset`` on, through all files; each block is valid until the next is
+        asked for.
 
         Raises:
             CommitConflict: the files keep changing.
@@ -219,7 +224,8 @@ class CompactedQueue:
                 number = 0
 
     def blocks_of(self, number: int, offset: int, check_crc: bool = True) -> Iterator[Block]:
-        """The records of one file from ``offset`` on; each block is valid until the next is asked for.
+        """The records of one file from ``offset`` on; each block is valid until the next is asked
+        for.
 
         Raises:
             FilesMoved: a file is gone.
@@ -273,7 +279,7 @@ class CompactedQueue:
                     first, last = index.unit(0), index.unit(count - 1)
                     if first.base <= last.base and log.is_record(first) and log.is_record(last):
                         return OffsetRange(first.base, last.base + last.number - 1)
-                    wrong = "the index names places where no such record lies"
+                    wrong = "the index names places without such a record"
                 elif log.first_size() == 0:
                     return None
                 else:
@@ -327,7 +333,7 @@ class CompactedQueue:
         self._note(
             Problem(
                 ProblemKind.RECOVERED,
-                f"{wrong}: it was made anew in memory from the log's {len(entries.bases)} records",
+                f"{wrong}: it was rebuilt in memory from the log's {len(entries.bases)} records",
                 path,
                 None,
                 "a broker needs the file itself: restore it from a replica or a backup",
@@ -349,8 +355,8 @@ class CompactedQueue:
         self._ranges[number] = entries.range
 
     def _is_true(self, number: int, entries: Entries, at: int, stop: _Stop) -> bool:
-        """Whether the index is right about entry ``at``, which no whole record answers: then the record is damaged,
-        which is noted. Else the index lies, and a better one takes its place."""
+        """Whether the index is right about entry ``at``, which no whole record answers: then the
+        record is damaged, which is noted. Else the index lies, and a better one takes its place."""
         self._check_unmoved()
         pair = self.pairs[number]
         if not entries.is_rebuilt:
@@ -405,8 +411,8 @@ class CompactedQueue:
     def _walk(self, number: int) -> tuple[Entries, _Stop]:
         """The records of a log file from its first byte on, as far as they can be this file's.
 
-        Queue offsets rise and stay below the next file's; where the first record states its own address the others
-        do, too. What breaks this is left of another run.
+        Queue offsets rise and stay below the next file's; where the first record states its own
+        address the others do, too. What breaks this is left of another run.
         """
         file = self.pairs[number].log
         below = self._first_of(number + 1)
@@ -462,7 +468,9 @@ class CompactedQueue:
         return Entries(found[0], found[1], found[2], found[2], is_rebuilt=True), stop
 
     def _first_of(self, number: int) -> int:
-        """The first offset of a file, as far as its index says it truly; else one that none reaches."""
+        """The first offset of a file, as far as its index says it truly; else one that none
+        reaches.
+        """
         index = self.pairs[number].index if number < len(self.pairs) else None
         if index is not None:
             with _Opened(self.pairs[number].log) as log, _Opened(index) as opened:
@@ -579,7 +587,9 @@ def _is_valid(unit: BatchUnit) -> bool:
 
 
 def _chunk_end(entries: Entries, at: int) -> int:
-    """The entry behind those that are read together with ``at``: they touch each other, and fill a chunk."""
+    """The entry behind those that are read together with ``at``: they touch each other, and fill a
+    chunk.
+    """
     ends = entries.positions + entries.sizes
     until = max(
         int(np.searchsorted(ends, entries.positions[at] + CHUNK_BYTES, side="right")), at + 1

@@ -1,11 +1,12 @@
 """What of a store is dispatched already: the ends of consume queues, compaction logs and the index.
 
-A broker that starts finds the end of a queue by its units: the first that is not valid ends it. In a store that was
-stopped in order all units before that are valid, so a binary search finds it. Units that point behind the commit log's
-end are none: a broker's start cuts them off.
+A broker that starts finds the end of a queue by its units: the first that is not valid ends it. In
+a store that was stopped in order all units before that are valid, so a binary search finds it.
+Units that point behind the commit log's end are none: a broker's start cuts them off.
 
-Source: RocketMQ 5.5.0 ``ConsumeQueue.recover``, ``BatchConsumeQueue.recover``, ``SparseConsumeQueue.recover``,
-``IndexService.load``; spec/rocketmq.md sections 7 to 9 and 11.
+Source: RocketMQ 5.5.0 ``ConsumeQueue.recover``, ``BatchConsumeQueue.recover``,
+``SparseConsumeQueue.recover``, ``IndexService.load``; docs/formats/rocketmq.md;
+docs/formats/rocketmq-compaction.md, "Files and their sizes".
 """
 
 from __future__ import annotations
@@ -15,16 +16,25 @@ from bisect import bisect_left
 from typing import Any
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.formats.rocketmq import index_file, names, sides, units
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.mapping import mapped
-from lastwrite.logstore.rocketmq import reading
-from lastwrite.logstore.rocketmq.reading import MappedFile, MappedLog, Part
 from lastwrite.model.columns import ByteArray
-from lastwrite.model.dispatch import NO_END, IndexState, LogState, QueueKind, QueueState
 from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.dispatch_work import NO_END, IndexState, LogState, QueueKind, QueueState
+from lastwrite.rocketmq.format import index_file, names, sides, units
+from lastwrite.rocketmq.store import reading
+from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.mapping import mapped
 
-_REMOVE_QUEUE = "remove the queue's folder: dispatch makes it anew"
+# The number of a queue's next message follows from its units: without any it would be 0 again.
+MAKE_ANEW = (
+    "if the commit log still has a message of the queue, move the queue's folder out of the store, keep it, and run "
+    "lastwrite dispatch with --whole-log"
+)
+# What a compaction log has may be all that there is: the commit log forgets.
+MAKE_LOG_ANEW = (
+    "restore the file from a replica or a backup; or, where the commit log still has all of the queue, move both "
+    "folders of it out of the store, keep them, and dispatch again"
+)
 _LARGEST_SIDE_BYTES = 1 << 30
 
 
@@ -53,16 +63,32 @@ def topics(root: str) -> dict[str, sides.Topic]:
 
 def index_time_of_checkpoint(root: str) -> int:
     """The store time up to which a killed broker's index files count, 0 where nothing tells."""
+    checkpoint = _checkpoint_of(root)
+    return 0 if checkpoint is None else checkpoint.index_time_ms
+
+
+def address_of_checkpoint(root: str) -> int:
+    """The address that the commit log had reached by the file ``checkpoint``; 0 where it does not
+    say.
+    """
+    checkpoint = _checkpoint_of(root)
+    return (
+        0 if checkpoint is None else max(checkpoint.confirm_offset, checkpoint.consume_queue_offset)
+    )
+
+
+def _checkpoint_of(root: str) -> sides.Checkpoint | None:
+    """The store's file ``checkpoint``; None: it is missing, or not one."""
     path = os.path.join(root, names.CHECKPOINT)
     try:
         with open(path, "rb") as file:
-            return sides.decode_checkpoint(file.read(4096)).index_time_ms
+            return sides.decode_checkpoint(file.read(4096))
     except FileNotFoundError:
-        return 0
+        return None
     except OSError as error:
         raise to_log_error(error, path, "read the checkpoint") from error
     except LogError:
-        return 0
+        return None
 
 
 # ---------------------------------------------------------------------- consume queues
@@ -85,7 +111,7 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
                 f"a file of {file.size_bytes} bytes cannot hold units of {size}",
                 0,
                 file.path,
-                _REMOVE_QUEUE,
+                MAKE_ANEW,
             )
         with mapped(file.path) as data:
             table = (
@@ -123,7 +149,7 @@ def _refuse_hole(files: list[MappedFile], kind: QueueKind, size: int, until: int
         )
         is_full = _is_valid(table[len(table) - 1], until)
     if not is_full or before.end != file.start:
-        raise CorruptLog("units are missing before this file", 0, file.path, _REMOVE_QUEUE)
+        raise CorruptLog("units are missing before this file", 0, file.path, MAKE_ANEW)
 
 
 def _state(
@@ -158,7 +184,9 @@ def _first_number(log: MappedLog) -> int:
 
 
 def address_of(log: MappedLog, number: int) -> int | None:
-    """The address of the record with this queue offset by an ordinary consume queue; None where it has none."""
+    """The address of the record with this queue offset by an ordinary consume queue; None where it
+    has none.
+    """
     size = units.CONSUME_QUEUE_UNIT.size
     with reading.LogReader(log) as reader:
         raw = reader.read(number * size, size)
@@ -178,7 +206,8 @@ def _refuse_problems(log: MappedLog) -> None:
 
 
 def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | None, int | None]:
-    """What a queue's compaction log holds, and the sizes of its log and index files, None where it has none.
+    """What a queue's compaction log holds, and the sizes of its log and index files, None where it
+    has none.
 
     Raises:
         CorruptLog: its files are not as a broker would load them.
@@ -187,13 +216,14 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
     indexes = reading.read_queue(root, Part.COMPACTION_INDEX, name)
     _refuse_problems(logs)
     _refuse_problems(indexes)
+    logs = reading.without_stopped_roll(root, logs, indexes)
     if logs.starts != indexes.starts:
         odd = min(set(logs.starts) ^ set(indexes.starts))
         raise CorruptLog(
             f"of the pair {names.file_name(odd)} the log or its index is missing",
             None,
             os.path.join(root, Part.COMPACTION_LOG, name.topic, str(name.partition)),
-            "a broker does not start on this; restore the file, or remove both folders of the queue",
+            f"a broker does not start on this; {MAKE_LOG_ANEW}",
         )
     if not logs.files:
         return LogState(), None, None
@@ -219,7 +249,7 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
                 f"the last unit points to {int(last['physical_offset'])}, outside of its log file",
                 (count - 1) * units.BATCH_UNIT.size,
                 index.path,
-                "remove both folders of the queue and dispatch again",
+                MAKE_LOG_ANEW,
             )
         state = LogState(
             highest, log.start, wrote, count * units.BATCH_UNIT.size, log.path, index.path
@@ -237,11 +267,12 @@ def read_index_state(
 ) -> tuple[IndexState, list[str]]:
     """The newest index file, and the names of those that are not to count.
 
-    ``slots`` and ``entries``: the settings, where they were given. ``newest_ms``: of a killed broker's, those whose
-    last record was stored later are left out and made anew, as a broker does.
+    ``slots`` and ``entries``: the settings, where they were given. ``newest_ms``: of a killed
+    broker's, those whose last record was stored later are left out and made anew, as a broker does.
 
     Raises:
-        InvalidConfig: the files do not tell how many slots they have, or the settings contradict them.
+        InvalidConfig: the files do not tell how many slots they have, or the settings contradict
+            them.
         CorruptLog: a file is too short for what it states.
     """
     log = reading.read_index_files(root)

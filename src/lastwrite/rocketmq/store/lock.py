@@ -1,11 +1,12 @@
-"""Who works on what in a RocketMQ store: ``logstore.lock`` on the broker's own ``STORE/lock``, and what ``STORE/abort``
-says.
+"""Who works on what in a RocketMQ store: ``storage.lock`` on the broker's own ``STORE/lock``, and
+what ``STORE/abort`` says.
 
-A broker locks the first byte of ``lock`` while it serves, and ``abort`` lies there from its start to its end in order:
-without the lock it says that a broker was killed. Then the commit log may end otherwise than the queues do, and the
-next start mends that: it dispatches again what the queues lack (spec/rocketmq.md sections 9, 14.4, 24.3). A round over
-such a store is safe as long as each queue keeps the record with the highest offset, but its judgement may rest on
-records that the commit log lost. So it is refused unless somebody says that he knows.
+A broker locks the first byte of ``lock`` while it serves, and ``abort`` lies there from its start
+to its end in order: without the lock it says that a broker was killed. Then the commit log may end
+otherwise than the queues do, and the next start mends that: it dispatches again what the queues
+lack (docs/formats/rocketmq-compaction.md). A round over such a store is safe as long as each
+queue keeps the record with the highest offset, but its judgement may rest on records that the
+commit log lost. So it is refused unless somebody says that he knows.
 """
 
 from __future__ import annotations
@@ -15,21 +16,30 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from lastwrite.errors import LogHeld
-from lastwrite.logstore import lock
-from lastwrite.logstore.files import to_log_error
 from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format.names import COMMIT_LOG, CUT_GUARD
+from lastwrite.rocketmq.store import links
+from lastwrite.storage import lock
+from lastwrite.storage.files import to_log_error
 
 FILE = "lock"
 ABORT = "abort"
 
 # A turn links every file of the tree, or copies it where the file system knows no links.
-PLACE = lock.Place(FILE, "the store", turn=1, turn_s=600.0)
+PLACE = lock.LockPlace(
+    FILE, "the store", turn=1, turn_s=600.0, siblings=("checkpoint", ABORT, "config/topics.json")
+)
 
 _PID_CHARACTERS = 20
 
 
 def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[None]:
-    """Keep brokers and other runs away from these queues of the store; see ``logstore.lock.hold``."""
+    """Keep brokers and other runs away from these queues of the store; see ``storage.lock.hold``.
+
+    Raises:
+        InvalidConfig: a part of the store is another one's, by a link.
+    """
+    links.refuse_others(root)
     return lock.hold(root, names, PLACE)
 
 
@@ -37,6 +47,7 @@ def try_hold(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, of those queues that are free now: the context gives which."""
+    links.refuse_others(root)
     return lock.try_hold(root, names, PLACE)
 
 
@@ -50,8 +61,25 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
 
     Raises:
         LogHeld: a broker or a run may change them while they are read.
+        InvalidConfig: a part of the store is another one's, by a link.
     """
+    links.refuse_others(root)
     lock.refuse_if_held(root, names, PLACE)
+
+
+def refuse_broker(root: str) -> None:
+    """Before work that takes long to come to ``hold``.
+
+    Raises:
+        LogHeld: a broker serves the store.
+        InvalidConfig: a part of the store is another one's, by a link.
+    """
+    links.refuse_others(root)
+    broker = broker_of(root)
+    if broker is not None:
+        raise LogHeld(
+            f"{broker}, holds the store", path=os.path.join(root, FILE), remedy="stop it first"
+        )
 
 
 def broker_of(root: str) -> str | None:
@@ -72,7 +100,9 @@ def turn(root: str) -> Iterator[None]:
 
 
 def unopened(root: str) -> AbstractContextManager[None]:
-    """Inside ``turn``, for a moment: no broker is starting on the store; see ``logstore.lock.unopened``."""
+    """Inside ``turn``, for a moment: no broker is starting on the store; see
+    ``storage.lock.unopened``.
+    """
     return lock.unopened(root, PLACE)
 
 
@@ -84,23 +114,42 @@ def was_killed(root: str) -> bool:
     return os.path.lexists(os.path.join(root, ABORT))
 
 
+def has_stopped_cut(root: str) -> bool:
+    """Whether a cut of the commit log was stopped half way, so that no broker starts."""
+    return os.path.lexists(os.path.join(root, COMMIT_LOG, CUT_GUARD))
+
+
+def refuse_stopped_cut(root: str) -> None:
+    """Say no to a store of which some trees are as before a cut and some as after it.
+
+    Raises:
+        LogHeld: a cut was stopped there.
+    """
+    if has_stopped_cut(root):
+        raise LogHeld(
+            "a cut of the commit log was stopped half way",
+            path=os.path.join(root, COMMIT_LOG, CUT_GUARD),
+            remedy="run lastwrite cut STORE --undo: it puts everything back",
+        )
+
+
 def refuse_unclean(root: str, *, goes_on: bool) -> None:
     """Say no to a store whose broker did not stop in order, unless somebody told to go on.
 
     Raises:
-        LogHeld: its broker was killed, or runs.
+        LogHeld: its broker was killed, or runs; or a cut was stopped half way.
     """
+    refuse_stopped_cut(root)
     path = os.path.join(root, ABORT)
     if goes_on or not was_killed(root):
         return
-    broker = broker_of(root)
-    if broker is not None:
-        raise LogHeld(f"{broker}, holds the store", path=path, remedy="stop it first")
+    refuse_broker(root)
     process = _process_of(path)
     raise LogHeld(
         f"the store's broker{process} was killed, or runs where its lock cannot be seen",
         path=path,
-        remedy="start it and stop it in order, or go on all the same with --unclean",
+        remedy="start it and stop it in order, or go on all the same with --unclean; a start cuts a damaged commit "
+        "log: copy it before",
     )
 
 
@@ -121,9 +170,12 @@ __all__ = [
     "FILE",
     "PLACE",
     "broker_of",
+    "has_stopped_cut",
     "hold",
     "holds",
+    "refuse_broker",
     "refuse_if_held",
+    "refuse_stopped_cut",
     "refuse_unclean",
     "try_hold",
     "turn",

@@ -1,13 +1,15 @@
 """How far each queue was compacted: ``STORE/compaction/position-checkpoint`` and its backup.
 
-A position is the highest queue offset whose key a round has compared; the first dirty offset is the one behind it. The
-broker names a queue ``<topic>_<queue>``, a name that cannot be taken apart for sure, so entries that we do not
-ask for stay as they are written.
+A position is the highest queue offset whose key a round has compared; the first dirty offset is the
+one behind it. The broker names a queue ``<topic>_<queue>``, a name that cannot be taken apart for
+sure, so entries that we do not ask for stay as they are written.
 
-What a broker makes of a file that is missing, empty or no JSON: it takes the backup, and where that is no better
-nothing. Nothing is harmless: the next round compares all closed files again, with the same result.
+What a broker makes of a file that is missing, empty or no JSON: it takes the backup, and where that
+is no better nothing. Nothing is harmless: the next round compares all closed files again, with the
+same result.
 
-Source: RocketMQ 5.5.0 ``CompactionPositionMgr``, ``ConfigManager``; spec/rocketmq.md sections 13.6, 24.1.
+Source: RocketMQ 5.5.0 ``CompactionPositionMgr``, ``ConfigManager``;
+docs/formats/rocketmq-compaction.md, "A run" and "What 5.5.0 does otherwise than older releases".
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lastwrite.errors import LogError
-from lastwrite.formats.rocketmq.names import BACKUP_SUFFIX, POSITION_CHECKPOINT
-from lastwrite.formats.rocketmq.sides import decode_positions, encode_positions, position_name
-from lastwrite.logstore import files
 from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format.names import BACKUP_SUFFIX, POSITION_CHECKPOINT
+from lastwrite.rocketmq.format.sides import decode_positions, encode_positions, position_name
+from lastwrite.storage import files
+from lastwrite.storage.ownership import Ownership
 
 FILES = (POSITION_CHECKPOINT, POSITION_CHECKPOINT + BACKUP_SUFFIX)
 UNKNOWN = -1  # of a queue that was never compacted
@@ -52,7 +55,8 @@ def key_of(name: TopicPartition) -> str:
 
 
 def read_positions(tree: str) -> Positions:
-    """What the folder ``tree``, a store's ``compaction``, says; empty where neither file says anything.
+    """What the folder ``tree``, a store's ``compaction``, says; empty where neither file says
+    anything.
 
     Raises:
         LogError: a file cannot be read.
@@ -77,7 +81,7 @@ def _read(path: str) -> bytes:
                 raise LogError(
                     "the file is too large for positions",
                     path=path,
-                    remedy="delete it: it is made anew",
+                    remedy="move it out of the store: it is rebuilt",
                 )
             return file.read(_MOST_BYTES)
     except (FileNotFoundError, IsADirectoryError):
@@ -87,25 +91,33 @@ def _read(path: str) -> bytes:
 
 
 def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) -> None:
-    """Put the positions into a tree that is being made; its backup is what ``old_tree`` says, as a broker leaves it."""
+    """Put the positions into a tree that is being made; its backup is what ``old_tree`` says, as a
+    broker leaves it.
+    """
     file, backup = (os.path.join(tree, name) for name in FILES)
     for name in FILES:  # without the file the older backup stays
         old = os.path.join(old_tree, name)
         if os.path.isfile(old):
             files.link(old, backup)
             break
-    files.write(file, encode_positions(offsets))
+    files.write(file, encode_positions(offsets), like=_owner(old_tree))
+
+
+def _owner(tree: str) -> Ownership:
+    """Whose new positions are: of the file that they replace, else of the backup, else of the tree."""
+    file, backup = (os.path.join(tree, name) for name in FILES)
+    return files.owner_of(file, [backup])
 
 
 def replace_positions(tree: str, offsets: Mapping[str, int]) -> None:
-    """Set the positions of the tree in use: the file becomes the backup, as a broker of 5.5.0 does it.
+    """Set the positions of the tree in use: the file becomes the backup, as a broker of 5.5.0 does
+    it.
 
     A crash in between leaves the backup alone, which says what the file did.
     """
     file, backup = (os.path.join(tree, name) for name in FILES)
-    files.write(file + _TMP, encode_positions(offsets))
+    files.write(file + _TMP, encode_positions(offsets), like=_owner(tree))
     if os.path.isfile(file):
-        files.own_like(file + _TMP, os.stat(file))
         files.rename(file, backup)
     files.rename(file + _TMP, file)
     files.fsync_dir(tree)

@@ -1,57 +1,64 @@
 """Putting rewritten queues in the place of old ones, all of a wave and their positions in one step.
 
-A queue's log and its index lie in two folders, so no rename of files changes both at once. But both lie below
-``STORE/compaction``, and two folders can exchange their names. Take queue 0 of topic t, of whose files 0, 5060 and
-10120 the first loses records and the second all of them::
+A queue's log and its index lie in two folders, so no rename of files changes both at once. But both
+lie below ``STORE/compaction``, and two folders can exchange their names. Take queue 0 of topic t,
+of whose files 0, 5060 and 10120 the first loses records and the second all of them::
 
     compaction.lastwrite-aside/t/0/…     written aside by workers
-    compaction.lastwrite/                the whole tree once more: what stays by a second name (a hard link, no byte is
-                                         written), 0 the new one, 5060 missing, the positions new; all synced
-    compaction <-> compaction.lastwrite  exchanged: here, and only here, the new state counts, for us and for a broker
+    compaction.lastwrite/                the whole tree once more: what stays by a second name (a
+                                         hard link, no byte is
+                                         written), 0 the new one, 5060 missing, the positions new;
+                                         all synced
+    compaction <-> compaction.lastwrite  exchanged: here, and only here, the new state counts, for
+    us and for a broker
     (nothing)                            the old tree, now ``compaction.lastwrite``, is removed
 
-A broker opens ``compaction`` and nothing beside it, so before the exchange it finds the old state and after it the new
-one, whatever a crash left of the other tree. And ``recover`` need not know where the crash was: it removes that tree.
+A broker opens ``compaction`` and nothing beside it, so before the exchange it finds the old state
+and after it the new one, whatever a crash left of the other tree. And ``recover`` need not know
+where the crash was: it removes that tree.
 
-Names are taken along that nobody knows, for whatever they are good; but of a queue that changes, ``compacting`` is
-not, the files of a broker's own run that did not get as far as its own swap: the next run would open them as if
-they were its own. The round has proven every file beside it.
+Names are taken along that nobody knows, for whatever they are good; but of a queue that changes,
+``compacting`` is not, the files of a broker's own run that did not get as far as its own swap: the
+next run would open them as if they were its own. The round has proven every file beside it.
 
-Source: RocketMQ 5.5.0; spec/rocketmq.md sections 11, 14.3, 21, 24.3; docs/decisions/rocketmq-publication.md.
+Source: RocketMQ 5.5.0; docs/formats/rocketmq-compaction.md; docs/decisions/rocketmq-publication.md.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
-from lastwrite.formats.rocketmq.names import (
+from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.rocketmq.format.names import (
     COMPACTING,
     COMPACTION,
     COMPACTION_LOGS,
     COMPACTION_QUEUES,
     DELETED_SUFFIX,
     REPLICATING,
+    UNFINISHED_REMEDY,
     parse_file_name,
 )
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, batch_units, valid_count
-from lastwrite.logstore import files
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.outputs import AGAIN, check_segments
-from lastwrite.logstore.overlap import DiskWork, Outcome, outcome, together
-from lastwrite.logstore.rocketmq import lock
-from lastwrite.logstore.rocketmq.positions import (
+from lastwrite.rocketmq.format.units import BATCH_UNIT, batch_units, valid_count
+from lastwrite.rocketmq.store import lock, reading
+from lastwrite.rocketmq.store.positions import (
     FILES,
     Positions,
     read_positions,
     replace_positions,
     write_new_positions,
 )
-from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.storage import files, preflight
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.ownership import Ownership
+from lastwrite.storage.parallel_sync import DiskWork, Outcome, outcome, together
+from lastwrite.storage.reading import AGAIN, check_segments
 
 _NEXT = ".lastwrite"
 _ASIDE = ".lastwrite-aside"
@@ -62,7 +69,9 @@ _TIDY = "the new state is in place; the next run removes what is left of the old
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A new log file with its index, written aside in ``aside_folder``; ``name`` is what both will be called."""
+    """A new log file with its index, written aside in ``aside_folder``; ``name`` is what both will
+    be called.
+    """
 
     name: str  # 20 digits, a multiple of the log files' size
     log_path: str
@@ -71,10 +80,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What becomes of one queue: the pairs ``gone`` go, ``pairs`` come; a name that stays with a new pair is in both.
+    """What becomes of one queue: the pairs ``gone`` go, ``pairs`` come; a name that stays with a
+    new pair is in both.
 
-    ``log`` is the queue as it was read, and must still be so; None: it is not held against anything. Whatever is not
-    named stays as it is.
+    ``log`` is the queue as it was read, and must still be so; None: it is not held against
+    anything. Whatever is not named stays as it is.
     """
 
     name: TopicPartition
@@ -104,22 +114,39 @@ def queue_folders(root: str, name: TopicPartition) -> tuple[str, str]:
     return log, index
 
 
-def aside_folder(root: str, name: TopicPartition) -> str:
-    """Where new files of a queue of the store ``root`` are written, made if it is not there; the caller holds it.
+def staging_folder(root: str, name: TopicPartition, source: str | None = None) -> str:
+    """Where new files of a queue of the store ``root`` are written, made if it is not there; the
+    caller holds it.
+
+    ``source``: the store that a new one takes owner and rights of.
 
     Raises:
-        LogError: no folder can be made there, or the file system could not put its content in place later.
+        LogError: no folder can be made there, or the file system could not put its content in place
+            later.
     """
-    folder = _aside_of(root, name)
+    folder = _staged_of(root, name)
     if not os.path.isdir(folder):
-        files.make_folder(os.path.abspath(root))
+        _make_store(root, source)
         with lock.turn(root):  # nobody removes the folders above it in the meantime
             _prove_exchange(root)
-            files.make_folder(folder)
+            files.make_folder(folder, _owner_of_trees(root), is_synced=False)
     return folder
 
 
-def _aside_of(root: str, name: TopicPartition) -> str:
+def _make_store(root: str, source: str | None) -> None:
+    if source is None:
+        files.make_new_folder(os.path.abspath(root))
+    else:
+        files.make_folder(os.path.abspath(root), files.owner_of(source).as_far_as_may())
+
+
+def _owner_of_trees(root: str) -> Ownership:
+    """Whose the folders beside the tree are: its own owner may have to clear them away."""
+    live = live_tree(root)
+    return files.owner_of(live if os.path.isdir(live) else os.path.dirname(live)).as_far_as_may()
+
+
+def _staged_of(root: str, name: TopicPartition) -> str:
     return os.path.join(live_tree(root) + _ASIDE, name.topic, str(name.partition))
 
 
@@ -133,7 +160,7 @@ def _prove_exchange(root: str) -> None:
     trial = [os.path.join(live + _NEXT, name) for name in ("one", "other")]
     try:
         for path in trial:
-            files.make_folder(path)
+            files.make_folder(path, _owner_of_trees(root), is_synced=False)
         files.exchange(*trial)
     finally:
         with contextlib.suppress(LogError, OSError):
@@ -153,10 +180,11 @@ def _refuse_other_device(live: str) -> None:
 
 
 def publish(root: str, wave: Sequence[Change]) -> list[Outcome]:
-    """Make the changes, all in one step; a crash before ``tidy`` leaves what ``recover`` clears away.
+    """Make the changes, all in one step; a crash before ``tidy`` leaves what ``recover`` clears
+    away.
 
-    The caller holds the queues. Returns, change for change, why it failed: the queue is then as it was. What fails a
-    check fails alone; where a file cannot be made, none of the wave is changed.
+    The caller holds the queues. Returns, change for change, why it failed: the queue is then as it
+    was. What fails a check fails alone; where a file cannot be made, none of the wave is changed.
     """
     try:
         with lock.turn(root):
@@ -166,12 +194,13 @@ def publish(root: str, wave: Sequence[Change]) -> list[Outcome]:
 
 
 def publish_copies(root: str, copies: Sequence[Change]) -> list[Outcome]:
-    """Put copies of queues of another store into the store ``root``, in one step; each names its ``source``.
+    """Put copies of queues of another store into the store ``root``, in one step; each names its
+    ``source``.
 
     The store is made where it is missing. Returns, copy for copy, why it failed.
     """
     try:
-        files.make_folder(os.path.abspath(root))
+        _make_store(root, copies[0].source if copies else None)
         with contextlib.ExitStack() as held:
             for copy in copies:
                 if not lock.holds(root, copy.name):
@@ -184,7 +213,8 @@ def publish_copies(root: str, copies: Sequence[Change]) -> list[Outcome]:
 
 
 def tidy(root: str, names: Collection[TopicPartition]) -> None:
-    """Remove what ``publish`` left: the old tree, and the queues' folders for what is written aside.
+    """Remove what ``publish`` left: the old tree, and the queues' folders for what is written
+    aside.
 
     Raises:
         LogError: something could not be removed. The next run does it; a broker does not mind.
@@ -193,13 +223,34 @@ def tidy(root: str, names: Collection[TopicPartition]) -> None:
         with lock.turn(root):
             _clear(root)
             for name in names:
-                _remove_aside(root, name)
+                _remove_staged(root, name)
     except LogError as error:
         raise type(error)(error.problem, error.at, error.path, _TIDY) from error
 
 
+def refuse_unwritable(root: str) -> None:
+    """Say no before a round where the tree could not be exchanged, or a file, of whatever queue,
+    not go with the old one.
+
+    Raises:
+        LogError: it names what stops it.
+    """
+    live = live_tree(root)
+    preflight.refuse_unwritable(os.path.dirname(live), [os.path.basename(live)])
+    seen = os.stat(live)
+    _refuse_unwritable_below(live, seen.st_ino, seen.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=8)
+def _refuse_unwritable_below(live: str, inode: int, mtime_ns: int) -> None:
+    """Once a tree, however many queues it has; building its successor looks once more."""
+    for folder, below, names in os.walk(live):
+        preflight.refuse_unwritable(folder, [*below, *names])
+
+
 def recover(root: str, name: TopicPartition) -> None:
-    """Clear away what a crash left of a run on the queue, which the caller holds, and of any exchange.
+    """Clear away what a crash left of a run on the queue, which the caller holds, and of any
+    exchange.
 
     Raises:
         CommitConflict: ``compaction`` is gone, so that what is left may be all there is.
@@ -209,7 +260,7 @@ def recover(root: str, name: TopicPartition) -> None:
     if os.path.lexists(live + _NEXT) or os.path.lexists(live + _ASIDE):
         with lock.turn(root):
             _clear(root)
-            _remove_aside(root, name)
+            _remove_staged(root, name)
 
 
 def leftovers(root: str) -> list[str]:
@@ -227,9 +278,12 @@ def _clear(root: str) -> None:
         raise CommitConflict(
             "the folder is not there, but another tree of it is",
             path=live,
-            remedy=f"if nothing else is left of your messages, rename {os.path.basename(live)}{_NEXT} to this; "
-            "otherwise make an empty folder here",
+            remedy=f"if it is what is left of your messages, rename {os.path.basename(live)}{_NEXT} to this; "
+            "otherwise move it out of the store, and keep it",
         )
+    files.fsync_dir(
+        os.path.dirname(live)
+    )  # an exchange before a kill may not be on disk yet: then this tree counts
     _remove_all(live + _NEXT)
     files.fsync_dir(os.path.dirname(live))
 
@@ -243,9 +297,9 @@ def _remove_all(tree: str) -> None:
         _all_of([partial(files.remove_tree, folder) for folder in levels[depth]])
 
 
-def _remove_aside(root: str, name: TopicPartition) -> None:
+def _remove_staged(root: str, name: TopicPartition) -> None:
     """The queue's folder, and those above it that are empty then."""
-    folder = _aside_of(root, name)
+    folder = _staged_of(root, name)
     files.remove_tree(folder)
     for _ in range(2):
         folder = os.path.dirname(folder)
@@ -330,7 +384,7 @@ class _Exchange:
         if change.source is not None:
             if any(os.path.lexists(place) for place in places):
                 raise InvalidConfig(
-                    "a queue lies there already",
+                    "a queue exists already",
                     path=places[0],
                     remedy="give --to a folder without this queue",
                 )
@@ -347,6 +401,7 @@ class _Exchange:
         if len({*names}) < len(names):
             raise _mistake("two new files have one name", places[0])
         logs, indexes = (side.after(change) for side in sides)
+        logs -= reading.stopped_roll(change.source or self.root, change.name)
         if logs != indexes:
             raise _mistake(
                 f"log and index of {min(logs ^ indexes)} would lack each other", places[0]
@@ -379,18 +434,21 @@ class _Exchange:
             for kind, new, source in zip(_KINDS, paths, of_copy, strict=True):
                 place = os.path.join(kind, change.name.topic, str(change.name.partition))
                 names = [pair.name for pair in change.pairs]
+                stopped = reading.stopped_roll(change.source or self.root, change.name)
                 self.folders[place] = _NewFolder(
-                    set(change.gone), dict(zip(names, new, strict=True)), source
+                    {*change.gone, *stopped}, dict(zip(names, new, strict=True)), source
                 )
         if not os.path.isdir(self.live):
-            files.make_folder(self.live)
-            files.own_like(self.live, os.stat(os.path.dirname(self.live)))
+            sources = [live_tree(change.source) for change in sound if change.source is not None]
+            models = [tree for tree in sources if os.path.isdir(tree)] + [
+                os.path.dirname(self.live)
+            ]
+            files.make_folder(self.live, files.owner_of(models[0]).as_far_as_may())
         self._add_folder("", positions is not None)
         for place in sorted(self.folders):  # queues that are new
             self._add_new_folder(place)
         if positions is not None:
             write_new_positions(self.next, positions, self.live)
-            files.own_like(os.path.join(self.next, FILES[0]), os.stat(self.live))
 
     def _add_folder(self, place: str, has_new_positions: bool = False) -> None:
         """A folder of the old tree with all below it."""
@@ -399,9 +457,12 @@ class _Exchange:
         seen = os.stat(source)
         if seen.st_dev != os.stat(self.live).st_dev:
             _refuse_other_device(source)
-        self._make(target, seen)
+        self._make(target, files.owner_of(source))
         change = self.folders.pop(place, None)
-        for entry in _entries(source):
+        # What cannot go with the old tree is to be known before it is the old one.
+        entries = list(_entries(source))
+        preflight.refuse_unwritable(source, [entry.name for entry in entries])
+        for entry in entries:
             below = os.path.join(place, entry.name)
             if entry.is_symlink():
                 files.copy_symlink(entry.path, os.path.join(self.next, below))
@@ -412,20 +473,23 @@ class _Exchange:
                 continue
             elif not (has_new_positions and entry.name in FILES):
                 files.link(entry.path, os.path.join(self.next, below))
-                files.own_like(os.path.join(self.next, below), entry.stat())  # it may be a copy
                 if change is not None:
                     # What made other records go may be in a file that nobody has synced yet.
                     self.unsynced.append(os.path.join(self.next, below))
         if change is not None:
-            self._add_new_files(change, target, _example(source) or seen)
+            self._add_new_files(change, target, source)
 
     def _add_new_folder(self, place: str) -> None:
         change = self.folders[place]
         path = self.next
-        for part in place.split(os.sep):
-            above, path = path, os.path.join(path, part)
+        steps = place.split(os.sep)
+        for depth, step in enumerate(steps, 1):
+            above, path = path, os.path.join(path, step)
             if not os.path.isdir(path):
-                self._make(path, os.stat(above))
+                model = (
+                    above if change.source is None else change.source + "/.." * (len(steps) - depth)
+                )
+                self._make(path, files.owner_of(model).as_far_as_may())
         if change.source is not None:
             for entry in _entries(change.source):
                 if parse_file_name(entry.name) is not None and entry.name not in {
@@ -433,17 +497,20 @@ class _Exchange:
                     *change.new,
                 }:
                     files.copy(entry.path, os.path.join(path, entry.name))
-        self._add_new_files(change, path, os.stat(path))
+        self._add_new_files(change, path, change.source or path)
 
-    def _add_new_files(self, change: _NewFolder, target: str, example: os.stat_result) -> None:
-        for name, aside in sorted(change.new.items()):
-            files.rename(aside, os.path.join(target, name))
-            files.own_like(os.path.join(target, name), example)
+    def _add_new_files(self, change: _NewFolder, target: str, source: str) -> None:
+        """Move in what was written aside, as whose it is in ``source``, or its neighbours are."""
+        neighbour = _example(source)
+        siblings = [] if neighbour is None else [neighbour]
+        for name, staged in sorted(change.new.items()):
+            like = files.owner_of(os.path.join(source, name), siblings)
+            files.give(staged, like if change.source is None else like.as_far_as_may())
+            files.rename(staged, os.path.join(target, name))
             self.unsynced.append(os.path.join(target, name))
 
-    def _make(self, folder: str, seen: os.stat_result) -> None:
-        files.make_folder(folder)
-        files.own_like(folder, seen)
+    def _make(self, folder: str, like: Ownership) -> None:
+        files.make_folder(folder, like, is_synced=False)
         self.made.append(folder)
 
     def _sync(self) -> None:
@@ -530,7 +597,8 @@ class _Side:
 
 
 def refuse_unfinished(folder: str, names: Sequence[str]) -> None:
-    """Refuse a queue in whose folder lies what a broker's own work left, and what may be all there is of some records.
+    """Refuse a queue in whose folder lies what a broker's own work left, and what may be all there
+    is of some records.
 
     Raises:
         CorruptLog: a broker was killed in its own swap, or while it rebuilt a replica.
@@ -540,15 +608,15 @@ def refuse_unfinished(folder: str, names: Sequence[str]) -> None:
         raise CorruptLog(
             "a broker was killed while it replaced files of this queue, and no broker starts on it",
             path=os.path.join(folder, marked[0]),
-            remedy=f"if every file marked {DELETED_SUFFIX} is still there, move the new files of the queue away and "
-            f"take the mark off, of log and index alike; else finish what the broker began, from {COMPACTING}",
+            remedy=UNFINISHED_REMEDY,
         )
     pulled = os.path.join(folder, REPLICATING)
     if REPLICATING in names and os.path.isdir(pulled) and os.listdir(pulled):
         raise CorruptLog(
             "a broker was stopped while it rebuilt this queue from another one",
             path=pulled,
-            remedy="start the broker and let it finish; or, if the other broker has the messages, remove the folder",
+            remedy="start the broker and let it finish; or, if the other broker has the messages, move the folder out "
+            "of the store",
         )
 
 
@@ -576,12 +644,11 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
         raise to_log_error(error, folder, "look into the folder") from error
 
 
-def _example(folder: str) -> os.stat_result | None:
-    """How some file of the folder is owned."""
-    for entry in _entries(folder):
-        if entry.is_file(follow_symlinks=False):
-            return entry.stat(follow_symlinks=False)
-    return None
+def _example(folder: str) -> str | None:
+    """Some file of the folder."""
+    return next(
+        (entry.path for entry in _entries(folder) if entry.is_file(follow_symlinks=False)), None
+    )
 
 
 def _mistake(problem: str, path: str) -> LogError:

@@ -1,15 +1,17 @@
-"""A store's compaction logs as the engine sees them: queues, their files as segments, what their indexes say.
+"""A store's compaction logs as the engine sees them: queues, their files as segments, what their
+indexes say.
 
-``compaction/compactionLog/orders/3`` is queue 3 of ``orders``: a partition. Its files are the segments, each with an
-index of the same name below ``compactionCq``. A file has its full size from the start, so only its index says how much
-of it is records: they end where the last unit points to. Behind them lie a blank record, zeros, or bytes of an earlier
-use.
+``compaction/compactionLog/orders/3`` is queue 3 of ``orders``: a partition. Its files are the
+segments, each with an index of the same name below ``compactionCq``. A file has its full size from
+the start, so only its index says how much of it is records: they end where the last unit points to.
+Behind them lie a blank record, zeros, or bytes of an earlier use.
 
-A broker serves what the index says, but its own compaction goes by the log, so the two have to agree before a record is
-dropped: units and records follow each other without a gap, offsets rise, and behind the last unit of a closed file no
-record begins.
+A broker serves what the index says, but its own compaction goes by the log, so the two have to
+agree before a record is dropped: units and records follow each other without a gap, offsets rise,
+and behind the last unit of a closed file no record begins.
 
-Source: RocketMQ 5.5.0 CompactionLog, SparseConsumeQueue; spec/rocketmq.md sections 11, 22, 24.3.
+Source: RocketMQ 5.5.0 CompactionLog, SparseConsumeQueue; docs/formats/rocketmq-compaction.md,
+"Files and their sizes" and "A store rewritten offline".
 """
 
 from __future__ import annotations
@@ -18,33 +20,36 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import FileIO
+from itertools import pairwise
 
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, NotALog
-from lastwrite.formats.rocketmq import chunk_kernels, names
-from lastwrite.formats.rocketmq.chunk_kernels import FITS, compare_units, count_units, follow_units
-from lastwrite.formats.rocketmq.record import MAGIC_V1, MAGIC_V2
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT, BatchUnit
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.rocketmq import positions, publish, reading
-from lastwrite.logstore.rocketmq.reading import MappedFile, MappedLog, Part
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.model.work import Piece
+from lastwrite.rocketmq.format import chunk_kernels, names
+from lastwrite.rocketmq.format.chunk_kernels import FITS, compare_units, count_units, follow_units
+from lastwrite.rocketmq.format.record import BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, BatchUnit
+from lastwrite.rocketmq.store import links, lock, ordinary, positions, publish, reading
+from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
+from lastwrite.storage.files import to_log_error
 
 _RESTORE = "nothing was changed; restore the file from a replica or a backup"
 _REBUILD = (
-    "nothing was changed; restore the queue from a replica or a backup, or remove both its folders and dispatch the "
-    "commit log again, if that still has all of it"
+    "nothing was changed; restore the queue from a replica or a backup; or, where the commit log still has all of it, "
+    "move both folders of the queue out of the store, keep them, and let lastwrite dispatch rebuild the queue"
 )
+_DISPATCH = "nothing was changed; run lastwrite dispatch, which appends it from the commit log"
 _BLOCK_UNITS = 1 << 18
 _WRONG = {
-    chunk_kernels.GAP: "its record would not lie behind the one before",
-    chunk_kernels.BEHIND: "its record would end behind its file",
+    chunk_kernels.GAP: "its record would not come after the one before",
+    chunk_kernels.BEHIND: "its record would end after its file",
     chunk_kernels.ORDER: "its queue offset is not above those before it",
-    chunk_kernels.NUMBER: "it stands for more than one record",
+    chunk_kernels.NUMBER: "it counts more than one record",
     chunk_kernels.PLACE: "it has not the address of its record",
     chunk_kernels.SIZE: "it has not the size of its record",
     chunk_kernels.OFFSET: "it has not the queue offset of its record",
@@ -58,13 +63,19 @@ _WRONG = {
 def find_queues(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
     """The folders of the compaction logs at ``path``, by topic and queue.
 
-    ``path`` is a store, a folder of its ``compaction``, or a file in there. Queues without a file are left out.
+    ``path`` is a store, a folder of its ``compaction``, or a file in there. Queues without a file
+    are left out.
 
     Raises:
         NotALog: nothing of the kind lies there, or nothing of that topic and queue.
     """
     path = os.path.abspath(path)
     place = reading.find_place(path)
+    if place.root is None:
+        path = os.path.realpath(path)
+        place = reading.find_place(path)
+    elif (home := links.home_of(place.root)) != place.root:
+        place = replace(place, root=home)
     parts = (None, Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
     if (
         place.root is None
@@ -200,7 +211,8 @@ def _opened(path: str) -> Iterator[FileIO]:
 
 
 def index_end(path: str) -> tuple[int, bool]:
-    """The size of an index file, and whether an end unit follows its last valid one: a broker has closed it.
+    """The size of an index file, and whether an end unit follows its last valid one: a broker has
+    closed it.
 
     Looks at the logarithm of its units, which are taken to be sound.
     """
@@ -211,7 +223,9 @@ def index_end(path: str) -> tuple[int, bool]:
 
 
 def _row_of(file: FileIO, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
-    """The first of the units that ``is_there`` accepts, and then all behind it; behind the valid ones if it is none."""
+    """The first of the units that ``is_there`` accepts, and then all behind it; behind the valid
+    ones if it is none.
+    """
 
     def accepts(row: int) -> bool:
         unit = _unit_at(file, row)
@@ -238,7 +252,8 @@ def _unit_at(file: FileIO, row: int) -> BatchUnit | None:
 
 
 def read_queue(folder: str) -> PartitionLog:
-    """List one queue: its files, how far records go in each, its bounds, and what is wrong with them.
+    """List one queue: its files, how far records go in each, its bounds, and what is wrong with
+    them.
 
     The checkpoint is the offset behind the position that the store keeps.
 
@@ -261,6 +276,7 @@ class _Reading:
     def log(self) -> PartitionLog:
         logs = reading.read_files(self._folder)
         indexes = reading.read_files(os.path.dirname(index_path(os.path.join(self._folder, "0"))))
+        logs = reading.without_stopped_roll(self._root, logs, indexes)
         self._problems += [*logs.problems, *indexes.problems]
         known = positions.read_positions(publish.live_tree(self._root))
         position = known.of(self._name)
@@ -269,6 +285,8 @@ class _Reading:
         if not any(problem.kind is ProblemKind.DAMAGED for problem in self._problems):
             for file in logs.files:
                 segments.append(self._segment(file, logs))
+        if not any(problem.kind is ProblemKind.DAMAGED for problem in self._problems):
+            self._prove_whole(segments, position)
         # A pair without a record begins where the next one's records do.
         following = self._end_offset
         for n in range(len(segments) - 1, -1, -1):
@@ -293,7 +311,9 @@ class _Reading:
         self._problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
 
     def _check_pairs(self, logs: MappedLog, indexes: MappedLog) -> None:
-        """Every log file has an index of its name, and the other way round; names are whole multiples of the size."""
+        """Every log file has an index of its name, and the other way round; names are whole
+        multiples of the size.
+        """
         starts = {file.start for file in logs.files}, {file.start for file in indexes.files}
         for file in logs.files:
             if file.start not in starts[1]:
@@ -305,7 +325,7 @@ class _Reading:
                 )
             elif logs.file_size and file.start % logs.file_size:
                 message = f"begins at {file.start}, no multiple of its {logs.file_size} bytes"
-                remedy = "a broker would serve nothing of the queue and destroy it: rename both files of each pair"
+                remedy = f"start no broker on it, it would destroy the queue; {_RESTORE}"
                 self._damaged(message, file.path, None, remedy)
         for file in indexes.files:
             if file.start not in starts[0]:
@@ -354,6 +374,52 @@ class _Reading:
             unused_bytes=file.size_bytes - size,
         )
 
+    def _prove_whole(self, segments: list[Segment], position: int) -> None:
+        """Whether something says that there was more: where a closed pair ends too early, or the
+        last one does.
+
+        A broker closes a pair before it makes the next, but for the last pair that its own
+        compaction run wrote; and a pair without a record only where a record was too large for it.
+        What lies above the position was not compacted, so all messages with a key are there.
+        """
+        end = 0
+        for segment, following in pairwise(segments):
+            end = end_offset_of(segment) if segment.size_bytes else end
+            if _is_closed(segment):
+                continue
+            if not segment.size_bytes:
+                self._damaged(
+                    "a file that was closed, and holds no record and no end", segment.path, 0
+                )
+                continue
+            missing = ordinary.keyed_between(
+                self._root, self._name, max(end, position + 1), following.base_offset
+            )
+            if missing is not None:
+                self._ends_early(segment, missing)
+        if not segments or lock.was_killed(self._root):
+            return
+        next_offset = ordinary.next_offset(self._root, self._name)
+        if (
+            position >= self._end_offset and not 0 <= next_offset <= position
+        ):  # else the topic was made again
+            message = f"its records end before queue offset {self._end_offset}, and rounds have compared {position}"
+            self._damaged(message, segments[-1].path, segments[-1].size_bytes)
+            return
+        if not ordinary.is_compacted(self._root, self._name.topic):
+            return
+        missing = ordinary.keyed_between(
+            self._root, self._name, max(self._end_offset, position + 1), next_offset
+        )
+        if missing is not None:
+            self._ends_early(segments[-1], missing, _DISPATCH)
+
+    def _ends_early(self, segment: Segment, missing: int, remedy: str = _RESTORE) -> None:
+        message = (
+            f"it ends before queue offset {missing}, a message with a key that the commit log has"
+        )
+        self._damaged(message, segment.path, segment.size_bytes, remedy)
+
     def _check_end(self, file: MappedFile, size: int) -> None:
         """Behind the records of a closed file no other begins, of which the index would not know."""
         if file.size_bytes - size < 8:
@@ -364,8 +430,21 @@ class _Reading:
         announced, magic = (int(number) for number in head.view(">i4"))
         if announced > 0 and magic in (MAGIC_V1, MAGIC_V2):
             self._damaged(
-                "a record begins where the index says that records end", file.path, size, _REBUILD
+                "a record begins after the end that the index gives", file.path, size, _REBUILD
             )
+
+
+def _is_closed(segment: Segment) -> bool:
+    """Whether the file or its index says that nothing follows in it, or has no room for more."""
+    with _opened(index_path(segment.path)) as index:
+        left = os.fstat(index.fileno()).st_size - segment.index_bytes
+        if segment.unused_bytes < BLANK_BYTES or left < BATCH_UNIT.size:
+            return True
+        if os.pread(index.fileno(), BATCH_UNIT.size, segment.index_bytes) == END_UNIT:
+            return True
+    with _opened(segment.path) as log:
+        head = os.pread(log.fileno(), BLANK_BYTES, segment.size_bytes)
+        return int.from_bytes(head[4:], "big", signed=True) == MAGIC_BLANK
 
 
 def _moved(segment: Segment, base_offset: int) -> Segment:
@@ -407,7 +486,9 @@ def record_count(log: PartitionLog) -> int:
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """Positions at which the segment may be cut into pieces of about so many bytes: units name them."""
+    """Positions at which the segment may be cut into pieces of about so many bytes: units name
+    them.
+    """
     cuts = [0]
     if segment.size_bytes > piece_bytes * 3 // 2:
         count, slots = -(-segment.size_bytes // piece_bytes), segment.index_bytes // BATCH_UNIT.size
@@ -465,3 +546,6 @@ class IndexChecker:
                 f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, self._path, _REBUILD
             )
         self._seen += len(table)
+
+    def ends(self) -> None:
+        """What comes after the last of them is looked at when the files are listed."""

@@ -1,10 +1,12 @@
 """What lies in a RocketMQ store directory: which files, of what, how large; and their bytes.
 
-A store is a handful of logs, each made of equally large files laid end to end. A file's name is the address of its
-first byte, so an address finds its file by the names, never by a division: names may jump, and how large the files
-are is what the files say, whatever a setting said when they were made.
+A store is a handful of logs, each made of equally large files laid end to end. A file's name is the
+address of its first byte, so an address finds its file by the names, never by a division: names may
+jump, and how large the files are is what the files say, whatever a setting said when they were
+made.
 
-Source: RocketMQ 5.5.0 and 4.9.3; spec/rocketmq.md sections 2, 7, 8, 11, 18.
+Source: RocketMQ 5.5.0 and 4.9.3; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md,
+"Files and their sizes" and "Settings".
 """
 
 from __future__ import annotations
@@ -14,15 +16,18 @@ import os
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
 
+import numpy as np
+
 from lastwrite.errors import LogError, NotALog
-from lastwrite.formats.rocketmq import names
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.reading import SegmentReader
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.rocketmq.format import names, units
+from lastwrite.rocketmq.store.links import is_brokers
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.reading import SegmentReader
 
 WORK_FOLDERS = (
     names.COMPACTING,
@@ -132,7 +137,9 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True)
 class MappedLog:
-    """Files of one size laid end to end, by address. ``problems``: what is not as a broker would have it."""
+    """Files of one size laid end to end, by address. ``problems``: what is not as a broker would
+    have it.
+    """
 
     files: tuple[MappedFile, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -163,7 +170,7 @@ class MappedLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorePlace:
     """What a path names. ``root`` is the store, None for a file that lies outside of one."""
 
     path: str
@@ -212,14 +219,29 @@ def _holds(folder: str, part: Part) -> bool:
     )
 
 
-def locate(path: str) -> Place | None:
+def locate(path: str) -> StorePlace | None:
     """What lies at ``path``; None: nothing of RocketMQ's.
 
-    A file is known by its name and the folders above it, a log file that lies alone by its first bytes.
+    A file is known by its name and the folders above it, a log file that lies alone by its first
+    bytes. Of symbolic links the real path decides, unless only the given one leads to a store that
+    a broker has had: its ``compaction`` may be a link to another disk.
     """
-    path = str(path)
+    given = os.path.abspath(str(path))
+    real = os.path.realpath(given)
+    if real == given:
+        return _located(str(path))
+    found = _located(real)
+    if found is not None and found.root is not None and is_brokers(found.root):
+        return found
+    other = _located(given)
+    if other is not None and other.root is not None and is_brokers(other.root):
+        return replace(other, root=os.path.realpath(other.root))
+    return found or other
+
+
+def _located(path: str) -> StorePlace | None:
     if os.path.isdir(path) and is_store(path):
-        return Place(path, path)
+        return StorePlace(path, path)
     found = _by_folders(path)
     if os.path.isdir(path):
         return found or _lone_log(path)
@@ -230,25 +252,25 @@ def locate(path: str) -> Place | None:
     base = os.path.basename(path)
     kind = _SIDE_FILES.get(base.removesuffix(".bak").removesuffix(".tmp"))
     if kind is not None:
-        return Place(path, _root_of_side_file(path, kind), file=kind)
+        return StorePlace(path, _root_of_side_file(path, kind), file=kind)
     if names.parse_file_name(
         base.removesuffix(names.DELETED_SUFFIX)
     ) is not None or names.is_index_name(base):
         kind = _sniff(path, is_index=names.is_index_name(base))
-        return None if kind is None else Place(path, None, file=kind)
+        return None if kind is None else StorePlace(path, None, file=kind)
     return None
 
 
-def _lone_log(path: str) -> Place | None:
+def _lone_log(path: str) -> StorePlace | None:
     """A folder of log files under a name of its own: a further commit log folder, or a copy."""
     for name in _entries(path):
         if names.parse_file_name(name) is not None:
             kind = _sniff(os.path.join(path, name), is_index=False)
-            return None if kind is None else Place(path, None, _PART_OF_KIND[kind])
+            return None if kind is None else StorePlace(path, None, _PART_OF_KIND[kind])
     return None
 
 
-def find_place(path: str) -> Place:
+def find_place(path: str) -> StorePlace:
     """What lies at ``path``.
 
     Raises:
@@ -265,12 +287,12 @@ def find_place(path: str) -> Place:
     return found
 
 
-def _by_folders(path: str) -> Place | None:
+def _by_folders(path: str) -> StorePlace | None:
     """What the folders above say; the nearest that fits, one below a real store before others."""
     whole = os.path.abspath(path)
     steps = whole.split(os.sep)
     is_file = os.path.isfile(whole)
-    best: Place | None = None
+    best: StorePlace | None = None
     for n in range(1, len(steps)):
         for part in Part:
             wanted = part.split("/")
@@ -287,7 +309,7 @@ def _by_folders(path: str) -> Place | None:
     return best
 
 
-def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> Place | None:
+def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> StorePlace | None:
     folders = rest[:-1] if is_file else rest
     if part is Part.COMPACTION:
         if (
@@ -295,16 +317,16 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
             and not folders
             and _SIDE_FILES.get(rest[-1].removesuffix(".bak")) is FileKind.POSITIONS
         ):
-            return Place(path, root, part, file=FileKind.POSITIONS)
-        return Place(path, root, part) if not is_file and not folders else None
+            return StorePlace(path, root, part, file=FileKind.POSITIONS)
+        return StorePlace(path, root, part) if not is_file and not folders else None
     if part is Part.CONFIG:
         if folders:
             return None
         if not is_file:
-            return Place(path, root, part)
+            return StorePlace(path, root, part)
         base = rest[-1].removesuffix(".bak").removesuffix(".tmp")
         return (
-            Place(path, root, part, file=_SIDE_FILES.get(base, FileKind.CONFIG))
+            StorePlace(path, root, part, file=_SIDE_FILES.get(base, FileKind.CONFIG))
             if ".json" in base
             else None
         )
@@ -322,12 +344,12 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
     elif folders:
         return None
     if not is_file:
-        return Place(path, root, part, topic, queue)
+        return StorePlace(path, root, part, topic, queue)
     base = rest[-1].removesuffix(names.DELETED_SUFFIX)
     known = (
         names.is_index_name(base) if part is Part.INDEX else names.parse_file_name(base) is not None
     )
-    return Place(path, root, part, topic, queue, _KIND_OF_PART[part]) if known else None
+    return StorePlace(path, root, part, topic, queue, _KIND_OF_PART[part]) if known else None
 
 
 def _root_of_side_file(path: str, kind: FileKind) -> str | None:
@@ -366,8 +388,9 @@ def _sniff(path: str, is_index: bool) -> FileKind | None:
 
 
 def commit_log_folders(root: str, config: Mapping[str, object] | None = None) -> list[str]:
-    """Where commit log files lie: those of ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths``, else below
-    the store. Several are set apart by commas, as in the broker's own settings."""
+    """Where commit log files lie: those of ``storePathCommitLog`` and
+    ``readOnlyCommitLogStorePaths``, else below the store. Several are set apart by commas, as in
+    the broker's own settings."""
     folders: list[str] = []
     for setting in ("storePathCommitLog", "readOnlyCommitLogStorePaths"):
         text = str((config or {}).get(setting) or "")
@@ -393,13 +416,68 @@ def read_queue(root: str, part: Part, name: TopicPartition) -> MappedLog:
     return read_files(os.path.join(root, part, name.topic, str(name.partition)))
 
 
+def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> MappedLog:
+    """The log files of a compaction log, without one that a killed broker had made and not yet its
+    index.
+
+    A broker that closes a pair makes the next log file, then its index, then the first record in
+    it. Its start cuts the log where the last unit ends, which removes such a file (RocketMQ 5.5.0
+    ``TopicPartitionLog.roll``, ``recover``). So nothing is missing where it was killed, the file
+    holds no record, and the last index has a unit.
+
+    Raises:
+        LogError: a file cannot be read.
+    """
+    if not indexes.files or logs.starts[:-1] != indexes.starts or not _was_killed(root):
+        return logs
+    *_, last = logs.files
+    if _begins_with(last, 8) != bytes(8) or not units.valid_count(
+        units.batch_units(_begins_with(indexes.files[-1], 46))
+    ):
+        return logs
+    note = Problem(
+        ProblemKind.RECOVERED,
+        "a log file whose index the broker had not made when it was killed",
+        last.path,
+        None,
+        "it holds no record; the broker's next start removes it",
+    )
+    return replace(
+        logs, files=logs.files[:-1], starts=logs.starts[:-1], problems=(*logs.problems, note)
+    )
+
+
+def stopped_roll(root: str, name: TopicPartition) -> set[str]:
+    """The name of the file that ``without_stopped_roll`` leaves out of a queue's log, if there is
+    one.
+    """
+    if not _was_killed(root):
+        return set()
+    logs = read_queue(root, Part.COMPACTION_LOG, name)
+    kept = without_stopped_roll(root, logs, read_queue(root, Part.COMPACTION_INDEX, name))
+    return {os.path.basename(file.path) for file in logs.files[len(kept.files) :]}
+
+
+def _was_killed(root: str) -> bool:
+    return os.path.lexists(os.path.join(root, names.ABORT))
+
+
+def _begins_with(file: MappedFile, count: int) -> bytes:
+    with file.open() as reader:
+        head = np.empty(min(count, file.size_bytes), dtype=np.uint8)
+        reader.read_into(head, 0)
+    return head.tobytes()
+
+
 def read_index_files(root: str) -> MappedLog:
     """The files of key hashes by time of their creation; ``start`` is their name as a number."""
     return read_files(os.path.join(root, Part.INDEX), is_index=True)
 
 
 def list_queues(root: str, part: Part) -> list[TopicPartition]:
-    """The queues that have a folder in ``part``, sorted. Entries that are no queue are skipped, as the broker does."""
+    """The queues that have a folder in ``part``, sorted. Entries that are no queue are skipped, as
+    the broker does.
+    """
     found = []
     folder = os.path.join(root, part)
     for topic in _entries(folder):
@@ -415,8 +493,8 @@ def list_queues(root: str, part: Part) -> list[TopicPartition]:
 def read_files(*folders: str, is_index: bool = False) -> MappedLog:
     """The files of one log in ``folders``, sorted by address.
 
-    What a broker's loader takes offence at is a problem: a name that is no number, a length unlike the others'; a
-    zero-length last file, which it deletes, is left out.
+    What a broker's loader takes offence at is a problem: a name that is no number, a length unlike
+    the others'; a zero-length last file, which it deletes, is left out.
     """
     found: list[MappedFile] = []
     problems: list[Problem] = []
@@ -453,7 +531,7 @@ def read_files(*folders: str, is_index: bool = False) -> MappedLog:
                     "two files of the same name in one log",
                     file.path,
                     None,
-                    f"the other one is {kept[-1].path}: keep the right one",
+                    f"the other one is {kept[-1].path}: move the wrong one out of the store, and keep it",
                 )
             )
         else:
@@ -484,7 +562,9 @@ def read_files(*folders: str, is_index: bool = False) -> MappedLog:
 
 
 def _common_size(files: list[MappedFile]) -> int | None:
-    """The length that most files have; of equally frequent ones the largest, since a file may have been cut short."""
+    """The length that most files have; of equally frequent ones the largest, since a file may have
+    been cut short.
+    """
     counts = Counter(file.size_bytes for file in files)
     return max(counts, key=lambda size: (counts[size], size), default=None)
 
@@ -501,11 +581,16 @@ def _left_over(path: str) -> Problem:
 
 def _foreign(path: str, name: str) -> Problem:
     if name.endswith(names.DELETED_SUFFIX):
-        wrong = "a file that a compaction run has replaced"
-        remedy = "a broker does not start as long as it lies there: remove it"
+        wrong = "a file that a compaction run has replaced, or was about to: no broker starts"
+        remedy = names.UNFINISHED_REMEDY
+    elif name in (names.CUT_GUARD, names.DISPATCH_GUARD):
+        wrong = "it keeps brokers from starting on what was stopped half way"
+        remedy = "leave it there, and run lastwrite " + (
+            "cut STORE --undo" if name == names.CUT_GUARD else "dispatch STORE again"
+        )
     else:
         wrong = "no file of the log has such a name"
-        remedy = "a broker does not load a log that holds it: move it away"
+        remedy = "a broker does not load a log that holds it: move it out of the store, and keep it"
     return Problem(ProblemKind.DAMAGED, wrong, path, None, remedy)
 
 
@@ -522,14 +607,17 @@ def _entries(folder: str) -> list[str]:
 
 
 class LogReader:
-    """A log's bytes by address. Keeps a bounded number of files open, so that lookups do not open one each."""
+    """A log's bytes by address. Keeps a bounded number of files open, so that lookups do not open
+    one each.
+    """
 
     def __init__(self, log: MappedLog) -> None:
         self.log = log
         self._open: OrderedDict[str, int] = OrderedDict()
 
     def read(self, address: int, size: int) -> bytes:
-        """At most ``size`` bytes from ``address`` on: fewer where the file ends, none where there is no such file.
+        """At most ``size`` bytes from ``address`` on: fewer where the file ends, none where there
+        is no such file.
 
         Raises:
             LogError: a file cannot be read.
@@ -577,13 +665,15 @@ def read_whole(file: MappedFile, limit_bytes: int) -> bytes:
     """
     try:
         with open(file.path, "rb") as opened:
-            return opened.read(limit_bytes)
+            # Python makes room for all that is asked for before it reads.
+            return opened.read(min(limit_bytes, os.fstat(opened.fileno()).st_size))
     except OSError as error:
         raise to_log_error(error, file.path, "read the file") from error
 
 
 def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
-    """The stretches of the file that the disk holds, as ``(start, end)`` positions: the rest was never written.
+    """The stretches of the file that the disk holds, as ``(start, end)`` positions: the rest was
+    never written.
 
     One stretch, the whole file, where the file system does not say.
     """
@@ -607,8 +697,8 @@ def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
 
 
 def map_whole(file: MappedFile) -> memoryview:
-    """The file's bytes, read from the disk as they are looked at: an index file has hundreds of megabytes, of which a
-    lookup needs a few pages.
+    """The file's bytes, read from the disk as they are looked at: an index file has hundreds of
+    megabytes, of which a lookup needs a few pages.
 
     Raises:
         LogError: it cannot be read.

@@ -1,11 +1,17 @@
-"""New files of a compaction log, written aside: records under their new addresses, and the index beside them.
+"""New files of a compaction log, written aside: records under their new addresses, and the index
+beside them.
 
-A file keeps the name of the one whose survivors it holds. Only to do as the broker does are they packed anew, one file
-full after the other from address 0; there the next one begins where a record, the eight bytes of a blank record behind
-it, or its unit has no room left (spec/rocketmq.md section 10). A file of which nothing is left is not made.
+A file keeps the name of the one whose survivors it holds. Only to do as the broker does are they
+packed anew, one file full after the other from address 0; there the next one begins where a record,
+the eight bytes of a blank record behind it, or its unit has no room left
+(docs/formats/rocketmq-compaction.md). A file of which nothing is left is not made.
 
-All have their full size; what is not written is a hole. How a file ends is as its source ended: with a blank record and
-an end unit where that was closed, with nothing where it is the active one, so that a broker goes on appending to it.
+Until ``publish`` puts them in place, and gives them to whom the store belongs, they are the
+caller's alone.
+
+All have their full size; what is not written is a hole. How a file ends is as its source ended:
+with a blank record and an end unit where that was closed, with nothing where it is the active one,
+so that a broker goes on appending to it.
 """
 
 from __future__ import annotations
@@ -18,16 +24,23 @@ from io import FileIO
 import numpy as np
 
 from lastwrite.errors import LogError
-from lastwrite.formats.rocketmq.chunk_kernels import place
-from lastwrite.formats.rocketmq.names import file_name, parse_file_name
-from lastwrite.formats.rocketmq.record import encode_blank
-from lastwrite.formats.rocketmq.units import BATCH_UNIT, END_UNIT
-from lastwrite.logstore import files
-from lastwrite.logstore.aside import changing, remove_aside
-from lastwrite.logstore.rocketmq.store import index_end, index_path
-from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.columns import (
+    ROW_BASE_OFFSET,
+    ROW_MAX_TIMESTAMP,
+    ROW_POSITION,
+    ROW_SIZE,
+    ByteArray,
+    Int64Array,
+)
 from lastwrite.model.log import AbortedTransaction
-from lastwrite.model.work import RewriteUnit, Rewritten
+from lastwrite.model.work import RewriteUnit, SegmentOutput
+from lastwrite.rocketmq.format.chunk_kernels import place
+from lastwrite.rocketmq.format.names import file_name, parse_file_name
+from lastwrite.rocketmq.format.record import encode_blank
+from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT
+from lastwrite.rocketmq.store.queues import index_end, index_path
+from lastwrite.storage import files, ownership
+from lastwrite.storage.staging import changing, remove_staged
 
 _WRITEBACK_BYTES = 8 << 20
 _BLANK_BYTES = 8
@@ -36,8 +49,9 @@ _NOTHING_LEFT = (
 )
 
 
-class AsideFiles:
-    """Appends records to ``<folder>/<name>.<attempt>`` and their units to the same name with ``.index``.
+class StagedFiles:
+    """Appends records to ``<folder>/<name>.<attempt>`` and their units to the same name with
+    ``.index``.
 
     ``unit.folder`` None: nothing is written, only counted.
     """
@@ -57,10 +71,14 @@ class AsideFiles:
         self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append records; ``rows`` of each as ``ROW_COLUMNS`` says. Their addresses in ``data`` are set."""
+        """Append records; ``rows`` of each as ``ROW_COLUMNS`` says. Their addresses in ``data`` are
+        set.
+        """
         if not len(rows):
             return
-        self._largest_timestamp_ms = max(self._largest_timestamp_ms, int(rows[:, 3].max()))
+        self._largest_timestamp_ms = max(
+            self._largest_timestamp_ms, int(rows[:, ROW_MAX_TIMESTAMP].max())
+        )
         done = 0
         while done < len(rows):
             if not self._made:
@@ -90,10 +108,10 @@ class AsideFiles:
         )
 
     def finish(
-        self, result: Rewritten, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
+        self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write the index, give both files their size, and name them in ``result``, those behind the first in
-        ``further``; ``sync_aside`` makes them durable.
+        """Write the index, give both files their size, and name them in ``result``, those behind
+        the first in ``further``; ``sync_aside`` makes them durable.
 
         Raises:
             LogError: nothing is left, where that is to be done as a broker does it.
@@ -105,7 +123,7 @@ class AsideFiles:
             return
         self._made[-1].close(is_marked=self._is_closed)
         behind = tuple(
-            Rewritten(result.partition, result.group, result.part) for _ in self._made[1:]
+            SegmentOutput(result.partition, result.group, result.part) for _ in self._made[1:]
         )
         for new, file in zip((result, *behind), self._made, strict=True):
             new.base_offset = file.base_offset
@@ -148,18 +166,18 @@ class NewPair:
         self._file: FileIO | None = None
         if path is not None:
             with changing("create", path):
-                self._file = open(path, "xb", buffering=0)
+                self._file = files.create(path, ownership.private())
 
     def fits(self, rows: Int64Array) -> int:
         """How many of the records, from the first, find room."""
-        ends = self.size + np.cumsum(rows[:, 1])
+        ends = self.size + np.cumsum(rows[:, ROW_SIZE])
         return min(int(np.searchsorted(ends, self._room, side="right")), self._most - self.count)
 
     def append(self, data: ByteArray, rows: Int64Array, first: int, last: int) -> None:
-        begin = int(rows[first, 0])
-        end = int(rows[last - 1, 0] + rows[last - 1, 1])
+        begin = int(rows[first, ROW_POSITION])
+        end = int(rows[last - 1, ROW_POSITION] + rows[last - 1, ROW_SIZE])
         if self.base_offset < 0:
-            self.base_offset = int(rows[first, 4])
+            self.base_offset = int(rows[first, ROW_BASE_OFFSET])
         if self._file is not None:
             at = self.count * BATCH_UNIT.size
             need = at + (last - first) * BATCH_UNIT.size
@@ -194,10 +212,10 @@ class NewPair:
                 units += END_UNIT
         self._file.close()
         files.truncate(self.path, self._log_bytes)
-        files.write(self.index_path, units, is_synced=False)
+        files.write(self.index_path, units, is_synced=False, like=ownership.private())
         files.truncate(self.index_path, self._index_bytes)
 
     def abandon(self) -> None:
         if self._file is not None and self.path is not None:
             self._file.close()
-            remove_aside((self.path, self.index_path))
+            remove_staged((self.path, self.index_path))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 
 from lastwrite.errors import LogError
-from lastwrite.formats.rocketmq import names
-from lastwrite.formats.rocketmq.sides import Topic, decode_topics
-from lastwrite.logstore.rocketmq.reading import Part, list_queues
-from lastwrite.logstore.single import read_small
+from lastwrite.rocketmq.format import names
+from lastwrite.rocketmq.format.sides import Topic, decode_topics
+from lastwrite.rocketmq.store.reading import Part, list_queues
+from lastwrite.storage.reading import read_small
 
 
 def read_topics(root: str) -> dict[str, Topic]:
-    """The topics of ``config/topics.json`` by name, of its ``.bak`` where it is missing or empty, as a broker does;
-    none where there is neither.
+    """The topics of ``config/topics.json`` by name, of its ``.bak`` where it is missing or empty,
+    as a broker does; none where there is neither.
 
     Raises:
         CorruptLog: it is no such file.

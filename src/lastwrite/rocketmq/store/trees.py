@@ -1,37 +1,51 @@
 """Putting dispatched files in place: one tree of the store after the other, each in one step.
 
-A tree is ``consumequeue``, ``batchconsumequeue``, ``index`` or ``compaction``. Its successor is built beside it::
+A tree is ``consumequeue``, ``batchconsumequeue``, ``index`` or ``compaction``. Its successor is
+built beside it::
 
-    consumequeue.dispatched     the whole tree once more: files that stay by a second name (a hard link, no byte is
-                                written), new ones moved in from where they were written aside; synced
-    consumequeue <-> consumequeue.dispatched        exchanged: here the new state counts, for us and for a broker
+    consumequeue.dispatched     the whole tree once more: files that stay by a second name (a hard
+                                link, no byte is
+                                written), new ones moved in from where they were written aside;
+                                synced
+    consumequeue <-> consumequeue.dispatched        exchanged: here the new state counts, for us and
+                                                    for a broker
     (nothing)                   the old tree, now ``consumequeue.dispatched``, is removed
 
-Consume queues come last. A broker that starts dispatches from where its consume queues end, and what index and
-compaction logs have already it passes over; so between two steps it finds a state that it completes by itself, the old
-one or the new one as far as anybody can see. But *all* consume queues count: were the ordinary ones exchanged and the
-batch ones not, it would go on from where the ordinary ones end, and the batch ones would lack what is before. For that
-moment, where both change, a file lies in the commit log's folder that keeps a broker from starting at all; the next
-dispatch goes on from there and removes it.
+Consume queues come last. A broker that starts dispatches from where its consume queues end, and
+what index and compaction logs have already it passes over; so between two steps it finds a state
+that it completes by itself, the old one or the new one as far as anybody can see. But *all* consume
+queues count: were the ordinary ones exchanged and the batch ones not, it would go on from where the
+ordinary ones end, and the batch ones would lack what is before. For that moment, where both change,
+a file lies in the commit log's folder that keeps a broker from starting at all; the next dispatch
+goes on from there and removes it.
 
-Source: RocketMQ 5.5.0 ``DefaultMessageStore.start`` and ``load``, ``MappedFileQueue.doLoad``; spec/rocketmq.md
-sections 2, 10 and 24.3.
+Source: RocketMQ 5.5.0 ``DefaultMessageStore.start`` and ``load``, ``MappedFileQueue.doLoad``;
+docs/formats/rocketmq.md, "The store"; docs/formats/rocketmq-compaction.md, "Into the compaction
+log" and "A store rewritten offline".
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from lastwrite.formats.rocketmq.names import BATCH_CONSUME_QUEUES, COMPACTION, CONSUME_QUEUES, INDEX
-from lastwrite.logstore import files
-from lastwrite.logstore.overlap import together
-from lastwrite.logstore.rocketmq import lock
+from lastwrite.errors import LogError
+from lastwrite.rocketmq.format.names import (
+    BATCH_CONSUME_QUEUES,
+    COMPACTION,
+    CONSUME_QUEUES,
+    DISPATCH_GUARD,
+    INDEX,
+)
+from lastwrite.rocketmq.store import lock
+from lastwrite.storage import files, preflight
+from lastwrite.storage.ownership import Ownership
+from lastwrite.storage.parallel_sync import together
 
 ORDER = (COMPACTION, INDEX, BATCH_CONSUME_QUEUES, CONSUME_QUEUES)
-GUARD = "lastwrite-dispatch"  # of another length than the commit log's files, so that no broker loads them
+GUARD = DISPATCH_GUARD
 
 _NEXT = ".dispatched"
 _ASIDE = "lastwrite-dispatch"
@@ -58,15 +72,40 @@ def live_tree(root: str, tree: str) -> str:
     return os.path.realpath(os.path.join(root, tree))
 
 
-def aside_folder(root: str) -> str:
+def staging_folder(root: str) -> str:
     """Where new files are written; made if it is not there.
 
     Raises:
         LogError: it cannot be made.
     """
     folder = os.path.join(os.path.realpath(root), _ASIDE)
-    files.make_folder(folder)
+    files.make_folder(
+        folder, files.owner_of(os.path.realpath(root)).as_far_as_may(), is_synced=False
+    )
     return folder
+
+
+def owner_of_guard(commit_log: str, name: str) -> Ownership:
+    """Whose a file is that keeps brokers from starting: they must be able to see it, and a later
+    run to remove it.
+    """
+    return files.owner_of(os.path.join(commit_log, name), _log_files(commit_log)).as_far_as_may()
+
+
+def refuse_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
+    """Say no before a dispatch or a cut where a tree could not be exchanged, or not be given to the
+    store's owner.
+
+    Raises:
+        LogError: it names what stops it.
+    """
+    preflight.refuse_unwritable(os.path.realpath(root), [])
+    for tree in wanted:
+        live = live_tree(root, tree)
+        if os.path.isdir(live):
+            preflight.refuse_unwritable(os.path.dirname(live), [os.path.basename(live)])
+            for folder, _, names in os.walk(live):
+                preflight.refuse_unwritable(folder, names)
 
 
 def is_guarded(commit_log: str) -> bool:
@@ -83,25 +122,30 @@ def clear(root: str) -> None:
     for tree in ORDER:
         live = live_tree(root, tree)
         if os.path.lexists(live + _NEXT):
+            # An exchange before a kill may not be on disk yet: then this is the tree that counts.
+            files.fsync_dir(os.path.dirname(live))
             files.remove_tree(live + _NEXT)
     files.remove_tree(os.path.join(os.path.realpath(root), _ASIDE))
 
 
 def install(root: str, changes: Mapping[str, TreeChange], commit_log: str) -> None:
-    """Put the changes of each tree in place. The caller holds the store; ``commit_log``: the folder for the guard.
+    """Put the changes of each tree in place. The caller holds the store; ``commit_log``: the folder
+    for the guard.
 
     Raises:
-        LogError: a step failed. Trees before it have changed, each as a whole; a broker, or the next dispatch, goes on.
+        LogError: a step failed. Trees before it have changed, each as a whole; a broker, or the
+            next dispatch, goes on.
     """
     wanted = [tree for tree in ORDER if tree in changes and not changes[tree].is_empty]
     with lock.turn(root):
         for tree in wanted:
-            _build(root, tree, changes[tree])
+            live = live_tree(root, tree)
+            build_successor(root, live, live + _NEXT, changes[tree])
         guard = os.path.join(commit_log, GUARD)
         needs_guard = {BATCH_CONSUME_QUEUES, CONSUME_QUEUES} <= set(wanted)
         with lock.unopened(root):
             if needs_guard:
-                files.write(guard, _GUARD_TEXT)
+                files.write(guard, _GUARD_TEXT, like=owner_of_guard(commit_log, GUARD))
                 files.fsync_dir(commit_log)
             for tree in wanted:
                 live = live_tree(root, tree)
@@ -116,13 +160,17 @@ def install(root: str, changes: Mapping[str, TreeChange], commit_log: str) -> No
         clear(root)
 
 
-def _build(root: str, tree: str, change: TreeChange) -> None:
-    """Build a tree's successor beside it, durably."""
-    live = live_tree(root, tree)
-    new = live + _NEXT
+def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
+    """Build the successor ``new`` of the tree ``live`` beside it, durably: what stays by a second
+    name.
+
+    Raises:
+        LogError: something could not be made; the caller removes what is there of ``new``.
+    """
     files.remove_tree(new)
+    _refuse_links(live, change)
     is_there = os.path.isdir(live)
-    model = os.stat(live if is_there else os.path.realpath(root))
+    model = files.owner_of(live if is_there else os.path.realpath(root))
     folders = [new]
     _make(new, model)
     if is_there:
@@ -133,7 +181,8 @@ def _build(root: str, tree: str, change: TreeChange) -> None:
             if not os.path.isdir(folder):
                 _make(folder, model)
                 folders.append(folder)
-        files.own_like(source, _file_model(live, path, model))
+        neighbours = _log_files(os.path.join(live, os.path.dirname(path)))
+        files.give(source, _file_owner(live, path, neighbours, model), is_synced=True)
         files.rename(source, target)
     for error in together([partial(files.fsync_dir, folder) for folder in reversed(folders)]):
         if error is not None:
@@ -141,17 +190,41 @@ def _build(root: str, tree: str, change: TreeChange) -> None:
     files.fsync_dir(os.path.dirname(live))
 
 
-def _make(folder: str, model: os.stat_result) -> None:
-    files.make_folder(folder)
-    files.own_like(folder, model)
+def _refuse_links(live: str, change: TreeChange) -> None:
+    """New files would go through a link in both trees: into the one that is in use as well."""
+    for path in sorted(
+        {os.path.dirname(path) for path in (*change.new, *change.gone)} | change.gone_folders
+    ):
+        folder = os.path.join(live, path) if path else live
+        if os.path.realpath(folder) != folder:
+            raise LogError(
+                "a symbolic link leads out of the tree that is to be changed",
+                path=folder,
+                remedy="put the folder itself there",
+            )
 
 
-def _file_model(live: str, path: str, model: os.stat_result) -> os.stat_result:
-    """Whose owner and rights a new file gets: the one's that it replaces, else the tree's, which nobody enters."""
+def _make(folder: str, model: Ownership) -> None:
+    files.make_folder(folder, model, is_synced=False)
+
+
+def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -> Ownership:
+    """Whose a new file is: that of the one that it replaces, else of its neighbours, else the
+    tree's.
+    """
+    replaced = os.path.join(live, path)
+    if os.path.isdir(os.path.dirname(replaced)):
+        return files.owner_of(replaced, neighbours)
+    return replace(model, mode=model.mode & 0o666, attributes=None)
+
+
+def _log_files(folder: str) -> list[str]:
+    """A file of the folder, if there is one."""
     try:
-        return os.stat(os.path.join(live, path))
+        with os.scandir(folder) as found:
+            return [entry.path for entry in found if entry.is_file(follow_symlinks=False)][:1]
     except OSError:
-        return os.stat_result((model.st_mode & ~0o111, *model[1:]))
+        return []
 
 
 def _above(root: str, folder: str) -> list[str]:
@@ -178,7 +251,7 @@ def _link(live: str, new: str, below: str, change: TreeChange, folders: list[str
         if entry.is_symlink():
             files.copy_symlink(entry.path, target)
         elif entry.is_dir():
-            _make(target, entry.stat())
+            _make(target, files.owner_of(entry.path))
             folders.append(target)
             _link(live, new, path, change, folders)
         elif (

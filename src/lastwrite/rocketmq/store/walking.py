@@ -1,11 +1,14 @@
-"""Stage one of dispatch: a piece of the commit log, and what its records are to the queues and the index.
+"""Stage one of dispatch: a piece of the commit log, and what its records are to the queues and the
+index.
 
-No body travels. A task maps its file, splits the records of its piece, and writes to scratch files, sorted by queue, a
-row of eight words a record, and for the index three words a key (``formats.rocketmq.dispatch``).
+No body travels. A task maps its file, splits the records of its piece, and writes to scratch files,
+sorted by queue, a row of eight words a record, and for the index three words a key
+(``rocketmq.format.dispatch``).
 
-Where a piece begins in the middle of a file nobody knows where a record begins: consume queues, which would tell, may
-be lost. So the walk looks for one that states its own place, and says where it began and ended; the driver sees whether
-pieces meet, and has a piece walked again from the right place where they do not.
+Where a piece begins in the middle of a file nobody knows where a record begins: consume queues,
+which would tell, may be lost. So the walk looks for one that states its own place, and says where
+it began and ended; the driver sees whether pieces meet, and has a piece walked again from the right
+place where they do not.
 """
 
 from __future__ import annotations
@@ -17,15 +20,15 @@ from typing import Final
 
 import numpy as np
 
-from lastwrite.formats.rocketmq import dispatch as rules
-from lastwrite.formats.rocketmq import kernels
-from lastwrite.formats.rocketmq.kernels import MESSAGE
-from lastwrite.logstore.files import to_log_error
-from lastwrite.logstore.mapping import mapped
-from lastwrite.logstore.rocketmq import reading
-from lastwrite.logstore.scratch import ScratchReader, ScratchWriter
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.dispatch import LogFile, Stretch, Walked, WalkUnit
+from lastwrite.rocketmq.dispatch_work import LogFile, Stretch, Walked, WalkUnit
+from lastwrite.rocketmq.format import dispatch as rules
+from lastwrite.rocketmq.format import kernels
+from lastwrite.rocketmq.format.kernels import MESSAGE
+from lastwrite.rocketmq.store import reading
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.mapping import mapped
+from lastwrite.storage.scratch import ScratchReader, ScratchWriter
 
 # Why a walk stopped, beside the codes of ``kernels``.
 OUT_OF_PLACE: Final = (
@@ -264,19 +267,32 @@ def _at(file: LogFile, address: int) -> tuple[bool, int]:
 
 
 def written_end(file: LogFile) -> int:
-    """The address behind what the disk holds of a file: holes need not be read to know that they are zeros."""
+    """The address behind what the disk holds of a file: holes need not be read to know that they
+    are zeros.
+    """
     stretches = list(
         reading.written_stretches(reading.MappedFile(file.path, file.start, file.size_bytes, 0))
     )
     return file.start + (stretches[-1][1] if stretches else 0)
 
 
-def find_behind(file: LogFile, address: int) -> int:
-    """The first address behind ``address`` where a record may begin, -1 if there is none."""
-    with mapped(file.path, file.size_bytes) as data:
-        at = int(
-            rules.find_record(
-                data, address + 1 - file.start, written_end(file) - file.start, file.start
-            )
-        )
-    return at if at < 0 else file.start + at
+def whole_records(file: LogFile, data: ByteArray, table: kernels.MessageTable) -> Iterator[int]:
+    """The whole records of a file, past whatever is damaged: ``table`` is filled with some; yields
+    how many.
+    """
+    at, written, is_lost = 0, written_end(file) - file.start, False
+    while at < written:
+        if is_lost:
+            at = int(rules.find_record(data, at, written, file.start))
+            if at < 0:
+                return
+        n, to, code, _, _ = kernels.split(data, at, len(data), table, False)
+        sound = int(rules.count_sound(table, n, file.start))
+        if sound:
+            yield sound
+        if sound == n and code == kernels.OK:
+            at, is_lost = int(to), False
+        elif sound == n and code == kernels.BLANK:
+            return
+        else:
+            at, is_lost = (int(table[sound]["position"]) if sound < n else int(to)) + 1, True

@@ -1,13 +1,15 @@
 """A compaction log laid out anew from records, as a broker appends them.
 
-Records come in the order of their queue offsets and go one behind another into files of the log's size, each with its
-unit in the index file of the same name. A record that would leave no room for a blank record of 8 bytes, or whose unit
-would take the index's last slot, begins the next pair; the pair before it is closed by a blank record and an end unit.
-Bytes stay as they are but for the address, which becomes the record's place here.
+Records come in the order of their queue offsets and go one behind another into files of the log's
+size, each with its unit in the index file of the same name. A record that would leave no room for a
+blank record of 8 bytes, or whose unit would take the index's last slot, begins the next pair; the
+pair before it is closed by a blank record and an end unit. Bytes stay as they are but for the
+address, which becomes the record's place here.
 
 The last pair stays open: zeros follow its records, and a broker appends there.
 
-Source: RocketMQ 5.5.0 ``CompactionLog``, ``SparseConsumeQueue``; spec/rocketmq.md sections 10 and 11.
+Source: RocketMQ 5.5.0 ``CompactionLog``, ``SparseConsumeQueue``;
+docs/formats/rocketmq-compaction.md, "Into the compaction log" and "Files and their sizes".
 """
 
 from __future__ import annotations
@@ -17,17 +19,18 @@ import os
 import numpy as np
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.formats.rocketmq.kernels import MessageTable
-from lastwrite.formats.rocketmq.names import file_name
-from lastwrite.logstore.rocketmq.aside import NewPair
-from lastwrite.logstore.rocketmq.publish import Pair
 from lastwrite.model.columns import ROW_COLUMNS, ByteArray, Int64Array
+from lastwrite.rocketmq.format.kernels import MessageTable
+from lastwrite.rocketmq.format.names import file_name
+from lastwrite.rocketmq.store.publish import Pair
+from lastwrite.rocketmq.store.staging import NewPair
 
 
 class QueueWriter:
     """Appends records to new pairs of files in ``folder``, named from 0 on; nothing is synced.
 
-    ``log_bytes`` and ``index_bytes``: of each file, as ``names.log_sizes`` gives them. Holds one file's units.
+    ``log_bytes`` and ``index_bytes``: of each file, as ``names.log_sizes`` gives them. Holds one
+    file's units.
     """
 
     def __init__(self, folder: str, log_bytes: int, index_bytes: int) -> None:
@@ -38,10 +41,11 @@ class QueueWriter:
         self._made: list[NewPair] = []
 
     def append(self, data: ByteArray, table: MessageTable) -> int:
-        """Append the records of ``table``, whose bytes lie in ``data``; how many of them were taken.
+        """Append the records of ``table``, whose bytes lie in ``data``; how many of them were
+        taken.
 
-        As a broker does, it passes over a record without a key, and one whose offset is not above all before it. The
-        records' addresses in ``data`` are set.
+        As a broker does, it passes over a record without a key, and one whose offset is not above
+        all before it. The records' addresses in ``data`` are set.
 
         Raises:
             InvalidConfig: a record that fits no file of this size.
@@ -66,7 +70,9 @@ class QueueWriter:
         return len(rows)
 
     def finish(self) -> list[Pair]:
-        """Bring the files to their sizes, and say what was made, in order. The last pair stays open."""
+        """Bring the files to their sizes, and say what was made, in order. The last pair stays
+        open.
+        """
         if self._made:
             self._made[-1].close(is_marked=False)
         return [

@@ -1,11 +1,13 @@
-"""What Spark starts as its Python daemon on this machine: hands itself over to the nursery, and waits.
+"""What Spark starts as its Python daemon on this machine: hands itself over to the fork server, and
+waits.
 
-    python -m lastwrite.attach pyspark.worker
+    python -m lastwrite.spark.launcher.attach pyspark.worker
 
-Spark starts a Python program, reads from its standard output where it listens, and has workers forked by it. Ours
-passes its environment and its standard streams on to a process that has loaded all a worker needs
-(``lastwrite.pipeline.nursery``), which forks a daemon of Spark's own behind them. Where there is no nursery, as on
-another machine, this process is that daemon itself.
+Spark starts a Python program, reads from its standard output where it listens, and has workers
+forked by it. Ours passes its environment and its standard streams on to a process that has loaded
+all a worker needs (``lastwrite.spark.launcher.forkserver``), which forks a daemon of Spark's own
+behind them. Where there is no fork server, as on another machine, this process is that daemon
+itself.
 
 Nothing is imported here that a start can do without: it lies on the way of the first task.
 """
@@ -17,14 +19,16 @@ import os
 import socket
 import sys
 
-ADDRESS = "LASTWRITE_NURSERY"  # the environment variable that tells where the nursery listens
+ADDRESS = (
+    "LASTWRITE_FORKSERVER"  # the environment variable that tells where the fork server listens
+)
 
 
 def main() -> None:
-    """Let the nursery be Spark's daemon until it ends, or be it."""
+    """Let the fork server be Spark's daemon until it ends, or be it."""
     try:
-        with socket.socket(socket.AF_UNIX) as nursery:
-            nursery.connect(os.environ[ADDRESS])
+        with socket.socket(socket.AF_UNIX) as fork_server:
+            fork_server.connect(os.environ[ADDRESS])
             told = json.dumps(
                 {
                     "environment": {
@@ -35,9 +39,9 @@ def main() -> None:
                     "folder": os.getcwd(),
                 }
             ).encode()
-            socket.send_fds(nursery, [len(told).to_bytes(4, "big")], [0, 1, 2])
-            nursery.sendall(told)
-            nursery.recv(1)  # nothing ever comes: the daemon has ended
+            socket.send_fds(fork_server, [len(told).to_bytes(4, "big")], [0, 1, 2])
+            fork_server.sendall(told)
+            fork_server.recv(1)  # nothing ever comes: the daemon has ended
     except (OSError, KeyError):
         from importlib import import_module
 

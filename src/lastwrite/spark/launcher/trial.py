@@ -1,4 +1,6 @@
-"""The smallest job that uses all that a compaction uses: a session, a Python worker, a compiled kernel."""
+"""The smallest job that uses all that a compaction uses: a session, a Python worker, a compiled
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 from lastwrite.errors import EnvironmentUnfit
-from lastwrite.pipeline.memory import plan_memory
-from lastwrite.pipeline.session import OwnSpark, local_workers
+from lastwrite.spark.memory import plan_memory
+from lastwrite.spark.session import OwnSpark, local_workers
 
 _CHECK_VALUE = 0xE3069283  # of the ASCII digits 1 to 9
 
 
 def run_trial(master: str, memory: str | int | None) -> str:
-    """Start Spark on ``master``, let each worker compute a checksum, stop it; returns Spark's version.
+    """Start Spark on ``master``, let each worker compute a checksum, stop it; returns Spark's
+    version.
 
     Raises:
         EnvironmentUnfit: something on the way is missing or computes wrongly.
@@ -43,7 +46,7 @@ def run_trial(master: str, memory: str | int | None) -> str:
 def _check(tasks: Iterable[int]) -> Iterator[int]:
     import numpy as np
 
-    from lastwrite.formats.checksum import crc32c
+    from lastwrite.encoding.checksum import crc32c
 
     digits = np.frombuffer(b"123456789", dtype=np.uint8)
     for _ in tasks:

@@ -1,0 +1,87 @@
+"""What every daemon does: settings read again, a cycle, a rest, until somebody asks it to stop."""
+
+from __future__ import annotations
+
+import queue
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lastwrite.cleaner.events import Events
+from lastwrite.cleaner.metrics import Metrics
+from lastwrite.cleaner.rounds import Rounds, exit_status
+from lastwrite.cleaner.settings import SettingsSource
+from lastwrite.model.report import Status
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a daemon works with. ``now_ms`` is the clock."""
+
+    settings: SettingsSource
+    rounds: Rounds
+    metrics: Metrics
+    events: Events
+    now_ms: Callable[[], int]
+
+
+class Daemon(ABC, Generic[OutcomeT]):
+    """See ``run``. Rounds run in threads of their own and put how they came out into ``_outcomes``."""
+
+    def __init__(self, means: Means) -> None:
+        self._settings = means.settings
+        self._rounds = means.rounds
+        self._metrics = means.metrics
+        self._events = means.events
+        self._now_ms = means.now_ms
+        # Its put may interrupt itself: a signal's handler may use it.
+        self._outcomes: queue.SimpleQueue[OutcomeT | None] = queue.SimpleQueue()
+        self._is_stopping = False
+        self._statuses: set[Status] = set()
+        self._was_held = False
+
+    def ask_to_stop(self) -> None:
+        """Make ``run`` come to its end soon. May be called in a signal's handler."""
+        self._is_stopping = True
+        self._outcomes.put(None)
+
+    def run(self, once: bool = False) -> int:
+        """Work until asked to stop, or with ``once`` until nothing is due.
+
+        Returns:
+            The exit status: 0; with ``once`` 1, 3 or 4 where something failed, is damaged or is
+            held elsewhere.
+
+        Raises:
+            LogError: the work cannot go on at all: Spark has died or does not start.
+        """
+        try:
+            while not self._is_stopping:
+                said = self._settings.refresh()
+                if said is not None:
+                    self._events.note(said)
+                self._rounds.set_rates(self._settings.current.cleaner.rates)
+                is_done = self._cycle(once)
+                if once and is_done:
+                    break
+                self._rest(self._settings.current.cleaner.backoff_ms / 1000)
+        finally:
+            self._end()
+        if not once or self._is_stopping:
+            return 0
+        return exit_status(self._statuses, self._was_held)
+
+    @abstractmethod
+    def _cycle(self, once: bool) -> bool:
+        """Look, and start or do what is due; whether nothing is left to wait for."""
+
+    @abstractmethod
+    def _rest(self, seconds: float) -> None:
+        """Until a round has ended, somebody asks to stop, or the time is over."""
+
+    def _end(self) -> None:
+        """Stop what runs, and end the session."""
+        self._rounds.close()

@@ -1,0 +1,86 @@
+"""``lastwrite cut``: end a RocketMQ commit log at an earlier place, and put back what that removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from lastwrite.cli.options import ConfigFileOption, ConfigOption, JsonOption, settings
+from lastwrite.cli.output import Output, counted, in_words
+from lastwrite.rocketmq.cut_report import CutReport, CutStatus
+
+
+def cut(
+    context: typer.Context,
+    store: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE", help="A RocketMQ broker's storePathRootDir.", show_default=False
+        ),
+    ],
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="OFFSET",
+            min=0,
+            help="The physical offset: all records from there on go.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Put back what the last cut removed.")
+    ] = False,
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="Go on where the broker was killed.")
+    ] = False,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
+    json: JsonOption = False,
+) -> int:
+    """End a RocketMQ commit log at an earlier place, where dispatch found it damaged and no replica
+    has the rest.
+
+    Queues, index, compaction logs and consumers' offsets are brought back to the same place. What
+    is removed is kept in the store, under names that end with .before-cut, until you remove it;
+    --undo puts it back byte for byte.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.cut(
+        store,
+        at=at,
+        dry_run=dry_run,
+        undo=undo,
+        unclean=unclean,
+        config=settings(config, config_file),
+    )
+    if output.as_json:
+        output.document(report.to_dict())
+    else:
+        output.text(_words(report, store))
+    return report.exit_status
+
+
+def _words(report: CutReport, store: str) -> Iterator[str]:
+    will = {CutStatus.PLANNED: "would go", CutStatus.CUT: "went", CutStatus.UNDONE: "came back"}[
+        report.status
+    ]
+    place = f"physical offset {report.at} ({report.file}, byte {report.position})"
+    yield f"from {place} on {will} {counted(report.records)} whole records, {in_words(report.bytes)}"
+    for one in report.queues:
+        yield f"  {one.topic}-{one.queue}: queue offsets {one.first} to {one.last}"
+    for one in report.compaction:
+        yield f"  {one.topic}-{one.queue}: of its compaction log {one.first} to {one.last}"
+    if report.index_files:
+        yield f"  index files made anew or removed: {', '.join(report.index_files)}"
+    for group in report.consumers:
+        yield f"  group {group.group}: its offset of {group.topic}-{group.queue} from {group.before} to {group.after}"
+    for note in report.notes:
+        yield f"note: {note}"
+    if report.status is CutStatus.CUT:
+        yield "what was there before is kept: " + ", ".join(report.aside)
+        yield f"to undo it: lastwrite cut {store} --undo; when all is well remove those, and lastwrite-cut.json"

@@ -1,0 +1,39 @@
+"""The documents that commands print under ``--json``, by command."""
+
+from __future__ import annotations
+
+from lastwrite.model.document import Document, FrozenDocument
+
+DocumentType = type[Document] | type[FrozenDocument]
+
+
+def documents() -> dict[str, tuple[DocumentType, ...]]:
+    """By command; of a command that serves several systems each system's own."""
+    from lastwrite.cleaner.events import Note, RoundEnded, SetAside
+    from lastwrite.demo.run import DemoReport
+    from lastwrite.kafka.look.inspection import InspectReport
+    from lastwrite.model.explanation import ExplainReport
+    from lastwrite.model.report import CompactionReport
+    from lastwrite.model.settings import SettingsReport
+    from lastwrite.model.verification import VerifyReport
+    from lastwrite.pulsar.fetched import FetchReport
+    from lastwrite.pulsar.look.inspection import PulsarReport
+    from lastwrite.rocketmq.cut_report import CutReport
+    from lastwrite.rocketmq.dispatch_work import DispatchReport
+    from lastwrite.rocketmq.look.inspection import StoreReport
+    from lastwrite.rocketmq.restoration import Restoration
+
+    return {
+        "clean": (RoundEnded, SetAside, Note),
+        "compact": (CompactionReport,),
+        "cut": (CutReport,),
+        "demo": (DemoReport,),
+        "dispatch": (DispatchReport,),
+        "explain": (ExplainReport,),
+        "fetch": (FetchReport,),
+        "inspect": (InspectReport, StoreReport, PulsarReport),
+        "plan": (CompactionReport,),
+        "restore": (Restoration,),
+        "settings": (SettingsReport,),
+        "verify": (VerifyReport,),
+    }

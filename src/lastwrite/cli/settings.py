@@ -1,0 +1,102 @@
+"""``lastwrite settings``: each topic's settings, and who says them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+
+from lastwrite.cli.options import (
+    ConfigFileOption,
+    ConfigOption,
+    JsonOption,
+    MetadataOption,
+    PathsArgument,
+    SystemOption,
+    TopicConfigFileOption,
+    TopicConfigOption,
+    TopicOption,
+    topic_settings,
+)
+from lastwrite.cli.options import settings as stated
+from lastwrite.cli.output import Output
+from lastwrite.model.settings import Outvoted, Setting, TopicSettings
+
+_MOST_TOPICS = 3  # that a note names
+
+
+def settings(
+    context: typer.Context,
+    paths: PathsArgument,
+    system: SystemOption = None,
+    topic: TopicOption = None,
+    config: ConfigOption = None,
+    config_file: ConfigFileOption = None,
+    topic_config: TopicConfigOption = None,
+    topic_config_file: TopicConfigFileOption = None,
+    metadata: MetadataOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also those that are not set anywhere.")
+    ] = False,
+    json: JsonOption = False,
+) -> int:
+    """Say by which settings each topic is cleaned, and who says so.
+
+    In the way of kafka-configs --describe: what holds, its source, and all that was said of it,
+    what holds first. Reads no log.
+
+    \b
+      lastwrite settings /data/1/kafka /data/2/kafka
+      lastwrite settings /restored --metadata /data/1/kafka --topic orders --all
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.settings(
+        paths,
+        system=system,
+        topic=topic,
+        config=stated(config, config_file),
+        topic_config=topic_settings(topic_config, topic_config_file),
+        metadata=metadata,
+    )
+    if output.as_json:
+        output.document(report.to_dict())
+        return report.exit_status
+    for found in report.topics:
+        output.text(_topic(found, every))
+    output.text(outvoted_lines(report.notes))
+    return report.exit_status
+
+
+def _topic(found: TopicSettings, every: bool) -> Iterator[str]:
+    yield f"{'All configs' if every else 'Configs'} for topic '{found.topic}':"
+    for setting in found.settings:
+        if every or setting.is_said:
+            yield f"  {setting.name}={'?' if setting.value is None else setting.value}  {_source(setting)}"
+    if found.reason is not None:
+        yield f"  {found.reason}"
+
+
+def _source(setting: Setting) -> str:
+    said = ", ".join(f"{word.source}:{word.name}={word.value}" for word in setting.said)
+    return f"source={setting.source}  synonyms={{{said}}}"
+
+
+def outvoted_lines(notes: Sequence[Outvoted]) -> Iterator[str]:
+    """A line a default that does not hold for some topics, which are named, and how to override."""
+    if notes:
+        yield ""
+    groups: dict[tuple[str, str, str, str], list[Outvoted]] = {}
+    for note in notes:
+        groups.setdefault((note.name, note.stated, note.value, note.source), []).append(note)
+    for alike in groups.values():
+        if len(alike) == 1:
+            yield f"note: {alike[0].message}; {alike[0].remedy}"
+            continue
+        names = ", ".join(note.topic for note in alike[:_MOST_TOPICS])
+        more = (
+            f" and {len(alike) - _MOST_TOPICS:,} more topics" if len(alike) > _MOST_TOPICS else ""
+        )
+        yield f"note: {alike[0].message_for(names + more)}; {alike[0].remedy}"

@@ -1,0 +1,1 @@
+"""A command each: choose the system, call it."""

@@ -1,0 +1,47 @@
+"""``settings``: what every topic's settings are, and who says so, without reading a log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lastwrite.commands.compact import TopicConfig, find_told, overrides, paths_of
+from lastwrite.engine.system import Sources
+from lastwrite.model.settings import Outvoted, Setting, SettingsReport, TopicSettings
+
+
+def settings(
+    path: str | Sequence[str],
+    system: str | None = None,
+    topic: str | None = None,
+    config: Mapping[str, object] | None = None,
+    topic_config: TopicConfig | None = None,
+    metadata: str | None = None,
+) -> SettingsReport:
+    """The settings by which a round at ``path`` would go, topic by topic.
+
+    Args:
+        path, config, topic_config, metadata: as for ``compact``.
+        topic: this one alone; it then counts as named, as for ``compact``.
+
+    Raises:
+        NotALog, InvalidConfig: nothing was read.
+        CorruptLog: the cluster's metadata is damaged.
+    """
+    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
+    found, folders = find_told(paths_of(path), system, topic, None, sources)
+    stated = dict(config or {})
+    found.check_config(stated)
+    topics: dict[tuple[str, tuple[Setting, ...]], TopicSettings] = {}
+    notes: dict[tuple[str, str], Outvoted] = {}
+    for folder in folders:
+        name = found.name_of(folder)
+        listed = found.settings_of(folder, stated)
+        place = (name.topic, listed)  # roots of two clusters may have a topic of one name
+        if place not in topics:
+            alone = found.leaves_alone(folder, stated)
+            topics[place] = TopicSettings(name.topic, listed, None if alone is None else str(alone))
+        topics[place].folders.append(folder)
+        notes |= {(each.topic, each.name): each for each in found.outvoted(folder, stated)}
+    return SettingsReport(
+        found.name, [topics[place] for place in sorted(topics)], list(notes.values())
+    )

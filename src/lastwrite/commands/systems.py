@@ -1,0 +1,72 @@
+"""Which system: the one that is named, or whose files lie at a path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lastwrite.engine.system import System, system_named
+from lastwrite.errors import InvalidConfig
+from lastwrite.pulsar.store import single as pulsar_single
+from lastwrite.pulsar.store import topic as pulsar_topic
+from lastwrite.rocketmq.store import reading as rocketmq_reading
+
+KAFKA, ROCKETMQ, PULSAR = SYSTEMS = ("kafka", "rocketmq", "pulsar")
+
+
+def system_of(path: str, name: str | None = None) -> str:
+    """The system ``name``, or the one whose files lie at ``path``; Kafka where nothing of the
+    others does.
+
+    Nothing of a system is loaded but what tells its files apart.
+
+    Raises:
+        InvalidConfig: no such system.
+    """
+    if name is not None:
+        if name not in SYSTEMS:
+            raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
+        return name
+    if rocketmq_reading.locate(path) is not None:
+        return ROCKETMQ
+    is_pulsar = pulsar_topic.locate(path) is not None or pulsar_single.kind_of(path) is not None
+    return PULSAR if is_pulsar else KAFKA
+
+
+def system_at(path: str, name: str | None = None) -> System:
+    """As ``system_of``, loaded.
+
+    Raises:
+        InvalidConfig: no such system.
+    """
+    return system_named(system_of(path, name))
+
+
+def system_of_all(name: str | None, paths: Sequence[str]) -> System:
+    """The system ``name``; None: the one whose files lie at all ``paths``.
+
+    Raises:
+        InvalidConfig: no such system, or not all are of one.
+    """
+    systems = {path: system_of(path, name) for path in paths}
+    if len(set(systems.values())) > 1:
+        said = ", ".join(f"{path} is of {system}" for path, system in systems.items())
+        raise InvalidConfig(
+            f"paths of several systems: {said}", remedy="name those of one system at a time"
+        )
+    return system_named(systems[paths[0]])
+
+
+def kafka_alone(name: str | None, path: str, command: str) -> System:
+    """Kafka, for a command that knows no other system yet.
+
+    Raises:
+        InvalidConfig: another system is named, or its files lie at ``path``.
+    """
+    found = system_at(path, name)
+    if found.name != KAFKA:
+        raise InvalidConfig(
+            f"{command} knows Kafka's logs only, so far, and this is a store of {found.name}",
+            path=path,
+            remedy="inspect, plan, compact, dump and read know it",
+        )
+    return found

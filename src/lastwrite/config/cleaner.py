@@ -1,0 +1,64 @@
+"""The settings of the cleaner itself: how many rounds at once, how fast, how often."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from lastwrite.config.declaration import SettingsTable, setting
+from lastwrite.errors import InvalidConfig
+from lastwrite.model.work import Rates
+
+
+def _rate(name: str, value: object) -> float:
+    """Bytes a second; Kafka's default, the largest double, means no limit."""
+    try:
+        rate = float(str(value).strip())
+    except ValueError:
+        rate = math.nan
+    if not rate >= 1:
+        raise InvalidConfig(f"{name} is a number of at least 1, not {value!r}")
+    return rate if rate < 2.0**63 else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanerConfig(SettingsTable):
+    """Kafka's broker settings ``log.cleaner.*`` and ``log.retention.check.interval.ms``, Pulsar's monitor interval,
+    and two rates of ours.
+
+    Source: Kafka 4.4.0 CleanerConfig, ServerLogConfigs. Its buffers and load factor have no effect: ``--memory``
+    sizes everything.
+    """
+
+    # fmt: off
+    enable: bool = setting(True, "log.cleaner.enable")
+    threads: int = setting(1, "log.cleaner.threads", 1)
+    backoff_ms: int = setting(  # the sleep when there was nothing to clean
+        15_000, "log.cleaner.backoff.ms brokerServiceCompactionMonitorIntervalInSeconds*1000", 0)
+    rate: float = setting(math.inf, "log.cleaner.io.max.bytes.per.second", 1, math.inf, parse=_rate)
+    reading_rate: float = setting(math.inf, "compactionReadMaxBytesPerSecond", 1, math.inf, parse=_rate)
+    writing_rate: float = setting(math.inf, "compactionWriteMaxBytesPerSecond", 1, math.inf, parse=_rate)
+    retention_check_interval_ms: int = setting(  # of partitions that are not compacted
+        300_000, "log.retention.check.interval.ms", 1)
+    # fmt: on
+
+    @property
+    def rates(self) -> Rates:
+        return Rates(self.rate, self.reading_rate, self.writing_rate)
+
+    @classmethod
+    def has_no_effect(cls, name: str) -> bool:
+        """Settings of topics and of brokers are given together."""
+        return True
+
+    @classmethod
+    def from_names(cls, names: Mapping[str, object], look_ms: int | None = None) -> Self:
+        """As ``SettingsTable.from_names``. ``look_ms``: the sleep where nobody says how long."""
+        given = (
+            {}
+            if look_ms is None
+            else {"brokerServiceCompactionMonitorIntervalInSeconds": look_ms // 1000}
+        )
+        return super().from_names({**given, **names})

@@ -1,0 +1,55 @@
+"""The figures of a partition that a round has rewritten, from the verdicts that workers counted."""
+
+from __future__ import annotations
+
+from msgspec import structs
+
+from lastwrite.engine.partition import RewrittenPartition
+from lastwrite.engine.rules.verdict import Verdict
+from lastwrite.model.report import PartitionReport, Status
+
+
+def account_round(partition: RewrittenPartition, is_dry_run: bool) -> PartitionReport:
+    """The partition's report with what the round read, wrote and dropped."""
+    before, plan = partition.report, partition.plan
+    written = [*partition.written]
+    counts = [
+        sum(of_verdict) for of_verdict in zip(*(part.counts for part in written), strict=True)
+    ]
+    counts = counts or [0] * len(Verdict)
+    scanned = sum(
+        piece.bytes
+        for piece, scan in zip(plan.pieces, partition.scans, strict=True)
+        if not scan.is_kept
+    )
+    bytes_written = sum(new.bytes_written for part in written for new in (part, *part.further))
+    made = len(partition.replacements) + sum(len(part.further) - part.is_gone for part in written)
+    segments = plan.log.segments
+    sources = [segments[place] for each in partition.replacements for place in each.places]
+    records_after = (before.records_before or 0) - sum(counts) + counts[Verdict.KEEP]
+    verdicts = {verdict.label: counts[verdict] for verdict in Verdict}
+    report = structs.replace(
+        before,
+        bytes_read=scanned + sum(part.bytes_read for part in written),
+        bytes_written=0 if is_dry_run else bytes_written,
+        segments_after=before.segments_before - len(sources) + made,
+        segments_untouched=before.segments_before - len(sources),
+        records_after=records_after,
+        bytes_after=before.bytes_before
+        - sum(segment.size_bytes for segment in sources)
+        + bytes_written,
+        tombstones_dropped=counts[Verdict.EXPIRED],
+        verdicts={**verdicts, Verdict.KEEP.label: records_after},
+        keys=partition.winners,
+    )
+    if not partition.replacements:
+        report.status, report.reason = Status.UNCHANGED, "every record stays"
+    return report
+
+
+def records_by_segment(partition: RewrittenPartition) -> list[int]:
+    """How many records each segment of the log had before the round."""
+    records = [0] * len(partition.plan.log.segments)
+    for piece, scan in zip(partition.plan.pieces, partition.scans, strict=True):
+        records[piece.segment] += scan.records
+    return records

@@ -1,0 +1,217 @@
+"""Step five, commit: what was written aside takes its place, and what has expired goes.
+
+    in place   swap ─ checkpoint ─ tidy ─ retention     every partition is swapped before a root's
+                                                        checkpoint is written, and only then is
+                                                        anything cleared away
+    a copy     publish                                  of all partitions, cleaned or not
+    a dry run                                           nothing but the figures
+
+A partition that fails at any point is reported so; the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from msgspec import structs
+
+from lastwrite.engine.account import account_round, records_by_segment
+from lastwrite.engine.context import Context
+from lastwrite.engine.partition import Ended, RewrittenPartition, failed
+from lastwrite.engine.retain import account_retention, after_round, end_without_round
+from lastwrite.engine.rules.retention import Retention
+from lastwrite.engine.scan_cache import step as scan_cache
+from lastwrite.engine.system import CommitPlan, Parts, System
+from lastwrite.errors import LogError
+from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.report import PartitionReport
+from lastwrite.model.work import SegmentOutput
+
+_SIDE_BY_SIDE = 256
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Commit:
+    """One partition's commit, and how far it has come."""
+
+    partition: RewrittenPartition | Ended
+    new: CommitPlan | None = None  # what the log, or its copy, shall be
+    after: PartitionLog | None = None  # as the round leaves it
+    retention: Retention | None = None  # of that
+    error: Exception | None = None
+
+    @property
+    def open(self) -> RewrittenPartition | None:
+        """The partition, if there was a round and nothing has failed since."""
+        is_open = isinstance(self.partition, RewrittenPartition) and self.error is None
+        return self.partition if is_open else None  # type: ignore[return-value]
+
+    def fail(self, system: System, error: Exception) -> None:
+        self.error, self.retention, self.new = error, None, None
+        self.discard(system)
+
+    def discard(self, system: System) -> None:
+        for part in self.partition.written:
+            system.discard(part)
+
+
+def commit(
+    context: Context, partitions: Sequence[RewrittenPartition | Ended]
+) -> list[PartitionReport]:
+    """Commit a wave; a report of each, in their order."""
+    wave = [_Commit(partition) for partition in partitions]
+    weights = [sum(part.bytes_written for part in each.partition.written) for each in wave]
+    context.progress.stage("commit", sum(weights))
+    for first in range(0, len(wave), _SIDE_BY_SIDE):
+        some = wave[first : first + _SIDE_BY_SIDE]
+        for each in some:
+            _prepare(context, each)
+        _publish(context, some)
+        context.progress.advance(sum(weights[first : first + _SIDE_BY_SIDE]))
+    if context.is_in_place:
+        _finish_in_place(context, wave)
+    return [_report(context, each) for each in wave]
+
+
+def _prepare(context: Context, each: _Commit) -> None:
+    """Say what the log, or its copy, shall be."""
+    last = each.partition
+    try:
+        if isinstance(last, RewrittenPartition):
+            context.options.check()
+            each.after = after_round(context.system, last.plan.log, last.replacements)
+            each.retention = _expired(context, each.after)
+            if not context.options.dry_run:
+                each.new = _joined(context, last, each.retention)
+        elif last.resting is not None and last.log is not None:
+            each.after = last.log
+            each.retention = _expired(context, each.after)
+            each.new = CommitPlan(last.log, retention=each.retention)
+        else:
+            each.discard(context.system)
+            each.new = None if last.log is None else CommitPlan(last.log)
+    except (LogError, OSError) as error:
+        each.fail(context.system, error)
+
+
+def _expired(context: Context, log: PartitionLog) -> Retention:
+    return context.system.expired(log, context.options.config, context.options.now_ms)
+
+
+def _joined(context: Context, partition: RewrittenPartition, retention: Retention) -> CommitPlan:
+    """Join what is in parts, and say what the log shall be."""
+    plan, system = partition.plan, context.system
+    sources: list[Sequence[Segment]] = []
+    made: list[SegmentOutput] = []
+    for each in partition.replacements:
+        replaced = [plan.log.segments[place] for place in each.places]
+        whole = system.join_parts(
+            Parts(
+                log=plan.log,
+                sources=replaced,
+                parts=each.parts,
+                folder=system.output_folder(plan.log, context.options.to),
+                index_interval_bytes=plan.decision.index_interval_bytes,
+                limits=context.limits,
+                aborted=each.aborted,
+            )
+        )
+        made += (whole, *whole.further)
+        sources += (replaced, *([] for _ in whole.further))
+    return CommitPlan(plan.log, sources, made, plan.decision.end, retention, partition.policy)
+
+
+def _publish(context: Context, some: Sequence[_Commit]) -> None:
+    """Swap new segments in, the old ones staying until the checkpoint is written; or make copies."""
+    system = context.system
+    if context.is_in_place:
+        new = [(each, each.new) for each in some if each.open and each.new is not None]
+        _for_all(system, system.swap, new)
+    elif context.options.to is not None:
+        copies = [(each, each.new) for each in some if each.new is not None]
+        _for_all(system, partial(system.publish_copies, to=context.options.to), copies)
+
+
+def _for_all(
+    system: System,
+    work: Callable[[list[T]], Sequence[Exception | None]],
+    some: Sequence[tuple[_Commit, T]],
+) -> None:
+    """Do the work for all partitions together; whose part of it fails has failed."""
+    for (each, _), error in zip(some, work([value for _, value in some]), strict=True):
+        if error is not None:
+            each.fail(system, error)
+
+
+def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
+    """After the swap of all: checkpoints, what is left of the swaps, retention."""
+    system = context.system
+    _record(system, wave)
+    kept = scan_cache.write_aside(context, [each.open for each in wave if each.open])
+    swapped = [(each, each.open.plan.log) for each in wave if each.open and each.open.replacements]
+    _for_all(system, system.tidy, swapped)
+    # All partitions together: they share the checkpoint of log starts.
+    judged = [
+        (each, (each.after, each.retention))
+        for each in wave
+        if each.after is not None and each.retention is not None
+    ]
+    _for_all(system, system.retain, judged)
+    for each in wave:
+        if each.open:
+            scan_cache.put_in_place(context, each.open, kept.get(each.open.plan.number, ()))
+
+
+def _record(system: System, wave: Sequence[_Commit]) -> None:
+    """Write each root's checkpoint once, after the swap of all: the other way round it would hide
+    dirty records.
+    """
+    by_root: dict[str, list[tuple[_Commit, RewrittenPartition]]] = {}
+    for each in wave:
+        if each.open:
+            root = system.root_of(each.open.plan.log.folder)
+            by_root.setdefault(root, []).append((each, each.open))
+    for root, inside in by_root.items():
+        ends = {open.plan.log.name: open.plan.decision.end for _, open in inside}
+        try:
+            system.record(root, ends)
+        except (LogError, OSError) as error:
+            for each, _ in inside:
+                each.fail(system, error)
+
+
+def _report(context: Context, each: _Commit) -> PartitionReport:
+    """How the partition came out of the round."""
+    last = each.partition
+    report = structs.replace(last.report)
+    if each.error is not None:
+        report = failed(report, each.error)
+    elif isinstance(last, RewrittenPartition) and each.retention is not None:
+        report = account_round(last, context.options.dry_run)
+        _account_backlog(context, report, last.plan.log, last.plan.decision.end)
+        records = records_by_segment(last)
+        account_retention(report, last.plan.log, each.retention, last.replacements, records)
+    elif isinstance(last, Ended) and last.log is not None and last.resting is not None:
+        assert each.retention is not None
+        _account_backlog(context, report, last.log, last.resting.first_dirty)
+        account_retention(report, last.log, each.retention)
+        end_without_round(report, each.retention, last.resting.compacts, last.resting.reason)
+    started = last.started if isinstance(last, Ended) else last.plan.started
+    report.seconds = time.perf_counter() - started
+    return report
+
+
+def _account_backlog(
+    context: Context, report: PartitionReport, log: PartitionLog, horizon: int
+) -> None:
+    options = context.options
+    # Whoever changed the log since is none of the round's concern.
+    with contextlib.suppress(LogError, OSError):
+        report.backlog = context.system.backlog(log, horizon, options.config, options.now_ms)

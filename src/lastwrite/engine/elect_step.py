@@ -1,0 +1,108 @@
+"""Step three, elect, as the driver sees it: buckets in slices that fit memory, losers by piece.
+
+``engine.elect`` is the workers' side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from lastwrite.engine.context import Context
+from lastwrite.engine.partition import ElectedPartition, Ended, ScannedPartition, ended
+from lastwrite.engine.rules.election import ENTRY_BYTES
+from lastwrite.engine.runner import Failed
+from lastwrite.model.policy import Policy
+from lastwrite.model.work import Elected, ElectUnit, PieceScan
+
+_SMALL_ELECTION_BYTES = 4 << 20
+
+
+def elect_partitions(
+    context: Context, partitions: Sequence[ScannedPartition]
+) -> list[ElectedPartition | Ended]:
+    """Elect the last write of every key; the losers are marked in the exchange."""
+    units = [unit for each in partitions for unit in elect_units(context, each)]
+    results: dict[int, list[Elected]] = {each.plan.number: [] for each in partitions}
+    errors: dict[int, Exception] = {}
+    for answer in context.exchange.elect(units, context.progress):
+        if isinstance(answer, Failed):
+            errors.setdefault(answer.unit.partition, answer.error)
+        else:
+            results[answer.partition].append(answer)
+    return [
+        _elected(each, results[each.plan.number])
+        if each.plan.number not in errors
+        else ended(each, each.report, error=errors[each.plan.number])
+        for each in partitions
+    ]
+
+
+def elect_units(context: Context, partition: ScannedPartition) -> Iterator[ElectUnit]:
+    """Cut a partition's buckets into slices that fit memory, and where there is much to do, all
+    workers.
+    """
+    plan, limits = partition.plan, context.limits
+    blocks = [(scan, block) for scan in partition.scans for block in scan.blocks]
+    if not blocks:
+        return
+    buckets = 1 << plan.bits
+    size = sum(
+        ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for _, block in blocks
+    )
+    size += 8 * buckets * len(blocks)  # where each bucket ends in each block, twice
+    slices = -(-size // limits.slice_bytes)
+    if size > _SMALL_ELECTION_BYTES:
+        slices = max(slices, 2 * context.workers)
+    slices = min(slices, buckets)
+    # All units have the same tuples: in a task they are pickled once, however many of its units
+    # there are.
+    every = tuple(block for _, block in blocks)
+    dirty_from = tuple(scan.dirty_from for scan, _ in blocks)
+    last_records = tuple(scan.records - 1 for scan, _ in blocks)
+    states = tuple((scan.states, scan.states_at) for scan, _ in blocks)
+    for n in range(slices):
+        yield ElectUnit(
+            partition=plan.number,
+            bits=plan.bits,
+            first_bucket=buckets * n // slices,
+            end_bucket=buckets * (n + 1) // slices,
+            blocks=every,
+            dirty_from=dirty_from,
+            last_records=last_records,
+            states=states,
+            exact=context.options.exact,
+            limits=limits,
+            strategy=plan.decision.policy.strategy,
+        )
+
+
+def _elected(partition: ScannedPartition, results: Sequence[Elected]) -> ElectedPartition:
+    losers: dict[int, int] = {}
+    for result in results:
+        for piece, count in result.losers.items():
+            losers[piece] = losers.get(piece, 0) + count
+    lost_last = {piece for result in results for piece in result.lost_last}
+    scans = [
+        replace(
+            scan,
+            losers=scan.losers + losers.get(scan.piece, 0),
+            lost_last=scan.lost_last or scan.piece in lost_last,
+        )
+        for scan in partition.scans
+    ]
+    return ElectedPartition(
+        plan=partition.plan,
+        report=partition.report,
+        scans=scans,
+        transactions=partition.transactions,
+        winners=sum(result.winners for result in results),
+        policy=_policy_after(partition.plan.decision.policy, scans),
+    )
+
+
+def _policy_after(policy: Policy, scans: Sequence[PieceScan]) -> Policy:
+    """The log's last record stays though it lost: so must a tombstone that it may have lost to."""
+    if any(scan.lost_last and scan.next_offset == policy.pinned_offset for scan in scans):
+        return replace(policy, keep_tombstones=True)
+    return policy

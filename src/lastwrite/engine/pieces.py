@@ -1,0 +1,76 @@
+"""Pieces: stretches of segments that a task scans or rewrites, cut at batch borders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from lastwrite.engine.scan_cache.use import KeptLog
+from lastwrite.engine.system import System
+from lastwrite.model.log import PartitionLog
+from lastwrite.model.work import Limits, Piece
+
+_PIECE_BYTES = 32 << 20
+_LEAST_PIECE_BYTES = 64 << 10
+
+
+def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
+    """How many bytes of a log of about so many records may be one piece: of well compressed ones
+    fewer.
+    """
+    return max(
+        _LEAST_PIECE_BYTES,
+        min(limits.piece_bytes, log_bytes * limits.piece_records // max(1, records)),
+    )
+
+
+def cut_into_pieces(
+    system: System,
+    log: PartitionLog,
+    end: int,
+    kept: KeptLog | None = None,
+    piece_bytes: int = _PIECE_BYTES,
+) -> list[Piece]:
+    """Cut every segment at batch borders; the pieces of those that begin at or above ``end`` are
+    only checked.
+    """
+    pieces: list[Piece] = []
+    for n, segment in enumerate(log.segments):
+        cuts = None if kept is None else kept.cuts(n)
+        if cuts is None:
+            cuts = system.cut(log, n, min(_PIECE_BYTES, piece_bytes))
+        for start, stop in pairwise(cuts):
+            pieces.append(
+                Piece(
+                    number=len(pieces),
+                    segment=n,
+                    path=segment.path,
+                    start=start,
+                    end=stop,
+                    size_bytes=segment.file_bytes,
+                    mtime_ns=segment.mtime_ns,
+                    lowest_offset=segment.base_offset,
+                    end_offset=log.segment_end(n),
+                    keyed=segment.base_offset < end,
+                    is_indexed=segment.is_indexed,
+                )
+            )
+    return pieces
+
+
+def split_by_bytes(
+    pieces: Sequence[Piece], target: int, sizes: Sequence[int] | None = None
+) -> Iterator[list[Piece]]:
+    """Neighbouring pieces in lists of about ``target`` bytes; ``sizes``: by piece, if not those of
+    the pieces.
+    """
+    held: list[Piece] = []
+    size = 0
+    for piece, bytes in zip(pieces, sizes or [piece.bytes for piece in pieces], strict=True):
+        if held and size + bytes // 2 > target:
+            yield held
+            held, size = [], 0
+        held.append(piece)
+        size += bytes
+    if held:
+        yield held

@@ -1,0 +1,162 @@
+"""Step one, plan: from names, headers and checkpoints alone, whether a partition is cleaned."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from msgspec import structs
+
+from lastwrite.encoding.fingerprint import SECRET_WORDS
+from lastwrite.engine.context import Context
+from lastwrite.engine.partition import Ended, PartitionPlan, failed
+from lastwrite.engine.pieces import cut_into_pieces, piece_bytes_of
+from lastwrite.engine.rules.election import bucket_bits
+from lastwrite.engine.scan_cache import use as scan_cache
+from lastwrite.engine.system import Decision
+from lastwrite.errors import LogError, UnsupportedFormat
+from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.model.policy import Strategy
+from lastwrite.model.report import PartitionReport, Status
+from lastwrite.storage.throttle import spender
+
+_ENDING_PROBLEMS = (
+    (ProblemKind.DAMAGED, Status.DAMAGED),
+    (ProblemKind.UNSUPPORTED, Status.SKIPPED),
+)
+
+
+def new_secret() -> bytes:
+    """The secret of a round, drawn afresh."""
+    return secrets.token_bytes(8 * SECRET_WORDS)
+
+
+def plan_partition(context: Context, folder: str, number: int) -> PartitionPlan | Ended:
+    """Read the partition's bounds and decide whether it is cleaned; ``number`` is its own in the
+    wave.
+    """
+    started = time.perf_counter()
+    name = context.system.name_of(folder)
+    report = PartitionReport(topic=name.topic, partition=name.partition, status=Status.CLEANED)
+    log: PartitionLog | None = None
+    decision: Decision | None = None
+    try:
+        context.options.check()
+        report.settings = context.system.settings_of(folder, context.options.config)
+        log = _read(context, folder)
+        report = _with_log(report, log)
+        if report.status is Status.CLEANED:
+            decision = _decide(context, log)
+            report = _with_decision(report, decision)
+    except UnsupportedFormat as error:
+        report = structs.replace(report, status=Status.SKIPPED, reason=str(error))
+    except (LogError, OSError) as error:
+        report = failed(report, error)
+    if log is not None and decision is not None and report.status is Status.CLEANED:
+        try:
+            return _plan(context, log, decision, report, (number, started))
+        except (LogError, OSError) as error:
+            return Ended(started=started, report=failed(report, error), log=log)
+    return Ended(started=started, report=report, log=log, resting=decision)
+
+
+def _read(context: Context, folder: str) -> PartitionLog:
+    system, config = context.system, context.options.config
+    if context.is_in_place and system.leaves_alone(folder, config) is None:
+        system.recover(folder)
+    return system.read(folder, spender(context.limits.reading))
+
+
+def _with_log(report: PartitionReport, log: PartitionLog) -> PartitionReport:
+    """The report with what the log's files say, ended where they cannot be cleaned."""
+    count = len(log.segments)
+    report = structs.replace(
+        report,
+        segments_before=count,
+        segments_after=count,
+        segments_untouched=count,
+        bytes_before=log.size_bytes,
+        bytes_after=log.size_bytes,
+        problems=list(log.problems),
+    )
+    for kind, status in _ENDING_PROBLEMS:
+        problem = next((problem for problem in log.problems if problem.kind is kind), None)
+        if problem is not None:
+            return structs.replace(report, status=status, reason=str(problem))
+    if not count:
+        return structs.replace(report, status=Status.SKIPPED, reason="the log has no segment")
+    return report
+
+
+def _decide(context: Context, log: PartitionLog) -> Decision:
+    options = context.options
+    include_active = options.include_active and not log.is_torn
+    return context.system.decide(
+        log, options.config, options.now_ms, include_active, options.like_broker
+    )
+
+
+def _with_decision(report: PartitionReport, decision: Decision) -> PartitionReport:
+    """The report with the range, ended where no round is due."""
+    report = structs.replace(
+        report,
+        first_dirty_offset=decision.first_dirty,
+        first_uncleanable_offset=decision.end,
+        dirty_ratio=decision.dirty_ratio,
+    )
+    if decision.reason is None:
+        return report
+    reason = "; ".join(filter(None, (decision.reason, decision.remedy)))
+    return structs.replace(report, status=Status.SKIPPED, reason=reason, remedy=decision.remedy)
+
+
+def _plan(
+    context: Context,
+    log: PartitionLog,
+    decision: Decision,
+    report: PartitionReport,
+    place: tuple[int, float],
+) -> PartitionPlan:
+    """Cut the log into pieces; ``place``: the partition's number, and when its work began."""
+    system = context.system
+    if context.is_in_place:
+        system.refuse_unwritable(log, decision.end)
+    records = system.estimate_records(log)
+    bits, secret, kept = bucket_bits(records), new_secret(), None
+    if context.keeps_scans and decision.policy.strategy is Strategy.OFFSET:
+        kept = scan_cache.begin(log, decision.end, bits, secret)
+        if kept is not None:
+            secret, bits = kept.secret, kept.bits
+    piece_bytes = piece_bytes_of(context.limits, log.size_bytes, records)
+    pieces = cut_into_pieces(system, log, decision.end, kept, piece_bytes)
+    return PartitionPlan(
+        number=place[0],
+        started=place[1],
+        report=report,
+        log=log,
+        decision=decision,
+        pieces=pieces,
+        aborted=log.aborted,
+        bits=bits,
+        secret=secret,
+        kept=kept,
+        kept_scans=scan_cache.stand_ins(kept, pieces, decision.elect_from),
+    )
+
+
+def plan_whole(context: Context, log: PartitionLog, decision: Decision, end: int) -> PartitionPlan:
+    """A plan to look at all records of ``log`` that lie below ``end``, whatever is due."""
+    name = log.name
+    pieces = cut_into_pieces(context.system, log, end)
+    return PartitionPlan(
+        number=0,
+        started=time.perf_counter(),
+        report=PartitionReport(topic=name.topic, partition=name.partition, status=Status.CLEANED),
+        log=log,
+        decision=decision,
+        pieces=pieces,
+        aborted=log.aborted,
+        bits=bucket_bits(context.system.estimate_records(log)),
+        secret=new_secret(),
+        kept_scans=(None,) * len(pieces),
+    )

@@ -1,0 +1,76 @@
+"""The state of every record of one partition after scan and election, for commands that only look.
+
+States lie in scratch files; a piece's are read when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lastwrite.engine.context import Context
+from lastwrite.engine.elect_step import elect_partitions
+from lastwrite.engine.partition import ElectedPartition, Ended, advance
+from lastwrite.engine.plan import plan_whole
+from lastwrite.engine.scan_step import scan_pieces
+from lastwrite.engine.system import Decision
+from lastwrite.errors import CorruptLog
+from lastwrite.model.columns import SPENT, ByteArray
+from lastwrite.model.log import PartitionLog
+from lastwrite.model.work import Piece, PieceScan
+from lastwrite.storage.scratch import read_states
+
+
+@dataclass(frozen=True, slots=True)
+class RecordStates:
+    """A partition's pieces, and what a round would know of each."""
+
+    partition: ElectedPartition
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        return self.partition.plan.pieces
+
+    @property
+    def scans(self) -> Sequence[PieceScan]:
+        return self.partition.scans
+
+    def of(self, number: int) -> ByteArray | None:
+        """A byte a record of the piece; None: it lies above the end that was asked for."""
+        if not self.pieces[number].keyed:
+            return None
+        states = read_states(*self.scans[number].place_of_states)
+        spent = self.partition.transactions.spent[number]
+        states[[marker.ordinal for marker in spent]] |= SPENT
+        return states
+
+
+def record_states(
+    context: Context, log: PartitionLog, decision: Decision, end: int
+) -> RecordStates:
+    """Scan ``log``, and elect among the records of the segments that begin below ``end``.
+
+    Raises:
+        CorruptLog: a record cannot be read, or the log contradicts itself.
+        LogError: the work failed.
+    """
+    found = elect_whole(context, log, decision, end)
+    if isinstance(found, ElectedPartition):
+        return RecordStates(found)
+    if found.error is not None:
+        raise found.error
+    problems = found.report.problems
+    if not problems:
+        raise CorruptLog(found.report.reason or "")
+    raise CorruptLog(
+        problems[0].message, problems[0].position, problems[0].path, problems[0].remedy
+    )
+
+
+def elect_whole(
+    context: Context, log: PartitionLog, decision: Decision, end: int
+) -> ElectedPartition | Ended:
+    """Scan and elect as a round does; no rule but ``decision`` leaves the partition out."""
+    scanned = scan_pieces(context, [plan_whole(context, log, decision, end)])
+    (found,) = advance(scanned, lambda open: elect_partitions(context, open))
+    return found

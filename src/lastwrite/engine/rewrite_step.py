@@ -1,0 +1,205 @@
+"""Step four, rewrite, as the driver sees it: which segments become one, and who writes what of it.
+
+``engine.rewrite`` is the workers' side.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from msgspec import structs
+
+from lastwrite.engine.context import Context
+from lastwrite.engine.partition import ElectedPartition, Ended, RewrittenPartition, ended
+from lastwrite.engine.retain import Replacement
+from lastwrite.engine.rules.transactions import spent_changes
+from lastwrite.engine.rules.untouched import rewritten_runs
+from lastwrite.engine.runner import Failed
+from lastwrite.engine.scan_step import policy_of
+from lastwrite.engine.shares import Shares, rewrite_cost
+from lastwrite.errors import LogError
+from lastwrite.model.log import AbortedTransaction
+from lastwrite.model.report import Status
+from lastwrite.model.work import RewriteUnit, SegmentOutput
+
+
+def rewrite_partitions(
+    context: Context, partitions: Sequence[ElectedPartition]
+) -> list[RewrittenPartition | Ended]:
+    """Write the new segments aside, or measure them; of a partition of which one is damaged all
+    are given up.
+    """
+    chosen = [_choose_runs(context, each) for each in partitions]
+    costs = [
+        [rewrite_cost(*of_piece) for of_piece in zip(each.plan.pieces, each.scans, strict=True)]
+        for each in partitions
+    ]
+    shares = Shares(sum(map(_cost_of, partitions, chosen, costs)), context.workers)
+    units: list[RewriteUnit] = []
+    errors: dict[int, Exception] = {}
+    for each, runs, by_piece in zip(partitions, chosen, costs, strict=True):
+        try:
+            for group, run in enumerate(runs):
+                units += _units(context, each, (group, run), by_piece, shares)
+        except (LogError, OSError) as error:
+            errors[each.plan.number] = error
+    units = [unit for unit in units if unit.partition not in errors]
+    made: dict[int, list[SegmentOutput]] = {each.plan.number: [] for each in partitions}
+    for answer in context.exchange.rewrite(units, context.progress):
+        if isinstance(answer, Failed):
+            errors.setdefault(answer.unit.partition, answer.error)
+        else:
+            made[answer.partition].append(answer)
+    return [
+        _rewritten(each, runs, made[each.plan.number], errors.get(each.plan.number))
+        for each, runs in zip(partitions, chosen, strict=True)
+    ]
+
+
+def _choose_runs(context: Context, partition: ElectedPartition) -> list[tuple[int, ...]]:
+    """Which segments are rewritten, by their places, and which of them together."""
+    segments = partition.plan.log.segments
+    records, lost = [0] * len(segments), [0] * len(segments)
+    for piece, scan in zip(partition.plan.pieces, partition.scans, strict=True):
+        records[piece.segment] += scan.records
+        lost[piece.segment] += scan.losers
+    changes = _changes(context, partition)
+    like_broker = context.options.like_broker
+    groups = context.system.group(
+        partition.plan.log, partition.plan.decision.end, context.options.config, like_broker
+    )
+    runs: list[tuple[int, ...]] = []
+    for group in groups:
+        if like_broker or context.system.makes_one_segment:
+            runs.append(tuple(group))
+            continue
+        sizes = [segments[n].size_bytes for n in group]
+        left = [
+            size * (records[n] - lost[n]) // max(1, records[n])
+            for n, size in zip(group, sizes, strict=True)
+        ]
+        changed = [bool(changes[n]) for n in group]
+        runs += [tuple(group[first:end]) for first, end in rewritten_runs(sizes, left, changed)]
+    return runs
+
+
+def _changes(context: Context, partition: ElectedPartition) -> list[int]:
+    """By segment, how much in it changes; 0: nothing."""
+    plan, transactions = partition.plan, partition.transactions
+    segments = plan.log.segments
+    changes = [0] * len(segments)
+    for piece, scan, spent in zip(plan.pieces, partition.scans, transactions.spent, strict=True):
+        changes[piece.segment] += scan.losers + scan.changed_batches
+        changes[piece.segment] += sum(
+            spent_changes(marker, context.options.now_ms) for marker in spent
+        )
+    # Where log and index disagree the index is made anew.
+    told = {entry.last_offset for entry in plan.log.aborted}
+    known = {entry.last_offset for entry in plan.aborted}
+    for offset in (told - known) | (known & transactions.aborting) - told:
+        changes[bisect_right(segments, offset, key=lambda each: each.base_offset) - 1] += 1
+    return changes
+
+
+def _cost_of(
+    partition: ElectedPartition, runs: Sequence[tuple[int, ...]], costs: Sequence[int]
+) -> int:
+    """What rewriting the ``runs`` costs, of ``costs`` by piece."""
+    rewritten = {place for run in runs for place in run}
+    pieces = partition.plan.pieces
+    return sum(
+        cost for piece, cost in zip(pieces, costs, strict=True) if piece.segment in rewritten
+    )
+
+
+def _units(
+    context: Context,
+    partition: ElectedPartition,
+    numbered: tuple[int, tuple[int, ...]],
+    costs: Sequence[int],
+    shares: Shares,
+) -> Iterator[RewriteUnit]:
+    """The units of one new segment; ``numbered``: its number in the partition, and the places of
+    its sources.
+    """
+    group, run = numbered
+    plan, scans, spent = partition.plan, partition.scans, partition.transactions.spent
+    first, last = plan.log.segments[run[0]], plan.log.segments[run[-1]]
+    pieces = [piece for piece in plan.pieces if piece.segment in run]
+    end_offset = max(
+        (scans[piece.number].next_offset for piece in pieces), default=first.base_offset
+    )
+    fits = end_offset - 1 - first.base_offset <= context.system.offset_span
+    may_cut = fits and context.system.joins_parts
+    parts = shares.take(pieces, [costs[piece.number] for piece in pieces], may_cut=may_cut)
+    folder = None
+    if not context.options.dry_run:
+        folder = context.system.output_folder(plan.log, context.options.to)
+    aborted = _aborted_in(partition, run)
+    for n, part in enumerate(parts):
+        yield RewriteUnit(
+            partition=plan.number,
+            system=context.system.name,
+            group=group,
+            part=n,
+            parts=len(parts),
+            base_offset=first.base_offset,
+            pieces=tuple(part),
+            states=tuple(scans[piece.number].place_of_states for piece in part),
+            spent=tuple(tuple(marker.ordinal for marker in spent[piece.number]) for piece in part),
+            policy=policy_of(partition.policy, part),
+            index_interval_bytes=plan.decision.index_interval_bytes,
+            limits=context.limits,
+            folder=folder,
+            mtime_ns=last.mtime_ns,
+            aborted=aborted,
+            keeps=plan.kept is not None,
+            cost=sum(costs[piece.number] for piece in part),
+            like_broker=context.options.like_broker,
+            source=first.path,
+        )
+
+
+def _aborted_in(
+    partition: ElectedPartition, run: tuple[int, ...]
+) -> tuple[AbortedTransaction, ...]:
+    """The entries of a new segment's transaction index."""
+    log = partition.plan.log
+    base_offset, end_offset = log.segments[run[0]].base_offset, log.segment_end(run[-1])
+    return tuple(
+        entry
+        for entry in partition.plan.aborted
+        if base_offset <= entry.last_offset < end_offset
+        and entry.last_offset in partition.transactions.aborting
+    )
+
+
+def _rewritten(
+    partition: ElectedPartition,
+    runs: Sequence[tuple[int, ...]],
+    made: Sequence[SegmentOutput],
+    error: Exception | None,
+) -> RewrittenPartition | Ended:
+    problems = [part.problem for part in made if part.problem is not None]
+    report = structs.replace(partition.report, problems=[*partition.report.problems, *problems])
+    error = next((part.error for part in made if part.error is not None), None) or error
+    if problems:
+        report.status, report.reason = Status.DAMAGED, str(problems[-1])
+        return ended(partition, report, made)
+    if error is not None:
+        return ended(partition, report, made, error)
+    parts: list[list[SegmentOutput]] = [[] for _ in runs]
+    for part in sorted(made, key=lambda part: part.part):
+        parts[part.group].append(part)
+    return RewrittenPartition(
+        plan=partition.plan,
+        report=report,
+        scans=partition.scans,
+        winners=partition.winners,
+        policy=partition.policy,
+        replacements=[
+            Replacement(run, tuple(of_run), _aborted_in(partition, run))
+            for run, of_run in zip(runs, parts, strict=True)
+        ],
+    )

@@ -1,0 +1,101 @@
+"""The engine: five steps over many partitions at once.
+
+    plan ──► scan ──► elect ──► rewrite ──► commit
+
+The driver plans and commits; scan, elect and rewrite are units of work that a runner takes to
+workers. Partitions go in waves, so that what the driver and the scratch folder hold does not grow
+with their number. A partition that turns out damaged, or fails, leaves the wave; the others go on.
+``partition`` has the values that one step gives and the next takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from lastwrite.engine.commit import commit
+from lastwrite.engine.context import Context
+from lastwrite.engine.elect_step import elect_partitions
+from lastwrite.engine.partition import Ended, PartitionPlan, advance
+from lastwrite.engine.plan import plan_partition
+from lastwrite.engine.rewrite_step import rewrite_partitions
+from lastwrite.engine.scan_step import scan_partitions
+from lastwrite.errors import LogError
+from lastwrite.model.report import CompactionReport, PartitionReport
+from lastwrite.model.settings import Outvoted
+
+_WAVE_BYTES = 64 << 30
+_WAVE_PARTITIONS = 4096
+
+
+def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
+    """Compact the partitions in ``folders``; the report has them in this order."""
+    began = time.perf_counter()
+    clock = _StageClock()
+    notes = _notes(context, folders)
+    reports = [report for wave in _waves(context, folders, clock) for report in wave]
+    return CompactionReport(
+        partitions=reports,
+        dry_run=context.options.dry_run,
+        now_ms=context.options.now_ms,
+        seconds=time.perf_counter() - began,
+        stage_seconds=clock.seconds,
+        notes=notes,
+    )
+
+
+def _waves(
+    context: Context, folders: Sequence[str], clock: _StageClock
+) -> Iterator[list[PartitionReport]]:
+    """The reports of one wave after the other."""
+    wave: list[PartitionPlan | Ended] = []
+    size = 0
+    for folder in folders:
+        with clock.of("plan"):
+            planned = plan_partition(context, folder, len(wave))
+        wave.append(planned)
+        size += planned.log.size_bytes if isinstance(planned, PartitionPlan) else 0
+        if size >= _WAVE_BYTES or len(wave) >= _WAVE_PARTITIONS:
+            yield _run_wave(context, wave, clock)
+            wave, size = [], 0
+    if wave:
+        yield _run_wave(context, wave, clock)
+
+
+def _run_wave(
+    context: Context, planned: Sequence[PartitionPlan | Ended], clock: _StageClock
+) -> list[PartitionReport]:
+    with clock.of("scan"):
+        scanned = advance(planned, lambda open: scan_partitions(context, open))
+    with clock.of("elect"):
+        elected = advance(scanned, lambda open: elect_partitions(context, open))
+    with clock.of("rewrite"):
+        rewritten = advance(elected, lambda open: rewrite_partitions(context, open))
+    with clock.of("commit"):
+        return commit(context, rewritten)
+
+
+def _notes(context: Context, folders: Sequence[str]) -> list[Outvoted]:
+    """What of the settings that were given does not hold, topic by topic."""
+    notes: dict[tuple[str, str], Outvoted] = {}
+    for folder in folders:
+        with contextlib.suppress(LogError, OSError):  # the partition's report says so
+            for note in context.system.outvoted(folder, context.options.config):
+                notes[note.topic, note.name] = note
+    return list(notes.values())
+
+
+class _StageClock:
+    """How many seconds each step took, through all waves."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("plan", "scan", "elect", "rewrite", "commit"), 0.0)
+
+    @contextlib.contextmanager
+    def of(self, step: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[step] += time.perf_counter() - began

@@ -1,0 +1,199 @@
+"""Step two, scan, as the driver sees it: which units there are, and what their results say of a
+partition.
+
+``engine.scan`` is the workers' side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from msgspec import structs
+
+from lastwrite.engine.context import Context
+from lastwrite.engine.partition import Ended, PartitionPlan, ScannedPartition, advance, ended
+from lastwrite.engine.pieces import split_by_bytes
+from lastwrite.engine.rules import keyless
+from lastwrite.engine.rules.transactions import aborted_table, merge
+from lastwrite.engine.runner import Failed
+from lastwrite.engine.scan_cache.use import scan_weight
+from lastwrite.errors import LogError
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.policy import Policy
+from lastwrite.model.report import Status
+from lastwrite.model.work import Piece, PieceScan, ScanUnit
+
+_LEAST_TASK_BYTES = 8 << 20
+
+
+def scan_partitions(
+    context: Context, plans: Sequence[PartitionPlan]
+) -> list[ScannedPartition | Ended]:
+    """Scan all pieces, and end the partitions that are damaged or hold too many records without a
+    key.
+    """
+    wave = scan_pieces(context, plans)
+    return advance(wave, lambda open: [_count_records(context, each) for each in open])
+
+
+def scan_pieces(context: Context, plans: Sequence[PartitionPlan]) -> list[ScannedPartition | Ended]:
+    """Scan all pieces, and end the partitions that are damaged or contradict themselves."""
+    wave = _scan_once(context, plans)
+    if any(_contradicts(each) for each in wave):
+        # A transaction index contradicts its log. The log is right: scan again by what it says.
+        # All are scanned again, since an exchange holds the entries of one scan.
+        wave = advance(wave, lambda open: _scan_by_log(context, open))
+    return wave
+
+
+def _contradicts(partition: ScannedPartition | Ended) -> bool:
+    if isinstance(partition, Ended):
+        return False
+    return partition.transactions.contradiction is not None
+
+
+def _scan_by_log(
+    context: Context, partitions: Sequence[ScannedPartition]
+) -> list[ScannedPartition | Ended]:
+    """Scan again, with the aborted transactions as the logs themselves tell them."""
+    plans: list[PartitionPlan | Ended] = []
+    for each in partitions:
+        plan = each.plan
+        try:
+            if _contradicts(each):
+                plan = replace(plan, aborted=context.system.aborted_by_log(plan.log))
+            plans.append(plan)
+        except (LogError, OSError) as error:
+            plans.append(ended(plan, each.report, error=error))
+    wave = advance(plans, lambda open: _scan_once(context, open))
+    return advance(wave, lambda open: [_refuse_contradiction(each) for each in open])
+
+
+def _refuse_contradiction(partition: ScannedPartition) -> ScannedPartition | Ended:
+    offset = partition.transactions.contradiction
+    if offset is None:
+        return partition
+    reason = f"the transaction that ends at offset {offset} is aborted and not aborted"
+    return ended(partition, structs.replace(partition.report, status=Status.DAMAGED, reason=reason))
+
+
+def _scan_once(context: Context, plans: Sequence[PartitionPlan]) -> list[ScannedPartition | Ended]:
+    weights = [list(map(scan_weight, plan.pieces, plan.kept_scans)) for plan in plans]
+    target = max(_LEAST_TASK_BYTES, sum(map(sum, weights)) // (2 * context.workers))
+    units: list[ScanUnit] = []
+    for plan, sizes in zip(plans, weights, strict=True):
+        for pieces in split_by_bytes(plan.pieces, target, sizes):
+            units.append(scan_unit(context, plan, pieces))
+    scans: dict[int, list[PieceScan]] = {plan.number: [] for plan in plans}
+    errors: dict[int, Exception] = {}
+    answers = context.exchange.scan(units, context.progress)
+    for unit, answer in zip(units, answers, strict=True):
+        if isinstance(answer, Failed):
+            errors.setdefault(unit.partition, answer.error)
+        else:
+            scans[unit.partition] += answer
+    return [
+        _scanned(
+            plan,
+            sorted(scans[plan.number], key=lambda scan: scan.piece),
+            errors.get(plan.number),
+            context.system.damage_remedy,
+        )
+        for plan in plans
+    ]
+
+
+def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[Piece]) -> ScanUnit:
+    """Neighbouring pieces of a partition as one unit of work."""
+    return ScanUnit(
+        partition=plan.number,
+        system=context.system.name,
+        pieces=tuple(pieces),
+        first_dirty=plan.decision.elect_from,
+        bits=plan.bits,
+        exact=context.options.exact,
+        secret=plan.secret,
+        policy=policy_of(plan.decision.policy, pieces),
+        aborted=aborted_table(plan.aborted, pieces[0].lowest_offset, pieces[-1].end_offset),
+        limits=context.limits,
+        scratch=context.exchange.scratch,
+        kept=tuple(plan.kept_scans[piece.number] for piece in pieces),
+        keeps=plan.kept is not None,
+    )
+
+
+def policy_of(policy: Policy, pieces: Sequence[Piece]) -> Policy:
+    """The policy as far as it concerns ``pieces``: of many producers most wrote their last batch
+    elsewhere.
+    """
+    if not pieces:  # a group of empty segments
+        return policy
+    low, high = np.searchsorted(
+        policy.last_offsets, (pieces[0].lowest_offset, pieces[-1].end_offset)
+    )
+    return replace(policy, last_offsets=policy.last_offsets[low:high])
+
+
+def _scanned(
+    plan: PartitionPlan, scans: Sequence[PieceScan], error: Exception | None, remedy: str
+) -> ScannedPartition | Ended:
+    """The partition with its scans, ended where a piece is damaged or of no format of ours."""
+    problems = [*_falling_offsets(plan.pieces, scans, remedy)]
+    problems += [scan.problem for scan in scans if scan.problem is not None]
+    damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]
+    notes = [note for scan in scans for note in scan.notes]
+    report = structs.replace(
+        plan.report, problems=[*plan.report.problems, *(damage or problems[:1]), *notes]
+    )
+    if damage:
+        return ended(plan, structs.replace(report, status=Status.DAMAGED, reason=str(damage[0])))
+    if error is not None:
+        return ended(plan, report, error=error)
+    if problems:
+        return ended(plan, structs.replace(report, status=Status.SKIPPED, reason=str(problems[0])))
+    transactions = merge([scan.transactions for scan in scans])
+    return ScannedPartition(plan=plan, report=report, scans=scans, transactions=transactions)
+
+
+def _falling_offsets(
+    pieces: Sequence[Piece], scans: Sequence[PieceScan], remedy: str
+) -> Iterator[Problem]:
+    """Pieces whose offsets do not begin above those of the piece before: no single scan sees that."""
+    for (piece, scan), (following, later) in pairwise(zip(pieces, scans, strict=False)):
+        if piece.segment == following.segment and 0 <= later.first_offset < scan.next_offset:
+            yield Problem(
+                ProblemKind.DAMAGED,
+                f"offset {later.first_offset} comes after {scan.next_offset - 1}",
+                following.path,
+                following.start,
+                remedy,
+            )
+
+
+def _count_records(context: Context, partition: ScannedPartition) -> ScannedPartition | Ended:
+    """Report the records, and those in range that have no key; end the partition where these are
+    too many.
+    """
+    plan = partition.plan
+    records = sum(scan.records for scan in partition.scans)
+    report = structs.replace(partition.report, records_before=records, records_after=records)
+    in_range = [
+        scan for scan, piece in zip(partition.scans, plan.pieces, strict=True) if piece.keyed
+    ]
+    found = sum(scan.keyless for scan in in_range)
+    if not found:
+        return replace(partition, report=report)
+    data = sum(scan.records - scan.hidden for scan in in_range)
+    first = min(scan.first_keyless for scan in in_range if scan.keyless)
+    report.keyless_records = found
+    report.first_keyless_offset = first
+    report.keyless_setting = context.system.governs_keyless
+    most = plan.decision.max_keyless_ratio
+    if not keyless.is_refused(found, data, most):
+        return replace(partition, report=report)
+    report.is_keyless = True
+    report.status, report.reason = Status.SKIPPED, keyless.refusal(found, data, first, most)
+    return ended(plan, report)

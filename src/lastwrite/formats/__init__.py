@@ -1,1 +1,0 @@
-"""Bytes to columns and back: no files, no clock, no Spark."""

@@ -1,0 +1,1 @@
+"""Kafka: bytes, files, rules, looking, and its ``System``."""

@@ -1,0 +1,1 @@
+"""Kafka: batches, indexes, snapshots and text files, in bytes."""

@@ -1,0 +1,159 @@
+"""A Kafka record batch as values: its header, attributes and records, for every magic.
+
+``batch`` decodes and encodes them; ``old`` makes them of entries of magic 0 and 1.
+
+Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``; KIP-98; KIP-534 for attribute bit 6;
+docs/formats/kafka.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+from lastwrite.encoding.compression import Codec
+from lastwrite.encoding.layout import I8, I16, I32, I64, U32, At, layout
+
+MAGIC = 2
+LENGTH_END = 12  # what batch_length does not count: itself and the base offset
+CRC_START = 21  # the first byte that the crc covers
+SHORTEST_ENTRY_BYTES = 14  # what the length of any entry, of any magic, must be at least
+SHORTEST_RECORD_BYTES = (
+    7  # a byte each: length, attributes, two deltas, null key, null value, header count
+)
+DEFAULT_LIMIT_BYTES = 1 << 30  # of one batch, decompressed
+
+_MAX_I32 = (1 << 31) - 1
+
+CODEC_BITS = 0x07
+APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes before the records of a Kafka record batch, magic 2."""
+
+    # fmt: off
+    #                                              offset  type
+    base_offset:            Annotated[int, At(0,  I64)]  # of the first record, as first written
+    batch_length:           Annotated[int, At(8,  I32)]  # bytes after this field
+    # outside the crc: brokers rewrite it; -1 unknown
+    partition_leader_epoch: Annotated[int, At(12, I32)]
+    magic:                  Annotated[int, At(16, I8)]   # 2
+    crc:                    Annotated[int, At(17, U32)]  # CRC-32C of byte 21 to the batch's end
+    attributes:             Annotated[int, At(21, I16)]  # bits: see BatchAttributes
+    last_offset_delta:      Annotated[int, At(23, I32)]  # outlives the record it counts
+    # the delete horizon when bit 6 is set; -1 if empty
+    base_timestamp_ms:      Annotated[int, At(27, I64)]
+    # -1: none; the append time when bit 3 is set
+    max_timestamp_ms:       Annotated[int, At(35, I64)]
+    producer_id:            Annotated[int, At(43, I64)]  # -1: not idempotent
+    producer_epoch:         Annotated[int, At(51, I16)]  # -1: none
+    base_sequence:          Annotated[int, At(53, I32)]  # -1: none, and in control batches
+    record_count:           Annotated[int, At(57, I32)]  # present now; compaction lowers it
+    # fmt: on
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, header included."""
+        return self.batch_length + LENGTH_END
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the tombstones of this batch may go; None where no round has set it."""
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON_BIT else None
+
+    @property
+    def last_sequence(self) -> int:
+        """The producer's sequence number of the last record as first written; -1 without one."""
+        return self.sequence_of(self.last_offset)
+
+    def sequence_of(self, offset: int) -> int:
+        """The producer's sequence number of the record at ``offset``; past 2^31 - 1 comes 0.  -1
+        without one.
+        """
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + offset - self.base_offset) & _MAX_I32
+
+
+BATCH_HEADER = layout(BatchHeader, byte_order=">", size=61)
+
+
+class BatchAttributes(NamedTuple):
+    """The bits of a header's ``attributes``.
+
+    ====  ==========================================================
+    0-2   codec
+    3     timestamps: 0 as created, 1 as appended
+    4     transactional
+    5     control batch
+    6     delete horizon: the base timestamp says when tombstones go
+    7-15  unused; Kafka looks at the low byte only
+    ====  ==========================================================
+    """
+
+    codec: Codec = Codec.NONE
+    append_time: bool = False
+    transactional: bool = False
+    control: bool = False
+    has_delete_horizon: bool = False
+
+    @property
+    def bits(self) -> int:
+        return (
+            self.codec
+            | APPEND_TIME_BIT * self.append_time
+            | TRANSACTIONAL_BIT * self.transactional
+            | CONTROL_BIT * self.control
+            | DELETE_HORIZON_BIT * self.has_delete_horizon
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record.  None is a null key or value, which is not the same as an empty one.
+
+    ``headers`` are pairs of name (UTF-8 by agreement, not checked) and value, in order; names may
+    repeat.
+    """
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A whole batch: the header as it lies on disk, its attributes in words, its records by offset."""
+
+    header: BatchHeader
+    attributes: BatchAttributes
+    records: tuple[Record, ...]
+
+
+def decode_attributes(bits: int, at: int | None = None) -> BatchAttributes:
+    """The bits of a header in words; ``at`` is the batch's position, for the error.
+
+    Raises:
+        UnsupportedFormat: the codec is 5, 6 or 7.
+    """
+    return BatchAttributes(
+        Codec.of(bits & CODEC_BITS, at),
+        bool(bits & APPEND_TIME_BIT),
+        bool(bits & TRANSACTIONAL_BIT),
+        bool(bits & CONTROL_BIT),
+        bool(bits & DELETE_HORIZON_BIT),
+    )

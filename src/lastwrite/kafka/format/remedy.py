@@ -1,0 +1,19 @@
+"""What to do with a damaged partition of Kafka, in words that lose nothing when they are followed.
+
+A single file is never brought back from another replica: replicas roll their segments at other
+offsets and clean them at other times, so a file of one leaves holes or doubles in another. Nor is a
+file deleted of which another replica or a copy may still be needed.
+
+Source: Kafka 4.4 ``LogLoader`` (what a broker's start cuts and makes anew), ``UnifiedLog.roll``.
+"""
+
+RESTORE = (
+    "nothing was changed; where other replicas are in sync, move the partition's folder out of the log root before you "
+    "start the broker: it fetches the whole partition from them; where this is the only copy, copy the folder first, "
+    "and bring back the whole folder from a backup, never a single file"
+)
+REBUILD = (
+    "copy the folder; where lastwrite verify finds no other damage in it, stop the broker, move this segment's .index, "
+    ".timeindex and .txnindex out of the folder, and start it: it makes them anew, and cuts this segment where a batch "
+    "of it is not whole"
+)

@@ -1,0 +1,247 @@
+"""``read`` of a Kafka partition: the records that a consumer gets, from an offset or a time on, in
+either isolation level.
+
+``x@0`` in a transaction that is open, ``y@1`` of nobody's: a consumer of ``read_uncommitted`` gets
+both. One of ``read_committed`` gets neither: it stops at the last stable offset, 0, until the
+transaction ends. If it aborts, by a marker at 2, that consumer gets ``y@1`` alone. No consumer gets
+a marker, what lies below the log's start, or what is not yet replicated.
+
+Source: KIP-98 (isolation levels); Kafka 4.4.0 ``UnifiedLog.read``, ``CompletedFetch``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from enum import StrEnum
+
+from lastwrite.errors import InvalidConfig, LogError, OutOfMemoryBudget
+from lastwrite.kafka.format.batch import decode_batch
+from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
+from lastwrite.kafka.look.problems import kafka_problem_of, loses_records, whole_batches
+from lastwrite.kafka.look.rows import position_of, record_row
+from lastwrite.kafka.store import lock, log_dir
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
+from lastwrite.model.write import Row
+from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
+
+
+class Isolation(StrEnum):
+    """Kafka's ``isolation.level``."""
+
+    UNCOMMITTED = "read_uncommitted"
+    COMMITTED = "read_committed"
+
+
+class ReadStatus(StrEnum):
+    """How reading a partition ends."""
+
+    END = "END_OF_PARTITION"  # the high watermark
+    OPEN_TRANSACTION = "OPEN_TRANSACTION"  # the last stable offset, below the high watermark
+    LIMIT = "LIMIT"
+    OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"  # the log ends before the offset that was asked for
+    DAMAGED = "DAMAGED"  # the end was reached, but not all on the way could be read
+
+
+class AbortedData:
+    """Which batches are of aborted transactions, by the transaction index of the log."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._of: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for entry in log.aborted:
+            self._of[entry.producer_id].append((entry.first_offset, entry.last_offset))
+        for spans in self._of.values():
+            spans.sort()
+
+    def has(self, batch: Batch) -> bool:
+        """Whether the transaction of ``batch`` was aborted."""
+        if not batch.attributes.transactional or batch.attributes.control:
+            return False
+        spans = self._of.get(batch.header.producer_id, [])
+        at = bisect_right(spans, batch.header.base_offset, key=lambda span: span[0]) - 1
+        return at >= 0 and batch.header.base_offset <= spans[at][1]
+
+
+class KafkaReading(Iterator[Row]):
+    """The records, one dictionary each, with the fields of ``dump``; and, once they end, how.
+
+    ``status``: how reading ended; None while records come. ``next_offset``: where a consumer goes
+    on. ``notes``: what is not as it should be.
+    """
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        isolation: Isolation,
+        offset: int | None,
+        time_ms: int | None,
+        limit: int | None,
+    ) -> None:
+        self.status: ReadStatus | None = None
+        self.notes: list[Problem] = [note for note in log.problems if not loses_records(note, log)]
+        self._problems = [problem for problem in log.problems if loses_records(problem, log)]
+        self._log = log
+        self._isolation = isolation
+        self._aborted = AbortedData(log)
+        self._limit = limit
+        self._found = 0
+        self._end = log.high_watermark
+        if isolation is Isolation.COMMITTED:
+            self._end = log.last_stable_offset
+        if time_ms is not None:
+            offset = self._offset_of(time_ms)
+        self.offset = log.log_start if offset is None else offset
+        self.next_offset = max(self.offset, log.log_start)
+        if self.offset < log.log_start:
+            self.notes.append(
+                Problem(
+                    ProblemKind.RECOVERED,
+                    f"offset {self.offset} is out of range: the log starts at {log.log_start}, where a "
+                    "consumer with auto.offset.reset=earliest goes on",
+                    log.folder,
+                )
+            )
+        self._rows = limited(self._read(), None, self._problems)
+
+    def __next__(self) -> Row:
+        return next(self._rows)
+
+    def summary(self) -> Row:
+        """How it ended; the names of fields are a contract."""
+        return {
+            "status": None if self.status is None else str(self.status),
+            "topic": self._log.name.topic,
+            "partition": self._log.name.partition,
+            "isolation_level": str(self._isolation),
+            "offset": self.offset,
+            "next_offset": self.next_offset,
+            "log_start_offset": self._log.log_start,
+            "last_stable_offset": self._log.last_stable_offset,
+            "high_watermark": self._log.high_watermark,
+            "messages": self._found,
+            "notes": [note.to_dict() for note in self.notes],
+        }
+
+    # ------------------------------------------------------------------ from an offset on
+
+    def _read(self) -> Iterator[Row]:
+        if self.offset > self._log.end_offset:
+            self.status = ReadStatus.OUT_OF_RANGE
+            return
+        for segment, position, batch in self._batches(self.next_offset):
+            if batch.header.magic >= MAGIC and batch.header.base_offset >= self._end:
+                break
+            if not batch.attributes.control and not self._is_aborted(batch):
+                for record in batch.records:
+                    if not self.next_offset <= record.offset < self._end:
+                        continue
+                    if self._found == self._limit:
+                        break
+                    self.next_offset = record.offset + 1
+                    self._found += 1
+                    yield record_row(self._log.name, segment.base_offset, position, batch, record)
+            if self._found == self._limit:
+                self.status = ReadStatus.LIMIT
+                return
+        self.next_offset = max(self.next_offset, self._end)
+        if self._problems:
+            self.status = ReadStatus.DAMAGED
+        else:
+            is_open = self._end < self._log.high_watermark
+            self.status = ReadStatus.OPEN_TRANSACTION if is_open else ReadStatus.END
+
+    def _is_aborted(self, batch: Batch) -> bool:
+        return self._isolation is Isolation.COMMITTED and self._aborted.has(batch)
+
+    def _batches(
+        self, offset: int, time_ms: int | None = None
+    ) -> Iterator[tuple[Segment, int, Batch]]:
+        """The batches from ``offset`` on; with ``time_ms`` those that may have a record of then or
+        later. Damaged ones are noted and passed.
+
+        Raises:
+            OutOfMemoryBudget: a batch is too large.
+        """
+        for number, segment in enumerate(self._log.segments):
+            if self._log.segment_end(number) <= offset:
+                continue
+            start = position_of(segment, offset)
+            for position, header, data in whole_batches(
+                segment, self._note, start, BATCH_LIMIT_BYTES, refuses_large=True
+            ):
+                if header.last_offset < offset or not _may_reach(header, time_ms):
+                    continue
+                try:
+                    batch = decode_batch(data, 0, BATCH_LIMIT_BYTES)
+                except OutOfMemoryBudget as error:
+                    raise error.located(segment.path, position) from error
+                except LogError as error:
+                    self._note(kafka_problem_of(error, segment.path, position))
+                    continue
+                yield segment, position, batch
+
+    def _note(self, problem: Problem) -> None:
+        """Take a problem, but for one that is known of the same place."""
+        known = {(other.path, other.position) for other in self._problems}
+        if (problem.path, problem.position) not in known:
+            self._problems.append(problem)
+
+    # ------------------------------------------------------------------ from a time on
+
+    def _offset_of(self, time_ms: int) -> int:
+        """The first offset of a record of ``time_ms`` or later, which a consumer asks for with
+        ``offsetsForTimes``; the end, where there is none. A broker may answer none where an empty
+        segment, which has its file's time, comes first: that is not imitated.
+        """
+        for _, _, batch in self._batches(self._log.log_start, time_ms):
+            for record in batch.records:
+                if record.offset >= self._end:
+                    return self._end
+                if record.offset >= self._log.log_start and record.timestamp_ms >= time_ms:
+                    return record.offset
+        return self._end
+
+
+def read_partition(
+    path: str,
+    topic: str | None,
+    partition: int | None,
+    offset: int | None,
+    time_ms: int | None,
+    isolation: str | None,
+    limit: int | None,
+) -> KafkaReading:
+    """The records of the one partition at ``path``; arguments as ``commands.read``.
+
+    Raises:
+        NotALog, InvalidConfig, LogHeld: before the first record.
+        OutOfMemoryBudget: a batch is larger than what is held at once.
+    """
+    if isolation is not None and isolation not in list(Isolation):
+        raise InvalidConfig(
+            f"isolation level {isolation!r}", remedy=f"one of: {', '.join(Isolation)}"
+        )
+    if offset is not None and time_ms is not None:
+        raise InvalidConfig("an offset and a time exclude each other", remedy="give one of them")
+    if offset is not None and offset < 0:
+        raise InvalidConfig(f"offset {offset}", remedy="offsets begin at 0")
+    folders = log_dir.find_partitions(path, topic, partition)
+    if len(folders) != 1:
+        names = ", ".join(str(log_dir.partition_name(folder)) for folder in folders[:20])
+        raise InvalidConfig(
+            f"{len(folders)} partitions lie there",
+            path=path,
+            remedy=f"give one with --topic and --partition: {names}",
+        )
+    (folder,) = folders
+    lock.refuse_if_held(log_dir.root_of(folder), [log_dir.partition_name(folder)])
+    log = log_dir.read_partition(folder)
+    return KafkaReading(log, Isolation(isolation or Isolation.UNCOMMITTED), offset, time_ms, limit)
+
+
+def _may_reach(header: BatchHeader, time_ms: int | None) -> bool:
+    """Whether the batch may have a record of ``time_ms`` or later; older formats tell it only
+    inside.
+    """
+    return time_ms is None or header.magic < MAGIC or header.max_timestamp_ms >= time_ms

@@ -1,0 +1,204 @@
+"""Records, batches and side files of Kafka as rows for ``dump``. The names of fields are a
+contract.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import google_crc32c
+
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka.format import index as indexes
+from lastwrite.kafka.format import snapshot, text
+from lastwrite.kafka.format.batch import decode_batch, decode_control_record
+from lastwrite.kafka.format.batch_layout import (
+    CRC_START,
+    MAGIC,
+    Batch,
+    BatchAttributes,
+    BatchHeader,
+    Record,
+    decode_attributes,
+)
+from lastwrite.kafka.format.internal_topics import RECORD_TYPES, decode_internal_record
+from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.look.problems import whole_batches
+from lastwrite.kafka.store.single import SingleFile
+from lastwrite.model.log import Problem, Segment, TopicPartition
+from lastwrite.model.write import Row
+from lastwrite.storage.problems import BATCH_LIMIT_BYTES
+from lastwrite.storage.reading import read_small
+
+
+def index_rows(
+    data: bytes, kind: FileKind, base_offset: int, name: TopicPartition | None
+) -> Iterator[Row]:
+    """The entries of an index file; offsets are absolute."""
+    common = {**_name(name), "segment": base_offset}
+    if kind is FileKind.INDEX:
+        by_offset = indexes.decode_offset_index(data, base_offset)
+        for offset, position in zip(
+            by_offset.offsets.tolist(), by_offset.positions.tolist(), strict=True
+        ):
+            yield {**common, "index": "offset", "offset": offset, "position": position}
+    elif kind is FileKind.TIME_INDEX:
+        by_time = indexes.decode_time_index(data, base_offset)
+        for timestamp, offset in zip(
+            by_time.timestamps_ms.tolist(), by_time.offsets.tolist(), strict=True
+        ):
+            yield {**common, "index": "time", "timestamp": timestamp, "offset": offset}
+    else:
+        for entry in indexes.decode_transaction_index(data, base_offset):
+            yield {**common, "index": "transaction", **entry._asdict()}
+
+
+def position_of(segment: Segment, offset: int) -> int:
+    """Where to begin for ``offset``: by the index where it can be believed, else at byte 0."""
+    if offset <= segment.base_offset or not segment.is_indexed:
+        return 0
+    try:
+        entries = _offset_index(segment)
+    except (LogError, FileNotFoundError):
+        return 0
+    start = entries.lookup(offset)[1]
+    if not 0 < start < segment.size_bytes:
+        return 0
+    problems: list[Problem] = []
+    first = next(whole_batches(segment, problems.append, start), None)
+    return start if first is not None and first[1].base_offset <= offset else 0
+
+
+def _offset_index(segment: Segment) -> indexes.OffsetIndex:
+    stem, _, tail = segment.path.rpartition(".log")
+    return indexes.decode_offset_index(
+        read_small(f"{stem}{FileKind.INDEX}{tail}"), segment.base_offset
+    )
+
+
+def _name(name: TopicPartition | None) -> Row:
+    return {"topic": name.topic if name else None, "partition": name.partition if name else None}
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def record_row(
+    name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
+) -> Row:
+    """One record. Numbers are those on disk, -1 for none; keys and values are base64, null where
+    they are null.
+
+    ``segment`` is the base offset in the file's name, ``position`` the byte where the record's
+    batch begins.
+    """
+    header, attributes = batch.header, batch.attributes
+    return {
+        **_name(name),
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "timestamp_type": _timestamp_type(header, attributes),
+        "key": _base64(record.key),
+        "value": _base64(record.value),
+        "headers": [
+            [title.decode("utf-8", "backslashreplace"), _base64(content)]
+            for title, content in record.headers
+        ],
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "sequence": header.sequence_of(record.offset),
+        "transactional": attributes.transactional,
+        "control": decode_control_record(record).label if attributes.control else None,
+        "compression": attributes.codec.label,
+        "leader_epoch": header.partition_leader_epoch,
+        "segment": segment,
+        "position": position,
+    }
+
+
+def _timestamp_type(header: BatchHeader, attributes: BatchAttributes) -> str:
+    """As Kafka names it; "none" in message format v0, which has no timestamps."""
+    if header.magic == 0:
+        return "none"
+    return "LogAppendTime" if attributes.append_time else "CreateTime"
+
+
+def decoded_row(name: TopicPartition | None, record: Record) -> Row:
+    """What the record means: of Kafka's own topics its type and fields, else key and value where
+    they are UTF-8.
+    """
+    if name is None or name.topic not in RECORD_TYPES:
+        return {"key": _utf8(record.key), "value": _utf8(record.value)}
+    return decode_internal_record(name.topic, record.key, record.value)._asdict()
+
+
+def _utf8(data: bytes | None) -> str | None:
+    try:
+        return None if data is None else data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def batch_row(
+    name: TopicPartition | None, segment: int, position: int, header: BatchHeader, data: memoryview
+) -> Row:
+    """One batch, its checksum verified. An entry of magic 0 or 1 is opened, since nothing else
+    tells its records.
+
+    Raises:
+        CorruptLog: the checksum does not match.
+        UnsupportedFormat: an unknown codec.
+    """
+    attributes = decode_attributes(header.attributes, 21)
+    if header.magic < MAGIC:
+        header = decode_batch(data, 0, BATCH_LIMIT_BYTES).header
+    else:
+        crc = int(google_crc32c.value(bytes(data[CRC_START:])))
+        if crc != header.crc:
+            raise CorruptLog(f"batch with crc {header.crc:#010x} whose bytes give {crc:#010x}", 17)
+    return {
+        **_name(name),
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "records": header.record_count,
+        "bytes": header.size_bytes,
+        "magic": header.magic,
+        "crc": header.crc,
+        "base_timestamp": header.base_timestamp_ms,
+        "max_timestamp": header.max_timestamp_ms,
+        "timestamp_type": _timestamp_type(header, attributes),
+        "delete_horizon": header.delete_horizon_ms,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "last_sequence": header.last_sequence,
+        "transactional": attributes.transactional,
+        "control": attributes.control,
+        "compression": attributes.codec.label,
+        "leader_epoch": header.partition_leader_epoch,
+        "segment": segment,
+        "position": position,
+    }
+
+
+def side_file_rows(file: SingleFile) -> Iterator[Row]:
+    """The entries of a snapshot, a checkpoint or another small file."""
+    data = read_small(file.path)
+    common = _name(file.partition)
+    if file.is_offset_checkpoint:
+        for name, offset in text.decode_offset_checkpoint(data).items():
+            yield {"topic": name.topic, "partition": name.partition, "offset": offset}
+    elif file.is_clean_shutdown:
+        yield {"broker_epoch": text.decode_clean_shutdown(data)}
+    elif file.name.kind is FileKind.SNAPSHOT:
+        for entry in snapshot.decode_snapshot(data):
+            row = entry._asdict()
+            row["timestamp"] = row.pop("timestamp_ms")
+            yield {**common, "snapshot": file.base_offset, **row}
+    elif file.name.kind is FileKind.LEADER_EPOCHS:
+        for epoch in text.decode_leader_epochs(data):
+            yield {**common, "leader_epoch": epoch.epoch, "start_offset": epoch.start_offset}
+    else:
+        yield {**common, "topic_id": text.decode_partition_metadata(data)}

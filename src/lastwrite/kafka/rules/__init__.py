@@ -1,0 +1,1 @@
+"""Kafka's own rules and settings, pure."""

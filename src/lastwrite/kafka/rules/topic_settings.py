@@ -1,0 +1,310 @@
+"""Whose word holds for a topic's setting: an override, the cluster, a default that was stated, or
+Kafka's.
+
+    orders-*:cleanup.policy=compact        an override, from --topic-config
+    cleanup.policy=compact                 a default, from --config: for topics of which nothing is
+                                           known
+
+A setting is learned, the strongest first, from
+
+1. the override: what the caller says of this very topic, whatever anybody else says;
+2. the cluster's metadata: the topic's own setting, then the brokers' dynamic defaults, of this
+broker before those of
+   all (KIP-226);
+3. ``config``: what holds where nobody above says otherwise;
+4. Kafka's default.
+
+``cleanup.policy`` and the limits of retention decide what may go, so of these nothing is guessed:
+
+- ``cleanup.policy`` in ``config`` is the default of topics *of which nothing is known*. A topic
+  that the metadata knows and that sets none has the brokers' default: ``log.cleanup.policy``, from
+  the metadata or ``config``, else ``delete``.
+- Of a topic of which nothing is known a broker's name (``log.cleanup.policy``,
+  ``log.retention.hours`` …) says nothing: the topic may have a setting of its own.
+- Retention by size or age follows only a policy that somebody stated, and an age that somebody
+  stated. A broker's whole file (known by ``log.dirs``) states by silence that the broker has
+  Kafka's default.
+
+Source: Kafka 4.4.0 ``LogConfig``, ``ServerTopicConfigSynonyms``, ``DynamicBrokerConfig``; KIP-226.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.rules.settings import (
+    KafkaTopicConfig,
+    broker_names,
+    field_names,
+    is_setting,
+    is_topic_setting,
+    names_of,
+    topic_name,
+)
+from lastwrite.model.settings import Outvoted, Override, Setting, Word
+
+POLICY, AGE, SIZE = "cleanup_policy", "retention_ms", "retention_bytes"
+_LETS_GO = (POLICY, AGE, SIZE)
+_BROKERS_FILE = ("log.dirs", "log.dir")
+
+
+class Source(StrEnum):
+    """Who says a setting, the strongest first."""
+
+    OVERRIDE = "topic-config"
+    TOPIC = "topic (metadata)"
+    BROKER = "broker (metadata)"
+    BROKERS = "broker default (metadata)"
+    CONFIG = "config"
+    NAMED = "named"  # whoever names one topic for compaction says that it is compacted
+    DEFAULT = "default"
+    UNKNOWN = "unknown"  # nobody does, and Kafka's default is not taken for granted
+
+
+def decode_overrides(lines: Sequence[str], said_by: str = "--topic-config") -> tuple[Override, ...]:
+    """``TOPIC:NAME=VALUE`` texts.
+
+    Raises:
+        InvalidConfig: a text of another form.
+    """
+    found = []
+    for text in lines:
+        pattern, colon, rest = text.partition(":")
+        name, equals, value = rest.partition("=")
+        if not (colon and equals and pattern.strip() and name.strip()):
+            raise InvalidConfig(
+                f"{said_by} {text!r} is not TOPIC:NAME=VALUE",
+                remedy="as orders:cleanup.policy=compact",
+            )
+        found.append(Override(pattern.strip(), name.strip(), value.strip()))
+    return tuple(found)
+
+
+def decode_overrides_file(text: str) -> tuple[Override, ...]:
+    """A file of such lines; blank ones and those that begin with ``#`` say nothing.
+
+    Raises:
+        InvalidConfig: a line of another form.
+    """
+    found: list[Override] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            found += decode_overrides([line.strip()], f"line {number},")
+    return tuple(found)
+
+
+def check_overrides(overrides: Sequence[Override]) -> None:
+    """Hold each against what a topic of Kafka can have.
+
+    Raises:
+        InvalidConfig: no such setting, one of brokers alone, or a value that it cannot have.
+    """
+    for each in overrides:
+        if is_setting(each.name) and not is_topic_setting(each.name):
+            field_name = next((name for name in field_names() if each.name in names_of(name)), None)
+            remedy = (
+                f"a topic's name is {topic_name(field_name)}"
+                if field_name
+                else "give it by --config"
+            )
+            raise InvalidConfig(
+                f"{each.name} is a broker's setting, not one of topic {each.pattern}", remedy=remedy
+            )
+        KafkaTopicConfig.parse(each.name, each.value)
+
+
+def overrides_of(topic: str, overrides: Sequence[Override]) -> dict[str, object]:
+    """What ``overrides`` say of ``topic``: an exact name before a pattern, and a later one before
+    an earlier.
+    """
+    found: dict[str, object] = {}
+    for is_exact in (False, True):
+        for each in overrides:
+            if each.is_exact is is_exact and each.covers(topic):
+                found[each.name] = each.value
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the cluster's metadata says of one topic that it lists."""
+
+    topic: Mapping[str, object]
+    broker: Mapping[str, object] = field(
+        default_factory=dict
+    )  # dynamic defaults of the broker that has the log
+    brokers: Mapping[str, object] = field(default_factory=dict)  # and of all brokers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaTopicSettings:
+    """A topic's settings, and whose word each of them is."""
+
+    config: KafkaTopicConfig
+    words: Mapping[
+        str, tuple[Word, ...]
+    ]  # by field: all that was said of it, what holds first; the default last
+    listed: tuple[
+        Setting, ...
+    ]  # every setting by its topic's name, as text, with all that was said of it
+    outvoted: tuple[Outvoted, ...] = ()
+    is_policy_known: bool  # False: nobody says whether the topic is compacted
+    is_policy_stated: bool  # False: it is unknown, or Kafka's default
+    is_age_stated: bool
+
+    def source_of(self, field_name: str) -> str:
+        return self.words[field_name][0].source
+
+    @property
+    def of_retention(self) -> KafkaTopicConfig:
+        """The settings that retention may go by: a limit that rests on a guess is off."""
+        if not self.is_policy_stated:
+            return replace(self.config, retention_ms=-1, retention_bytes=-1)
+        return self.config if self.is_age_stated else replace(self.config, retention_ms=-1)
+
+
+def resolve(
+    topic: str,
+    overrides: Sequence[Override],
+    known: Known | None,
+    config: Mapping[str, object],
+    is_named: bool = False,
+) -> KafkaTopicSettings:
+    """The settings of ``topic``.
+
+    ``known``: what the metadata says of it; None: it is in no metadata. ``config``: what was stated
+    for whatever nobody else says. ``is_named``: the caller named this one topic to be compacted.
+
+    Raises:
+        InvalidConfig: a value that its setting cannot have.
+    """
+    layers: list[tuple[Source, Mapping[str, object]]] = [
+        (Source.OVERRIDE, overrides_of(topic, overrides))
+    ]
+    if known is not None:
+        layers += [
+            (Source.TOPIC, known.topic),
+            (Source.BROKER, known.broker),
+            (Source.BROKERS, known.brokers),
+        ]
+    layers.append((Source.CONFIG, config))
+    defaults = KafkaTopicConfig().to_names()
+    words: dict[str, tuple[Word, ...]] = {}
+    outvoted: list[Outvoted] = []
+    chosen: dict[str, object] = {}
+    values: dict[str, object] = {}
+    for field_name in field_names():
+        said = [
+            (source, name, layer[name])
+            for source, layer in layers
+            for name in names_of(field_name)
+            if name in layer
+        ]
+        counted = [each for each in said if _counts(field_name, each[0], each[1], known)]
+        if field_name == POLICY and not counted and known is None and is_named:
+            counted.append((Source.NAMED, "cleanup.policy", "compact"))
+        if counted:
+            chosen[field_name] = counted[0][0]
+            values[counted[0][1]] = counted[0][2]
+        default = "delete" if field_name == POLICY else defaults[topic_name(field_name)]
+        last = Word(
+            (broker_names(field_name) or (topic_name(field_name),))[0], default, str(Source.DEFAULT)
+        )
+        words[field_name] = (
+            *(Word(name, _text(value), str(source)) for source, name, value in counted),
+            last,
+        )
+    is_known = known is not None or POLICY in chosen
+    if known is not None and POLICY not in chosen:
+        values["cleanup.policy"] = "delete"
+    made = KafkaTopicConfig.from_names(values)
+    if known is not None:
+        outvoted += _outvoted(topic, config, words, made)
+    states_all = known is not None and any(name in config for name in _BROKERS_FILE)
+    is_policy_stated, is_age_stated = POLICY in chosen or states_all, AGE in chosen or states_all
+    unknown: tuple[str, ...] = ()
+    if not is_known:
+        unknown = (POLICY,)
+    elif made.deletes and not is_age_stated:
+        unknown = (AGE,)
+    return KafkaTopicSettings(
+        config=made,
+        words=words,
+        listed=_listed(made, words, unknown),
+        outvoted=tuple(outvoted),
+        is_policy_known=is_known,
+        is_policy_stated=is_policy_stated,
+        is_age_stated=is_age_stated,
+    )
+
+
+def _listed(
+    made: KafkaTopicConfig, words: Mapping[str, tuple[Word, ...]], unknown: Collection[str]
+) -> tuple[Setting, ...]:
+    """Every setting; of those in ``unknown`` nobody has a right to say a value."""
+    values = made.to_names()
+    found = []
+    for field_name, said in words.items():
+        name = topic_name(field_name)
+        if field_name in unknown:
+            found.append(Setting(name, None, str(Source.UNKNOWN)))
+        else:
+            found.append(Setting(name, values[name], said[0].source, said))
+    return tuple(found)
+
+
+def _counts(field_name: str, source: Source, name: str, known: Known | None) -> bool:
+    """Whether a word of ``config`` is one about this topic; all other words are."""
+    if source is not Source.CONFIG or field_name not in _LETS_GO:
+        return True
+    if known is None:
+        return is_topic_setting(name)
+    return field_name != POLICY or not is_topic_setting(name)
+
+
+def _outvoted(
+    topic: str,
+    config: Mapping[str, object],
+    words: Mapping[str, tuple[Word, ...]],
+    made: KafkaTopicConfig,
+) -> Iterator[Outvoted]:
+    """What ``config`` says of settings under their topics' names, and the metadata says otherwise."""
+    for field_name in field_names():
+        stated = next(
+            (name for name in names_of(field_name) if name in config and is_topic_setting(name)),
+            None,
+        )
+        holds = words[field_name][0]
+        if stated is None or holds.source == Source.OVERRIDE:
+            continue
+        if KafkaTopicConfig.parse(stated, config[stated]) == getattr(made, field_name):
+            continue
+        yield Outvoted(
+            topic, topic_name(field_name), _text(config[stated]), holds.value, holds.source
+        )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return (
+        ",".join(map(str, value))
+        if isinstance(value, (list, tuple, set, frozenset))
+        else str(value)
+    )
+
+
+__all__ = [
+    "Known",
+    "Override",
+    "Source",
+    "KafkaTopicSettings",
+    "check_overrides",
+    "decode_overrides",
+    "decode_overrides_file",
+    "overrides_of",
+    "resolve",
+]

@@ -1,0 +1,182 @@
+"""Which metadata log speaks for a log root: its own, that of a root named beside it, or one that
+was stated.
+
+``meta.properties`` in every log root names the cluster and the broker that it belongs to::
+
+    version=1
+    cluster.id=q1Sh-9_ISia_zwGINzRvyQ
+    node.id=1
+    directory.id=…                          another in each of a broker's log roots
+
+A metadata log speaks only for roots of its own cluster. A root without that file, as a copy may be,
+is taken for one of the others' cluster only as long as all that are named together are of one.
+
+Source: Kafka 4.4.0 ``MetaProperties``; KIP-631, KIP-858.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lastwrite.config.properties import decode_properties
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.kafka.store.metadata_log import FOLDER
+from lastwrite.storage.files import to_log_error
+
+META_PROPERTIES = "meta.properties"
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RootIdentity:
+    """Whose a log root is; None: it does not say."""
+
+    cluster: str | None = None
+    node: str | None = None
+
+
+def identity_of(root: str) -> RootIdentity:
+    """What ``meta.properties`` says in ``root``.
+
+    Raises:
+        CorruptLog: it is no properties text.
+        LogError: it cannot be read.
+    """
+    path = os.path.join(root, META_PROPERTIES)
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MOST_BYTES).decode("utf-8")
+        found = decode_properties(text)
+    except FileNotFoundError:
+        return RootIdentity()
+    except OSError as error:
+        raise to_log_error(error, path, "read whose log root this is") from error
+    except (UnicodeDecodeError, InvalidConfig) as error:
+        raise CorruptLog(
+            f"not a properties text: {error}", 0, path, "restore it from another log root"
+        ) from error
+    return RootIdentity(
+        found.get("cluster.id") or None, found.get("node.id") or found.get("broker.id") or None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spokesman:
+    """The metadata log that speaks for a root, and what was not let speak."""
+
+    folder: str | None = None  # the metadata log's; None: there is none
+    node: str | None = None  # the broker whose root it is
+    refused: tuple[str, ...] = ()  # in words
+
+
+class Clusters:
+    """Log roots that were named together, and a metadata log that was stated.
+
+    Raises:
+        NotALog: no metadata log lies at ``metadata``.
+        InvalidConfig: it is another cluster's than one of the roots.
+    """
+
+    def __init__(self, roots: Sequence[str] = (), metadata: str | None = None) -> None:
+        self._roots = tuple(dict.fromkeys(map(os.path.abspath, roots)))
+        self._stated = None if metadata is None else _metadata_at(metadata)
+        self._found: dict[str, tuple[object, Spokesman]] = {}
+        if self._stated is not None:
+            theirs = identity_of(os.path.dirname(self._stated)).cluster
+            for root in self._roots:
+                ours = identity_of(root).cluster
+                if None not in (ours, theirs) and ours != theirs:
+                    raise InvalidConfig(
+                        f"the metadata in {self._stated} is of cluster {theirs}, this log root of {ours}",
+                        path=root,
+                        remedy="state the metadata of the log root's own cluster",
+                    )
+
+    def spokesman(self, root: str) -> Spokesman:
+        """Which metadata log speaks for ``root``: the one that was stated, its own, or that of a
+        root beside it.
+
+        Raises:
+            LogError: a ``meta.properties`` cannot be read.
+        """
+        state = self._state(root)
+        known = self._found.get(root)
+        if known is None or known[0] != state:
+            known = self._found[root] = (state, self._look(root))
+        return known[1]
+
+    def _state(self, root: str) -> object:
+        """What changes before another metadata log speaks."""
+        found: list[object] = []
+        for each in (root, *self._roots):
+            try:
+                seen = os.stat(os.path.join(each, META_PROPERTIES))
+                found.append((seen.st_ino, seen.st_size, seen.st_mtime_ns))
+            except OSError:
+                found.append(None)
+            found.append(os.path.isdir(os.path.join(each, FOLDER)))
+        return found
+
+    def _look(self, root: str) -> Spokesman:
+        mine = identity_of(root)
+        if self._stated is not None:
+            return Spokesman(self._stated, mine.node)
+        own = os.path.join(root, FOLDER)
+        if os.path.isdir(own):
+            return Spokesman(own, mine.node)
+        clusters = {each: identity_of(each).cluster for each in (*self._roots, root)}
+        named = sorted({cluster for cluster in clusters.values() if cluster is not None})
+        refused = []
+        for other in self._roots:
+            folder = os.path.join(other, FOLDER)
+            if other == root or not os.path.isdir(folder):
+                continue
+            theirs = clusters[other]
+            if mine.cluster is not None and mine.cluster == theirs:
+                return Spokesman(folder, mine.node)
+            if mine.cluster is None or theirs is None:
+                if len(named) <= 1:
+                    return Spokesman(folder, mine.node)
+                silent = root if mine.cluster is None else other
+                refused.append(
+                    f"the metadata in {folder} was not asked: {silent} has no meta.properties, and the roots that were "
+                    f"named are of clusters {' and '.join(named)}"
+                )
+            else:
+                refused.append(
+                    f"the metadata in {folder} was not asked: it is of cluster {theirs}, and {root} of {mine.cluster}"
+                )
+        return Spokesman(None, mine.node, tuple(refused))
+
+
+def _metadata_at(path: str) -> str:
+    """The folder of the metadata log at ``path``: that folder, a copy of it, or a log root with
+    one.
+    """
+    path = os.path.abspath(path)
+    below = os.path.join(path, FOLDER)
+    if os.path.isdir(below):
+        return below
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        raise NotALog(
+            f"cannot read the cluster's metadata: {error.strerror}",
+            path=path,
+            remedy="check --metadata",
+        ) from error
+    is_metadata = os.path.basename(path) == FOLDER or any(
+        name.endswith(".checkpoint") for name in names
+    )
+    if not is_metadata or not any(name.endswith((".log", ".checkpoint")) for name in names):
+        raise NotALog(
+            "no metadata log of a cluster there",
+            path=path,
+            remedy=f"give a broker's or controller's log root, or the folder {FOLDER} in it, or a copy of either",
+        )
+    return path
+
+
+__all__ = ["Clusters", "RootIdentity", "LogError", "Spokesman", "identity_of"]

@@ -1,0 +1,78 @@
+"""Holds a segment's indexes against the batches that are really there, piece by piece."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog
+from lastwrite.kafka.format import index_truth
+from lastwrite.kafka.format.index import OFFSET_ENTRY, TIME_ENTRY
+from lastwrite.kafka.format.remedy import REBUILD, RESTORE
+from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.store.loss import Witness, missing
+from lastwrite.model.columns import BatchTable
+from lastwrite.model.work import Piece
+
+
+class KafkaIndexChecker:
+    """Holds the entries of a segment's indexes against the batches of a piece; see
+    ``kafka.format.index_truth``.
+    """
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+        offsets, positions = store.read_offset_index(piece)
+        first, end = np.searchsorted(positions, [piece.start, piece.end]).tolist()
+        self._first, self._offsets, self._positions = (
+            first,
+            offsets[first:end],
+            positions[first:end],
+        )
+        self._times, self._time_offsets = store.read_time_index(piece)
+        self._reached, self._last = index_truth.NO_TIME, -1
+
+    def check(self, table: BatchTable, shift: int) -> None:
+        begins = table["origin"] + shift
+        end = int(begins[-1]) + int(table["origin_size"][-1])
+        contradiction = index_truth.false_offset_entry(
+            self._offsets, self._positions, begins, end, table["base_offset"]
+        )
+        if contradiction is not None:
+            row = self._first + contradiction.row
+            self._refuse(
+                contradiction.problem, row * OFFSET_ENTRY.size, store.index_path(self._piece.path)
+            )
+        last = table["next_offset"] - 1
+        before = self._last if self._last >= 0 else int(last[0])
+        contradiction = index_truth.false_time_entry(
+            self._times, self._time_offsets, last, table["max_timestamp"], self._reached, before
+        )
+        if contradiction is not None:
+            self._refuse(
+                contradiction.problem,
+                contradiction.row * TIME_ENTRY.size,
+                store.time_index_path(self._piece.path),
+            )
+        self._reached = max(self._reached, int(table["max_timestamp"].max()))
+        self._last = int(last[-1])
+
+    def ends(self) -> None:
+        piece, end_offset = self._piece, self._last + 1
+        if piece.end < piece.size_bytes or not end_offset:
+            return
+        for named in (self._offsets, self._time_offsets):
+            beyond = named[int(np.searchsorted(named, end_offset)) :][:1].tolist()
+            # Of the last segment the one is the other: nothing comes after it.
+            if beyond and beyond[0] < piece.end_offset:
+                words = f"its indexes name offset {beyond[0]}, and the next segment begins at {piece.end_offset}"
+                gone = missing(end_offset, Witness(piece.end_offset, words))
+                raise CorruptLog(
+                    f"the segment ends at offset {end_offset}: {gone}",
+                    piece.end,
+                    piece.path,
+                    RESTORE,
+                )
+
+    @staticmethod
+    def _refuse(problem: str, position: int, path: str) -> None:
+        raise CorruptLog(problem, position, path, REBUILD)

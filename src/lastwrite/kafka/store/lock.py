@@ -1,0 +1,169 @@
+"""Who works on what in a log root of Kafka: ``storage.lock`` on the broker's own ``.lock``, links
+to partitions too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+
+from lastwrite.errors import LogHeld
+from lastwrite.kafka.format.names import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    FolderState,
+    decode_folder_name,
+)
+from lastwrite.kafka.store import links
+from lastwrite.model.log import TopicPartition
+from lastwrite.storage import lock as locking
+from lastwrite.storage.lock import LockPlace
+
+FILE = ".lock"
+PLACE = LockPlace(
+    FILE,
+    "the log root",
+    turn=0,
+    turn_s=60.0,  # a turn takes milliseconds
+    siblings=(META_PROPERTIES, RECOVERY_POINTS, HIGH_WATERMARKS, CLEANER_OFFSETS),
+)
+
+byte_of = PLACE.byte_of
+holds = partial(locking.holds, place=PLACE)
+broker_of = partial(locking.broker_of, place=PLACE)
+root_turn = partial(locking.root_turn, place=PLACE)
+siblings = partial(locking.siblings, place=PLACE)
+
+
+@contextlib.contextmanager
+def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
+    """As ``storage.lock.hold``. Of a folder that is a symbolic link the roots on the way are locked
+    too.
+
+    Raises:
+        LogHeld, LogError: as there; or a folder is a symbolic link into another broker's root.
+    """
+    names = list(names)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locking.hold(root, names, PLACE))
+        for other, inside in _other_roots(root, names).items():
+            if links.is_brokers(root) and links.is_brokers(other):
+                raise LogHeld(
+                    f"{inside[0][0]} is a symbolic link into another broker's log root, {other}",
+                    path=os.path.join(root, str(inside[0][0])),
+                    remedy="give the path below the root that has it, and take the link away",
+                )
+            stack.enter_context(locking.hold(other, [there for _, there in inside], PLACE))
+        _refuse_if_written(root, names)
+        yield
+
+
+def try_hold(
+    root: str, names: Iterable[TopicPartition]
+) -> AbstractContextManager[set[TopicPartition]]:
+    """As ``hold``, of those that are free now: the context gives which.
+
+    Raises:
+        LogError: the root cannot be written.
+    """
+    return locking.try_each(names, lambda name: hold(root, [name]))
+
+
+def is_held(root: str, names: Collection[TopicPartition] | None = None) -> bool:
+    """Whether a broker or a run, this process's included, holds one of the partitions (None: any)
+    now.
+    """
+    return locking.is_held(root, names, PLACE)
+
+
+def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
+    """For work that only reads ``names`` (None: whatever lies in the root).
+
+    Raises:
+        LogHeld: somebody may change them while they are read.
+    """
+    locking.refuse_if_held(root, names, PLACE)
+    if names is not None:
+        for other, inside in _other_roots(root, names).items():
+            locking.refuse_if_held(other, [there for _, there in inside], PLACE)
+
+
+def _other_roots(
+    root: str, names: Iterable[TopicPartition]
+) -> dict[str, list[tuple[TopicPartition, TopicPartition]]]:
+    """Of folders that are symbolic links: the other roots on their ways, and what each is called
+    here and there.
+    """
+    found: dict[str, list[tuple[TopicPartition, TopicPartition]]] = {}
+    for name in names:
+        folder = os.path.join(root, str(name))
+        if os.path.islink(folder):
+            for way in list(links.ways_to(folder))[1:]:
+                called = decode_folder_name(os.path.basename(way))
+                there = (
+                    name
+                    if called is None or called.state is not FolderState.LIVE
+                    else called.partition
+                )
+                found.setdefault(os.path.dirname(way), []).append((name, there))
+    found.pop(
+        os.path.realpath(root), None
+    )  # a second name beside the first: the same root is locked
+    return found
+
+
+def _refuse_if_written(root: str, names: Iterable[TopicPartition]) -> None:
+    """Where nothing tells whose root it is, a broker may have the folder by another name: it has
+    the active segment open for writing, and Linux tells so.
+
+    Raises:
+        LogHeld: somebody has.
+    """
+    if links.is_brokers(root):
+        return
+    for name in names:
+        try:
+            folder = os.path.join(root, str(name))
+            active = max(
+                (entry for entry in os.listdir(folder) if entry.endswith(".log")), default=None
+            )
+        except OSError:  # reading the partition will say it
+            continue
+        if active is not None and _is_written(os.path.join(folder, active)):
+            raise LogHeld(
+                "a process has the segment open for writing, perhaps a broker that uses another path",
+                path=os.path.join(folder, active),
+                remedy=locking.STOP_OR_WAIT,
+            )
+
+
+def _is_written(path: str) -> bool:
+    """Whether anybody has the file open for writing; False too where the system does not tell.
+
+    A lease for reading is granted on a file that nobody has open so. It is let go at once.
+    """
+    if not hasattr(fcntl, "F_SETLEASE"):
+        return False
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        # Who opens it in this moment makes the system send a signal, by default one that ends the
+        # process.
+        fcntl.fcntl(handle, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(handle, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return False
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    finally:
+        os.close(handle)

@@ -1,0 +1,45 @@
+"""What a worker loads before there is work: modules and kernels of a round on Kafka's logs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import lastwrite.spark.folder_exchange  # noqa: F401  what a task of Spark unpickles
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
+from lastwrite.engine.elect import NO_KEYS, losers_among
+from lastwrite.engine.rules import election, verdict
+from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
+from lastwrite.kafka.format import kernels
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.model.columns import BATCH
+from lastwrite.model.policy import Policy, Strategy
+
+
+def is_compiled() -> bool:
+    """Whether Numba's cache has the largest kernels, as they are now."""
+    each = (kernels.split, kernels.walk, kernels.rebuild, election.elect, verdict._judge)
+    return all(kernel._cache._cache_file._load_index() for kernel in each)
+
+
+def load_kernels() -> None:
+    """A kernel is loaded with its first run: here on next to nothing."""
+    form = KafkaFormat(1 << 20)
+    table, data = np.empty(0, dtype=BATCH), np.empty(64, dtype=np.uint8)
+    states, entries = np.empty(1, dtype=np.uint8), np.empty((1, 2), dtype=np.uint64)
+    form.split(data, 0, 0, 0)
+    secret = secret_from(bytes(8 * SECRET_WORDS))
+    flag_aborted(table, aborted_table((), 0, 0))
+    for run in form.opened(data, table):
+        form.walk(run, table, secret, 0, states, entries, 0)
+    actions, horizons = np.empty(0, np.uint8), np.empty(0, np.int64)
+    counts = np.zeros(len(verdict.Verdict), np.int64)
+    policy = Policy(now_ms=0, tombstone_retention_ms=0)
+    verdict.judge(table, states[:0], policy, 0, states, actions, horizons, counts)
+    election.partition(entries, 0, 1, entries, np.empty(2, np.uint32))
+    rows = np.ones((1, 2), np.uint64)
+    election.drop_losers(rows, np.ones(1, np.uint32), states)
+    ends = np.ones((1, 1), np.uint32)
+    election.mark(
+        states, losers_among([rows.ctypes.data], 2, ends, [0], *NO_KEYS, Strategy.OFFSET)[1][0]
+    )
+    form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))

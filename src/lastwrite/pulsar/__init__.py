@@ -1,0 +1,1 @@
+"""Pulsar: bytes, files, network, rules, looking, live topics, and its ``System``."""

@@ -1,0 +1,1 @@
+"""Looking at Pulsar's topic folders without changing them."""

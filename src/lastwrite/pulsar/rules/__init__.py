@@ -1,0 +1,1 @@
+"""Pulsar's own rules and settings, pure."""

@@ -1,0 +1,171 @@
+"""What is known of a topic and need not lie in its folder: ``fetched.json``. ``fetch`` writes it
+before it brings data.
+
+::
+
+    {"version": 1, "topic": "persistent://public/default/orders", "entries": {"10": 30, "80": 90},
+     "damaged": {"80": "91"}, "compacted": {"ledger": 77, "horizon": "10:5"}, "cursor": null,
+     "checksum": "8a2e10c4"}
+
+``entries``: how many a ledger has at least: a closed one by the topic's metadata or by its offload,
+an open one up to its last confirmed entry. ``damaged``: entries beyond those, of which a fetch
+found no whole copy. ``compacted``: the compacted ledger that the cluster read from, and its
+horizon. ``cursor``: the ledger that says these two, where it could not be read. The folder is held
+against all that by every command; what is missing is damage. Where the topic's own list of ledgers
+lies there, that list says which ledgers count, and of a closed one how many entries it has, so what
+retention took is not missed.
+
+The file is ours; replaced by one rename. ``checksum`` as in ``manifest``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lastwrite.errors import CorruptLog, InvalidConfig
+from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
+from lastwrite.pulsar.format.missing import EntryRange, decode_ranges, encode_ranges
+from lastwrite.pulsar.format.names import FETCHED
+from lastwrite.pulsar.format.position import MAX_ENTRY, MAX_LEDGER, Position
+from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, checksum_of
+from lastwrite.storage import files
+
+_VERSION = 1
+_MOST_BYTES = 256 << 20
+_REMEDY = (
+    "fetch the topic again: that writes it again. Without it missing entries cannot be detected"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a fetch knew of a topic."""
+
+    topic: str = ""
+    entries: Mapping[int, int] = field(default_factory=dict)
+    damaged: Mapping[int, tuple[EntryRange, ...]] = field(default_factory=dict)
+    compacted: tuple[int, Position] | None = None  # its ledger and its horizon
+    cursor: int | None = None  # the ledger that says them, and was not there
+
+    def encode(self) -> bytes:
+        """The file's bytes."""
+        content: dict[str, object] = {
+            "version": _VERSION,
+            "topic": self.topic,
+            "entries": {str(ledger): count for ledger, count in sorted(self.entries.items())},
+            "damaged": {
+                str(ledger): encode_ranges(each).decode()
+                for ledger, each in sorted(self.damaged.items())
+            },
+            "compacted": self.compacted
+            and {"ledger": self.compacted[0], "horizon": str(self.compacted[1])},
+            "cursor": self.cursor,
+        }
+        return json.dumps(content | {"checksum": checksum_of(content)}, indent=1).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Known:
+        """What the file's bytes say.
+
+        Raises:
+            CorruptLog: they are not what we wrote.
+        """
+        try:
+            content = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise CorruptLog(f"no JSON: {error}", remedy=_REMEDY) from error
+        if not isinstance(content, dict) or content.get("version") != _VERSION:
+            raise CorruptLog("not of this release", remedy=_REMEDY)
+        told = content.pop("checksum", None)
+        if told != checksum_of(content):
+            raise CorruptLog(
+                f"its checksum is {checksum_of(content)}, but it states {told!r}", remedy=_REMEDY
+            )
+        try:
+            compacted, cursor = content["compacted"], content["cursor"]
+            return cls(
+                topic=str(content["topic"]),
+                entries={
+                    _ledger(name): _count(count) for name, count in content["entries"].items()
+                },
+                damaged={
+                    _ledger(name): decode_ranges(text.encode())
+                    for name, text in content["damaged"].items()
+                },
+                compacted=compacted
+                and (_ledger(compacted["ledger"]), Position.parse(compacted["horizon"])),
+                cursor=None if cursor is None else _ledger(cursor),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidConfig) as error:
+            raise CorruptLog(f"a field is missing or wrong: {error!r}", remedy=_REMEDY) from error
+
+
+def _ledger(value: object) -> int:
+    number = int(str(value))
+    if not 0 <= number <= MAX_LEDGER:
+        raise ValueError(f"ledger {number}")
+    return number
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or not 0 <= value <= MAX_ENTRY + 1:
+        raise ValueError(f"{value!r} entries")
+    return value
+
+
+def read_known(folder: str) -> Known | None:
+    """What a fetch knew of a topic folder; None: nobody wrote it down.
+
+    Raises:
+        CorruptLog: the file is not what we wrote.
+        LogError: it cannot be read.
+    """
+    path = os.path.join(folder, FETCHED)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise files.to_log_error(error, path, "read what is known of the topic") from error
+    try:
+        return Known.decode(data)
+    except CorruptLog as error:
+        raise error.located(path) from error
+
+
+def write_known(folder: str, known: Known) -> None:
+    """Write it, in one step and durably.
+
+    Raises:
+        LogError: it cannot be written; the former one stands.
+    """
+    path = os.path.join(folder, FETCHED)
+    files.write(path + ASIDE_SUFFIX, known.encode())
+    files.rename(path + ASIDE_SUFFIX, path)
+    files.fsync_dir(folder)
+
+
+def expected_entries(
+    info: ManagedLedgerInfo | None, last_confirmed: Position | None, known: Known | None
+) -> dict[int, int | None]:
+    """How many entries each ledger of the topic has at least, in the log's order; None: nobody
+    knows.
+    """
+    told: Mapping[int, int] = {} if known is None else known.entries
+    if info is None:
+        return dict(sorted(told.items()))
+    found: dict[int, int | None] = {}
+    for each in info.ledgers:
+        counts = [each.entries]
+        if not each.is_closed:
+            counts.append(told.get(each.ledger))
+            if last_confirmed is not None and last_confirmed.ledger <= each.ledger:
+                counts.append(
+                    last_confirmed.entry + 1 if last_confirmed.ledger == each.ledger else 0
+                )
+        found[each.ledger] = max((count for count in counts if count is not None), default=None)
+    return found

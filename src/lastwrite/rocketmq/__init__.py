@@ -1,0 +1,1 @@
+"""RocketMQ: bytes, files, network, rules, jobs, looking, and its ``System``."""

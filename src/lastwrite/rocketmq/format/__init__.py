@@ -1,0 +1,1 @@
+"""RocketMQ: records, index files, units of work and names, in bytes."""

@@ -1,0 +1,1 @@
+"""What RocketMQ needs beside compaction: dispatch, restore, cut."""

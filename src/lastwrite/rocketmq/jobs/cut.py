@@ -1,0 +1,74 @@
+"""``cut``: end a RocketMQ commit log at an earlier place, keep what is removed, and put it back.
+
+lastwrite.cut("/root/store", at=163840, dry_run=True).to_dict()
+lastwrite.cut("/root/store", at=163840)
+lastwrite.cut("/root/store", undo=True)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.cut_report import CutReport
+from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
+from lastwrite.rocketmq.store import cutting, links, lock, reading
+from lastwrite.rocketmq.store.reading import Part
+
+_ALL = TopicPartition("lastwrite-dispatch", 0)  # as dispatch: no two runs meet
+
+
+def cut(
+    path: str,
+    at: int | None = None,
+    dry_run: bool = False,
+    undo: bool = False,
+    unclean: bool = False,
+    config: Mapping[str, object] | None = None,
+) -> CutReport:
+    """End the commit log of the store at ``path`` at the physical offset ``at``, as a broker's
+    start would.
+
+    Args:
+        path: the store, a broker's ``storePathRootDir``, with its commit log in it.
+        at: where a record begins, or the last whole one ends; all from there on goes.
+        dry_run: only say what would go.
+        undo: put back what the last cut removed, byte for byte.
+        unclean: go on where the broker was not stopped in order.
+        config: settings under the broker's names; a commit log that lies elsewhere is refused.
+
+    Raises:
+        NotALog: no store lies there.
+        InvalidConfig: no record begins or ends at ``at``, or there is nothing to undo.
+        LogHeld: a broker or another run holds the store, its broker was killed, or the log has gone
+            on since the cut.
+        LogError: nothing was changed, or it says how to go on.
+    """
+    root = links.home_of(str(path))
+    if not reading.is_store(root):
+        raise NotALog("no RocketMQ store", path=root, remedy="give a broker's storePathRootDir")
+    if (at is None) == (not undo):
+        raise InvalidConfig(
+            "a cut needs a place, an undo none", remedy="give --at OFFSET or --undo"
+        )
+    if undo and dry_run:
+        raise InvalidConfig("an undo has no dry run", remedy="leave out --dry-run")
+    settings = DispatchConfig.from_names(config or {})
+    elsewhere = ",".join(filter(None, (settings.commit_log_folders, settings.read_only_folders)))
+    own = os.path.realpath(os.path.join(root, Part.COMMIT_LOG))
+    if any(
+        os.path.realpath(folder.strip()) != own for folder in elsewhere.split(",") if folder.strip()
+    ):
+        raise InvalidConfig(
+            f"the commit log is in {elsewhere}, and a cut changes only files of the store",
+            path=root,
+            remedy="let a broker's start cut it, on a copy of the store",
+        )
+    with lock.hold(root, {*reading.list_queues(root, Part.COMPACTION_LOG), _ALL}):
+        if undo:
+            return cutting.undo(root)
+        lock.refuse_unclean(root, goes_on=unclean)
+        planned = cutting.plan(root, at or 0)
+        return planned.report if dry_run else cutting.make(planned)

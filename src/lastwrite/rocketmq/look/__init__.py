@@ -1,0 +1,1 @@
+"""Looking at a RocketMQ store without changing it."""

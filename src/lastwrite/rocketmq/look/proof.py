@@ -1,0 +1,171 @@
+"""``verify`` of a RocketMQ store.
+
+Compaction logs are partitions, compared by rows as Kafka's logs are (``verification.logs``), from
+records decoded one by one (``look.records``). What a round may take from a compaction log:
+
+- records up to the position (``position-checkpoint``) that a later record, also up to it, has the
+  key of; nothing above the position, which no round has compared;
+- a delete once its store time and ``delete.retention.ms`` have passed;
+- a record without a key, unless ``keyless.messages`` is ``keep``;
+- never the record with the highest queue offset.
+
+Beside them the store has a commit log, whose consume queues and index files are held against it as
+``inspect`` does; queues without a compaction log are partitions of the report, too.
+
+Source: docs/formats/rocketmq.md; docs/decisions/rocketmq-rounds.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from lastwrite.errors import NotALog
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.verification import PartitionVerification, StoreVerification, VerifyStatus
+from lastwrite.rocketmq.format import names
+from lastwrite.rocketmq.look.inspect import inspect_beside
+from lastwrite.rocketmq.look.inspection import QueueInspection, StoreReport
+from lastwrite.rocketmq.look.records import RecordReader
+from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
+from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.positions import read_positions
+from lastwrite.rocketmq.store.publish import live_tree
+from lastwrite.rocketmq.store.reading import Part, find_place
+from lastwrite.rocketmq.system import ROCKETMQ
+from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
+from lastwrite.verification.contents import ContentsUnit
+from lastwrite.verification.invariants import Finding
+from lastwrite.verification.logs import check_logs
+from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question, Rules
+
+_COMPACTION = (Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+_POSITIONS_REMEDY = (
+    "move it out of the store and keep it: the next round compares all closed files again"
+)
+
+
+class RocketmqProof(LogProof):
+    """See ``LogProof`` for what each call owes."""
+
+    system = ROCKETMQ
+    noun = "queue"
+    keyless_option = "--config keyless.messages=drop"
+    damage_remedy = DAMAGE_REMEDY
+    has_start = False  # a queue begins at 0, whatever its first record is
+    words = {
+        Finding.LOST_TAIL: "a record is missing that lies above the position up to which rounds have compared",
+        Finding.LOST_DELETE: "a delete is missing before its store time and delete.retention.ms have passed, and it "
+        "was the last record of its key",
+    }
+
+    def find(self, question: Question) -> list[str]:
+        try:
+            return super().find(question)
+        except NotALog:
+            place = find_place(question.path)
+            if question.before is not None or place.part in _COMPACTION:
+                raise
+            return []
+
+    def is_of_one(self, path: str, folder: str) -> bool:
+        return find_place(path).name is not None
+
+    def check(
+        self, pairs: Sequence[Pair], question: Question, means: Means
+    ) -> Iterator[PartitionVerification]:
+        return check_logs(self, pairs, question, means)
+
+    def reader(self, unit: ContentsUnit) -> RecordReader:
+        return RecordReader(unit)
+
+    def rules(self, log: PartitionLog, config: Mapping[str, object]) -> Rules:
+        keeps = RocketmqConfig.from_names(config).keyless_messages == KEEP
+        return Rules(max_keyless_ratio=0.0 if keeps else 1.0)
+
+    def bounds(self, before: PartitionLog, after: PartitionLog) -> Bounds:
+        """What no round has compared is all there."""
+        return Bounds(0, max(before.checkpoint or 0, after.checkpoint or 0))
+
+    def check_beside(
+        self, question: Question, found: list[PartitionVerification], means: Means
+    ) -> StoreVerification | None:
+        place = find_place(question.path)
+        if place.root is not None:
+            lock.refuse_if_held(place.root)
+        store = StoreVerification(path=place.root or question.path)
+        if place.part not in _COMPACTION:
+            report = inspect_beside(
+                question.path, question.topic, question.partition, means.progress
+            )
+            _take(report, store, found)
+            if question.topic is not None and not found:
+                raise NotALog("no such queue in this store", path=question.path)
+        if place.root is not None and place.file is None:
+            _check_positions(place.root, store)
+        return store
+
+
+def _take(
+    report: StoreReport, store: StoreVerification, found: list[PartitionVerification]
+) -> None:
+    """What ``inspect`` found beside the compaction logs."""
+    log = report.commit_log
+    if log is not None:
+        store.segments, store.records = len(log.files), log.contents.records
+        store.bytes = log.bytes
+    store.index_files = len(report.index_files)
+    for problem in report.problems:
+        _note(store, problem)
+    known = {partition.name: partition for partition in found}
+    for queue in report.partitions:
+        partition = known.get(queue.name)
+        if partition is None:
+            partition = _partition(queue)
+            found.append(partition)
+        for problem in queue.problems:
+            _note(partition, problem)
+    found.sort(key=lambda partition: partition.name)
+
+
+def _partition(queue: QueueInspection) -> PartitionVerification:
+    """A queue without a compaction log: its messages in the commit log, its files of units."""
+    contents = queue.contents
+    files = (queue.consume_queue, queue.batch_consume_queue, queue.extension)
+    parts = [part for part in files if part is not None]
+    return PartitionVerification(
+        topic=queue.topic,
+        partition=queue.partition,
+        segments=sum(len(part.files) for part in parts),
+        batches=contents.records,
+        records=contents.messages,
+        tombstones=contents.tombstones,
+        keyless_records=contents.keyless,
+        bytes=contents.bytes,
+        log_start_offset=contents.first_offset or 0,
+        end_offset=max((part.end_offset or 0 for part in parts), default=0),
+    )
+
+
+def _check_positions(root: str, store: StoreVerification) -> None:
+    """Whether the positions, or what stands in for them, can be read as they are."""
+    tree = live_tree(root)
+    problem = read_positions(tree).problem
+    if problem is not None:
+        path = os.path.join(tree, names.POSITION_CHECKPOINT)
+        _note(store, problem_of(problem, path, remedy=_POSITIONS_REMEDY))
+
+
+def _note(found: PartitionVerification | StoreVerification, problem: Problem) -> None:
+    """Note a problem, once a place."""
+    place = os.path.realpath(problem.path), problem.position
+    if any((os.path.realpath(one.path), one.position) == place for one in found.problems):
+        return
+    found.problems.append(problem)
+    if problem.kind is ProblemKind.DAMAGED:
+        found.worsen(VerifyStatus.DAMAGED, str(problem))
+    elif problem.kind is ProblemKind.UNSUPPORTED:
+        found.worsen(VerifyStatus.UNSUPPORTED, str(problem))
+
+
+PROOF = RocketmqProof()

@@ -1,0 +1,290 @@
+"""Every record of a compaction log, proven and written down as a row, for ``verify``.
+
+The engine reads records by compiled kernels and believes what they say of keys and bodies. Here each
+record is decoded field by field (``format.record``), its body held against its checksum and
+decompressed, and its unit in the index held against it, field by field. Key and content get keyed
+BLAKE2 digests of 112 and 128 bits, another function than the engine's fingerprint.
+
+Of a record's content all counts but its address (bytes 28 to 35), which is where it lies.
+
+Memory: a chunk of the log, a few thousand units, the rows of ``RowSink``.
+
+Source: docs/formats/rocketmq.md, "Record" and "Units".
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import numpy as np
+from msgspec import structs
+
+from lastwrite.errors import CorruptLog, UnsupportedFormat
+from lastwrite.model.contents import (
+    AFTER,
+    DUE,
+    FLAG_BITS,
+    KEYLESS,
+    KEYLESS_RECORDS,
+    RECORDS,
+    ROW_WORDS,
+    TALLIES,
+    TOMBSTONE,
+    TOMBSTONES,
+)
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.work import Piece
+from lastwrite.rocketmq.format import names, units
+from lastwrite.rocketmq.format.java_hash import tags_code
+from lastwrite.rocketmq.format.properties import KEYS, items
+from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, Message, body_of
+from lastwrite.rocketmq.look.walk import Chunk, LogWalk
+from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
+from lastwrite.rocketmq.store.queues import index_path, name_of
+from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, map_whole
+from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
+from lastwrite.verification.contents import ContentsUnit, PieceContents, RowSink
+
+INDEX_REMEDY = (
+    "restore the queue from a replica or a backup; or, where the commit log still has all of it, move both folders of "
+    "the queue out of the store, keep them, and let lastwrite dispatch make the queue anew"
+)
+_UNDECODABLE = (
+    f"{DAMAGE_REMEDY}; if it may stay as it is, say so with --config undecodable.messages=keep"
+)
+_MOST_PROBLEMS = 20  # that are named of a piece
+_UNITS_AT_ONCE = 4096
+_ROW = struct.Struct("<5Q")
+_TWO = struct.Struct("<2Q")
+_LANE = 0xFFFFFFFFFFFFFFFF << FLAG_BITS & 0xFFFFFFFFFFFFFFFF
+_FIELDS = ("address", "size", "tags code", "store time", "queue offset", "number", "end", "end")
+
+Unit = tuple[int, ...]  # the fields of ``units.BatchUnit``
+
+
+class RecordReader:
+    """Reads pieces of compaction logs. Holds a worker's buffers."""
+
+    def __init__(self, unit: ContentsUnit) -> None:
+        config = RocketmqConfig.from_names(unit.config)
+        now_ms = time.time_ns() // 1_000_000 if unit.now_ms is None else unit.now_ms
+        self._unit = unit
+        self._seed = unit.seed or b""
+        self._sink = RowSink(unit)
+        # A delete that was stored by then may be missing.
+        self._due_until_ms = now_ms - config.delete_retention_ms
+        self._keeps_undecodable = config.undecodable_messages == KEEP
+
+    def close(self) -> None:
+        self._sink.close()
+
+    def read(self, piece: Piece) -> PieceContents:
+        found = PieceContents(self._unit.partition, self._unit.is_after, piece)
+        self._sink.filled = 0
+        proof = _PieceProof(piece, found)
+        walk = LogWalk(proof.log, proof.note_walk, is_compaction=True)
+        try:
+            for chunk in walk.chunks(*proof.span):
+                self._take(chunk, proof)
+            proof.ends()
+            self._sink.flush(found)
+        except (CorruptLog, UnsupportedFormat) as error:
+            proof.note(problem_of(error, piece.path))
+        found.is_whole = all(problem.is_note for problem in proof.wrong)
+        found.tally = tuple(proof.tally)
+        return found
+
+    def _take(self, chunk: Chunk, proof: _PieceProof) -> None:
+        packed = bytearray()
+        for row in range(len(chunk.table)):
+            position = chunk.position(row)
+            if position >= proof.piece.end:
+                proof.note_unindexed(position)
+                break
+            message = chunk.message(row)
+            proof.check(message, position)
+            flags = self._flags(message, position, proof)
+            if self._sink.is_wanted:
+                data = chunk.bytes_at(int(chunk.table["position"][row]), message.size)
+                packed += self._row(message, data, flags)
+        if packed:
+            rows = np.frombuffer(bytes(packed), dtype="<u8").astype(np.uint64)
+            self._sink.add(rows.reshape(-1, ROW_WORDS), proof.found)
+
+    def _flags(self, message: Message, position: int, proof: _PieceProof) -> int:
+        """What the record is, counted."""
+        flags = AFTER if self._unit.is_after else 0
+        proof.tally[RECORDS] += 1
+        try:
+            is_delete = not body_of(message, self._unit.limits.plain_bytes)
+        except (CorruptLog, UnsupportedFormat) as error:
+            is_delete = False
+            kind = ProblemKind.KEPT if self._keeps_undecodable else ProblemKind.DAMAGED
+            wrong = f"queue offset {message.queue_offset}: {error.problem}"
+            remedy = None if self._keeps_undecodable else _UNDECODABLE
+            proof.note(Problem(kind, wrong, proof.piece.path, position, remedy))
+        if message.keys is None:
+            flags |= KEYLESS
+            proof.tally[KEYLESS_RECORDS] += 1
+        elif is_delete:
+            flags |= TOMBSTONE | (DUE if message.store_time_ms <= self._due_until_ms else 0)
+            proof.tally[TOMBSTONES] += 1
+        return flags
+
+    def _row(self, message: Message, data: bytes, flags: int) -> bytes:
+        """See ``model.contents``; a record without a key has its offset for one."""
+        if flags & KEYLESS:
+            key = self._digest(message.queue_offset.to_bytes(8, "big"), b"keyless")
+        else:
+            key = self._digest(dict(items(message.properties_bytes))[KEYS.encode()], b"key")
+        said = self._digest(data[:PHYSICAL_OFFSET_AT] + data[PHYSICAL_OFFSET_AT + 8 :], b"content")
+        one, two = _TWO.unpack(key)
+        return _ROW.pack(one, two & _LANE | flags, message.queue_offset, *_TWO.unpack(said))
+
+    def _digest(self, data: bytes, person: bytes) -> bytes:
+        return blake2b(data, digest_size=16, key=self._seed, person=person).digest()
+
+
+class _PieceProof:
+    """A piece's records beside the units that lead to them."""
+
+    def __init__(self, piece: Piece, found: PieceContents) -> None:
+        self.piece = piece
+        self.found = found
+        self.tally = [0] * TALLIES
+        self.wrong: list[Problem] = found.problems
+        start = names.parse_file_name(piece.path.rpartition("/")[2])
+        assert start is not None  # else it would not have been listed
+        file = MappedFile(piece.path, start, piece.size_bytes, piece.mtime_ns)
+        self.log = MappedLog((file,), (), file.size_bytes, (start,))
+        self._start = start
+        self._name = name_of(piece.path.rpartition("/")[0])
+        self._topic = self._name.topic.encode()
+        self._index = index_path(piece.path)
+        self._row, self._units, self._is_last = self._units_of_piece()
+        self._unit = next(self._units, None)
+        self._lowest = piece.lowest_offset
+
+    @property
+    def span(self) -> tuple[int, int | None]:
+        """Addresses to walk over; behind the last record what ends the file is looked at, too."""
+        return self._start + self.piece.start, None if self._is_last else (
+            self._start + self.piece.end
+        )
+
+    def _units_of_piece(self) -> tuple[int, Iterator[Unit], bool]:
+        """The number of the first, the units up to the piece's end, and whether they are the
+        file's last.
+        """
+        entries = units.batch_units(map_whole(MappedFile(self._index, 0, 0, 0)))
+        count = units.valid_count(entries)
+        addresses = entries["physical_offset"][:count].astype(np.int64) - self._start
+        first, end = np.searchsorted(addresses, [self.piece.start, self.piece.end]).tolist()
+
+        def each() -> Iterator[Unit]:
+            for at in range(first, end, _UNITS_AT_ONCE):
+                yield from entries[at : min(at + _UNITS_AT_ONCE, end)].tolist()
+
+        return first, each(), end == count
+
+    def note(self, problem: Problem) -> None:
+        if len(self.wrong) < _MOST_PROBLEMS:
+            self.wrong.append(problem)
+        elif problem.kind is ProblemKind.DAMAGED:
+            self.wrong[-1] = problem
+
+    def note_walk(self, problem: Problem) -> None:
+        """What the walk takes for a torn tail is damage where units say that records lie."""
+        if problem.is_note and (problem.position or 0) < self.piece.end:
+            problem = structs.replace(problem, kind=ProblemKind.DAMAGED, remedy=DAMAGE_REMEDY)
+        self.note(problem)
+
+    def note_unindexed(self, position: int) -> None:
+        self.note(
+            Problem(
+                ProblemKind.RECOVERED,
+                "records that no unit of the index leads to",
+                self.piece.path,
+                position,
+                "nobody reads them; a broker's start cuts them off",
+            )
+        )
+
+    def _damaged(self, message: str, position: int) -> None:
+        self.note(Problem(ProblemKind.DAMAGED, message, self.piece.path, position, DAMAGE_REMEDY))
+
+    def check(self, message: Message, position: int) -> None:
+        """The next record, which lies at ``position``."""
+        offset = message.queue_offset
+        if not message.body_crc_holds:
+            self._damaged("the body's checksum does not hold", position)
+        if (message.topic_bytes, message.queue_id) != (self._topic, self._name.partition):
+            place = f"{message.topic} queue {message.queue_id}"
+            self._damaged(f"a record of {place} in the log of {self._name}", position)
+        if offset < self._lowest:
+            wrong = f"queue offset {offset} where the next is {self._lowest} or more"
+            self._damaged(wrong, position + 20)
+        elif offset >= self.piece.end_offset:
+            wrong = f"queue offset {offset} lies beyond the file's end, {self.piece.end_offset}"
+            self._damaged(wrong, position + 20)
+        if message.physical_offset != self._start + position:
+            self.note(
+                Problem(
+                    ProblemKind.RECOVERED,
+                    f"the record says that it lies at {message.physical_offset}",
+                    self.piece.path,
+                    position + PHYSICAL_OFFSET_AT,
+                    "it is served all the same; the next round puts it right",
+                )
+            )
+        found = self.found
+        found.batches += 1
+        found.first_offset = offset if found.first_offset < 0 else found.first_offset
+        found.next_offset = self._lowest = max(self._lowest, offset + 1)
+        found.largest_timestamp = max(found.largest_timestamp, message.store_time_ms)
+        self._check_unit(message, position)
+
+    def _check_unit(self, message: Message, position: int) -> None:
+        address = self._start + position
+        while self._unit is not None and self._unit[0] < address:
+            self._without_record()
+        if self._unit is None or self._unit[0] > address:
+            self._damaged(f"no unit of {self._index} leads to the record", position)
+            return
+        expected = (
+            address,
+            message.size,
+            tags_code(message.tags),
+            message.store_time_ms,
+            message.queue_offset,
+            1,
+            -1,
+            0,
+        )
+        for name, said, true in zip(_FIELDS, self._unit, expected, strict=True):
+            if said != true:
+                wrong = f"unit {self._row}: its {name} is {said}, its record's {true}"
+                self._note_index(wrong)
+                break
+        self._next_unit()
+
+    def _without_record(self) -> None:
+        assert self._unit is not None
+        position = self._unit[0] - self._start
+        self._damaged(f"no record lies where unit {self._row} of {self._index} leads", position)
+        self._next_unit()
+
+    def _next_unit(self) -> None:
+        self._unit, self._row = next(self._units, None), self._row + 1
+
+    def _note_index(self, message: str) -> None:
+        at = self._row * units.BATCH_UNIT.size
+        self.note(Problem(ProblemKind.DAMAGED, message, self._index, at, INDEX_REMEDY))
+
+    def ends(self) -> None:
+        """There are no more records in the piece."""
+        while self._unit is not None:
+            self._without_record()

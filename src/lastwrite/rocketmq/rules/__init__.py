@@ -1,0 +1,1 @@
+"""RocketMQ's own rules and settings, pure."""

@@ -1,0 +1,214 @@
+"""What of a commit log lies beyond a place, and which queue offsets that is.
+
+A log that is damaged at an address goes on after it, as a rule: the next record that states its own
+address is looked for, in that file and in those that follow. Which queue offsets the damaged bytes
+held is what the consume queues list there; of a queue that has no units there, what is missing
+between the last offset before and the first one beyond.
+
+Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``, ``ConsumeQueue``;
+docs/formats/rocketmq.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.dispatch_work import NO_END, LogFile, OffsetRange, QueueKind
+from lastwrite.rocketmq.format import dispatch as rules
+from lastwrite.rocketmq.format import kernels, units
+from lastwrite.rocketmq.format.kernels import BAD_NUMBER, HAS_INNER, MESSAGE
+from lastwrite.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK
+from lastwrite.rocketmq.store import walking
+from lastwrite.rocketmq.store.reading import MappedLog, Part
+from lastwrite.storage.mapping import mapped
+
+_TABLE_ROWS = 4096
+PART_OF = {QueueKind.ORDINARY: Part.CONSUME_QUEUE, QueueKind.BATCH: Part.BATCH_QUEUE}
+
+Name = tuple[str, int]  # topic, queue
+
+
+@dataclass(slots=True)
+class Survey:
+    """The whole records of a stretch of the commit log."""
+
+    first: int = -1  # address; -1: there is none
+    last: int = -1
+    end: int = -1  # behind the last one
+    records: int = 0
+    record_bytes: int = 0
+    bad: list[int] = field(default_factory=list)  # addresses where the log is damaged
+    queues: dict[Name, tuple[int, int]] = field(default_factory=dict)  # first and last queue offset
+
+    def _add(self, base: int, table: kernels.MessageTable) -> None:
+        places = table["position"].tolist()
+        if self.first < 0:
+            self.first = base + places[0]
+        self.last = base + places[-1]
+        self.end = self.last + int(table["size"][-1])
+        self.records += len(table)
+        self.record_bytes += int(table["size"].sum())
+
+    def _number(self, name: Name, first: int, last: int) -> None:
+        known = self.queues.get(name)
+        self.queues[name] = (
+            (first, last) if known is None else (min(known[0], first), max(known[1], last))
+        )
+
+
+def survey(
+    files: Sequence[LogFile], start: int, end: int = NO_END, *, is_exact: bool = False
+) -> Survey:
+    """The whole records from ``start`` to before ``end``, past whatever is damaged.
+
+    ``is_exact``: a record begins at ``start``; else the first one from there on is looked for.
+
+    Raises:
+        LogError: a file cannot be read, or is not as large as it was.
+    """
+    found = Survey()
+    table = np.empty(_TABLE_ROWS, MESSAGE)
+    for file in files:
+        if file.end <= start or file.start >= end:
+            continue
+        written = min(walking.written_end(file), end) - file.start
+        with mapped(file.path, file.size_bytes) as data:
+            at = max(start - file.start, 0)
+            _survey_file(
+                found, file, data, at, written, table, is_exact=is_exact or start < file.start
+            )
+    return found
+
+
+def _survey_file(
+    found: Survey,
+    file: LogFile,
+    data: ByteArray,
+    at: int,
+    written: int,
+    table: kernels.MessageTable,
+    *,
+    is_exact: bool,
+) -> None:
+    is_lost = not is_exact
+    while at < written:
+        if is_lost:
+            at = int(rules.find_record(data, at, written, file.start))
+            if at < 0:
+                return
+        n, to, code, _, _ = kernels.split(data, at, len(data), table, False)
+        sound = int(rules.count_sound(table, n, file.start))
+        if sound:
+            found._add(file.start, table[:sound])
+            _number(found, data, table[:sound])
+        if sound == n and code == kernels.OK:
+            at, is_lost = int(to), False
+            continue
+        if sound == n and code == kernels.BLANK:
+            return
+        bad = int(table[sound]["position"]) if sound < n else int(to)
+        if (not is_lost or sound) and (code != kernels.END or sound < n):
+            found.bad.append(file.start + bad)
+        at, is_lost = bad + 1, True
+
+
+def _number(found: Survey, data: ByteArray, table: kernels.MessageTable) -> None:
+    """Note which queue offsets the records have, but those that no queue has a unit of."""
+    stage = table["sys_flag"] & TRANSACTION_MASK
+    queued = table[(stage == 0) | (stage == TRANSACTION_COMMIT)]
+    columns = (
+        queued[name].tolist()
+        for name in (
+            "topic_at",
+            "topic_length",
+            "queue_id",
+            "queue_offset",
+            "marks",
+            "inner_base",
+            "inner_num",
+        )
+    )
+    for at, length, queue, offset, marks, base, number in zip(*columns, strict=True):
+        topic = data[at : at + length].tobytes().decode("utf-8", "replace")
+        is_batch = marks & HAS_INNER and not marks & BAD_NUMBER
+        first, count = (base, number) if is_batch else (offset, 1)
+        found._number((topic, queue), first, first + count - 1)
+
+
+# ---------------------------------------------------------------------- consume queues
+
+
+def listed(
+    log: MappedLog, kind: QueueKind, start: int, end: int = NO_END
+) -> tuple[int, int] | None:
+    """The first and the last queue offset that a consume queue lists of records from ``start`` to
+    before ``end``.
+    """
+    size = units.BATCH_UNIT.size if kind is QueueKind.BATCH else units.CONSUME_QUEUE_UNIT.size
+    first = last = -1
+    for file in log.files:
+        with mapped(file.path) as data:
+            table = (
+                units.batch_units(data)
+                if kind is QueueKind.BATCH
+                else units.consume_queue_units(data)
+            )
+            count = units.valid_count(table)
+            places = table["physical_offset"]
+            low = bisect_left(range(count), start, key=lambda i, at=places: int(at[i]))  # type: ignore[misc]
+            high = bisect_left(range(count), end, key=lambda i, at=places: int(at[i]))  # type: ignore[misc]
+            if low >= high:
+                continue
+            if kind is QueueKind.BATCH:
+                low_offset = int(table["base"][low])
+                high_offset = int(table["base"][high - 1]) + int(table["number"][high - 1]) - 1
+            else:
+                low_offset, high_offset = (file.start // size + n for n in (low, high - 1))
+            first = low_offset if first < 0 else first
+            last = high_offset
+    return None if first < 0 else (first, last)
+
+
+def lost_between(
+    there: Mapping[Name, tuple[int, int]],
+    ahead: Collection[Name],
+    beyond: Survey,
+    ends: Mapping[Name, int],
+) -> list[OffsetRange]:
+    """The queue offsets of what is damaged: as the consume queues list them, else what is missing
+    in between.
+
+    ``there``: listed of the damaged bytes; ``ahead``: queues that list what lies from there on, so
+    that nothing need be guessed; ``ends``: of each queue the offset behind its last whole record
+    before the damage.
+    """
+    lost = ranges_of(there, "consume queue")
+    for (topic, queue), (first, _) in sorted(beyond.queues.items()):
+        end = ends.get((topic, queue), first)
+        if (topic, queue) not in ahead and end < first:
+            lost.append(OffsetRange(topic, queue, end, first - 1, "records"))
+    return lost
+
+
+def ranges_of(queues: Mapping[Name, tuple[int, int]], source: str) -> list[OffsetRange]:
+    return [
+        OffsetRange(topic, queue, first, last, source)
+        for (topic, queue), (first, last) in sorted(queues.items())
+    ]
+
+
+def in_words(ranges: Collection[OffsetRange], most: int = 5) -> str:
+    """``orders-0 17 to 19, orders-1 4``."""
+    named = [
+        f"{TopicPartition(one.topic, one.queue)} {one.first}"
+        + (f" to {one.last}" if one.last > one.first else "")
+        for one in ranges
+    ]
+    more = len(named) - most
+    return ", ".join(named[:most]) + (f" and of {more} more queues" if more > 0 else "")

@@ -1,0 +1,715 @@
+"""Ending a commit log at an earlier place, with all that follows from it, so that it can be undone.
+
+A broker that starts ends its log by itself at a record that is not whole, and what was there is
+gone. A cut does it where it is told to, says before what goes, and keeps everything. A tree is
+``commitlog``, ``consumequeue``, ``batchconsumequeue``, ``index`` or ``compaction``. Of each that
+changes::
+
+    commitlog.cut           its successor: files that stay by a second name, the last one a copy
+                            that ends at the cut
+    commitlog.before-cut    afterwards: the tree as it was
+
+A queue's next offset follows from its consume queue, so offsets that go are given again. What knows
+of them must not be ahead: a compaction log would refuse new records at offsets that it has, an
+index file those below its last address, and a consumer group would pass over what lies below its
+own offset. So these are cut, too, and the small files ``checkpoint`` and
+``config/consumerOffset.json`` are written anew, the old ones kept beside them.
+
+The steps::
+
+    STORE/lastwrite-cut.json     the note: what changes
+    *.cut                        the successors, synced; that of the commit log holds the guard
+                                 "new"
+    commitlog/lastwrite-cut      the guard "old": from here on no broker starts
+    tree -> tree.before-cut, tree.cut -> tree          one after the other
+    commitlog <-> commitlog.cut, then to commitlog.before-cut
+    (nothing)                    the guard is removed: here the cut is done
+
+Whoever finds the guard goes back: which commit log is in place the guard's own text says, which of
+the others its name. An undo is the same way back, begun by a guard. The lock keeps brokers away
+while we run, the guard after a crash.
+
+Source: RocketMQ 5.5.0 ``CommitLog.recoverNormally``, ``MappedFileQueue.doLoad`` and
+``truncateDirtyFiles``,
+``ConsumeQueue.truncateDirtyLogicFiles``, ``CompactionLog.asyncPutMessage``,
+``IndexService.buildIndex``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
+from lastwrite.model.log import ProblemKind, TopicPartition
+from lastwrite.rocketmq.cut_report import CutReport, CutStatus, LoweredOffset
+from lastwrite.rocketmq.dispatch_work import LogFile, OffsetRange, QueueKind
+from lastwrite.rocketmq.format import index_file, kernels, names, sides, units
+from lastwrite.rocketmq.format.kernels import MESSAGE
+from lastwrite.rocketmq.store import beyond, lock, reading, trees, walking
+from lastwrite.rocketmq.store.positions import key_of, read_positions
+from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
+from lastwrite.storage import files
+from lastwrite.storage.lock import siblings
+from lastwrite.storage.mapping import mapped
+
+NOTE = "lastwrite-cut.json"
+
+_NEXT, _ASIDE, _WORK = ".cut", ".before-cut", ".cut-work"
+_NEW = b"new: a cut was stopped, run lastwrite cut STORE --undo\n"
+_OLD = b"old: a cut was stopped, run lastwrite cut STORE --undo\n"
+_LARGEST_SIDE_BYTES = 1 << 30
+
+Name = tuple[str, int]
+
+
+# ---------------------------------------------------------------------- what state a store is in
+
+
+def _is_done(root: str) -> bool:
+    """Whether a cut was made there, and is neither undone nor under way."""
+    return os.path.lexists(
+        trees.live_tree(root, names.COMMIT_LOG) + _ASIDE
+    ) and not lock.has_stopped_cut(root)
+
+
+# ---------------------------------------------------------------------- what a cut would do
+
+
+@dataclass(slots=True)
+class _Edit:
+    """A file of the successor: the old one up to ``keep`` bytes, then zeros up to its size; or
+    ``content``.
+    """
+
+    keep: int = 0
+    content: bytes | None = None
+
+
+@dataclass(slots=True)
+class Cut:
+    """A cut as it was planned; ``report`` says what goes."""
+
+    root: str
+    at: int
+    report: CutReport
+    edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)  # by tree: path below it
+    gone: dict[str, set[str]] = field(default_factory=dict)  # by tree: paths below it
+    sides: dict[str, bytes] = field(default_factory=dict)  # path below the store: its new content
+    ends: dict[Name, int] = field(default_factory=dict)  # queue's next offset
+
+    def edit(self, tree: str, path: str, edit: _Edit) -> None:
+        self.edits.setdefault(tree, {})[path] = edit
+
+    def remove(self, tree: str, path: str) -> None:
+        self.gone.setdefault(tree, set()).add(path)
+
+    @property
+    def trees(self) -> list[str]:
+        """Those that change, the commit log last."""
+        changed = set(self.edits) | set(self.gone)
+        return [tree for tree in (*trees.ORDER, names.COMMIT_LOG) if tree in changed]
+
+
+def plan(root: str, at: int) -> Cut:
+    """What a cut at the physical offset ``at`` would do. Changes nothing.
+
+    Raises:
+        InvalidConfig: no record begins or ends there, or none would be left.
+        CorruptLog: files of the store are not as a broker would load them.
+        LogHeld: an earlier cut was stopped, or its copy is still there.
+        LogError: a file cannot be read.
+    """
+    lock.refuse_stopped_cut(root)
+    if _is_done(root):
+        raise LogHeld(
+            "an earlier cut keeps what it removed",
+            path=trees.live_tree(root, names.COMMIT_LOG) + _ASIDE,
+            remedy="undo it with --undo, or move that copy out of the store, with all folders named so, and the note "
+            f"{NOTE}",
+        )
+    cut = Cut(root, at, CutReport(path=root, at=at))
+    log = _sound(reading.read_commit_log(root))
+    found = [LogFile(file.path, file.start, file.size_bytes) for file in log.files]
+    while found and walking.is_empty(found[-1]):
+        found.pop()
+    place = _check_place(found, at)
+    _plan_log(cut, log, found, place)
+    _plan_queues(cut)
+    _plan_compaction(cut)
+    _plan_index(cut)
+    _plan_sides(cut)
+    live = [trees.live_tree(root, tree) for tree in cut.trees]
+    cut.report.aside = [path + _ASIDE for path in live] + [
+        os.path.join(root, path) + _ASIDE for path in cut.sides
+    ]
+    return cut
+
+
+def _sound(log: MappedLog) -> MappedLog:
+    for problem in log.problems:
+        if problem.kind == ProblemKind.DAMAGED:
+            raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
+    return log
+
+
+def _check_place(found: list[LogFile], at: int) -> LogFile:
+    """The file that the cut is in.
+
+    Raises:
+        InvalidConfig: see ``plan``.
+    """
+    if not found:
+        raise InvalidConfig("the commit log has no record", remedy="there is nothing to cut")
+    file = next((file for file in found if file.start <= at < file.end), None)
+    if file is None:
+        raise InvalidConfig(
+            f"physical offset {at} is not in the commit log",
+            remedy=f"its files hold {found[0].start} to {found[-1].end - 1}",
+        )
+    places = sorted(_borders(file))
+    if at not in places and not (at == file.start and file.start > found[0].start):
+        near = bisect_left(places, at)
+        nearest = (
+            " and ".join(str(place) for place in places[max(near - 1, 0) : near + 1])
+            or "none in this file"
+        )
+        raise InvalidConfig(
+            f"no record begins or ends at physical offset {at}",
+            path=file.path,
+            remedy=f"a cut there would leave part of a record; the nearest places: {nearest}",
+        )
+    if at <= found[0].start:
+        raise InvalidConfig(
+            "the cut would leave no record, and a broker would number every queue from 0 again",
+            remedy="start a new store instead, and keep this one",
+        )
+    return file
+
+
+def _borders(file: LogFile) -> set[int]:
+    """Where whole records of the file begin and end."""
+    found: set[int] = set()
+    table = np.empty(4096, MESSAGE)
+    with mapped(file.path, file.size_bytes) as data:
+        for count in walking.whole_records(file, data, table):
+            starts = table["position"][:count] + file.start
+            found.update(starts.tolist())
+            found.update((starts + table["size"][:count]).tolist())
+    return found
+
+
+def _plan_log(cut: Cut, log: MappedLog, found: list[LogFile], place: LogFile) -> None:
+    report, at = cut.report, cut.at
+    rest = beyond.survey(found, at, is_exact=walking.has_record(place, at))
+    report.file, report.position = place.path, at - place.start
+    report.records = rest.records
+    report.log_end = max(rest.end, at)
+    report.bytes = report.log_end - at
+    cut.ends = {name: first for name, (first, _) in rest.queues.items()}
+    removed = dict(rest.queues)
+    for kind, part in beyond.PART_OF.items():
+        for name in reading.list_queues(cut.root, part):
+            offsets = beyond.listed(_sound(reading.read_queue(cut.root, part, name)), kind, at)
+            if offsets is not None:
+                removed[name.topic, name.partition] = offsets
+                cut.ends[name.topic, name.partition] = offsets[0]
+    report.queues = beyond.ranges_of(removed, "consume queue")
+    cut.edit(names.COMMIT_LOG, os.path.basename(place.path), _Edit(at - place.start))
+    for file in log.files:
+        if file.start > place.start:
+            cut.remove(names.COMMIT_LOG, os.path.basename(file.path))
+            report.files_removed.append(file.path)
+    if rest.bad:
+        report.notes.append(
+            f"beyond the cut the log is damaged at physical offset {', '.join(map(str, rest.bad[:5]))}"
+        )
+    if not rest.records:
+        report.notes.append("no whole record after the cut")
+
+
+def _plan_queues(cut: Cut) -> None:
+    """Units of records that go. A broker's start would cut them off as well; but then what is given
+    again would differ from what a dispatch before that start finds."""
+    for kind, part in beyond.PART_OF.items():
+        size = units.BATCH_UNIT.size if kind is QueueKind.BATCH else units.CONSUME_QUEUE_UNIT.size
+        for name in reading.list_queues(cut.root, part):
+            log = reading.read_queue(cut.root, part, name)
+            if beyond.listed(log, kind, cut.at) is None:
+                continue
+            folder = os.path.join(name.topic, str(name.partition))
+            is_left = False
+            for file in log.files:
+                with mapped(file.path) as data:
+                    table = (
+                        units.batch_units(data)
+                        if kind is QueueKind.BATCH
+                        else units.consume_queue_units(data)
+                    )
+                    places = table["physical_offset"]
+                    count = units.valid_count(table)
+                    keep = bisect_left(range(count), cut.at, key=lambda i, at=places: int(at[i]))  # type: ignore[misc]
+                path = os.path.join(folder, os.path.basename(file.path))
+                if keep == 0:
+                    cut.remove(kind.value, path)
+                else:
+                    is_left = True
+                    if keep < len(table):
+                        cut.edit(kind.value, path, _Edit(keep * size))
+            if not is_left:
+                _note_empty(cut, name, log.files[0].start)
+
+
+def _note_empty(cut: Cut, name: TopicPartition, first: int) -> None:
+    """A queue that keeps no unit is numbered from 0 again."""
+    if not first and not cut.ends[name.topic, name.partition]:
+        return
+    cut.report.notes.append(f"{name} keeps no unit: a broker numbers its messages from 0 again")
+    if _pairs(cut.root, name):
+        raise InvalidConfig(
+            f"{name} would keep no unit, so a broker would number its messages from 0 again, and its compaction log, "
+            "which has higher offsets, would take none of them",
+            remedy="cut after its last message, or restore the log from a replica",
+        )
+
+
+# ---------------------------------------------------------------------- compaction logs
+
+
+def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile]]:
+    """A compaction log's files, each with its index."""
+    logs = _sound(reading.read_queue(root, Part.COMPACTION_LOG, name))
+    listed = _sound(reading.read_queue(root, Part.COMPACTION_INDEX, name))
+    logs = reading.without_stopped_roll(root, logs, listed)
+    indexes = {file.start: file for file in listed.files}
+    for file in logs.files:
+        if file.start not in indexes:
+            raise CorruptLog(
+                "a log file without its index: a broker does not start",
+                path=file.path,
+                remedy="restore the index from a replica or a backup",
+            )
+    return [(file, indexes[file.start]) for file in logs.files]
+
+
+def _plan_compaction(cut: Cut) -> None:
+    """Records at offsets that will be given again, and positions beyond them."""
+    lowered: dict[str, int] = {}
+    positions = read_positions(trees.live_tree(cut.root, names.COMPACTION))
+    for name in reading.list_queues(cut.root, Part.COMPACTION_LOG):
+        end = cut.ends.get((name.topic, name.partition))
+        if end is None:
+            continue
+        _plan_compaction_log(cut, name, end)
+        if positions.of(name) >= end:
+            lowered[key_of(name)] = end - 1
+    if lowered:
+        offsets = {
+            key: offset for key, offset in {**positions.offsets, **lowered}.items() if offset >= 0
+        }
+        cut.edit(
+            names.COMPACTION,
+            names.POSITION_CHECKPOINT,
+            _Edit(content=sides.encode_positions(offsets)),
+        )
+
+
+def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
+    pairs = _pairs(cut.root, name)
+    first = last = -1
+    last_kept: tuple[MappedFile, MappedFile, int, int] | None = None
+    gone: list[tuple[MappedFile, MappedFile]] = []
+    for log, index in pairs:
+        with mapped(index.path) as data:
+            table = units.batch_units(data)
+            count = units.valid_count(table)
+            bases = table["base"]
+            keep = bisect_left(range(count), end, key=lambda i, at=bases: int(at[i]))  # type: ignore[misc]
+            if keep < count:
+                first = int(bases[keep]) if first < 0 else first
+                last = int(bases[count - 1]) + int(table["number"][count - 1]) - 1
+            if keep:
+                wrote = (
+                    int(table["physical_offset"][keep - 1])
+                    + int(table["size"][keep - 1])
+                    - log.start
+                )
+                last_kept = log, index, wrote, keep
+        if keep == 0:
+            gone.append((log, index))
+    if first < 0:
+        return
+    for file_name in reading.stopped_roll(cut.root, name):
+        cut.remove(
+            names.COMPACTION,
+            os.path.join(names.COMPACTION_LOGS, name.topic, str(name.partition), file_name),
+        )
+    for log, index in gone:
+        for tree, file in ((names.COMPACTION_LOGS, log), (names.COMPACTION_QUEUES, index)):
+            cut.remove(names.COMPACTION, _below(tree, name, file))
+    if last_kept is not None:
+        # Without the blank record and the end unit of a closed pair: it is the active one now.
+        log, index, wrote, keep = last_kept
+        cut.edit(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log), _Edit(wrote))
+        cut.edit(
+            names.COMPACTION,
+            _below(names.COMPACTION_QUEUES, name, index),
+            _Edit(keep * units.BATCH_UNIT.size),
+        )
+    cut.report.compaction.append(
+        OffsetRange(name.topic, name.partition, first, last, "compaction log")
+    )
+
+
+def _below(tree: str, name: TopicPartition, file: MappedFile) -> str:
+    return os.path.join(tree, name.topic, str(name.partition), os.path.basename(file.path))
+
+
+# ---------------------------------------------------------------------- index and small files
+
+
+def _plan_index(cut: Cut) -> None:
+    """Entries of records that go: a broker enters nothing below the last address of its newest
+    file.
+    """
+    for file in reading.read_index_files(cut.root).files:
+        with mapped(file.path) as data:
+            try:
+                found = index_file.IndexFile.of(data)
+            except CorruptLog as error:
+                raise error.located(file.path) from error
+            header = found.header
+            if header.last_physical_offset < cut.at:
+                continue
+            name = os.path.basename(file.path)
+            cut.report.index_files.append(name)
+            content = _shorter_index(cut, found)
+            if content is None:
+                cut.remove(names.INDEX, name)
+            else:
+                cut.edit(names.INDEX, name, _Edit(content=content))
+
+
+def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
+    """The index file with the entries of records below the cut alone, as a broker has it; None:
+    there is none.
+    """
+    base = index_file.INDEX_HEADER.size + 4 * found.slots
+    table = np.frombuffer(found.data, index_file.ENTRY_DTYPE, found.header.count, base)[1:]
+    count = int(np.searchsorted(table["physical_offset"], cut.at))
+    if not count:
+        return None
+    table = table[:count]
+    times = found.header.first_store_time_ms + 1000 * table["seconds"].astype(np.int64)
+    last = int(table["physical_offset"][-1])
+    # Entries have seconds; the header has the last record's time to the millisecond.
+    times[table["physical_offset"] == last] = _store_time(cut, last) or times[-1]
+    times[0] = found.header.first_store_time_ms
+    out = index_file.new_index_file(found.slots, found.capacity)
+    hashes, places = (table[column].astype(np.int64) for column in ("hash", "physical_offset"))
+    index_file.build(out, found.slots, hashes, places, times)
+    return out.tobytes()
+
+
+def _store_time(cut: Cut, address: int) -> int | None:
+    for file in reading.read_commit_log(cut.root).files:
+        if file.start <= address < file.end:
+            table = np.empty(1, MESSAGE)
+            with mapped(file.path) as data:
+                n, *_ = kernels.split(data, address - file.start, len(data), table, False)
+            return int(table[0]["store_time"]) if n else None
+    return None
+
+
+def _plan_sides(cut: Cut) -> None:
+    """Offsets of consumer groups beyond a queue's new end, and addresses of the checkpoint beyond
+    the log's.
+    """
+    for name in (names.CONSUMER_OFFSETS, names.CONSUMER_OFFSETS + names.BACKUP_SUFFIX):
+        path = os.path.join(names.CONFIG, name)
+        content = _content(cut.root, path)
+        lowered, told = sides.lower_consumer_offsets(content, cut.ends)
+        if told:
+            cut.sides[path] = lowered
+            if name == names.CONSUMER_OFFSETS:
+                cut.report.consumers = [LoweredOffset(*one) for one in told]
+    content = _content(cut.root, names.CHECKPOINT)
+    with suppress(LogError):
+        old = sides.decode_checkpoint(content)
+        new = old._replace(
+            confirm_offset=min(old.confirm_offset, cut.at),
+            consume_queue_offset=min(old.consume_queue_offset, cut.at),
+            master_flushed_offset=min(old.master_flushed_offset, cut.at),
+        )
+        if new != old:
+            head = sides.CHECKPOINT.pack(*new)
+            cut.sides[names.CHECKPOINT] = head + content[len(head) :]
+
+
+def _content(root: str, path: str) -> bytes:
+    try:
+        with open(os.path.join(root, path), "rb") as file:
+            return file.read(_LARGEST_SIDE_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except OSError as error:
+        raise files.to_log_error(error, os.path.join(root, path), "read the file") from error
+
+
+# ---------------------------------------------------------------------- doing it
+
+
+def make(cut: Cut) -> CutReport:
+    """Make the cut. The caller holds the store.
+
+    Raises:
+        LogError: nothing was changed, or it says how to go on.
+    """
+    root = cut.root
+    _clear(root)
+    note = {
+        "at": cut.at,
+        "trees": cut.trees,
+        "sides": {path: zlib.crc32(content) for path, content in cut.sides.items()},
+        "report": cut.report.to_dict(),
+    }
+    trees.refuse_unwritable(root, cut.trees)
+    with lock.turn(root):
+        try:
+            place = os.path.join(root, NOTE)
+            like = files.owner_of(place, siblings(root, lock.PLACE)).as_far_as_may()
+            files.write(place, json.dumps(note, indent=1).encode(), like=like)
+            files.fsync_dir(root)
+            for tree in cut.trees:
+                _build(cut, tree)
+        except BaseException:
+            with suppress(LogError, OSError):
+                _clear(root)
+            raise
+        with lock.unopened(root):
+            try:
+                _forward(cut)
+            except (LogError, OSError):
+                with suppress(LogError, OSError):
+                    _back(root)
+                    _clear(root)
+                raise
+    cut.report.status = CutStatus.CUT
+    return cut.report
+
+
+def _build(cut: Cut, tree: str) -> None:
+    live = trees.live_tree(cut.root, tree)
+    work = live + _WORK
+    files.make_folder(work, files.owner_of(live))
+    change = trees.TreeChange(gone=set(cut.gone.get(tree, ())))
+    for number, (path, edit) in enumerate(sorted(cut.edits.get(tree, {}).items())):
+        made = os.path.join(work, str(number))
+        old = os.path.join(live, path)
+        if edit.content is not None:
+            files.write(made, edit.content, like=files.owner_of(old))
+        else:
+            size = os.stat(old).st_size
+            files.copy(old, made)
+            files.truncate(made, edit.keep)
+            files.truncate(made, size)
+            files.fsync_file(made)
+        change.new[path] = made
+    if tree == names.COMMIT_LOG:
+        guard = os.path.join(work, names.CUT_GUARD)
+        files.write(guard, _NEW, like=trees.owner_of_guard(live, names.CUT_GUARD))
+        change.new[names.CUT_GUARD] = os.path.join(work, names.CUT_GUARD)
+    trees.build_successor(cut.root, live, live + _NEXT, change)
+    files.remove_tree(work)
+
+
+def _forward(cut: Cut) -> None:
+    root = cut.root
+    log = trees.live_tree(root, names.COMMIT_LOG)
+    guard = os.path.join(log, names.CUT_GUARD)
+    files.write(guard, _OLD, like=trees.owner_of_guard(log, names.CUT_GUARD))
+    files.fsync_dir(log)
+    for tree in cut.trees:
+        live = trees.live_tree(root, tree)
+        if tree == names.COMMIT_LOG:
+            continue
+        files.rename(live, live + _ASIDE)
+        files.rename(live + _NEXT, live)
+        files.fsync_dir(os.path.dirname(live))
+    for path, content in cut.sides.items():
+        live = os.path.realpath(os.path.join(root, path))
+        files.copy(live, live + _ASIDE + ".tmp")
+        files.rename(live + _ASIDE + ".tmp", live + _ASIDE)
+        files.fsync_dir(os.path.dirname(live))
+        files.write(live + _NEXT, content, like=files.owner_of(live))
+        files.rename(live + _NEXT, live)
+        files.fsync_dir(os.path.dirname(live))
+    files.exchange(log + _NEXT, log)
+    files.fsync_dir(os.path.dirname(log))
+    files.rename(log + _NEXT, log + _ASIDE)
+    files.fsync_dir(os.path.dirname(log))
+    _remove_guard(log)
+
+
+def _remove_guard(log: str) -> None:
+    files.unlink(os.path.join(log, names.CUT_GUARD))
+    files.fsync_dir(log)
+
+
+# ---------------------------------------------------------------------- and back
+
+
+def undo(root: str) -> CutReport:
+    """Put back what a cut removed, or one that was stopped. The caller holds the store.
+
+    Raises:
+        InvalidConfig: no cut was made there.
+        LogHeld: the log has gone on since, so that an undo would lose what was written.
+        LogError: a step failed; the next undo goes on.
+    """
+    if not lock.has_stopped_cut(root) and not _is_done(root):
+        _clear(root)
+        raise InvalidConfig(
+            "no cut was made on this store", path=root, remedy="there is nothing to undo"
+        )
+    note = _read_note(root)
+    report = CutReport(path=root, at=int(note["at"]), status=CutStatus.UNDONE)
+    for name in ("file", "position", "records", "bytes", "log_end"):
+        setattr(report, name, note["report"][name])
+    for name in ("queues", "compaction"):
+        setattr(report, name, [OffsetRange(**one) for one in note["report"][name]])
+    with lock.turn(root), lock.unopened(root):
+        if not lock.has_stopped_cut(root):
+            _refuse_gone_on(root, report.at)
+        report.notes = _back(root)
+        _clear(root)
+    return report
+
+
+def _read_note(root: str) -> dict[str, Any]:
+    path = os.path.join(root, NOTE)
+    try:
+        with open(path, "rb") as file:
+            return dict(json.load(file))
+    except OSError as error:
+        raise files.to_log_error(error, path, "read what the cut did") from error
+    except ValueError as error:
+        raise CorruptLog(
+            f"the note of the cut cannot be read: {error}",
+            path=path,
+            remedy=f"stop the broker, and rename each folder that ends with {_ASIDE} to the name before that, the "
+            "commit log last; keep those in their place until you know that all is well",
+        ) from error
+
+
+def _refuse_gone_on(root: str, at: int) -> None:
+    log = reading.read_commit_log(root)
+    for file in log.files:
+        if file.end <= at:
+            continue
+        start = max(at - file.start, 0)
+        with mapped(file.path) as data:
+            for low, high in reading.written_stretches(file):
+                if data[max(low, start) : high].any():
+                    raise LogHeld(
+                        f"the log has gone on since the cut at {at}: an undo would lose what was written",
+                        path=file.path,
+                        remedy=f"keep this log, and read the old one from its place: lastwrite dump "
+                        f"{trees.live_tree(root, names.COMMIT_LOG)}{_ASIDE}",
+                    )
+
+
+def _is_new(log: str) -> bool:
+    """Whether the commit log in place is the one that was cut."""
+    try:
+        with open(os.path.join(log, names.CUT_GUARD), "rb") as file:
+            text = file.read()
+    except OSError as error:
+        raise files.to_log_error(error, log, "see how far a cut came") from error
+    if text in (_NEW, _OLD):
+        return text == _NEW
+    return os.path.lexists(log + _ASIDE)  # not written whole: the guard of an undo, else of a cut
+
+
+def _back(root: str) -> list[str]:
+    """Put the old trees back, whatever state they are in; returns what did not go back, for people."""
+    note = _read_note(root)
+    notes = []
+    log = trees.live_tree(root, names.COMMIT_LOG)
+    if not lock.has_stopped_cut(root):
+        guard = os.path.join(log, names.CUT_GUARD)
+        like = trees.owner_of_guard(log, names.CUT_GUARD)
+        files.write(guard, _NEW if os.path.lexists(log + _ASIDE) else _OLD, like=like)
+        files.fsync_dir(log)
+    for path, crc in note["sides"].items():
+        live = os.path.realpath(os.path.join(root, path))
+        if os.path.lexists(live + _ASIDE):
+            if (
+                os.path.lexists(live)
+                and zlib.crc32(_content(root, path)) != crc
+                and not _is_same(live, live + _ASIDE)
+            ):
+                notes.append(f"{live} was written by a broker since, and stays as it is")
+                files.unlink(live + _ASIDE)
+            else:
+                files.rename(live + _ASIDE, live)
+            files.fsync_dir(os.path.dirname(live))
+    for tree in note["trees"]:
+        live = trees.live_tree(root, tree)
+        if tree == names.COMMIT_LOG or not os.path.lexists(live + _ASIDE):
+            continue
+        if os.path.lexists(live):
+            files.rename(live, live + _NEXT)
+        files.rename(live + _ASIDE, live)
+        files.fsync_dir(os.path.dirname(live))
+    if _is_new(log):
+        other = log + (_ASIDE if os.path.lexists(log + _ASIDE) else _NEXT)
+        files.exchange(other, log)
+        files.fsync_dir(os.path.dirname(log))
+    if os.path.lexists(log + _ASIDE):
+        files.rename(log + _ASIDE, log + _NEXT)
+        files.fsync_dir(os.path.dirname(log))
+    _remove_guard(log)
+    return notes
+
+
+def _is_same(one: str, other: str) -> bool:
+    with open(one, "rb") as first, open(other, "rb") as second:
+        return first.read() == second.read()
+
+
+def _clear(root: str) -> None:
+    """Remove what is left of a cut that was not begun, or was undone; nothing of one that is done
+    or under way.
+    """
+    if lock.has_stopped_cut(root) or _is_done(root):
+        return
+    for path in _left(root):
+        if os.path.isdir(path) and not os.path.islink(path):
+            files.remove_tree(path)
+        else:
+            files.unlink(path)
+    note = os.path.join(root, NOTE)
+    if os.path.lexists(note):
+        files.unlink(note)
+        files.fsync_dir(root)
+
+
+def _left(root: str) -> Iterator[str]:
+    for tree in (*trees.ORDER, names.COMMIT_LOG):
+        live = trees.live_tree(root, tree)
+        yield from (live + end for end in (_NEXT, _WORK) if os.path.lexists(live + end))
+    for side in (
+        names.CHECKPOINT,
+        *(os.path.join(names.CONFIG, names.CONSUMER_OFFSETS + end) for end in ("", ".bak")),
+    ):
+        live = os.path.realpath(os.path.join(root, side))
+        yield from (live + end for end in (_NEXT, _ASIDE + ".tmp") if os.path.lexists(live + end))

@@ -1,0 +1,152 @@
+"""Waiting for a cluster's executors: a job without any waits for ever, and Spark says so only in a
+log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.model.progress import Progress
+from lastwrite.spark.session import local_workers
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from lastwrite.spark.session import Spark
+
+TIMEOUT = (
+    "spark.lastwrite.executor.timeout"  # seconds without an executor after which a job is given up
+)
+_TIMEOUT_S = 600.0
+_SECONDS_A_LOOK = 1.0
+_SECONDS_A_POLL = 0.1
+_SECONDS_A_NOTE = 30.0
+_SECONDS_QUIET = 2.0  # without a further executor after which no more are expected
+_REMEDY = (
+    "nothing was swapped; the cluster's own page shows why: no free cores or memory (spark.executor.cores, "
+    "spark.executor.memory), or executors that do not start; to wait longer: --conf "
+    f"{TIMEOUT}=SECONDS; to run here: --master local[*]"
+)
+
+
+class Executors:
+    """Looks, while a job runs, whether the cluster has given executors, and gives the job up after
+    a time.
+    """
+
+    def __init__(
+        self, spark: Spark, context: SparkContext, progress: Progress, cancel: Callable[[], None]
+    ) -> None:
+        """
+        Raises:
+            InvalidConfig: the setting is no number.
+        """
+        self.error: EnvironmentUnfit | None = None  # why the job was given up
+        self._progress = progress
+        self._cancel = cancel
+        self._is_here = local_workers(spark.master) is not None
+        if self._is_here:
+            return
+        self._context: Any = context
+        self._stated = wanted_executors(spark.setting)
+        self._wanted = self._stated or 1
+        self._timeout_s = _seconds(spark.setting(TIMEOUT))
+        self._alone_since = self._looked = time.monotonic()
+        self._noted = -_SECONDS_A_NOTE
+
+    def look(self) -> None:
+        """Say so where there is none; to be called now and then."""
+        now = time.monotonic()
+        if self._is_here or self.error is not None or now - self._looked < _SECONDS_A_LOOK:
+            return
+        self._looked = now
+        if self.count():
+            self._alone_since = now
+        elif now - self._alone_since >= self._timeout_s:
+            self.error = EnvironmentUnfit(
+                f"the cluster gave no executor in {self._timeout_s:.0f} s (0 of {self._wanted})",
+                remedy=_REMEDY,
+            )
+            self._cancel()
+        elif now - self._noted >= _SECONDS_A_NOTE:
+            self._noted = now
+            self._progress.note(f"waiting for executors (0 of {self._wanted})")
+
+    def count(self) -> int:
+        """How many the cluster has given."""
+        return (
+            int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
+        )  # the driver is one
+
+    def wait(self) -> None:
+        """Wait for the first one, and for others that come right after it.
+
+        Raises:
+            EnvironmentUnfit: none came in time, or the cluster has ended the application, as it
+                does where executors fail again and again.
+        """
+        count, since = 0, time.monotonic()
+        while True:
+            now, before = time.monotonic(), count
+            try:
+                count = self.count()
+            except Exception as error:
+                raise EnvironmentUnfit(
+                    "Spark ended before the cluster gave an executor", remedy=_REMEDY
+                ) from error
+            if count != before:
+                since = now
+            if count and (count >= self._stated > 0 or now - since >= _SECONDS_QUIET):
+                return
+            self.look()
+            if self.error is not None:
+                raise self.error
+            time.sleep(_SECONDS_A_POLL)
+
+
+def worker_count(spark: Spark, progress: Progress) -> int:
+    """How many tasks run at once.
+
+    A cluster is asked when its executors are there: before that Spark says 2. Where it gives them
+    with the work (dynamic allocation) none may come before the first job, so none is waited for.
+
+    Raises:
+        EnvironmentUnfit: Spark does not start, or the cluster gave no executor.
+        InvalidConfig: a setting is no number.
+    """
+    here = local_workers(spark.master)
+    if here is not None:
+        return here
+    if spark.setting("spark.dynamicAllocation.enabled") != "true":
+        Executors(spark, spark.context, progress, lambda: None).wait()
+    return int(spark.context.defaultParallelism)
+
+
+def wanted_executors(setting: Callable[[str], str | None]) -> int:
+    """How many executors the settings ask for; 0: they do not say, and a standalone cluster gives
+    as many as it has.
+    """
+
+    def number(name: str) -> int:
+        text = setting(name) or ""
+        return int(text) if text.isdigit() else 0
+
+    cores, each = number("spark.cores.max"), number("spark.executor.cores")
+    by_cores = -(-cores // each) if each else 0
+    least = max(
+        number("spark.dynamicAllocation.initialExecutors"),
+        number("spark.dynamicAllocation.minExecutors"),
+    )
+    return number("spark.executor.instances") or by_cores or least
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return _TIMEOUT_S
+    try:
+        return float(text.removesuffix("s"))
+    except ValueError:
+        raise InvalidConfig(f"{TIMEOUT} is {text!r}", remedy="seconds, as 600") from None

@@ -1,0 +1,301 @@
+"""How units of work reach their workers: on Spark, or one after the other in this process.
+
+Spark carries small pickled units to the workers and small results back; blocks travel by the
+exchange. The RDD interface is all that this needs: no SQL, no pandas, three seconds less to start
+(docs/decisions). A unit's error comes back as a value, so that one partition's trouble leaves the
+others alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from lastwrite.engine.profile import StageProfile, TaskClock, TaskProfile
+from lastwrite.engine.runner import Failed, R, Runner, Task, U
+from lastwrite.errors import CommitConflict, LogError
+from lastwrite.model.progress import Progress
+from lastwrite.spark.executors import Executors
+from lastwrite.spark.session import local_workers
+from lastwrite.spark.spark_errors import SAME_PATH, spark_error
+from lastwrite.storage.machine import memory_kill_since, memory_kills
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from lastwrite.spark.session import Spark
+
+_TASK_BYTES = 1 << 30
+_SECONDS_TO_CANCEL = 5.0
+_SECONDS_A_LOOK = 0.5
+_STOPPED = "the log is as it was; start again when you like"
+
+T = TypeVar("T")
+
+
+def is_repeated() -> bool:
+    """Whether this process works at a task of Spark that has failed before, with the worker that
+    had it.
+    """
+    pyspark: Any = sys.modules.get("pyspark")
+    task = pyspark.TaskContext.get() if pyspark is not None else None
+    return task is not None and task.attemptNumber() > 0
+
+
+def seen_from_here(answer: T) -> T:
+    """The answer of a cluster's worker. Where it has an error, that says if the worker does not see
+    what lies here, or that it was a worker whom the system refused something.
+
+    An error comes in place of a result (``Failed``), or in it (``Rewritten``).
+    """
+    held: Any = answer
+    error = getattr(answer, "error", None)
+    path = None
+    if isinstance(error, CommitConflict) and "vanished" in error.problem:
+        makes = error.problem.startswith(
+            ("could not create", "could not write")
+        )  # then its folder is not there
+        path = os.path.dirname(error.path or "") if makes else error.path
+    elif isinstance(error, FileNotFoundError):
+        path = error.filename
+    if path and os.path.exists(path):
+        held.error = LogError("the workers do not see this", path=path, remedy=SAME_PATH)
+    elif type(error) is LogError and error.problem.startswith("could not"):
+        held.error = LogError(f"a worker {error.problem}", error.at, error.path, error.remedy)
+    return answer
+
+
+class SparkRunner(Runner):
+    """Each unit, or some small ones together, in a task of Spark; waits for Spark when the first
+    stage comes.
+    """
+
+    def __init__(self, spark: Spark, workers: int) -> None:
+        self.spark = spark
+        self.workers = workers
+        self.is_here = local_workers(spark.master) is not None  # all workers are on this machine
+        self.profile: dict[str, StageProfile] = {}
+        self._lock = threading.Lock()
+        self._groups: set[str] = set()  # of jobs that run now
+        self._is_cancelled = False
+
+    @property
+    def context(self) -> SparkContext:
+        """Where jobs are given.
+
+        Raises:
+            EnvironmentUnfit: Spark does not start.
+        """
+        return self.spark.context
+
+    def run_tasks(
+        self,
+        name: str,
+        task: Task[U, R],
+        units: Sequence[U],
+        weights: Sequence[int],
+        progress: Progress,
+    ) -> list[R | Failed[U]]:
+        progress.stage(name, sum(weights))
+        if not units:
+            return []
+        tasks = pack(weights, self.workers)
+        batches = [[(i, units[i]) for i in places] for places in tasks]
+
+        def run_batch(batch: list[tuple[int, U]]) -> tuple[list[tuple[int, Any]], TaskProfile]:
+            clock = TaskClock()
+            done = [
+                (i, result)
+                for (i, _), result in zip(batch, task([unit for _, unit in batch]), strict=True)
+            ]
+            return done, clock.taken()
+
+        def act(context: SparkContext) -> list[tuple[list[tuple[int, Any]], TaskProfile]]:
+            found: list[Any] = context.parallelize(batches, len(batches)).map(run_batch).collect()
+            return found
+
+        begin = time.perf_counter()
+        answers = self.run_job(
+            name, act, progress, [sum(weights[i] for i in places) for places in tasks]
+        )
+        seconds = time.perf_counter() - begin
+        self.profile.setdefault(name, StageProfile()).add(
+            seconds, self.workers, [taken for _, taken in answers]
+        )
+        found = dict(answer for batch, _ in answers for answer in batch)
+        results = [found[i] for i in range(len(units))]
+        return results if self.is_here else list(map(seen_from_here, results))
+
+    def run_job(
+        self,
+        name: str,
+        act: Callable[[SparkContext], T],
+        progress: Progress,
+        task_bytes: Sequence[int] = (),
+    ) -> T:
+        """What ``act`` gives, whose jobs bear the stage's name and a group of their own;
+        ``task_bytes``: of ``_watch``.
+
+        They are given by a thread of their own: the caller's job group, description and other
+        properties stay as they are, and an interrupt does not come between a question to the JVM
+        and its answer.
+
+        Raises:
+            LogError: Spark could not do it, or ``cancel`` was called.
+            EnvironmentUnfit: Spark does not start, or a cluster gave no executor.
+        """
+        context = self.context
+        group = f"lastwrite: {name} {secrets.token_hex(4)}"
+        executors = Executors(self.spark, context, progress, lambda: self._cancel([group]))
+        with self._lock:
+            if self._is_cancelled:
+                raise LogError("the work was stopped", remedy=_STOPPED)
+            self._groups.add(group)
+        kills = memory_kills()
+        outcome: Future[T] = Future()
+        try:
+            properties = context._jsc.sc().getLocalProperties()
+            arguments = (context, properties, group, name, act, outcome)
+            threading.Thread(
+                target=_run_in_group, args=arguments, name="lastwrite-job", daemon=True
+            ).start()
+            watch = threading.Thread(
+                target=self._watch,
+                args=(context, group, task_bytes, progress, outcome, executors),
+                daemon=True,
+            )
+            watch.start()
+            try:
+                while not wait(
+                    [outcome], _SECONDS_A_LOOK
+                ).done:  # an interrupt may have come to another thread
+                    pass
+            except BaseException:
+                if not self.spark.is_ours:  # ours is killed as it stands
+                    self._cancel([group])
+                    wait([outcome], _SECONDS_TO_CANCEL)
+                raise
+            watch.join(_SECONDS_TO_CANCEL)
+            return outcome.result()
+        except Exception as error:
+            if executors.error is not None:
+                raise executors.error from error
+            if self._is_cancelled:
+                raise LogError("the work was stopped", remedy=_STOPPED) from error
+            raise spark_error(
+                name, error, self.spark.death(error), memory_kill_since(kills)
+            ) from error
+        finally:
+            with self._lock:
+                self._groups.discard(group)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether Spark still takes work."""
+        try:
+            return self.context._jsc is not None and not self.context._jsc.sc().isStopped()
+        except Exception:  # no JVM to ask
+            return False
+
+    def cancel(self) -> None:
+        """End what this runner runs, and begin nothing more; the threads that wait for it get an
+        error.
+        """
+        with self._lock:
+            self._is_cancelled = True
+            groups = list(self._groups)
+        self._cancel(groups)
+
+    def _cancel(self, groups: Sequence[str]) -> None:
+        """By a thread of its own: an interrupt may have left this one's connection in the middle of
+        an answer.
+        """
+
+        def work() -> None:
+            with contextlib.suppress(Exception):  # a JVM that has gone runs nothing
+                for group in groups:
+                    self.context.cancelJobGroup(group)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(_SECONDS_TO_CANCEL)
+
+    def _watch(
+        self,
+        context: SparkContext,
+        group: str,
+        task_bytes: Sequence[int],
+        progress: Progress,
+        outcome: Future[Any],
+        executors: Executors,
+    ) -> None:
+        """Report finished tasks, by their bytes; Spark counts them, the largest are started first."""
+        tracker = context.statusTracker()
+        told = 0
+        total = sum(task_bytes)
+        while not wait([outcome], 0.25).done:
+            with contextlib.suppress(Exception):  # whoever waits for the outcome learns it
+                executors.look()
+                finished = 0
+                for job in tracker.getJobIdsForGroup(group) if total else ():
+                    info = tracker.getJobInfo(job)
+                    for stage in info.stageIds if info else ():
+                        stage_info = tracker.getStageInfo(stage)
+                        finished += stage_info.numCompletedTasks if stage_info else 0
+                reached = min(sum(task_bytes[:finished]), total)
+                if reached > told:
+                    progress.advance(reached - told)
+                    told = reached
+        if total > told:
+            progress.advance(total - told)
+
+
+def _run_in_group(
+    context: SparkContext,
+    properties: Any,
+    group: str,
+    name: str,
+    act: Callable[[SparkContext], T],
+    outcome: Future[T],
+) -> None:
+    """Let ``act`` give its jobs with the caller's properties, save group and description, which are
+    ours.
+    """
+    try:
+        scala = context._jsc.sc()
+        before = scala.getLocalProperties()  # of the JVM's thread, which may serve others after us
+        scala.setLocalProperties(properties.clone())
+        try:
+            context.setJobGroup(group, f"lastwrite: {name}", interruptOnCancel=True)
+            result = act(context)
+        finally:
+            with contextlib.suppress(Exception):
+                scala.setLocalProperties(before)
+    except BaseException as error:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(result)
+
+
+def pack(weights: Sequence[int], workers: int) -> list[list[int]]:
+    """The units' places in tasks of like weight, the heaviest first: one a worker, more where tasks
+    grow large.
+
+    A task costs Spark as much as some 50 MB of work, so there are few; one of more than
+    ``_TASK_BYTES`` would keep progress standing still.
+    """
+    tasks = min(len(weights), max(workers, -(-sum(weights) // _TASK_BYTES)))
+    bins: list[tuple[int, int, list[int]]] = [(0, n, []) for n in range(tasks)]
+    for i in sorted(range(len(weights)), key=lambda i: -weights[i]):
+        size, n, units = heapq.heappop(bins)
+        units.append(i)
+        heapq.heappush(bins, (size + weights[i], n, units))
+    return [units for _, _, units in sorted(bins, key=lambda entry: -entry[0])]

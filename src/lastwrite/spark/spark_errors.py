@@ -1,0 +1,108 @@
+"""What Spark itself could not do, in a sentence: its own text is a page of stack traces."""
+
+from __future__ import annotations
+
+import re
+
+from lastwrite.errors import EnvironmentUnfit, LogError
+from lastwrite.spark.launcher.jvm import Death
+from lastwrite.storage.machine import LESS_MEMORY
+
+SAME_PATH = (
+    "nothing was swapped; the log, and the folder of --to, must be at the same path on every worker, and be "
+    "readable there; or run on this machine: --master local[*]"
+)
+_AGAIN = "nothing of this wave was swapped; run again"
+_TRACE = "Traceback (most recent call last):"
+_MODULES = (
+    "nothing was swapped; install the same version of lastwrite for the Python of every worker, or name a Python that "
+    "has it: PYSPARK_PYTHON=PATH in the environment"
+)
+_LEFT = (
+    "Master removed our application",
+    "All masters are unresponsive",
+    "SparkContext was shut down",
+    "SparkContext has been shutdown",
+)
+
+
+def last_trace_line(text: str) -> str | None:
+    """The last line of the last trace of Python's in ``text``, which says what was raised; None:
+    there is none.
+    """
+    _, trace, text = text.rpartition(_TRACE)
+    if not trace:
+        return None
+    lines = iter(text.splitlines()[1:])
+    for line in lines:
+        if line and not line[0].isspace():
+            return line.strip()
+    return None
+
+
+def spark_error(
+    stage: str, error: Exception, death: Death | None = None, limit: str | None = None
+) -> LogError:
+    """The error of a stage that Spark did not finish.
+
+    ``death``: how Spark's JVM has ended, if it has. ``limit``: of memory, in words, where the
+    system killed a process of this machine for it meanwhile.
+    """
+    could_not = f"Spark could not finish the stage {stage}"
+    if death is not None:
+        return LogError(f"{could_not}: {death.problem}", remedy=death.remedy)
+    text = str(error)
+    raised = last_trace_line(text)
+    if raised is not None:
+        return _raised_by_worker(could_not, raised)
+    if "Python worker exited unexpectedly" in text:
+        if limit is not None:
+            problem = f"{could_not}: the system killed a worker for memory: it met {limit}"
+            return LogError(problem, remedy=LESS_MEMORY)
+        return LogError(
+            f"{could_not}: a worker process was killed or crashed{_times(text)}",
+            remedy=f"{_AGAIN}; the system's log may say what ended it",
+        )
+    lost = re.search(r"ExecutorLostFailure \((.*?)\) Reason: (.*)", text)
+    if lost is not None:
+        return LogError(
+            f"{could_not}: an executor was lost{_times(text)}: {lost[2].strip()[:200]}",
+            remedy=f"{_AGAIN}; see the executor's own log for the cause",
+        )
+    gone = next((line for line in _LEFT if line in text), None)
+    if gone is not None:
+        return EnvironmentUnfit(
+            f"{could_not}: {gone}",
+            remedy=f"{_AGAIN}; the logs of the cluster's master and of its executors say why",
+        )
+    return LogError(f"{could_not}: {type(error).__name__}: {_cause(text)[-400:]}", remedy=_AGAIN)
+
+
+def _raised_by_worker(could_not: str, raised: str) -> LogError:
+    kind, _, said = raised.partition(":")
+    name = kind.rpartition(".")[2]
+    problem = f"{could_not}: a worker raised {raised[:300]}"
+    if name in ("ModuleNotFoundError", "ImportError") or "No module named" in said:
+        return EnvironmentUnfit(problem, remedy=_MODULES)
+    if name in ("FileNotFoundError", "PermissionError", "NotADirectoryError"):
+        return LogError(problem, remedy=SAME_PATH)
+    if name == "MemoryError":
+        return LogError(
+            problem, remedy=f"{_AGAIN} with more --memory, or with fewer workers: --master local[1]"
+        )
+    return LogError(problem, remedy=f"{_AGAIN}; where it stays so, please report it")
+
+
+def _times(text: str) -> str:
+    """How often Spark tried the task."""
+    tried = re.search(r"failed (\d+) times", text)
+    return f", {tried[1]} times in a row" if tried is not None and tried[1] != "1" else ""
+
+
+def _cause(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    named = next((n for n, line in enumerate(lines) if "Error" in line or "Exception" in line), 0)
+    end = named + 1
+    while end < len(lines) and lines[end - 1].endswith(":"):  # Spark goes on in the next line
+        end += 1
+    return " ".join(lines[named:end]) or "no reason"

@@ -1,0 +1,86 @@
+"""A runner and an exchange, on a session of the caller's, on one of our own, or in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from pyspark.sql import SparkSession
+
+from lastwrite.engine.runner import InlineRunner, Runner
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.model.progress import Progress
+from lastwrite.spark.executors import worker_count
+from lastwrite.spark.folder_exchange import FolderExchange
+from lastwrite.spark.inline import Inline
+from lastwrite.spark.memory import MemoryPlan, plan_memory
+from lastwrite.spark.runner import SparkRunner
+from lastwrite.spark.session import GivenSpark, OwnSpark, local_workers
+from lastwrite.spark.shuffle_exchange import ShuffleExchange
+
+
+def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | ShuffleExchange:
+    """Scratch files where all workers are on this machine, Spark's shuffle otherwise.
+
+    The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) decides otherwise: a
+    folder that all executors share may be as good, and tests hold the two against each other.
+    ``memory_bytes``: what scratch files may take of this machine's memory, unless a folder is named
+    for them.
+    """
+    if not isinstance(runner, SparkRunner):
+        return FolderExchange(runner, memory_bytes=memory_bytes)
+    usual = "folder" if local_workers(runner.spark.master) else "shuffle"
+    chosen = runner.spark.setting("spark.lastwrite.exchange") or usual
+    if chosen == "shuffle":
+        return ShuffleExchange(runner)
+    if chosen == "folder":
+        folder = runner.spark.setting("spark.lastwrite.scratch")
+        is_here = folder is None and runner.is_here
+        return FolderExchange(runner, folder, memory_bytes if is_here else 0)
+    raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="folder or shuffle")
+
+
+def shared_folder(runner: Runner) -> str | None:
+    """A folder for scratch files that all workers see; "": this machine's own for such files; None:
+    the workers of a cluster share none that we know of.
+    """
+    if not isinstance(runner, SparkRunner):
+        return ""
+    named = runner.spark.setting("spark.lastwrite.scratch")
+    if named is None:
+        return "" if local_workers(runner.spark.master) else None
+    return named
+
+
+@contextlib.contextmanager
+def runner_for(
+    spark: SparkSession | Inline | None,
+    master: str,
+    memory: str | int | None,
+    conf: Mapping[str, str],
+    progress: Progress,
+) -> Iterator[tuple[Runner, MemoryPlan]]:
+    """A runner on ``spark``, or on a session started on ``master`` and stopped at the end."""
+    if isinstance(spark, Inline):
+        yield InlineRunner(), plan_memory(memory, 1)
+        return
+    if spark is not None:
+        if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
+            raise EnvironmentUnfit(
+                "a Spark Connect session cannot run this", remedy="pass a classic session"
+            )
+        given = GivenSpark(spark)
+        workers = worker_count(given, progress)
+        yield SparkRunner(given, workers), plan_memory(memory, workers, lean=given.is_lean)
+        return
+    workers = local_workers(master) or 0
+    plan_memory(memory, workers or 1)  # before anything is started
+    progress.note("starting Spark")
+    own = OwnSpark(master, conf)
+    is_done = False
+    try:
+        memory_plan = plan_memory(memory, workers or 1, lean=own.is_lean)
+        yield SparkRunner(own, workers or worker_count(own, progress)), memory_plan
+        is_done = True
+    finally:
+        own.close(at_once=not is_done)

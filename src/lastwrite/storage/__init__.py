@@ -1,0 +1,1 @@
+"""Files: every operation that changes one, locks, scratch, throttle, quarantine."""

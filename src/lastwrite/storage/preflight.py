@@ -1,0 +1,131 @@
+"""What would stop a swap in the middle is found before anything is written: a few system calls a
+log, no file opened.
+
+A file may be immutable or append-only (``chattr +i``, ``+a``), its folder not be ours to write in,
+on a file system that is mounted read-only, or be shared and sticky; then a rename or a removal
+fails, and of a swap that was decided old files would be left in the way. Or the new files could not
+be given to whom the old ones belong (see ``ownership``).
+
+Source: Linux man-pages statx(2), ioctl_iflags(2), access(2), inode(7) for the sticky bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import stat
+import struct
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from lastwrite.errors import LogError
+from lastwrite.storage import ownership
+from lastwrite.storage.files import to_log_error
+
+_COPY = "or write a cleaned copy elsewhere with --to; nothing was changed"
+_NO_FOLLOW, _TYPE_MODE_UID_GID = 0x100, 0x1 | 0x2 | 0x8 | 0x10
+_IMMUTABLE, _APPEND_ONLY = 0x10, 0x20
+_STATX = struct.Struct("=IIQIIIHHQQQQ")  # up to stx_attributes_mask; the whole has 256 bytes
+_STATX_BYTES = 256
+
+
+class _Seen(NamedTuple):
+    mode: int
+    uid: int
+    gid: int
+    flags: int  # _IMMUTABLE, _APPEND_ONLY; 0 where the system does not tell
+
+
+def _statx_call() -> Callable[[str], _Seen]:
+    try:
+        call = ctypes.CDLL(None, use_errno=True).statx
+    except (AttributeError, OSError):  # not Linux, or a C library without it
+        call = None
+    if call is None or platform.system() != "Linux":
+        return _stat
+    call.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p)
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+
+    def look(path: str) -> _Seen:
+        if call(-100, os.fsencode(path), _NO_FOLLOW, _TYPE_MODE_UID_GID, buffer):
+            return _stat(path)
+        _, _, flags, _, uid, gid, mode, _, _, _, _, known = _STATX.unpack_from(buffer)
+        return _Seen(mode, uid, gid, flags & known)
+
+    return look
+
+
+def _stat(path: str) -> _Seen:
+    seen = os.stat(path, follow_symlinks=False)
+    told = getattr(seen, "st_flags", 0)  # macOS
+    flags = _IMMUTABLE * bool(told & (stat.UF_IMMUTABLE | stat.SF_IMMUTABLE))
+    flags |= _APPEND_ONLY * bool(told & (stat.UF_APPEND | stat.SF_APPEND))
+    return _Seen(seen.st_mode, seen.st_uid, seen.st_gid, flags)
+
+
+_look = _statx_call()
+
+
+def refuse_unwritable(folder: str, names: Iterable[str]) -> None:
+    """Say no where files could not be made in ``folder``, or those called ``names`` not be replaced
+    there by others of the same owner. Names that are not there are passed over.
+
+    Raises:
+        LogError: what stops it, by name.
+    """
+    try:
+        above = os.stat(folder)
+        here = _look(os.path.join(folder, "."))
+        _refuse_flags(folder, here.flags, "the folder")
+        if not os.access(
+            folder, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids
+        ):
+            raise _not_writable(folder)
+        caller, group = os.geteuid(), ownership.group_of_new(above)
+        is_shared = bool(above.st_mode & stat.S_ISVTX) and caller not in (0, above.st_uid)
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                seen = _look(path)
+            except FileNotFoundError:
+                continue
+            _refuse_flags(path, seen.flags, "the file")
+            if is_shared and seen.uid != caller:
+                raise LogError(
+                    "another user's file in a folder where only owners may rename theirs (sticky)",
+                    path=path,
+                    remedy=f"run as {ownership.user_name(seen.uid)}, {_COPY}",
+                )
+            if (seen.uid, seen.gid) != (caller, group):
+                ownership.refuse_owner(path, seen.uid, seen.gid, above)
+    except OSError as error:
+        raise to_log_error(error, folder, "look at the folder") from error
+
+
+def _refuse_flags(path: str, flags: int, what: str) -> None:
+    if flags & _IMMUTABLE:
+        raise LogError(
+            f"{what} is immutable",
+            path=path,
+            remedy=f"take that off (chattr -i) if it may change, {_COPY}",
+        )
+    if flags & _APPEND_ONLY:
+        raise LogError(
+            f"{what} is append-only: no file can be replaced",
+            path=path,
+            remedy=f"take that off (chattr -a) if it may change, {_COPY}",
+        )
+
+
+def _not_writable(folder: str) -> LogError:
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return LogError(
+            "the file system is mounted read-only",
+            path=folder,
+            remedy=f"mount it for writing, {_COPY}",
+        )
+    owner = ownership.user_name(os.stat(folder).st_uid)
+    return LogError(
+        "no right to write in the folder", path=folder, remedy=f"run as its owner, {owner}, {_COPY}"
+    )

@@ -1,0 +1,44 @@
+"""What staged files of every system have in common: fault points, syncs, removal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from lastwrite.model.work import SegmentOutput
+from lastwrite.storage import files
+from lastwrite.storage.parallel_sync import together
+
+
+@contextmanager
+def changing(operation: str, path: str) -> Iterator[None]:
+    """A fault point before, and a clear error for what the system refuses."""
+    try:
+        files.faults.reach(operation, path)
+        yield
+    except OSError as error:
+        raise files.to_log_error(error, path, f"{operation} a new segment") from error
+
+
+def sync_staged(made: Sequence[SegmentOutput]) -> None:
+    """Let new segments and those behind them reach the disk. One that does not gets the error, the
+    others go on.
+    """
+    waiting = [
+        (result, path) for result in made for new in (result, *result.further) for path in new.paths
+    ]
+    syncs = [partial(files.fsync_file, path) for _, path in waiting]
+    for (result, _), error in zip(waiting, together(syncs), strict=True):
+        if error is not None:
+            result.error = error
+
+
+def remove_staged(paths: Iterable[str]) -> None:
+    """Remove what was written aside and is not wanted; empty names and missing files are passed
+    over.
+    """
+    for path in paths:
+        if path and os.path.exists(path):
+            os.unlink(path)

@@ -1,0 +1,91 @@
+"""``verify``: is a log what its format promises, and did a compaction keep what compaction
+promises?
+
+One way for all systems: find the logs, pair each with what it was, refuse those that somebody holds,
+let the system's ``Proof`` check the pairs, then what lies beside them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lastwrite.engine.rules.keyless import refuse_elsewhere
+from lastwrite.engine.runner import Runner
+from lastwrite.errors import InvalidConfig
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.verification import VerifyReport
+from lastwrite.spark.inline import INLINE
+from lastwrite.spark.use import runner_for, shared_folder
+from lastwrite.verification.proof import Means, Pair, Proof, Question
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lastwrite.spark.inline import Inline
+
+
+def verify(
+    proof: Proof,
+    question: Question,
+    spark: SparkSession | Inline | None,
+    master: str,
+    memory: str | int | None,
+    conf: Mapping[str, str],
+    progress: Progress | None,
+) -> VerifyReport:
+    """Answer ``question``; see ``commands.verify`` for what may be asked, and for the errors."""
+    begin = time.perf_counter()
+    refuse_elsewhere(question.config, proof.system.name, proof.governs_keyless)
+    proof.check_config(question.config)
+    found = pairs(proof, question)
+    for folder in (folder for pair in found for folder in pair if folder is not None):
+        proof.refuse_if_held(folder)
+    where = spark if proof.needs_workers else INLINE
+    progress = progress or NoProgress()
+    with runner_for(where, master, memory, conf, progress) as (runner, plan):
+        scratch = scratch_parent(runner, question.before is not None)
+        means = Means(runner, plan.limits(), plan.worker_bytes, scratch, progress)
+        partitions = list(proof.check(found, question, means))
+        store = proof.check_beside(question, partitions, means)
+    return VerifyReport(
+        partitions=partitions,
+        store=store,
+        keyless_option=proof.keyless_option,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def pairs(proof: Proof, question: Question) -> list[Pair]:
+    """(folder, folder as it was) of each log; two single ones meet whatever they are called."""
+    system = proof.system
+    after = proof.find(question)
+    if question.before is None:
+        return [(folder, None) for folder in after]
+    was = system.find(question.before, question.topic, question.partition)
+    if len(after) == 1 and len(was) == 1:
+        return [(after[0], was[0])]
+    names = {system.name_of(folder): folder for folder in after}
+    earlier = {system.name_of(folder): folder for folder in was}
+    if len(after) == 1 and set(names) <= set(earlier) and proof.is_of_one(question.path, after[0]):
+        return [(after[0], earlier[system.name_of(after[0])])]
+    return [(names.get(name), earlier.get(name)) for name in sorted({*names, *earlier})]
+
+
+def scratch_parent(runner: Runner, is_needed: bool) -> str | None:
+    """Where rows and facts go on their way between tasks; "": the system's temporary folder; None:
+    nowhere.
+
+    Raises:
+        InvalidConfig: the workers are on other machines, and share no folder that we know of.
+    """
+    parent = shared_folder(runner)
+    if parent is not None:
+        return parent
+    if is_needed:
+        raise InvalidConfig(
+            "verify compares through files that all workers see",
+            remedy="set spark.lastwrite.scratch to a shared folder, or run with --master local[*]",
+        )
+    return None

@@ -1,0 +1,121 @@
+"""What the fuzz covers: every reader of bytes is run by a target or is named here, with the reason.
+
+A reader of bytes is a public function or method of the formats (``FOLDERS``) that takes bytes.
+``tests/unit/test_fuzz.py`` fails when one is neither covered nor named.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+import lastwrite
+
+# Where bytes are read, and how modules of there are called here.
+FOLDERS = {
+    "": "encoding",
+    "scan_cache.": "engine/scan_cache",
+    "kafka.": "kafka/format",
+    "pulsar.": "pulsar/format",
+    "rocketmq.": "rocketmq/format",
+}
+_PACKAGES = {front: "lastwrite." + folder.replace("/", ".") for front, folder in FOLDERS.items()}
+
+
+def imported(name: str) -> str:
+    """The module of a reader, as Python calls it."""
+    front, dot, module = name.partition(":")[0].rpartition(".")
+    return f"{_PACKAGES[front + dot]}.{module}"
+
+
+_NO_FORMATS = ("intrinsics", "files", "use")
+
+# Begins of names, and why such a function is not fuzzed by itself.
+WRITERS = (
+    "encode_",
+    "put",
+    "compress",
+    "wrapped",
+    "framed",
+    "patched",
+    "seal_",
+    "inserted",
+    "with_",
+)
+NOT_READERS = {
+    # Of bytes that a caller has found the place of; each is run by every kernel that reads.
+    "big_endian:i64": "loads",
+    "big_endian:i32": "loads",
+    "big_endian:u32": "loads",
+    "big_endian:i16": "loads",
+    "big_endian:u16": "loads",
+    "checksum:crc32": "sums",
+    "fingerprint:fingerprint": "sums",
+    "slices:gathered": "copies stretches that are known",
+    "layout:Layout.unpack_from": "callers have checked the size",
+    "layout:Layout.iter_unpack": "as unpack_from",
+    # Of our own secrets and random numbers.
+    "fingerprint:secret_from": "random bytes",
+    "kafka.content:seed_from": "random bytes",
+    "scan_cache.format:digest_of": "our secret",
+    # They write.
+    "pulsar.framing:frame": "writes what a round has read",
+    "pulsar.framing:renumber": "writes what it has framed",
+    "pulsar.ledger_metadata:custom_items": "writes",
+    "rocketmq.record:make_message": "writes",
+    "rocketmq.index_file:build": "writes",
+    "scan_cache.format:header_of": "writes",
+    "rocketmq.chunk:RocketmqFormat.add_versions": "there are none",
+    "kafka.message:MessageReader.__init__": "a target has it as MessageReader",
+}
+_BYTES = ("Buffer", "bytes", "ByteArray", "memoryview", "Units")
+_BARE = (
+    "data",
+    "buffer",
+    "source",
+    "plain",
+    "segment",
+    "text",
+    "raw",
+    "payload",
+)  # of kernels, without a type
+_OF_TEXT = ("parse", "decode", "from_", "classify", "of_managed_ledger")  # take a name, or JSON
+
+
+@functools.cache
+def readers() -> list[str]:
+    """Every public function and method of the formats that takes bytes, as ``module:name``."""
+    root = Path(lastwrite.__file__).parent
+    found = []
+    for front, folder in FOLDERS.items():
+        for path in sorted((root / folder).glob("*.py")):
+            if path.stem in _NO_FORMATS:
+                continue
+            found += [
+                f"{front}{path.stem}:{name}"
+                for name in _named(ast.parse(path.read_text()).body, "")
+            ]
+    return [
+        name for name in found if not name.rpartition(":")[2].rpartition(".")[2].startswith(WRITERS)
+    ]
+
+
+def _named(body: list[ast.stmt], front: str) -> Iterator[str]:
+    for item in body:
+        if isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
+            yield from _named(item.body, f"{front}{item.name}.")
+        elif isinstance(item, ast.FunctionDef) and (
+            not item.name.startswith("_") or item.name == "__init__"
+        ):
+            given = [*item.args.posonlyargs, *item.args.args, *item.args.kwonlyargs]
+            if any(_takes_bytes(one, item.name) for one in given):
+                yield front + item.name
+
+
+def _takes_bytes(one: ast.arg, function: str) -> bool:
+    if one.annotation is None:
+        return one.arg in _BARE
+    kind = ast.unparse(one.annotation)
+    return any(word in kind for word in _BYTES) or (kind == "str" and function.startswith(_OF_TEXT))

@@ -1,0 +1,127 @@
+"""What is fuzzed: a target makes inputs, holds each against its oracle, and names the readers that
+it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lastwrite.errors import LogError
+from tests.fuzz.mutate import harm
+from tests.support.edge import Edge
+
+READ, REFUSED = "read", "refused"
+SCRATCH = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+
+# What kernels read lies here, before a page that nobody may read; what they write, there.
+INPUT, OUTPUT = Edge(1 << 18), Edge(1 << 20)
+
+Seal = Callable[[bytearray], bytes]
+
+
+@dataclass(frozen=True)
+class Target:
+    """``make`` gives an input and what ``check`` has to know besides; ``check`` says what became of
+    it, or fails.
+
+    ``covers``: the readers of bytes that it runs, as ``module:function``. ``share``: so often among
+    all inputs.
+    """
+
+    name: str
+    make: Callable[[random.Random], tuple[bytes, Any]]
+    check: Callable[[bytes, Any, random.Random], str]
+    covers: tuple[str, ...] = ()
+    share: float = 1.0
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[list[LogError]]:
+    """Errors of ours are an answer; all others are findings."""
+    met: list[LogError] = []
+    try:
+        yield met
+    except LogError as error:
+        met.append(error)
+
+
+def outcome(read: Callable[[], object]) -> str:
+    """Whether it was read or refused."""
+    try:
+        read()
+    except LogError:
+        return REFUSED
+    return READ
+
+
+def reader(
+    name: str,
+    read: Callable[[bytes], object],
+    samples: Sequence[bytes],
+    covers: Sequence[str],
+    *,
+    seal: Seal | None = None,
+    share: float = 1.0,
+    extra: Sequence[bytes] = (),
+) -> Target:
+    """A reader of whole small files. ``seal`` makes a harmed one's checksum right again, half of
+    the time.
+
+    ``extra``: pieces that mean something to it, put in here and there.
+    """
+    assert samples, name
+
+    def make(rng: random.Random) -> tuple[bytes, Any]:
+        data = rng.choice(samples)
+        for _ in range(rng.choice([1, 1, 2, 3])):
+            data = harm(rng, data, samples, extra)
+        return (seal(bytearray(data)) if seal and rng.random() < 0.7 else data), None
+
+    def check(data: bytes, _: Any, rng: random.Random) -> str:
+        return outcome(lambda: read(data))
+
+    return Target(name, make, check, tuple(covers), share)
+
+
+def files(
+    name: str,
+    read: Callable[[Path], object],
+    file: str,
+    samples: Sequence[bytes],
+    covers: Sequence[str],
+    *,
+    seal: Seal | None = None,
+    share: float = 0.1,
+) -> Target:
+    """A reader of a file: ``read`` is given the folder in which it lies."""
+
+    def check_file(data: bytes, folder: Path, rng: random.Random) -> str:
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return outcome(lambda: read(folder))
+
+    plain = reader(name, lambda data: None, samples, covers, seal=seal)
+    return Target(name, plain.make, on_disk(check_file), tuple(covers), share)
+
+
+def on_disk(
+    check: Callable[[bytes, Path, random.Random], str],
+) -> Callable[[bytes, Any, random.Random], str]:
+    """A check that is given a folder of its own, on a disk of memory where there is one."""
+    import shutil
+    import tempfile
+
+    def run(data: bytes, _: Any, rng: random.Random) -> str:
+        folder = Path(tempfile.mkdtemp(prefix="lastwrite-fuzz-", dir=SCRATCH))
+        try:
+            return check(data, folder, rng)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return run

@@ -1,0 +1,102 @@
+"""Files of another user, for tests that run as root: who has what, and work done as somebody else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import struct
+import subprocess
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import lastwrite.kafka.system  # noqa: F401 -- a child of another user may not write to the kernels' cache
+
+OWNER, GROUP = 61_234, 61_235  # the broker's user: nobody's on any machine
+STRANGER = 61_236
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+ACCESS_LIST = "system.posix_acl_access"
+
+
+class Owned(NamedTuple):
+    uid: int
+    gid: int
+    mode: int
+    attributes: tuple[tuple[str, bytes], ...]
+
+
+def access_list(group: int, other: int, user: int = 777) -> bytes:
+    """A POSIX access list: its owner reads and writes, ``user`` reads."""
+    entries = [
+        (0x01, 6, -1),
+        (0x02, 4, user),
+        (0x04, group, -1),
+        (0x10, 4 | group, -1),
+        (0x20, other, -1),
+    ]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+
+
+def owned(path: Path) -> Owned:
+    seen = path.stat()
+    names = sorted(
+        name for name in os.listxattr(path) if name == ACCESS_LIST or name.startswith("user.")
+    )
+    return Owned(
+        seen.st_uid,
+        seen.st_gid,
+        stat.S_IMODE(seen.st_mode),
+        tuple((name, os.getxattr(path, name)) for name in names),
+    )
+
+
+def owners(root: Path) -> dict[str, Owned]:
+    """Of the folder and all that is in it, by path below it."""
+    return {str(path.relative_to(root)): owned(path) for path in [root, *sorted(root.rglob("*"))]}
+
+
+def give_all(root: Path, mode: int = 0o640, folder_mode: int = 0o750) -> None:
+    """Let a tree be the broker's."""
+    for path in [root, *root.rglob("*")]:
+        os.chown(path, OWNER, GROUP)
+        path.chmod(folder_mode if path.is_dir() else mode)
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder on a real disk that every user may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="lastwrite-owned-"))
+    folder.chmod(0o755)
+    yield folder
+    subprocess.run(["chattr", "-R", "-i", "-a", str(folder)], check=False, capture_output=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def as_user(uid: int, gid: int, work: Callable[[], object]) -> str:
+    """Do ``work`` in a child of that user; what it raised, as its trace. Empty: it went well."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            os.close(reader)
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+            work()
+            status = 0
+        except BaseException:
+            os.write(writer, traceback.format_exc().encode()[-60_000:])
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        said = file.read().decode()
+    _, ended = os.waitpid(child, 0)
+    return said or ("" if ended == 0 else f"ended with {ended}")

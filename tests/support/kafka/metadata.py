@@ -1,0 +1,61 @@
+"""The metadata log of a cluster as tests write it: topics with their settings, brokers with dynamic
+ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+
+TOPIC_ID = b"0123456789abcdef"
+FOLDER = "__cluster_metadata-0"
+
+
+def text(content: str | None) -> bytes:
+    return b"\0" if content is None else bytes([len(content) + 1]) + content.encode()
+
+
+def topic(name: str, topic_id: bytes = TOPIC_ID) -> bytes:
+    return b"\1\2\0" + text(name) + topic_id + b"\0"
+
+
+def setting(whose: str, name: str, value: str | None, kind: int = 2) -> bytes:
+    return b"\1\4\0" + bytes([kind]) + text(whose) + text(name) + text(value) + b"\0"
+
+
+def write_records(root: Path, name: str, first_offset: int, *values: bytes) -> Path:
+    """A file of the metadata log in ``root``, a batch a record."""
+    folder = root / FOLDER
+    folder.mkdir(exist_ok=True, parents=True)
+    batches = [
+        encode_batch([Record(offset, 0, None, value)], base_offset=offset)
+        for offset, value in enumerate(values, first_offset)
+    ]
+    (folder / name).write_bytes(b"".join(batches))
+    return folder / name
+
+
+def write_metadata(
+    root: Path,
+    topics: Mapping[str, Mapping[str, str]],
+    brokers: Mapping[str, Mapping[str, str]] | None = None,
+) -> Path:
+    """The metadata log in ``root``: topics, and brokers' dynamic settings by node id, "" for all.
+    Gives its folder.
+    """
+    values = []
+    for number, (name, settings) in enumerate(topics.items()):
+        values.append(topic(name, number.to_bytes(16, "big")))
+        values += [setting(name, key, value) for key, value in settings.items()]
+    for node, settings in (brokers or {}).items():
+        values += [setting(node, key, value, kind=4) for key, value in settings.items()]
+    return write_records(root, f"{0:020d}.log", 0, *values).parent
+
+
+def write_identity(root: Path, cluster: str, node: int = 1) -> None:
+    """``meta.properties``: whose the log root is."""
+    root.mkdir(exist_ok=True, parents=True)
+    (root / "meta.properties").write_text(f"version=1\ncluster.id={cluster}\nnode.id={node}\n")

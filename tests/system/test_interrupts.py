@@ -1,0 +1,76 @@
+"""Ctrl-C at any stage: one sentence, one status, the log as it was, and nothing of the run left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.test_killed_starts import mark as mark
+from tests.system.test_killed_starts import started, wait_until_gone, write_log
+
+pytestmark = pytest.mark.spark
+SLOWLY = (
+    "--config",
+    "log.cleaner.io.max.bytes.per.second=20000",
+    "--config",
+    "min.cleanable.dirty.ratio=0",
+)
+
+
+@pytest.mark.parametrize("moment", [0.4, 0.9, "starting Spark", "scan: ", "rewrite: "])
+def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
+    root = write_log(tmp_path / "log")
+    before = contents(root)
+    command = [
+        sys.executable,
+        "-m",
+        "lastwrite.cli",
+        "compact",
+        str(root),
+        "--topic",
+        "t",
+        *(() if moment == "rewrite: " else SLOWLY),
+    ]
+    if (
+        moment == "rewrite: "
+    ):  # scan and rewriting share the throttle: so slow that the one that comes later is met
+        command += ["--config", "log.cleaner.io.max.bytes.per.second=60000", *SLOWLY[2:]]
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert run.stderr is not None
+    said: list[str] = []
+    if isinstance(moment, str):
+        for line in run.stderr:
+            said.append(line)
+            if line.startswith(moment):
+                break
+    else:
+        time.sleep(moment)
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    began = time.monotonic()
+    killer = threading.Timer(60, run.kill)
+    killer.start()
+    said += run.stderr.readlines()
+    assert run.wait() == 1, said
+    killer.cancel()
+    assert time.monotonic() - began < 15
+    assert said[-1] == "lastwrite: interrupted; what was not finished was left as it was\n"
+    assert "memory" not in "".join(said) and "Traceback" not in "".join(said)
+    wait_until_gone(mark, 10)
+    assert started(mark) == []
+    assert contents(root) == before
+    assert list((tmp_path / "t").iterdir()) == []
+
+
+def contents(root: Path) -> dict[Path, bytes]:
+    return {
+        file: file.read_bytes()
+        for file in root.rglob("*")
+        if file.is_file() and file.name != ".lock"
+    }

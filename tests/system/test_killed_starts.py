@@ -1,0 +1,156 @@
+"""A command that is killed at any moment of its start leaves no process, and takes nothing away
+from one that lives.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from lastwrite.kafka.store.writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+from lastwrite.storage.run_folder import make_folder, remove_folder
+
+pytestmark = pytest.mark.spark
+NAME = "LASTWRITE_TEST_RUN"
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """In the environment of all that the tests start, and so of all that these start."""
+    for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
+        monkeypatch.delenv(name)
+    (tmp_path / "t").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(NAME, mark)
+    return mark
+
+
+def started(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if (
+                process.environ().get(NAME) == mark
+                and process.pid != os.getpid()
+                and process.status() != "zombie"
+            ):
+                found.append(process)
+        except psutil.Error:
+            pass
+    return found
+
+
+def wait_until_gone(mark: str, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while left := started(mark):
+        assert time.monotonic() < end, [" ".join(process.cmdline())[:200] for process in left]
+        time.sleep(0.2)
+
+
+def write_log(root: Path) -> Path:
+    with TopicWriter(
+        str(root), TopicPartition("t", 0), segment_bytes=8000, batch_bytes=600
+    ) as writer:
+        for n in range(2000):
+            writer.append(b"key-%d" % (n % 20), b"value-%d" % n, 1_700_000_000_000 + n)
+    return root
+
+
+def command(root: Path) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "lastwrite.cli",
+        "plan",
+        str(root),
+        "--topic",
+        "t",
+        "--config",
+        "min.cleanable.dirty.ratio=0",
+    ]
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(8, marks=pytest.mark.slow), pytest.param(50, marks=pytest.mark.long)],
+    ids=str,
+)
+def test_no_process_stays(tmp_path: Path, mark: str, kills: int) -> None:
+    root, rng = write_log(tmp_path / "log"), random.Random(kills)
+    for _ in range(kills):
+        run = subprocess.Popen(command(root), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(rng.uniform(0, 3) if kills > 10 else rng.uniform(0.2, 1.2))
+        run.kill()
+        run.wait()
+    after = subprocess.run(command(root), capture_output=True, text=True, timeout=120, check=False)
+    assert after.returncode == 0, after.stderr
+    wait_until_gone(mark, 30)
+    remove_folder(make_folder(str(tmp_path / "t")))
+    assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_the_first_run_is_killed_and_the_next_writes_the_classes(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM that would write what it loaded has a shell before it: both go, and no marker says that
+    it was tried.
+    """
+    cache = tmp_path / "cache" / "lastwrite"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
+    run = subprocess.Popen(command(write_log(tmp_path / "log")), stderr=subprocess.DEVNULL)
+    end = time.monotonic() + 60
+    while not list(cache.glob("*.tried")):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    time.sleep(0.3)
+    run.kill()
+    run.wait()
+    wait_until_gone(mark, 20)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_folder_that_another_process_is_in_stays(tmp_path: Path) -> None:
+    """Its maker is gone, or cannot be seen from this container; whoever took over its open file is
+    not.
+    """
+    code = (
+        "import os, subprocess, sys\n"
+        "from lastwrite.storage.run_folder import hold_of, make_folder\n"
+        "folder = make_folder(sys.argv[1])\n"
+        "subprocess.Popen(['sleep', '60'], pass_fds=[hold_of(folder)], stdin=subprocess.DEVNULL, stdout=2)\n"
+        "print(folder, flush=True)\n"
+        "os._exit(0)"  # as if killed: at an orderly end it removes what is its own
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        check=True,
+    )
+    folder = Path(done.stdout.strip())
+    remove_folder(make_folder(str(tmp_path)))
+    assert folder.exists()
+    (held,) = [process for process in psutil.process_iter() if holds(process, folder)]
+    held.kill()
+    end = time.monotonic() + 10
+    while folder.exists():
+        assert time.monotonic() < end
+        remove_folder(make_folder(str(tmp_path)))
+
+
+def holds(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return any(Path(file.path).parent == folder for file in process.open_files())
+    except psutil.Error:
+        return False

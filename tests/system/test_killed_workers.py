@@ -1,0 +1,233 @@
+"""What dies in the middle of a round, and what becomes of the round: a worker's task is tried
+again, a JVM ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import lastwrite
+from lastwrite.errors import LogError
+from lastwrite.model.report import Status
+from lastwrite.spark import folder_exchange, shuffle_exchange
+from lastwrite.spark.inline import INLINE
+from lastwrite.spark.launcher.jvm import Jvm
+from lastwrite.spark.session import _end_gateway, spark_session
+from tests.system.test_spark import NOW, make_root
+from tests.system.test_spark import files as all_files
+
+pytestmark = pytest.mark.spark
+EXCHANGES = {
+    "folder": (
+        folder_exchange,
+        {"scan": "scan_to_folder", "elect": "elect", "rewrite": "rewrite_staged"},
+    ),
+    "shuffle": (
+        shuffle_exchange,
+        {"scan": "_scan_rows", "elect": "_elect_parts", "rewrite": "_rewrite_scanned"},
+    ),
+}
+STAGES = ("scan", "elect", "rewrite")
+CONFIG = {"cleanup.policy": "compact", "segment.bytes": 3000, "min.cleanable.dirty.ratio": 0}
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
+        monkeypatch.delenv(name)
+    pyspark: Any = sys.modules.get("pyspark")
+    if pyspark is not None and pyspark.SparkContext._active_spark_context is None:
+        _end_gateway()  # a JVM that another test left knows other folders
+
+
+@pytest.fixture(scope="module", params=list(EXCHANGES))
+def session(request: pytest.FixtureRequest) -> Iterator[tuple[Any, str]]:
+    with spark_session("local[2]", {"spark.lastwrite.exchange": request.param}) as session:
+        yield session, request.param
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {name: data for name, data in all_files(root).items() if name != ".lock"}
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> tuple[Path, Path]:
+    """A root, and what a round leaves of it."""
+    root, twin = make_root(tmp_path / "root"), tmp_path / "twin"
+    shutil.copytree(root, twin)
+    lastwrite.compact(str(twin), topic="t", config=CONFIG, now_ms=NOW, spark=INLINE)
+    assert files(root) != files(twin)
+    return root, twin
+
+
+def kill_in(
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    stage: str,
+    told: Path,
+    victim: Callable[[], int],
+    times: int = 1,
+) -> None:
+    """Let a worker kill ``victim`` when a task has done its work and not told yet: all that it
+    wrote is there.
+
+    ``told``: a folder where the workers count how often it was done.
+    """
+    module, names = EXCHANGES[way]
+    work = getattr(module, names[stage])
+    told.mkdir()
+    folder = str(told)
+
+    def kill() -> None:
+        for n in range(times):
+            try:
+                os.close(os.open(f"{folder}/{n}", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                continue
+            os.kill(victim(), signal.SIGKILL)
+
+    def one(*arguments: Any, **more: Any) -> Any:
+        result = work(*arguments, **more)
+        kill()
+        return result
+
+    def many(*arguments: Any) -> Iterator[Any]:
+        for answer in list(work(*arguments)):
+            kill()
+            yield answer
+
+    gives_one = (way, stage) in {("folder", "elect"), ("shuffle", "rewrite")}
+    monkeypatch.setattr(module, names[stage], one if gives_one else many)
+
+
+def java_below(number: int) -> int:
+    """The JVM itself: while the class archive is written, a shell stands before it."""
+    first = psutil.Process(number)
+    return next(
+        each.pid
+        for each in (first, *first.children(recursive=True))
+        if each.name().startswith("java")
+    )
+
+
+@pytest.mark.parametrize("parent", ["daemon", "fork server"])
+def test_what_workers_come_from_is_killed(
+    roots: tuple[Path, Path], parent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are started anew, or done without, and the round ends."""
+
+    def victim() -> int:
+        above = psutil.Process().parents()
+        os.kill(os.getpid(), signal.SIGKILL) if len(above) < 2 else None
+        return int(above[0].pid if parent == "daemon" else above[1].pid)
+
+    root, twin = roots
+    kill_in(monkeypatch, "folder", "elect", tmp_path / "told", victim)
+    report = lastwrite.compact(str(root), topic="t", config=CONFIG, now_ms=NOW, master="local[2]")
+    assert [each.status for each in report.partitions] == [Status.CLEANED] * 3
+    assert files(root) == files(twin)
+
+
+def test_a_user_may_ask_for_one_attempt(
+    roots: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _ = roots
+    before = files(root)
+    kill_in(monkeypatch, "folder", "scan", tmp_path / "told", lambda: os.getpid())
+    with pytest.raises(LogError, match="a worker process was killed or crashed —"):
+        lastwrite.compact(str(root), topic="t", config=CONFIG, now_ms=NOW, master="local[2,1]")
+    assert files(root) == before
+
+
+@pytest.mark.parametrize("way", list(EXCHANGES))
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_jvm_ends_the_round(
+    roots: tuple[Path, Path], way: str, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, twin = roots
+    before = files(root)
+    (tmp_path / "t").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    number = tmp_path / "jvm"
+    gateway = Jvm.gateway
+
+    def note(jvm: Jvm) -> Any:
+        number.write_text(str(jvm._process.pid))
+        return gateway(jvm)
+
+    monkeypatch.setattr(Jvm, "gateway", note)
+    # Another test makes the system kill for memory, and the system counts for the whole machine.
+    monkeypatch.setattr("lastwrite.spark.launcher.jvm.memory_kill_since", lambda _: None)
+    monkeypatch.setattr("lastwrite.spark.runner.memory_kill_since", lambda _: None)
+    with monkeypatch.context() as patch:
+        kill_in(patch, way, stage, tmp_path / "told", lambda: java_below(int(number.read_text())))
+        with pytest.raises(
+            LogError, match=f"stage {stage}: Spark's JVM was killed by signal 9"
+        ) as raised:
+            lastwrite.compact(
+                str(root),
+                topic="t",
+                config=CONFIG,
+                now_ms=NOW,
+                master="local[2]",
+                conf={"spark.lastwrite.exchange": way},
+            )
+    assert "memory" not in str(raised.value)
+    assert files(root) == before
+    assert list((tmp_path / "t").iterdir()) == []
+    lastwrite.compact(str(root), topic="t", config=CONFIG, now_ms=NOW, spark=INLINE)
+    assert files(root) == files(twin)
+
+
+# ---------------------------------------------------------------------- one session for all; the
+# last in this module
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_workers_task_is_tried_again(
+    session: tuple[Any, str],
+    roots: tuple[Path, Path],
+    stage: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark, way = session
+    root, twin = roots
+    kill_in(monkeypatch, way, stage, tmp_path / "told", lambda: os.getpid())
+    report = lastwrite.compact(str(root), topic="t", config=CONFIG, now_ms=NOW, spark=spark)
+    assert [each.status for each in report.partitions] == [Status.CLEANED] * 3
+    assert len(list((tmp_path / "told").iterdir())) == 1
+    assert files(root) == files(twin)  # the same bytes, and nothing of the first attempt
+
+
+def test_a_task_that_kills_every_worker_ends_the_round(
+    session: tuple[Any, str],
+    roots: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spark, way = session
+    root, _ = roots
+    before = files(root)
+    with monkeypatch.context() as patch:
+        kill_in(patch, way, "rewrite", tmp_path / "told", lambda: os.getpid(), times=100)
+        with pytest.raises(
+            LogError, match="a worker process was killed or crashed, 4 times in a row"
+        ) as raised:
+            lastwrite.compact(str(root), topic="t", config=CONFIG, now_ms=NOW, spark=spark)
+    assert "memory" not in str(raised.value)
+    assert files(root) == before
+    report = lastwrite.compact(
+        str(root), topic="t", config=CONFIG, now_ms=NOW, spark=spark
+    )  # the session lives on
+    assert [each.status for each in report.partitions] == [Status.CLEANED] * 3

@@ -1,0 +1,221 @@
+"""The power fails: a short form of ``python -m tests.power``, and the cuts that once lost
+something.
+
+A cut leaves one of the states that ``tests/power/disk.py`` allows. Everything is then as it was or
+as the run leaves it; what a run that had ended left is there; and the next run ends as one that
+nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.storage import files
+from tests.crash.rounds import batches_seen
+from tests.crash.trial import Broken
+from tests.power import kafka, pulsar, rocketmq
+from tests.power.disk import Journal, record, record_killed
+from tests.power.judges import Judges
+from tests.power.places import SEEDS_A_PLACE, Places
+from tests.power.scene import Scene
+from tests.support.engine import compact
+from tests.support.kafka.crashing import CLOCK_MS
+from tests.support.kafka.logs import SCRATCH, write_checkpoint, write_segment
+from tests.support.rocketmq.trees import LAYOUTS
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child that was forked")
+
+SEEDS = {"kafka": 2 * SEEDS_A_PLACE, "rocketmq": 1 * SEEDS_A_PLACE, "pulsar": 2 * SEEDS_A_PLACE}
+NOBODY = Judges().none
+Make = Callable[[Path], Scene]
+MAKERS: dict[str, Make] = {
+    "Kafka round": lambda place: kafka.scenes(1, place)[0],
+    "Kafka copy": lambda place: kafka.scenes(1, place)[-1],
+    "RocketMQ round": lambda place: rocketmq.RoundScene(3, True, place),
+    "RocketMQ copy": lambda place: rocketmq.CopyScene(3, True, place),
+    "RocketMQ publication": lambda place: rocketmq.PublicationScene(LAYOUTS[0], place),
+    "RocketMQ dispatch": lambda place: rocketmq.DispatchScene(1, place),
+    "RocketMQ cut": lambda place: rocketmq.CutScene(0, place),
+    "RocketMQ undo of a cut": lambda place: rocketmq.CutScene(1, place),
+    "Pulsar round": lambda place: pulsar.RoundScene(1, place),
+    "Pulsar copy": lambda place: pulsar.CopyScene(1, place),
+    "Pulsar fetch, linked": lambda place: pulsar.FetchScene(1, place),
+    "Pulsar fetch, copied": lambda place: pulsar.FetchScene(2, place),
+    "Pulsar mirror": lambda place: pulsar.MirrorScene(1, place),
+}
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder in memory where there is one: the disk is a model anyway."""
+    with tempfile.TemporaryDirectory(prefix="lastwrite-power-", dir=SCRATCH) as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("system", SEEDS)
+def test_wherever_the_power_fails_it_is_the_old_log_or_the_new_one(
+    place: Path, system: str
+) -> None:
+    places, met = Places(place / "places", system), Counter[str]()
+    for seed in range(SEEDS[system]):
+        places.play(seed, NOBODY, met)
+    assert met["states judged"] > SEEDS[system] // 2
+    assert met["cuts of the run after a cut"] and met["cuts of the run after a kill"]
+
+
+def held(
+    scene: Scene, place: Path, journal: Journal, cut: int, profile: str, *, is_end: bool = False
+) -> None:
+    """What nobody synced is lost: the scene holds all the same."""
+    disk = place / "disk"
+    shutil.rmtree(disk, ignore_errors=True)
+    journal.least(cut, profile).materialise(disk)
+    side = scene.look(disk, Counter(), NOBODY)
+    if is_end:
+        scene.check_end(disk, side)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_a_run_has_ended_with_outlives_the_power(place: Path, name: str) -> None:
+    """Seen: a copy or an archive in a folder that we made was gone whole, because nobody synced
+    that folder's name.
+    """
+    scene = MAKERS[name](place)
+    assert scene.journal.strays == []
+    for profile in scene.profiles:
+        held(scene, place, scene.journal, len(scene.journal.events), profile, is_end=True)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_what_nobody_synced_may_be_lost_at_any_moment(place: Path, name: str) -> None:
+    """Seen: the index of a Pulsar ledger that had grown lay over the data of before, and a copied
+    object was torn.
+    """
+    scene = MAKERS[name](place)
+    events = len(scene.journal.events)
+    for cut in range(0, events, max(1, events // 60)):
+        for profile in scene.profiles[-2:]:
+            held(scene, place, scene.journal, cut, profile)
+
+
+@pytest.mark.parametrize(
+    "name", ["RocketMQ publication", "RocketMQ dispatch", "Pulsar round", "Pulsar mirror"]
+)
+def test_a_run_that_was_killed_before_its_sync_is_not_believed_by_the_next(
+    place: Path, name: str
+) -> None:
+    """Seen: killed between exchange and sync, and the next run removed the tree that on disk still
+    counted.
+    """
+    scene = MAKERS[name](place)
+    wanted = "rename" if "Pulsar" in name else "exchange"
+    names = ("compaction", "consumequeue", "compacted.json")
+    points = [
+        place + 1  # a point is counted from 1, and this is before the operation behind it
+        for place, (operation, file) in enumerate(scene.journal.operations, 1)
+        if operation == wanted and file in names
+    ]
+    assert points
+    profile = "loose"
+    for point in points:
+        disk = place / "disk"
+        shutil.rmtree(disk, ignore_errors=True)
+        scene.journal.first.materialise(disk)
+        journal = record_killed(disk, partial(scene.run, disk), point)
+        assert journal is not None
+        for cut in range(len(journal.events)):
+            held(scene, place, journal, cut, profile)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Kafka round",
+        "RocketMQ round",
+        "RocketMQ dispatch",
+        *(name for name in MAKERS if "fetch" in name),
+    ],
+)
+def test_what_a_run_after_a_killed_one_has_ended_with_outlives_the_power(
+    place: Path, name: str
+) -> None:
+    """Seen: a fetch was killed before it synced a name, the next one found the ledger, and a power
+    cut took it.
+    """
+    scene = MAKERS[name](place)
+    operations = len(scene.journal.operations)
+    for point in range(1, operations + 1, max(1, operations // 20)):
+        disk = place / "disk"
+        shutil.rmtree(disk, ignore_errors=True)
+        scene.journal.first.materialise(disk)
+        journal = record_killed(disk, partial(scene.run, disk), point)
+        assert journal is not None
+        for profile in scene.profiles:
+            held(scene, place, journal, len(journal.events), profile, is_end=True)
+
+
+@pytest.mark.parametrize("profile", ["ext4", "xfs", "apfs"])
+def test_what_made_a_record_go_is_on_disk_before_it_goes(place: Path, profile: str) -> None:
+    """Seen: a killed broker had not flushed a closed segment; the older values went, and a power
+    cut took the new ones.
+
+    What that segment holds is written while the model looks, so the disk need not have it.
+    """
+    disk = place / "disk"
+    _segment(disk, 0, [b"a", b"b"])
+    _segment(disk, 3, [b"c"])
+    write_checkpoint(disk, "recovery-point-offset-checkpoint", {"t-0": 2})
+    write_checkpoint(disk, "replication-offset-checkpoint", {"t-0": 4})
+
+    def run() -> None:
+        _segment(disk, 2, [b"a"])
+        report = compact(disk, {"cleanup.policy": "compact", "segment.bytes": 14}, CLOCK_MS)
+        assert report.exit_status == 0 and report.partitions[0].records_after == 3
+
+    journal = record(disk, run)
+    journal.least(len(journal.events), profile).materialise(place / "cut")
+    _, batches = batches_seen(place / "cut" / "t-0")
+    assert {record.key for batch in batches for record in batch.records} == {b"a", b"b", b"c"}
+
+
+def _segment(root: Path, base: int, keys: list[bytes]) -> None:
+    records = [Record(base + n, CLOCK_MS - 1000, key, b"v%d" % base) for n, key in enumerate(keys)]
+    write_segment(
+        root / "t-0", base, [encode_batch([record]) for record in records], mtime_ms=CLOCK_MS
+    )
+
+
+@pytest.mark.parametrize("system", SEEDS)
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_without_syncs_the_model_finds_something(
+    place: Path, system: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model can fail: of syncs that are left out it says so."""
+    if what == "file":
+        monkeypatch.setattr(files, "_sync", _nothing)
+    else:
+        monkeypatch.setattr(files, "fsync_dir", _nothing)
+    places, found = Places(place / "places", system), 0
+    for seed in range(3 * SEEDS_A_PLACE):
+        try:
+            places.play(seed, NOBODY, Counter())
+        except (Broken, AssertionError):
+            found += 1
+        if found:
+            return
+    raise AssertionError("nothing was found")
+
+
+def _nothing(*arguments: Any) -> None:
+    pass

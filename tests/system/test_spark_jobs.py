@@ -1,0 +1,174 @@
+"""Our jobs in a caller's session: named as ours, and nothing of the caller's is changed or
+cancelled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.model.progress import NoProgress
+from lastwrite.spark.runner import SparkRunner
+from lastwrite.spark.session import GivenSpark, spark_session, start_ahead
+from tests.system.test_spark import NOW, make_root
+
+pytestmark = pytest.mark.spark
+GROUP, DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
+OURS = (GROUP, DESCRIPTION, "spark.job.interruptOnCancel", "spark.scheduler.pool")
+
+
+@pytest.fixture(scope="module", params=["folder", "shuffle"])
+def session(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with spark_session("local[2]", {"spark.lastwrite.exchange": request.param}) as session:
+        yield session
+
+
+def properties(context: Any) -> list[str | None]:
+    return [context.getLocalProperty(name) for name in OURS]
+
+
+@pytest.mark.parametrize("was_set", [False, True])
+def test_jobs_bear_their_stage_and_the_caller_keeps_what_was_set(
+    session: Any, was_set: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = session.sparkContext
+    inside: dict[str, list[str | None]] = {}
+    collect = type(context.parallelize([1])).collect
+
+    def note(rdd: Any) -> Any:
+        inside[context.getLocalProperty(DESCRIPTION)] = properties(context)
+        return collect(rdd)
+
+    monkeypatch.setattr(type(context.parallelize([1])), "collect", note)
+    if was_set:
+        context.setJobGroup("mine", "what I do", interruptOnCancel=False)
+        context.setLocalProperty("spark.scheduler.pool", "night")
+    before = properties(context)
+    try:
+        lastwrite.compact(str(make_root(tmp_path / "root")), topic="t", now_ms=NOW, spark=session)
+        assert properties(context) == before
+        assert before == (["mine", "what I do", "false", "night"] if was_set else [None] * 4)
+    finally:
+        for name in OURS:
+            context.setLocalProperty(name, None)
+    assert list(inside) == ["lastwrite: scan", "lastwrite: elect", "lastwrite: rewrite"]
+    for description, (group, _, interrupts, pool) in inside.items():
+        assert group is not None and group.startswith(f"{description} ")
+        assert (interrupts, pool) == (
+            "true",
+            "night" if was_set else None,
+        )  # the caller's pool is ours, too
+    assert len({group for group, *_ in inside.values()}) == 3
+
+
+def test_cancelling_ours_leaves_the_callers_jobs(session: Any, tmp_path: Path) -> None:
+    context = session.sparkContext
+    theirs: list[Any] = []
+
+    def work() -> None:
+        try:
+            theirs.extend(
+                context.parallelize(range(1), 1).map(lambda x: time.sleep(6) or x).collect()
+            )
+        except Exception as error:
+            theirs.append(error)
+
+    caller = threading.Thread(target=work)
+    caller.start()
+    runner = SparkRunner(GivenSpark(session), 2)
+    failed: list[Exception] = []
+
+    def ours() -> None:
+        try:
+            runner.run("scan", lambda unit: time.sleep(30), [1], [1], NoProgress())
+        except Exception as error:
+            failed.append(error)
+
+    waiting = threading.Thread(target=ours)
+    waiting.start()
+    time.sleep(3)
+    began = time.monotonic()
+    runner.cancel()
+    waiting.join()
+    assert time.monotonic() - began < 5
+    caller.join()
+    assert theirs == [0]
+    assert isinstance(failed[0], LogError) and failed[0].problem == "the work was stopped"
+    with pytest.raises(LogError, match="the work was stopped"):  # nothing more is begun
+        runner.run("elect", lambda unit: unit, [1], [1], NoProgress())
+
+
+def test_an_interrupt_ends_our_job_alone(session: Any) -> None:
+    """Ctrl-C in a program whose session has no handler of PySpark's: an exception, and no job that
+    goes on.
+    """
+    context = session.sparkContext
+    runner = SparkRunner(GivenSpark(session), 2)
+    threading.Timer(2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run("scan", lambda unit: time.sleep(30), [1], [1], NoProgress())
+    assert time.monotonic() - began < 10
+    end = time.monotonic() + 10
+    while context.statusTracker().getActiveJobsIds():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert context.parallelize([1, 2], 2).sum() == 3
+
+
+def test_a_jvm_that_pyspark_launched_for_us_ends_with_our_session() -> None:
+    """The next one starts with the environment of its own time; a daemon once came from a JVM of
+    another test's.
+    """
+    program = (
+        "from lastwrite.spark.session import spark_session\n"
+        "from pyspark import SparkContext\n"
+        "with spark_session('local[1]', {'spark.ui.showConsoleProgress': 'false'}):\n"
+        "    gateway = SparkContext._gateway\n"
+        "assert gateway.proc.poll() is not None and SparkContext._gateway is None\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_the_launcher_of_spark_itself(tmp_path: Path) -> None:
+    """``spark.lastwrite.launcher=spark``: the JVM is PySpark's, and so are its workers."""
+    root = make_root(tmp_path / "root")
+    program = (
+        "import sys, lastwrite\n"
+        "from pyspark import SparkContext\n"
+        "from lastwrite.spark import session\n"
+        "launched = []\n"
+        "end = session._end_gateway\n"
+        "session._end_gateway = lambda: (launched.append(SparkContext._gateway), end())\n"
+        "report = lastwrite.compact(sys.argv[1], topic='t', config={'cleanup.policy': 'compact'},"
+        " master='local[1]', conf={'spark.lastwrite.launcher': 'spark'})\n"
+        "assert report.exit_status == 0 and launched[0].proc.poll() is not None\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(root)], check=True, timeout=240)
+
+
+def test_what_was_started_ahead_is_used_with_our_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command of an earlier test had started it and not used it; then the environment changed."""
+    start_ahead("local[1]", {})
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    with spark_session("local[1]", {}) as session:
+        found = session.sparkContext.parallelize([1], 1).map(lambda _: sys.executable).collect()
+    assert found == [sys.executable]
+
+
+def test_no_other_launcher(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="spark.lastwrite.launcher is 'slow'"):
+        lastwrite.compact(
+            str(make_root(tmp_path / "root")), topic="t", conf={"spark.lastwrite.launcher": "slow"}
+        )

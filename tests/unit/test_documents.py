@@ -1,0 +1,90 @@
+"""Documents: what they print, its schema, and the page that is made of them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Annotated, ClassVar
+
+import msgspec
+import pytest
+
+from lastwrite.cli.documents import documents
+from lastwrite.model.document import (
+    SPREAD,
+    UNPRINTED,
+    As,
+    Document,
+    Spread,
+    figure,
+    or_none,
+    schema,
+    schema_type,
+)
+from tests.golden.commands import HERE
+from tests.reference.page import PAGE, current_page
+
+
+class Part(Document):
+    """A part."""
+
+    first: int
+    second: int = 2
+
+
+class Whole(Document, kw_only=True):
+    """A whole."""
+
+    source: Annotated[str, As(or_none)] = ""
+    at_ms: int = msgspec.field(name="at")
+    part: Annotated[Part, SPREAD]
+    doubled: ClassVar[int] = figure(lambda self: self.part.first * 2)
+    other: Annotated[Part, Spread(but=("first",))]
+    hidden: Annotated[float, UNPRINTED] = 0.0
+    parts: list[Part] = []
+
+
+WHOLE = Whole(at_ms=1, part=Part(3), other=Part(4, 5), parts=[Part(6)])
+
+
+def test_a_document_prints_its_fields_in_order() -> None:
+    printed = '{"source": null, "at": 1, "first": 3, "second": 5, "doubled": 6, "parts": [{"first": 6, "second": 2}]}'
+    assert json.dumps(WHOLE.to_dict()) == printed
+    assert pickle.loads(pickle.dumps(WHOLE)).to_dict() == WHOLE.to_dict()
+
+
+def test_a_schema_names_what_is_printed() -> None:
+    found = schema([Whole])["$defs"]["Whole"]
+    assert list(found["properties"]) == found["required"] == list(WHOLE.to_dict())
+    assert found["additionalProperties"] is False
+    msgspec.convert(WHOLE.to_dict(), schema_type(Whole), strict=True)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(WHOLE.to_dict() | {"hidden": 0.0}, schema_type(Whole), strict=True)
+
+
+@pytest.mark.parametrize("path", sorted(HERE.glob("*.json")), ids=lambda path: path.stem)
+def test_what_a_command_printed_is_as_its_schema_says(path) -> None:  # type: ignore[no-untyped-def]
+    command = path.stem.split("-")[1]
+    if command not in documents():
+        assert command in ("dump", "read", "release")
+        return
+    for printed in json.loads(path.read_text(encoding="utf-8"))["documents"]:
+        problems = []
+        for kind in documents()[command]:
+            try:
+                msgspec.convert(printed, schema_type(kind), strict=True)
+                break
+            except msgspec.ValidationError as problem:
+                problems.append(problem)
+        else:
+            pytest.fail(f"{problems}")
+
+
+@pytest.mark.parametrize("command", documents())
+def test_every_document_has_a_schema(command: str) -> None:
+    found = schema(documents()[command])
+    assert all(part["properties"] for part in found["$defs"].values() if "properties" in part)
+
+
+def test_the_page_of_documents_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == current_page()

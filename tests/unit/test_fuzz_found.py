@@ -1,0 +1,145 @@
+"""What the fuzz has found, each as small as it gets: an error of ours, or an answer, where another
+error was.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zstandard
+
+import lastwrite
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka.store.recovery import decode_intent
+from lastwrite.kafka.store.watching import NOTES
+from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.store.exported_metadata import read_said
+from lastwrite.pulsar.store.manifest import MANIFEST, checksum_of, read_manifest
+from lastwrite.rocketmq.format.sides import lower_consumer_offsets
+from lastwrite.rocketmq.network.route import decode_route
+from lastwrite.rocketmq.store.reading import read_commit_log, read_whole
+from lastwrite.storage.quarantine import FILE, read_quarantine
+from tests.support.rocketmq.stores import shop
+
+DEEP = b"[" * 100_000
+
+
+def test_an_export_that_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "stats.json").write_bytes(b'{"ledgers": [], "state": "\xf6"}')
+    assert read_said(str(tmp_path / "stats.json")).info.ledgers == ()
+
+
+@pytest.mark.parametrize("number", ["1e999", "NaN"])
+def test_a_list_of_what_is_set_aside_with_a_time_that_is_none(tmp_path: Path, number: str) -> None:
+    entry = {"reason": "x", "since_ms": 7777, "tries": 1, "next_try_ms": 1}
+    text = json.dumps({"version": 1, "partitions": {"t-0": entry}}).replace("7777", number)
+    (tmp_path / FILE).write_text(text)
+    with pytest.raises(CorruptLog):
+        read_quarantine(str(tmp_path), NOTES)
+
+
+def test_json_that_is_too_deep(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(DEEP)
+    with pytest.raises(CorruptLog):
+        read_quarantine(str(tmp_path), NOTES)
+    assert decode_intent(DEEP, "t-0") is None
+    root = shop(tmp_path / "store", 5).write()
+    (root / "config" / "delayOffset.json").write_bytes(DEEP)
+    with pytest.raises(LogError):
+        list(lastwrite.dump(str(root / "config" / "delayOffset.json")))
+
+
+def test_a_note_of_a_commit_whose_offset_is_without_end() -> None:
+    note = {"version": 3, "folders": {"t-0": {"first_dirty_offset": float("inf")}}}
+    assert decode_intent(json.dumps(note).encode(), "t-0") is None
+
+
+def test_a_manifest_of_ledgers_without_end(tmp_path: Path) -> None:
+    place = dict.fromkeys(("from", "to", "horizon"), "7:3")
+    counts = dict.fromkeys(("entries", "bytes", "messages", "read"), 1)
+    content = {
+        "version": 1,
+        "topic": "persistent://a/b/c",
+        "ledger": 9,
+        "order": "publishing",
+        "retain_null_key": False,
+        "object": "00000000-0000-0000-0000-000000000007-ledger-9",
+        "ledgers": [float("inf")],
+        **place,
+        **counts,
+    }
+    (tmp_path / MANIFEST).write_text(json.dumps({**content, "checksum": checksum_of(content)}))
+    with pytest.raises(CorruptLog):
+        read_manifest(str(tmp_path))
+
+
+@pytest.mark.parametrize("queue", ["²", "9" * 5000, ""])
+def test_a_position_of_a_queue_whose_number_is_none(tmp_path: Path, queue: str) -> None:
+    root = shop(tmp_path / "store", 30)
+    root.write_compaction("orders", 0, position=20)
+    path = root.write() / "compaction" / "position-checkpoint"
+    path.write_text(json.dumps({"queueOffsetMap": {f"orders_{queue}": 5}}))
+    with pytest.raises(CorruptLog, match="names no queue"):
+        list(lastwrite.dump(str(path)))
+
+
+def test_consumer_offsets_that_no_number_holds_stay_as_they_are() -> None:
+    data = b'{"offsetTable":{"t@g":{0:%s,1:9,"2":9}}}' % (b"1" * 5000)
+    found, lowered = lower_consumer_offsets(data, {("t", 0): 3, ("t", 1): 3, ("t", 2): 4})
+    assert found == data.replace(b"1:9", b"1:3").replace(b'"2":9', b'"2":4')
+    assert lowered == [("t", "g", 1, 9, 3), ("t", "g", 2, 9, 4)]
+
+
+def test_an_order_of_queues_with_a_count_of_5000_digits() -> None:
+    known = {"brokerDatas": [], "queueDatas": [], "orderTopicConf": "a:" + "1" * 5000}
+    with pytest.raises(CorruptLog):
+        decode_route("t", json.dumps(known).encode())
+
+
+@pytest.mark.parametrize("room", [100, 270, 5000])
+def test_a_zstd_frame_that_says_another_size_is_refused_whatever_room_there_is(room: int) -> None:
+    """A frame of one block of 270 bytes whose header says 4,095; a small buffer refused it, a large
+    one did not.
+    """
+    frame = bytes.fromhex("28b52ffd60ff0e55000018616263010008aa6e08")
+    with pytest.raises(CorruptLog):
+        Codecs().open_into(Codec.ZSTD, frame, 270, np.empty(room, np.uint8))
+
+
+def test_a_zstd_frame_without_a_size_needs_room() -> None:
+    frame = zstandard.ZstdCompressor(write_content_size=False).compress(b"abc" * 90)
+    assert not Codecs().open_into(Codec.ZSTD, frame, 270, np.empty(100, np.uint8))
+    assert Codecs().open_into(Codec.ZSTD, frame, 270, np.empty(270, np.uint8))
+
+
+def test_a_small_file_of_an_index_takes_no_memory_for_a_large_one(tmp_path: Path) -> None:
+    (file,) = read_commit_log(str(shop(tmp_path / "store", 5, log_bytes=1 << 14).write())).files
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (size + (512 << 20), limit[1]))
+    try:
+        assert len(read_whole(file, 1 << 30)) == 1 << 14
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limit)
+
+
+@pytest.mark.parametrize("room", [100, 270, 5000])
+def test_a_zstd_frame_without_its_last_block_whatever_the_room(room: int) -> None:
+    unended = bytes.fromhex("28b52ffd600e0054000018616263010008aa6e08")
+    with pytest.raises(CorruptLog):
+        Codecs().open_into(Codec.ZSTD, unended, 270, np.empty(room, np.uint8))
+    with pytest.raises(CorruptLog):
+        Codecs().decompress(Codec.ZSTD, unended, 270, 1 << 20)
+
+
+def test_a_zstd_frame_that_does_not_say_its_size_and_does_not_end() -> None:
+    silent = zstandard.ZstdCompressor(write_content_size=False).compress(b"abc" * 90)
+    assert Codecs().decompress(Codec.ZSTD, silent, 270, 1 << 20) == b"abc" * 90
+    flushed = zstandard.ZstdCompressor().compressobj()
+    unended = flushed.compress(b"abc" * 90) + flushed.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
+    with pytest.raises(CorruptLog):
+        Codecs().decompress(Codec.ZSTD, unended, 270, 1 << 20)

@@ -1,0 +1,359 @@
+"""New files belong to whom the old ones belonged, from their first byte on; who cannot see to that
+writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+import lastwrite
+from lastwrite.errors import LogError
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store.staging import StagedSegment
+from lastwrite.model.report import CompactionReport, Status
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files, ownership
+from lastwrite.storage.files import FaultPoints
+from tests.support.foreign import (
+    ACCESS_LIST,
+    GROUP,
+    OWNER,
+    STRANGER,
+    access_list,
+    as_user,
+    give_all,
+    needs_root,
+    owned,
+    owners,
+)
+from tests.support.foreign import place as place
+from tests.support.kafka.crashing import run_until
+from tests.support.kafka.logs import write_segment
+from tests.support.pulsar.topics import put_ledger, topic_folder
+from tests.unit.test_pulsar_cleaner import entries
+
+NOW_MS = 1_700_000_000_000
+EACH = 40
+CONFIG = {"segment.bytes": "14", "index.interval.bytes": "200", "cleanup.policy": "compact"}
+ROCKETMQ = Path(__file__).resolve().parents[1] / "corpus" / "rocketmq" / "5.5.0"
+
+
+def compact(root: Path, **arguments: object) -> CompactionReport:
+    config = {**CONFIG, "min.cleanable.dirty.ratio": "0"}
+    return lastwrite.compact(str(root), config=config, now_ms=NOW_MS, spark=INLINE, **arguments)  # type: ignore[arg-type]
+
+
+def write_root(root: Path, *names: str) -> Path:
+    """A broker's root of partitions: two closed segments that lose most of what they have, and an
+    active one.
+    """
+    for name in names or ("t-0",):
+        for base in (0, EACH, 2 * EACH):
+            records = [
+                Record(base + n, NOW_MS - 9, b"k%d" % (n % 3), b"v%d" % n) for n in range(EACH)
+            ]
+            batches = [encode_batch(records[n : n + 5]) for n in range(0, EACH, 5)]
+            write_segment(
+                root / name, base, batches if base < 2 * EACH else batches[:1], 200, NOW_MS
+            )
+    (root / "meta.properties").write_text("version=1\n")
+    give_all(root)
+    return root
+
+
+def dress(root: Path) -> None:
+    """Each file of the partition has something of its own."""
+    for n, path in enumerate(sorted((root / "t-0").iterdir())):
+        path.chmod((0o600, 0o640, 0o644)[n % 3])
+        os.setxattr(path, "user.number", b"%d" % n)
+        if n % 2:
+            os.setxattr(path, ACCESS_LIST, access_list(n & 4, 0))
+
+
+@needs_root
+def test_after_a_round_each_file_has_what_the_one_before_had(place: Path) -> None:
+    root = write_root(place / "data")
+    dress(root)
+    before = owners(root)
+    with (
+        patch("lastwrite.engine.scan_cache.use._LEAST_SEGMENT_BYTES", 1),
+        patch("lastwrite.engine.scan_cache.use._LEAST_FILLED", 0),
+    ):
+        [report] = compact(root, keep_scans=True).partitions
+    assert report.status is Status.CLEANED and report.bytes_after < report.bytes_before
+    after = owners(root)
+    assert {name: after[name] for name in before} == before
+    new = after.keys() - before.keys()
+    assert {".lock", "cleaner-offset-checkpoint", "t-0/lastwrite.secret"} <= new
+    assert {after[name][:2] for name in new} == {(OWNER, GROUP)}
+    assert after["cleaner-offset-checkpoint"].mode == after["meta.properties"].mode == 0o640
+    assert after["t-0/lastwrite.secret"].mode == 0o600
+
+
+@needs_root
+def test_a_segment_that_is_joined_of_parts_has_it_too(place: Path) -> None:
+    root = write_root(place / "data")
+    dress(root)
+    before = owners(root)
+    with (
+        patch("lastwrite.engine.pieces._PIECE_BYTES", 200),
+        patch("lastwrite.engine.shares._LEAST_PART_BYTES", 1),
+        patch("lastwrite.engine.runner.InlineRunner.workers", 4, create=True),
+        patch.object(
+            StagedSegment, "take_parts", autospec=True, side_effect=StagedSegment.take_parts
+        ) as joined,
+    ):
+        compact(root)
+    assert joined.called
+    assert {name: owners(root)[name] for name in before} == before
+
+
+@needs_root
+def test_killed_anywhere_nothing_is_left_to_root_and_the_owner_goes_on(place: Path) -> None:
+    """A recovery, a broker's or our own, adopts what it finds."""
+    source = write_root(place / "source")
+    for point in range(1, 200):
+        root = place / "data"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(source, root)
+        give_all(root)
+        if not run_until(point, lambda root=root: compact(root)):
+            break
+        assert {each[:2] for each in owners(root).values()} == {(OWNER, GROUP)}, point
+        if point % 5 == 0:
+            assert not as_user(OWNER, GROUP, lambda root=root: _cleaned(compact(root))), point
+    assert point > 30
+
+
+def _cleaned(report: CompactionReport) -> None:
+    statuses = {each.status for each in report.partitions}
+    assert statuses <= {Status.CLEANED, Status.UNCHANGED, Status.SKIPPED}, report.partitions[
+        0
+    ].reason
+
+
+class _Watch(FaultPoints):
+    """Looks at each step whether others may read what they could not."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self.is_armed = True
+        self.root = root
+        self.wide: list[str] = []
+
+    def reach(self, operation: str, path: str) -> None:
+        self.wide += [
+            f"{operation}: {name}"
+            for name, each in owners(self.root).items()
+            if each.mode & 0o077
+            and (self.root / name).is_file()
+            and (self.root / name).name[:8].isdigit()
+        ]
+
+
+@needs_root
+@pytest.mark.parametrize("to", [False, True])
+def test_what_others_could_not_read_they_never_can(
+    place: Path, to: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_root(place / "data")
+    for path in (root / "t-0").iterdir():
+        path.chmod(0o600)
+    watch = _Watch(place)
+    monkeypatch.setattr(files, "faults", watch)
+    compact(root, **({"to": str(place / "copy")} if to else {}))
+    assert not watch.wide
+
+
+@needs_root
+def test_a_copy_is_its_owners_too(place: Path) -> None:
+    root, copy = write_root(place / "data"), place / "copy"
+    dress(root)
+    before = owners(root)
+    compact(root, to=str(copy))
+    after = owners(copy)
+    assert {name: each for name, each in after.items() if name in before} == {
+        name: each for name, each in before.items() if name in after
+    }
+    assert {each[:2] for each in after.values()} == {(OWNER, GROUP)}
+
+
+@needs_root
+def test_a_copy_of_somebody_elses_is_the_callers_with_the_same_rights(place: Path) -> None:
+    root = write_root(place / "data")
+    give_all(root, 0o644, 0o755)
+    (root / "t-0" / f"{0:020d}.log").chmod(0o664)
+    (place / "his").mkdir()
+    os.chown(place / "his", STRANGER, STRANGER)
+    assert not as_user(
+        STRANGER, STRANGER, lambda: _cleaned(compact(root, to=str(place / "his" / "copy")))
+    )
+    after = owners(place / "his" / "copy")
+    assert {each[:2] for each in after.values()} == {(STRANGER, STRANGER)}
+    assert after[f"t-0/{0:020d}.log"].mode == 0o664
+
+
+@needs_root
+def test_who_may_not_give_files_away_is_told_before_anything_is_written(place: Path) -> None:
+    root = write_root(place / "data")
+    give_all(root, 0o664, 0o2775)
+    before = owners(root)
+
+    def refused() -> None:
+        with pytest.raises(LogError, match="may not give files away.*sudo -u #61234") as told:
+            compact(root)
+        assert told.value.exit_status == 1 and told.value.path == str(root / "t-0")
+
+    assert not as_user(STRANGER, GROUP, refused)
+    assert owners(root) == before
+
+
+@needs_root
+def test_one_segment_of_another_user_is_one_partitions_trouble(place: Path) -> None:
+    root = write_root(place / "data", "a-0", "b-0")
+    os.chown(root / "b-0" / f"{0:020d}.log", STRANGER, GROUP)
+
+    def work() -> None:
+        a, b = compact(root).partitions
+        assert (a.status, b.status) == (Status.CLEANED, Status.FAILED)
+        assert b.reason is not None and f"b-0/{0:020d}.log: belongs to" in b.reason
+
+    assert not as_user(OWNER, GROUP, work)
+
+
+@needs_root
+def test_a_root_folder_of_roots_says_nothing(place: Path) -> None:
+    """``/data`` is root's and lets the broker in by its group: files in there are the broker's all
+    the same.
+    """
+    root = write_root(place / "data")
+    os.chown(root, 0, GROUP)
+    root.chmod(0o770)
+    compact(root)
+    assert {owned(root / name)[:2] for name in (".lock", "cleaner-offset-checkpoint")} == {
+        (OWNER, GROUP)
+    }
+    shutil.rmtree(root)
+    write_root(place / "data")
+    os.chown(root, 0, GROUP)
+    root.chmod(0o770)
+    assert not as_user(OWNER, GROUP, lambda: _cleaned(compact(root)))
+
+
+@needs_root
+def test_a_lock_file_that_an_earlier_release_left_is_given_back(place: Path) -> None:
+    root = write_root(place / "data")
+    (root / ".lock").touch(0o644)
+    compact(root)
+    assert owned(root / ".lock")[:3] == (OWNER, GROUP, 0o640)
+    os.chown(root / ".lock", STRANGER, STRANGER)
+    compact(root)
+    assert owned(root / ".lock").uid == STRANGER, "somebody else's is his"
+
+
+@needs_root
+def test_a_lock_file_appears_as_its_owners(place: Path) -> None:
+    """At no moment can a broker that starts not open it."""
+    root = write_root(place / "data")
+    seen = []
+    link = os.link
+
+    def watched(source: str, target: str) -> None:
+        seen.append(owned(Path(source)))
+        link(source, target)
+
+    with patch.object(os, "link", watched), lock.hold(str(root), []):
+        pass
+    assert [each[:3] for each in seen] == [(OWNER, GROUP, 0o640)]
+    assert sorted(path.name for path in root.iterdir()) == [".lock", "meta.properties", "t-0"]
+
+
+@needs_root
+def test_what_a_folder_hands_down_is_not_what_the_file_had(place: Path) -> None:
+    root = write_root(place / "data")
+    os.setxattr(root / "t-0", "system.posix_acl_default", access_list(4, 4))
+    before = owners(root)
+    compact(root)
+    assert {name: owners(root)[name] for name in before} == before
+
+
+@needs_root
+def test_nobody_gets_a_file_by_a_link_in_the_place_of_ours(place: Path) -> None:
+    secret = place / "secret"
+    secret.write_bytes(b"root's own")
+    target = place / "t.tmp"
+    target.symlink_to(secret)
+    files.write(str(target), b"new", like=ownership.Ownership(OWNER, GROUP, 0o644))
+    assert owned(secret).uid == 0 and secret.read_bytes() == b"root's own"
+    assert not target.is_symlink() and owned(target)[:3] == (OWNER, GROUP, 0o644)
+
+
+@needs_root
+def test_queues_positions_and_trees_of_a_store_stay_its_owners(place: Path) -> None:
+    root = Path(shutil.copytree(ROCKETMQ, place / "store"))
+    give_all(root)
+    (root / "compaction" / "position-checkpoint").chmod(0o600)
+    for n, path in enumerate(sorted(root.rglob("compaction*/*/*/0*"))):
+        path.chmod((0o600, 0o644)[n % 2])
+    before = owners(root)
+    report = lastwrite.compact(str(root), spark=INLINE)
+    assert {each.status for each in report.partitions} == {Status.CLEANED}
+    after = owners(root)
+    assert {name: after[name] for name in before if name in after} == {
+        name: before[name] for name in before if name in after
+    }
+    assert {each[:2] for each in after.values()} == {(OWNER, GROUP)}
+
+
+@needs_root
+def test_a_copy_of_a_store_is_its_owners(place: Path) -> None:
+    root = Path(shutil.copytree(ROCKETMQ, place / "store"))
+    give_all(root)
+    lastwrite.compact(str(root), spark=INLINE, to=str(place / "copy"))
+    after = owners(place / "copy")
+    assert {each[:2] for each in after.values()} == {(OWNER, GROUP)}
+    assert {each.mode for name, each in after.items() if (place / "copy" / name).is_file()} == {
+        0o640
+    }
+    assert {each.mode for name, each in after.items() if (place / "copy" / name).is_dir()} == {
+        0o750
+    }
+
+
+@needs_root
+def test_dispatched_trees_are_the_stores(place: Path) -> None:
+    root = Path(shutil.copytree(ROCKETMQ, place / "store"))
+    for tree in ("consumequeue", "index"):
+        shutil.rmtree(root / tree, ignore_errors=True)
+    give_all(root)
+    lastwrite.dispatch(str(root), spark=INLINE, unclean=True)
+    after = owners(root)
+    assert any(name.startswith("consumequeue/") for name in after)
+    assert {each[:2] for each in after.values()} == {(OWNER, GROUP)}
+
+
+@needs_root
+@pytest.mark.parametrize("to", [False, True])
+def test_a_topics_new_ledger_is_as_the_ones_that_it_is_made_of(place: Path, to: bool) -> None:
+    folder = topic_folder(place / "archive", "persistent://public/default/a")
+    put_ledger(folder, 10, entries(20))
+    put_ledger(folder, 11, entries(20))
+    give_all(place / "archive", 0o600, 0o700)
+    arguments = {"to": str(place / "copy")} if to else {}
+    for _ in range(1 if to else 2):
+        [report] = lastwrite.compact(str(place / "archive"), spark=INLINE, **arguments).partitions  # type: ignore[arg-type]
+        assert report.status is Status.CLEANED
+        if not to:
+            put_ledger(folder, 12, entries(5))
+            give_all(place / "archive", 0o600, 0o700)
+    made = place / ("copy" if to else "archive")
+    after = owners(made)
+    assert {each[:2] for each in after.values()} == {(OWNER, GROUP)}
+    assert {each.mode for name, each in after.items() if (made / name).is_file()} == {0o600}

@@ -1,0 +1,179 @@
+"""Pages of Spark's become a sentence with its own remedy; memory is blamed only where the system
+says so.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from lastwrite.engine.runner import Failed
+from lastwrite.errors import CommitConflict, EnvironmentUnfit, LogError
+from lastwrite.model.work import SegmentOutput
+from lastwrite.spark.executors import wanted_executors
+from lastwrite.spark.launcher.jvm import Death
+from lastwrite.spark.runner import seen_from_here
+from lastwrite.spark.spark_errors import last_trace_line, spark_error
+from lastwrite.storage.files import to_log_error
+
+TRACE = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown: Traceback (most recent call last):
+  File "/x/pyspark/worker.py", line 4327, in invoke_udf
+    run_process()
+KeyError: 'first'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/x/work.py", line 9, in work
+    import this
+    ^^^^^^^^^^^
+{raised}
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1097)
+Caused by: java.io.EOFException
+"""  # noqa: E501
+STAGE = "An error\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 0.0 failed {} "
+CRASHED = STAGE + (
+    "times, most recent failure: Lost task 1.0 in stage 0.0 (TID 1) (localhost executor driver): org.apache.spark."
+    "SparkException: Python worker exited unexpectedly (crashed). Consider setting 'spark.sql.execution'\n\tat org.x"
+)
+LOST = STAGE + (
+    "times, most recent failure: Lost task 1.0 in stage 0.0 (TID 1) (host executor 7): ExecutorLostFailure (executor 7 "
+    "exited caused by one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:\n\tat org.x"
+)
+
+
+def test_the_last_line_of_the_last_trace() -> None:
+    assert last_trace_line(TRACE.format(raised="ValueError: bad\nthing")) == "ValueError: bad"
+    assert last_trace_line("no trace") is None
+    assert last_trace_line("Traceback (most recent call last):\n  File") is None
+
+
+@pytest.mark.parametrize(
+    "raised, kind, remedy",
+    [
+        (
+            "ModuleNotFoundError: No module named 'lastwrite'",
+            EnvironmentUnfit,
+            "install the same version of lastwrite",
+        ),
+        (
+            "pyspark.errors.PySparkRuntimeError: No module named 'numba'",
+            EnvironmentUnfit,
+            "PYSPARK_PYTHON=PATH",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/log/t-0'",
+            LogError,
+            "same path on every worker",
+        ),
+        ("MemoryError", LogError, "--memory"),
+        ("ValueError: bad", LogError, "report it"),
+    ],
+)
+def test_what_a_worker_raised(raised: str, kind: type[LogError], remedy: str) -> None:
+    error = spark_error("scan", RuntimeError(TRACE.format(raised=raised)))
+    assert type(error) is kind
+    assert error.problem == f"Spark could not finish the stage scan: a worker raised {raised}"
+    assert remedy in str(error.remedy)
+    assert ("memory" in str(error).lower()) == (raised == "MemoryError")
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (CRASHED.format(4), "a worker process was killed or crashed, 4 times in a row — nothing"),
+        (CRASHED.format(1), "a worker process was killed or crashed — nothing"),
+        (
+            LOST.format(4),
+            "an executor was lost, 4 times in a row: Command exited with code 137 — nothing",
+        ),
+        (
+            "x\nJob aborted due to stage failure: Master removed our application: FAILED",
+            "removed our application — ",
+        ),
+        (
+            "x\n: java.lang.IllegalStateException: SparkContext has been shutdown",
+            "has been shutdown — nothing",
+        ),
+        (
+            "job 3 cancelled\nbecause of an Exception of sorts",
+            "because of an Exception of sorts — nothing",
+        ),
+        ("", "no reason — nothing"),
+    ],
+)
+def test_what_spark_lost(text: str, said: str) -> None:
+    error = spark_error("rewrite", RuntimeError(text))
+    assert said in str(error)
+    assert "memory" not in str(error)
+
+
+def test_memory_is_blamed_where_the_system_says_so() -> None:
+    limit = "the limit of this control group, 300 MiB (/x/memory.max)"
+    assert f"killed a worker for memory: it met {limit} — " in str(
+        spark_error("scan", RuntimeError(CRASHED.format(4)), None, limit)
+    )
+    raised = RuntimeError(
+        TRACE.format(raised="ValueError: bad")
+    )  # somebody else was killed meanwhile
+    assert "memory" not in str(spark_error("scan", raised, None, limit))
+    died = spark_error("scan", ConnectionRefusedError(), Death("it died", "bury it"))
+    assert str(died) == "Spark could not finish the stage scan: it died — bury it"
+
+
+@pytest.mark.parametrize(
+    "settings, wanted",
+    [
+        ({}, 0),
+        ({"spark.executor.instances": "2"}, 2),
+        ({"spark.cores.max": "7", "spark.executor.cores": "2"}, 4),
+        ({"spark.dynamicAllocation.minExecutors": "3"}, 3),
+    ],
+)
+def test_how_many_executors_are_waited_for(settings: dict[str, str], wanted: int) -> None:
+    assert wanted_executors(settings.get) == wanted
+
+
+def answers(error: Exception) -> list[SegmentOutput | Failed[int]]:
+    """The two ways in which a worker's error comes."""
+    return [Failed(1, error), SegmentOutput(0, 0, 0, error=error)]
+
+
+def test_what_workers_do_not_see(tmp_path: Path) -> None:
+    log = tmp_path / "0.log"
+    log.touch()
+    new = tmp_path / "0.log.1.cleaned"
+    missing = FileNotFoundError(errno.ENOENT, "No such file", str(log))
+    made = FileNotFoundError(errno.ENOENT, "No such file", str(new))
+    for error, path in [
+        (missing, log),
+        (CommitConflict("the segment vanished while we worked", path=str(log)), log),
+        (to_log_error(missing, str(log), "read the file"), log),
+        (to_log_error(made, str(new), "create a new segment"), tmp_path),
+    ]:
+        for answer in answers(error):
+            seen = str(seen_from_here(answer).error)
+            assert seen.startswith(f"{path}: the workers do not see this — nothing was swapped; ")
+            assert "at the same path on every worker" in seen
+    log.unlink()  # it has gone here, too
+    for error in (missing, CommitConflict("the segment vanished while we worked", path=str(log))):
+        for answer in answers(error):
+            assert seen_from_here(answer).error is error
+
+
+def test_what_a_worker_is_refused() -> None:
+    refused = to_log_error(OSError(errno.EROFS, "Read-only"), "/x/new", "create a new segment")
+    for answer in answers(refused):
+        assert (
+            "/x/new: a worker could not create a new segment: the file system is read-only"
+            in str(seen_from_here(answer).error)
+        )
+
+
+def test_a_message_that_begins_on_the_next_line() -> None:
+    text = "It failed.\n: org.apache.spark.SparkException: Task: org.apache.spark.SparkException: \n\nBad data in x"
+    assert "SparkException: Bad data in x" in str(spark_error("scan", RuntimeError(text)))

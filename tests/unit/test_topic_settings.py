@@ -1,0 +1,222 @@
+"""Whose word holds for a topic's setting: the rules alone, without a file."""
+
+from __future__ import annotations
+
+import pytest
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.rules.topic_settings import (
+    Known,
+    check_overrides,
+    decode_overrides,
+    decode_overrides_file,
+    overrides_of,
+    resolve,
+)
+from lastwrite.model.settings import Override
+
+COMPACT, DELETE = {"cleanup.policy": "compact"}, {"cleanup.policy": "delete"}
+NOTHING = Known(topic={})
+
+
+def overriding(*lines: str) -> tuple[Override, ...]:
+    return decode_overrides(lines)
+
+
+@pytest.mark.parametrize(
+    ("lines", "known", "config", "is_named", "policy", "source"),
+    [
+        # Of which nothing is known: a default, a name, or nothing.
+        ((), None, {}, False, None, "unknown"),
+        ((), None, {}, True, "compact", "named"),
+        ((), None, COMPACT, False, "compact", "config"),
+        ((), None, DELETE, True, "delete", "config"),
+        # A broker's name says nothing of a topic that may have a policy of its own.
+        ((), None, {"log.cleanup.policy": "compact"}, False, None, "unknown"),
+        ((), None, {"log.cleanup.policy": "compact", "log.dirs": "/data"}, False, None, "unknown"),
+        ((), None, {"log.cleanup.policy": "delete"}, True, "compact", "named"),
+        # That the metadata knows: its own, the brokers', Kafka's; what is stated for unknown ones
+        # does not count.
+        ((), Known(topic=DELETE), COMPACT, True, "delete", "topic (metadata)"),
+        ((), Known(topic=COMPACT), DELETE, False, "compact", "topic (metadata)"),
+        ((), NOTHING, COMPACT, True, "delete", "default"),
+        ((), NOTHING, {"log.cleanup.policy": "compact"}, False, "compact", "config"),
+        (
+            (),
+            Known(topic={}, brokers={"log.cleanup.policy": "compact"}),
+            {"log.cleanup.policy": "delete"},
+            False,
+            "compact",
+            "broker default (metadata)",
+        ),
+        (
+            (),
+            Known(
+                topic={},
+                broker={"log.cleanup.policy": "delete"},
+                brokers={"log.cleanup.policy": "compact"},
+            ),
+            {},
+            False,
+            "delete",
+            "broker (metadata)",
+        ),
+        (
+            (),
+            Known(topic=DELETE, brokers={"log.cleanup.policy": "compact"}),
+            {},
+            False,
+            "delete",
+            "topic (metadata)",
+        ),
+        # An override holds against everybody.
+        (
+            ("t:cleanup.policy=compact",),
+            Known(topic=DELETE),
+            DELETE,
+            False,
+            "compact",
+            "topic-config",
+        ),
+        (("other:cleanup.policy=compact",), None, {}, False, None, "unknown"),
+        (
+            ("*:cleanup.policy=delete", "t:cleanup.policy=compact"),
+            None,
+            {},
+            False,
+            "compact",
+            "topic-config",
+        ),
+        (
+            ("t:cleanup.policy=compact", "*:cleanup.policy=delete"),
+            None,
+            {},
+            False,
+            "compact",
+            "topic-config",
+        ),
+    ],
+)
+def test_the_policy(
+    lines: tuple[str, ...],
+    known: Known | None,
+    config: dict[str, object],
+    is_named: bool,
+    policy: str | None,
+    source: str,
+) -> None:
+    found = resolve("t", overriding(*lines), known, config, is_named)
+    listed = {setting.name: setting for setting in found.listed}["cleanup.policy"]
+    assert (listed.value, listed.source) == (policy, source)
+    assert found.is_policy_known is (policy is not None)
+    if policy is not None:
+        assert ",".join(found.config.cleanup_policy) == policy
+
+
+def test_other_settings_fall_back_one_by_one() -> None:
+    known = Known(
+        topic={"retention.ms": "1"},
+        broker={"log.retention.bytes": "7"},
+        brokers={"log.retention.bytes": "8", "log.cleaner.min.cleanable.ratio": "0.25"},
+    )
+    config = {
+        "retention.ms": 5,
+        "segment.bytes": 2000,
+        "min.cleanable.dirty.ratio": 0,
+        "delete.retention.ms": 3,
+    }
+    found = resolve("t", overriding("t*:delete.retention.ms=9"), known, config)
+    made = found.config
+    assert (made.retention_ms, made.retention_bytes, made.segment_bytes) == (1, 7, 2000)
+    assert (made.min_cleanable_dirty_ratio, made.delete_retention_ms) == (0.25, 9)
+    assert made.min_compaction_lag_ms == 0 and found.source_of("min_compaction_lag_ms") == "default"
+    said = {setting.name: setting for setting in found.listed}
+    assert said["retention.ms"].to_dict() == {
+        "value": "1",
+        "source": "topic (metadata)",
+        "synonyms": [
+            {"name": "retention.ms", "value": "1", "source": "topic (metadata)"},
+            {"name": "retention.ms", "value": "5", "source": "config"},
+            {"name": "log.retention.ms", "value": "604800000", "source": "default"},
+        ],
+    }
+    assert [word.source for word in said["retention.bytes"].said] == [
+        "broker (metadata)",
+        "broker default (metadata)",
+        "default",
+    ]
+
+
+def test_what_was_stated_and_does_not_hold_is_told() -> None:
+    known = Known(topic={"retention.ms": "1", **DELETE, "segment.bytes": "2000"})
+    config = {**COMPACT, "retention.ms": "5", "segment.bytes": 2000, "log.retention.hours": 1}
+    told = {each.name: each for each in resolve("clicks", (), known, config).outvoted}
+    assert told.keys() == {"cleanup.policy", "retention.ms"}
+    assert (
+        told["cleanup.policy"].remedy
+        == "to override it: --topic-config clicks:cleanup.policy=compact"
+    )
+    assert "clicks" in told["cleanup.policy"].message and "delete" in told["cleanup.policy"].message
+    assert not resolve(
+        "clicks", overriding("*:cleanup.policy=delete"), Known(topic={}), COMPACT
+    ).outvoted
+    assert not resolve("clicks", (), None, COMPACT).outvoted
+    [silent] = resolve("clicks", (), NOTHING, COMPACT).outvoted
+    assert (silent.value, silent.source) == ("delete", "default")
+
+
+def test_retention_goes_by_nothing_that_was_guessed() -> None:
+    stated = {"retention.ms": 1, "retention.bytes": 2}
+
+    def limits(known: Known | None, config: dict[str, object]) -> tuple[int, int]:
+        found = resolve("t", (), known, config).of_retention
+        return found.retention_ms, found.retention_bytes
+
+    assert limits(Known(topic={**DELETE, **stated}), {}) == (1, 2)
+    assert limits(Known(topic=stated), {}) == (-1, -1), "nobody states the policy"
+    assert limits(Known(topic=stated), {"log.cleanup.policy": "delete"}) == (1, 2)
+    assert limits(Known(topic=DELETE), {}) == (-1, -1), "nobody states the age"
+    assert limits(Known(topic=DELETE), {"log.retention.hours": 1}) == (3_600_000, -1)
+    assert limits(NOTHING, {"log.dirs": "/data"}) == (604_800_000, -1), (
+        "a broker's whole file: the rest are defaults"
+    )
+    assert limits(None, {**DELETE, "log.retention.hours": 1, "log.dirs": "/data"}) == (-1, -1)
+    assert limits(None, {**DELETE, **stated}) == (1, 2)
+
+
+def test_most_specific_and_then_latest() -> None:
+    lines = overriding(
+        "orders:a=1", "*:a=2", "orders-*:b=3", "o*:b=4", "orders:a=5", "orders:c=x:y=z"
+    )
+    assert overrides_of("orders", lines) == {"a": "5", "c": "x:y=z", "b": "4"}
+    assert overrides_of("orders-eu", lines) == {"a": "2", "b": "4"}
+    assert overrides_of("Orders", lines) == {"a": "2"}
+
+
+def test_a_file_of_overrides() -> None:
+    text = "# of the archive\n\n  orders:cleanup.policy=compact,delete \n\t# more\nlog-*:retention.ms=5\n"
+    assert decode_overrides_file(text) == (
+        Override("orders", "cleanup.policy", "compact,delete"),
+        Override("log-*", "retention.ms", "5"),
+    )
+    with pytest.raises(
+        InvalidConfig, match="line 2, 'cleanup.policy=compact' is not TOPIC:NAME=VALUE"
+    ):
+        decode_overrides_file("\ncleanup.policy=compact\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("t:no.such=1", "no setting is named"),
+        ("t:cleanup.policy=compress", "knows compact, delete"),
+        ("t:log.cleanup.policy=compact", "a broker's setting"),
+        ("t:log.dirs=/x", "a broker's setting"),
+        ("t:retention.ms=soon", "a whole number"),
+        ("t", "TOPIC:NAME=VALUE"),
+        (":a=b", "TOPIC:NAME=VALUE"),
+    ],
+)
+def test_wrong_overrides(line: str, message: str) -> None:
+    with pytest.raises(InvalidConfig, match=message):
+        check_overrides(overriding(line))
