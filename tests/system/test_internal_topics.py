@@ -113,7 +113,7 @@ def resumes_at(broker: Broker, group: str, protocol: str, topic: str) -> int:
         }
     )
     consumer.subscribe([topic])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     try:
         while time.monotonic() < deadline:
             message = consumer.poll(1)

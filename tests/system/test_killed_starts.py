@@ -94,7 +94,7 @@ def test_no_process_stays(tmp_path: Path, mark: str, kills: int) -> None:
         run.wait()
     after = subprocess.run(command(root), capture_output=True, text=True, timeout=120, check=False)
     assert after.returncode == 0, after.stderr
-    wait_until_gone(mark, 30)
+    wait_until_gone(mark, 60)
     remove_folder(make_folder(str(tmp_path / "t")))
     assert list((tmp_path / "t").iterdir()) == []
 
@@ -108,14 +108,14 @@ def test_the_first_run_is_killed_and_the_next_writes_the_classes(
     cache = tmp_path / "cache" / "lastwrite"
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache.parent))
     run = subprocess.Popen(command(write_log(tmp_path / "log")), stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not list(cache.glob("*.tried")):
         assert time.monotonic() < end
         time.sleep(0.01)
     time.sleep(0.3)
     run.kill()
     run.wait()
-    wait_until_gone(mark, 20)
+    wait_until_gone(mark, 60)
     assert list(cache.iterdir()) == []
 
 
@@ -143,7 +143,7 @@ def test_a_folder_that_another_process_is_in_stays(tmp_path: Path) -> None:
     assert folder.exists()
     (held,) = [process for process in psutil.process_iter() if holds(process, folder)]
     held.kill()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 120
     while folder.exists():
         assert time.monotonic() < end
         remove_folder(make_folder(str(tmp_path)))

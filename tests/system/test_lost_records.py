@@ -49,7 +49,7 @@ def killed_broker(place: Path) -> Broker:
     try:
         create_topic(broker, "t", {"internal.segment.bytes": "6000", "cleanup.policy": "compact"})
         produce(broker, "t", records(RECORDS))
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while noted(broker, MARKS) < RECORDS and time.monotonic() < until:
             time.sleep(0.1)
     finally:

@@ -225,7 +225,7 @@ def test_nothing_is_lost_while_a_producer_goes_on(
                 driver.unload(topic)
     finally:
         stop.set()
-        thread.join(60)
+        thread.join(120)
         client.close()
     rounds.append(compact(pulsar, topic, archive=str(tmp_path)))
     assert all(each["status"] == Status.CLEANED and each["published"] for each in rounds[:-1]), (
@@ -444,7 +444,7 @@ def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
         [sys.executable, "-c", script, *arguments], timeout=120, capture_output=True, text=True
     )
     assert done.returncode == -9, (done.stderr, log)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     # the store ends the session of the one that was killed, the broker its subscription, in their
     # own time
     while True:

@@ -266,7 +266,7 @@ def test_a_ledger_of_ours_is_served(
         assert held.last_message().mark_delete == Position(number, -1)
         ours = write_ledger(store, bookies, lambda: records, ONE, custom, NOW_MS)
         held.acknowledge(Position(number, 19), ours.id)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 120
         expected = TopicInMemory(Position(number, 19), Position(number, 19), ours.id, ours.id)
         while topic_in_memory(pulsar.admin_url, name, timeout=10) != expected:
             assert time.monotonic() < deadline
@@ -310,4 +310,4 @@ def test_a_metadata_store_that_is_none(pulsar: Broker) -> None:
         pytest.raises(RemoteFailed, match="metadata store"),
     ):
         store.bookies()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60

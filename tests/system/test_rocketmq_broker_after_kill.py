@@ -72,7 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
                 # The first few keys come once, the others again and again.
                 key = f"k{n if n < 4 else n % 6 + 10}"
                 client.send(_queue(client, name), Outgoing(key, b"%d " % n * 8))
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while [len(rows) for rows in _served(client).values()] != [*COUNTS.values()]:
             assert time.monotonic() < until, "dispatched"
             time.sleep(0.1)
@@ -87,7 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 def _queue(client: Client, name: TopicPartition) -> MessageQueue:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while (
         name.topic not in client._routes
         and client.find_route(name.topic) is None
@@ -325,7 +325,7 @@ def test_a_broker_that_has_begun_to_read_the_store_is_not_robbed_of_it(
 def _stopped_while_reading(broker: Broker, store: Path) -> int:
     """The broker's process, stopped as soon as it has the lock file open."""
     wanted = str(store / "lock")
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while time.monotonic() < until:
         running = broker._running.get("broker")
         if running is not None and wanted in _open_files(running):

@@ -60,7 +60,7 @@ def messages_of(records: bytes) -> list[Message]:
     return found
 
 
-def wait_for(client: Client, queue: MessageQueue, end: int, seconds: float = 30) -> None:
+def wait_for(client: Client, queue: MessageQueue, end: int, seconds: float = 120) -> None:
     """Until the broker serves what it has stored below ``end``."""
     deadline = time.monotonic() + seconds
     while client.pull(queue, 0).max_offset < end:

@@ -63,7 +63,7 @@ def test_what_a_kill_under_load_leaves_is_no_damage(tmp_path: Path) -> None:
         sending.start()
         assert begun.wait(120)
         broker.crash()
-        sending.join(60)
+        sending.join(120)
         assert not sending.is_alive()
     finally:
         broker.kill()

@@ -107,7 +107,7 @@ def test_the_uses(broker: Broker, spark: SparkSession) -> None:
                 sent[TOPICS[title]] = sum(ends)
                 route = client.route(TOPICS[title])
                 for queue in route.readable:  # dispatch to the compaction log follows
-                    deadline = time.monotonic() + 60
+                    deadline = time.monotonic() + 120
                     while client.pull(queue, ends[queue.queue]).max_offset < ends[queue.queue]:
                         assert time.monotonic() < deadline, "the broker does not dispatch"
                         time.sleep(0.05)

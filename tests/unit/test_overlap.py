@@ -20,7 +20,7 @@ from lastwrite.storage.parallel_sync import (
 
 
 def test_results_come_in_order_and_work_waits_together() -> None:
-    everybody = threading.Barrier(8, timeout=10)
+    everybody = threading.Barrier(8, timeout=60)
 
     def work(n: int) -> int:
         everybody.wait()
@@ -61,7 +61,7 @@ def failing(error: Exception) -> DiskWork:
 
 
 def test_what_waits_for_the_disk_waits_together() -> None:
-    everybody = threading.Barrier(16, timeout=10)
+    everybody = threading.Barrier(16, timeout=60)
     assert together([everybody.wait] * 64) == [None] * 64  # each of 16 threads four times
 
 

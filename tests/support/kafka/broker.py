@@ -101,7 +101,7 @@ class Broker:
         self._ports: list[int] = []
         self.address = ""
 
-    def start(self, seconds: float = 90) -> Broker:
+    def start(self, seconds: float = 120) -> Broker:
         """Start, and return when clients can be served."""
         self.data.mkdir(parents=True, exist_ok=True)
         self._ports = self._ports or free_ports(2)
@@ -149,7 +149,7 @@ class Broker:
             raise
         return self
 
-    def stop(self, seconds: float = 60) -> None:
+    def stop(self, seconds: float = 120) -> None:
         """An orderly shutdown: all is flushed, the clean-shutdown file written, the lock given
         back.
         """

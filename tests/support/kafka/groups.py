@@ -45,7 +45,7 @@ def join_and_commit(
         settings["group.instance.id"] = instance
     consumer = Consumer(settings)
     consumer.subscribe([subscribe or topic for topic in commits[0]][: 1 if subscribe else None])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not consumer.assignment():
         if time.monotonic() > deadline:
             raise RuntimeError(f"{group} was assigned nothing in 60 s")
@@ -62,7 +62,7 @@ def committed(broker: Broker, group: str, topics: Sequence[str]) -> dict[str, in
     one are left out.
     """
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     try:
         while True:
             try:

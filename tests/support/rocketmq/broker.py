@@ -180,7 +180,7 @@ class Broker:
             raise
         return self
 
-    def stop(self, seconds: float = 90) -> None:
+    def stop(self, seconds: float = 120) -> None:
         """An orderly shutdown, some ten seconds: all is flushed and ``abort`` removed."""
         self._end(signal.SIGTERM, seconds)
 

@@ -127,7 +127,7 @@ def active_from(store: Path, topic: str, queue: int) -> int:
     return end
 
 
-def wait_until_dispatched(topic: Topic, client: Client, seconds: float = 60) -> None:
+def wait_until_dispatched(topic: Topic, client: Client, seconds: float = 120) -> None:
     """Until the broker serves everything that was produced."""
     deadline = time.monotonic() + seconds
     for queue in client.route(topic.name).readable:
