@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.model.report import Status
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.entry import decode_entry, is_undecodable, plain_payload
 from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
 from lastwrite.pulsar.format.names import MANAGED_LEDGER
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.corpus import (
     CORPUS,

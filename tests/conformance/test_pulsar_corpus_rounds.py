@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.model.report import Status
 from lastwrite.pulsar.store.manifest import read_manifest
 from lastwrite.pulsar.store.objects import read_entries
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar import entries as slow
 from tests.support.pulsar.corpus import CORPUS, TOPICS, compacted_entries, horizon, unpack

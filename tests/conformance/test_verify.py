@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.model.verification import VerifyReport
+from lastwrite.reports.verification import VerifyReport
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.faults import FAULTS, read_pair, strike
 from tests.support.kafka.judged import Round, played

@@ -42,7 +42,11 @@ from lastwrite.kafka.store.metadata_log import cluster_configs
 from lastwrite.kafka.store.recovery import Intent, decode_intent, encode_intents
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.columns import CONTROL, IS_CONTROL, KEYLESS, SHADOWED, TOMBSTONE
-from lastwrite.model.contents import (
+from lastwrite.model.policy import Policy, Strategy
+from lastwrite.reports.compaction import Status
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage.quarantine import read_quarantine
+from lastwrite.verification.rows import (
     BY_HEADER,
     BY_OFFSET,
     BY_TIMESTAMP,
@@ -51,10 +55,6 @@ from lastwrite.model.contents import (
     SEED_WORDS,
     TALLIES,
 )
-from lastwrite.model.policy import Policy, Strategy
-from lastwrite.model.report import Status
-from lastwrite.spark.inline import INLINE
-from lastwrite.storage.quarantine import read_quarantine
 from tests.fuzz.mutate import START, mutate, sound_segments
 from tests.fuzz.target import INPUT, OUTPUT, Target, files, on_disk, reader
 

@@ -29,7 +29,6 @@ from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.errors import LogError, OutOfMemoryBudget
 from lastwrite.model.columns import COPY, DROP, REBUILD, ROW_COLUMNS, SHADOWED
 from lastwrite.model.policy import Policy, Strategy
-from lastwrite.model.report import Status
 from lastwrite.pulsar.format import entry_log_kernels, kernels, protobuf
 from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.codecs import Codec, Codecs
@@ -84,6 +83,7 @@ from lastwrite.pulsar.store.exported_metadata import read_said
 from lastwrite.pulsar.store.known import Known, read_known
 from lastwrite.pulsar.store.manifest import checksum_of, read_manifest
 from lastwrite.pulsar.store.survey import Survey, kept_survey
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.fuzz.mutate import harm
 from tests.fuzz.target import INPUT, OUTPUT, Target, files, on_disk, outcome, reader

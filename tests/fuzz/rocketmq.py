@@ -24,7 +24,7 @@ import lastwrite
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
 from lastwrite.model.columns import COPY, DROP, KEYLESS, ROW_COLUMNS, TOMBSTONE, batch_table
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.rocketmq.format import (
     chunk_kernels,
     dispatch,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import lastwrite
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.kafka.rules.explain_range import dirty_bytes_missing
-from lastwrite.model.explanation import Fate, PartitionExplanation
+from lastwrite.reports.explanation import Fate, PartitionExplanation
 from tests.property.test_compaction import empty_root, grow
 from tests.support.engine import compact
 from tests.support.kafka.logs import NAME, read_segments

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.model.report import CompactionReport
+from lastwrite.reports.compaction import CompactionReport
 from tests.property.test_compaction import empty_root, grow
 from tests.support.engine import compact
 from tests.support.kafka.logs import NAME, read_checkpoint, write_checkpoint

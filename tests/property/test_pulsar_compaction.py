@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.model.report import CompactionReport, Status
 from lastwrite.model.work import Limits
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import SCRATCH
 from tests.support.pulsar.model import START_MS, Author, ModelTopic, Rules, content

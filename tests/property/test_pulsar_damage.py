@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.model.report import PartitionReport, Status
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
 from lastwrite.pulsar.format.names import INDEX_SUFFIX, MANAGED_LEDGER, MANIFEST, SURVEY_SUFFIX
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import SCRATCH
 from tests.support.pulsar.model import START_MS, Author, content

@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.model.verification import VerifyReport
 from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
 from lastwrite.pulsar.format.entry import decode_entry, encode_entry
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.manifest import read_manifest, replace_manifest
+from lastwrite.reports.verification import VerifyReport
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import SCRATCH
 from tests.support.pulsar.model import START_MS, Author

@@ -16,8 +16,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.model.report import PartitionReport, Status
 from lastwrite.model.work import Limits
+from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.rocketmq.format.sides import decode_positions
 from tests.support.engine import compact
 from tests.support.kafka.logs import SCRATCH

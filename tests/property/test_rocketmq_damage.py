@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from tests.property.test_rocketmq_compaction import Life, all_files, empty_store, grow, lives, run
 from tests.support.rocketmq.model import read_files
 

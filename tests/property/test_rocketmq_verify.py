@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.model.verification import VerifyReport
+from lastwrite.reports.verification import VerifyReport
 from lastwrite.spark.inline import INLINE
 from tests.property.test_rocketmq_compaction import (
     RETENTION_MS,

@@ -13,7 +13,7 @@ from lastwrite.kafka.rules.settings import (
     topic_name,
 )
 from lastwrite.kafka.rules.topic_settings import Known, resolve
-from lastwrite.model.settings import Override
+from lastwrite.reports.settings import Override
 
 # Of each field one value a source, so that what holds says who said it.
 FIELDS = [name for name in field_names() if name not in ("cleanup_policy", "compaction_strategy")]

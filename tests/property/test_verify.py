@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.model.report import Status
-from lastwrite.model.verification import VerifyReport
+from lastwrite.reports.compaction import Status
+from lastwrite.reports.verification import VerifyReport
 from lastwrite.spark.inline import INLINE
 from tests.support.engine import compact
 from tests.support.kafka.faults import FAULTS, Fault, Pair, read_pair, strike, without_record

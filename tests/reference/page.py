@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from lastwrite.cli.documents import documents
-from lastwrite.model.document import printed_lines, schema_type
+from lastwrite.reports.document import printed_lines, schema_type
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "documents.md"
 MARK = "<!-- From here on made by python -m tests.reference --write -->\n"
@@ -67,7 +67,7 @@ def _parts(document: Any) -> list[Any]:
 
 
 def _documents_in(kind: Any) -> list[Any]:
-    if isinstance(kind, type) and hasattr(kind, "to_dict"):
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return [kind]
     return [part for each in get_args(kind) for part in _documents_in(each)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import lastwrite
 from lastwrite.commands.systems import system_at
-from lastwrite.model.report import CompactionReport
+from lastwrite.reports.compaction import CompactionReport
 from lastwrite.spark.inline import INLINE
 
 

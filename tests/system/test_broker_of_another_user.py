@@ -12,7 +12,7 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogHeld
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.foreign import GROUP, OWNER, needs_root, owners
 from tests.support.foreign import place as place

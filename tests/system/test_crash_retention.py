@@ -19,7 +19,7 @@ import lastwrite
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.store import log_dir
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints

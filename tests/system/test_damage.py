@@ -14,7 +14,7 @@ import lastwrite
 from lastwrite.encoding.compression import Codec
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import write_segment
 

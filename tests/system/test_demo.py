@@ -20,7 +20,7 @@ from lastwrite.demo.run import DemoReport, run_demo
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.git_repository import Repository, needs_git
 from tests.system.test_git_history import (

@@ -17,7 +17,7 @@ import pytest
 
 from lastwrite.kafka.format.batch import decode_batch_header, encode_batch
 from lastwrite.kafka.format.batch_layout import BatchHeader, Record
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from tests.support.engine import compact
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import Sent, bounds, consume, create_topic, produce

@@ -17,7 +17,7 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogError
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark import folder_exchange, shuffle_exchange
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.launcher.jvm import Jvm

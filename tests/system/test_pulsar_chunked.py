@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import lastwrite
-from lastwrite.model.report import Status
 from lastwrite.pulsar.format.entry import Message, decode_entry, encode_entry, encode_single
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
 

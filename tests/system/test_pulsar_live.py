@@ -23,10 +23,10 @@ import pytest
 import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog, RemoteFailed
 from lastwrite.model.progress import NoProgress
-from lastwrite.model.report import Status
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.live import backlog_bytes
 from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.broker import Broker
 from tests.support.pulsar.driver import Driver

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import lastwrite
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.session import spark_session
 from tests.support.pulsar.model import Author

@@ -22,7 +22,7 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogHeld
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import (

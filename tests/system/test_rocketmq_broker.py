@@ -15,7 +15,7 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogHeld
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.rocketmq.network.client import Client
 from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.broker import (

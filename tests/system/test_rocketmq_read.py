@@ -13,7 +13,7 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogHeld
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.network.client import Client, Pulled
 from lastwrite.rocketmq.network.route import MessageQueue

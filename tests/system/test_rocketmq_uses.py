@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import lastwrite
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.rocketmq.network.client import Client
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.session import spark_session

@@ -15,7 +15,7 @@ import lastwrite
 from lastwrite.encoding.compression import Codec
 from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.session import spark_session
 from tests.support.kafka.logs import read_files, write_segment

@@ -12,16 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.model.columns import NO_HORIZON, Int64Array
-from lastwrite.model.contents import (
-    ABORT_MARKER,
-    COMMIT_MARKER,
-    EMPTIED_MARKER,
-    FACT_WORDS,
-    IDEMPOTENT_DATA,
-    OLD_DATA,
-    SIMPLE_DATA,
-    TRANSACTION_DATA,
-)
 from lastwrite.verification.batch_invariants import (
     KnownProducer,
     Redecided,
@@ -32,6 +22,16 @@ from lastwrite.verification.batch_invariants import (
     thinned,
     unmarked,
     wrongly_converted,
+)
+from lastwrite.verification.rows import (
+    ABORT_MARKER,
+    COMMIT_MARKER,
+    EMPTIED_MARKER,
+    FACT_WORDS,
+    IDEMPOTENT_DATA,
+    OLD_DATA,
+    SIMPLE_DATA,
+    TRANSACTION_DATA,
 )
 
 DATA, ABORT, COMMIT, EMPTIED, PLAIN = (

@@ -25,7 +25,7 @@ from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.content import KafkaContents, digest, seed_from
 from lastwrite.kafka.format.old import encode_message, encode_wrapper
 from lastwrite.model.columns import NO_HORIZON
-from lastwrite.model.contents import (
+from lastwrite.verification.rows import (
     ABORT_MARKER,
     AFTER,
     BATCH,

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from lastwrite.cli.documents import documents
-from lastwrite.model.document import (
+from lastwrite.reports.document import (
     SPREAD,
     UNPRINTED,
     As,

@@ -16,7 +16,8 @@ import lastwrite
 from lastwrite.cli import run
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.watching import NOTES
-from lastwrite.model.explanation import (
+from lastwrite.model.log import TopicPartition
+from lastwrite.reports.explanation import (
     Fate,
     Part,
     PartitionExplanation,
@@ -24,7 +25,6 @@ from lastwrite.model.explanation import (
     RecordExplanation,
     Rule,
 )
-from lastwrite.model.log import TopicPartition
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.quarantine import set_aside
 from tests.support.kafka.logs import NAME, bases, read_segments, write_checkpoint

@@ -7,7 +7,7 @@ import pytest
 
 from lastwrite.kafka.format import index_truth
 from lastwrite.kafka.format.index_truth import NO_TIME, Lie, TransactionTruth
-from lastwrite.model.contents import ABORT_MARKER, COMMIT_MARKER
+from lastwrite.verification.rows import ABORT_MARKER, COMMIT_MARKER
 
 
 def column(*values: int) -> np.ndarray:

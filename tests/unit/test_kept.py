@@ -19,8 +19,8 @@ from lastwrite.engine.scan_cache import format as layout
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.model.report import PartitionReport, Status
 from lastwrite.model.scan_cache import KeptScan
+from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.engine import compact

@@ -23,8 +23,8 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.old import encode_message, encode_wrapper
-from lastwrite.model.explanation import Rule
-from lastwrite.model.report import PartitionReport, Status
+from lastwrite.reports.compaction import PartitionReport, Status
+from lastwrite.reports.explanation import Rule
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import write_segment
 from tests.support.pulsar.folders import single

@@ -18,7 +18,7 @@ import lastwrite
 from lastwrite.errors import InvalidConfig, LogHeld
 from lastwrite.kafka.store import links, lock
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.engine import compact
 from tests.unit.test_ownership import CONFIG, NOW_MS, ROCKETMQ, write_root

@@ -14,7 +14,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.index import SegmentIndexer
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.memory import LEAST_SHARE_BYTES, MIB, MemoryPlan, fixed_bytes, plan_memory
 from tests.support.engine import compact
 

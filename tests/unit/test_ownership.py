@@ -17,7 +17,7 @@ from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.staging import StagedSegment
-from lastwrite.model.report import CompactionReport, Status
+from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import files, ownership
 from lastwrite.storage.files import FaultPoints

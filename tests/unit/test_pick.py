@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lastwrite.cleaner.pick import Candidate, in_order, in_waves
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.quarantine import Quarantined
+from lastwrite.reports.compaction import Quarantined
 
 NOW_MS = 1_700_000_000_000
 

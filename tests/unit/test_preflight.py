@@ -15,7 +15,7 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogError
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import preflight
 from tests.support.foreign import GROUP, OWNER, STRANGER, as_user, needs_root, owners

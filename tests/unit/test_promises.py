@@ -12,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.model.columns import NO_HORIZON
-from lastwrite.model.contents import (
+from lastwrite.verification.invariants import (
+    COUNTS,
+    FINDINGS,
+    KEYS,
+    KEYS_ALIVE,
+    Finding,
+    by_bucket,
+    judged,
+    mark_discardable,
+    mark_owed,
+)
+from lastwrite.verification.rows import (
     AFTER,
     BATCH,
     CARRIED,
@@ -29,17 +40,6 @@ from lastwrite.model.contents import (
     ROW_WORDS,
     SIMPLE,
     TOMBSTONE,
-)
-from lastwrite.verification.invariants import (
-    COUNTS,
-    FINDINGS,
-    KEYS,
-    KEYS_ALIVE,
-    Finding,
-    by_bucket,
-    judged,
-    mark_discardable,
-    mark_owed,
 )
 
 LAST = 13  # the log's last offset, which counts where records have versions

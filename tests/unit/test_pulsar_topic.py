@@ -14,7 +14,6 @@ import lastwrite
 from lastwrite.commands.systems import system_at
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.model.log import PartitionLog, ProblemKind
-from lastwrite.model.report import PartitionReport, Status
 from lastwrite.pulsar.format.entry import Message, Metadata, encode_entry, encode_single
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo, OffloadContext
 from lastwrite.pulsar.format.names import (
@@ -29,6 +28,7 @@ from lastwrite.pulsar.store import survey, topic_log
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest, replace_manifest
 from lastwrite.pulsar.store.topic import find_topics, list_topic, locate
 from lastwrite.pulsar.system import PULSAR
+from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.topics import TOPIC, put_ledger, read_compacted, topic_folder
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import lastwrite
-from lastwrite.model.verification import PartitionVerification
 from lastwrite.pulsar.format.compacted import encode_record, ledger_custom_metadata
 from lastwrite.pulsar.format.entry import Message, encode_batch, encode_entry, encode_single
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
@@ -18,6 +17,7 @@ from lastwrite.pulsar.format.offload import IndexObject
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.manifest import read_manifest, replace_manifest
 from lastwrite.pulsar.store.topic import MADE_BY
+from lastwrite.reports.verification import PartitionVerification
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.topics import put_ledger, topic_folder
 

@@ -15,7 +15,7 @@ from lastwrite.cli.output import Output
 from lastwrite.cli.plan import show_compaction
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.model.report import PartitionReport, Status
+from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.crashing import contents
 from tests.support.kafka.expiring import EXPIRING, NOW_MS, Expiring, write_expiring

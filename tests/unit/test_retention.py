@@ -10,7 +10,7 @@ from lastwrite.engine.rules.retention import Retention
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
-from lastwrite.model.retention import RetentionRule
+from lastwrite.reports.compaction import RetentionRule
 
 NOW = 1_700_000_000_000
 OFF = {"retention_bytes": -1, "retention_ms": -1}

@@ -15,7 +15,7 @@ import lastwrite
 from lastwrite.commands.systems import system_at
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
 from lastwrite.model.log import ProblemKind, TopicPartition
-from lastwrite.model.report import PartitionReport, Status
+from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.rocketmq.format.names import CUT_GUARD
 from lastwrite.rocketmq.format.record import COMPRESSED, encode_message, make_message
 from lastwrite.rocketmq.format.units import BATCH_UNIT, batch_units

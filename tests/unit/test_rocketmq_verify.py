@@ -18,7 +18,7 @@ import pytest
 import lastwrite
 from lastwrite.errors import InvalidConfig, LogHeld, NotALog
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.model.verification import VerifyReport, VerifyStatus
+from lastwrite.reports.verification import VerifyReport, VerifyStatus
 from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.format.record import Message, decode_message
 from lastwrite.rocketmq.store import lock

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lastwrite.errors import LogError
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.memory import MIB, MemoryPlan
 from lastwrite.storage import scratch
 from lastwrite.storage.scratch import ScratchReader, ScratchWriter

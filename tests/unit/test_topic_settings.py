@@ -13,7 +13,7 @@ from lastwrite.kafka.rules.topic_settings import (
     overrides_of,
     resolve,
 )
-from lastwrite.model.settings import Override
+from lastwrite.reports.settings import Override
 
 COMPACT, DELETE = {"cleanup.policy": "compact"}, {"cleanup.policy": "delete"}
 NOTHING = Known(topic={})

@@ -18,7 +18,7 @@ from lastwrite.cli.plan import show_compaction
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.model.report import CompactionReport, Status
+from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.crashing import contents
 from tests.support.kafka.logs import write_segment

@@ -24,7 +24,7 @@ from lastwrite.errors import InvalidConfig, LogHeld, NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.model.log import ProblemKind
-from lastwrite.model.verification import PartitionVerification, VerifyReport, VerifyStatus
+from lastwrite.reports.verification import PartitionVerification, VerifyReport, VerifyStatus
 from lastwrite.spark.inline import INLINE
 from lastwrite.verification import contents as contents_module
 from lastwrite.verification import logs as verify_module

@@ -12,7 +12,7 @@ from lastwrite.cleaner.events import Events
 from lastwrite.cleaner.metrics import Metrics
 from lastwrite.cleaner.rounds import Rounds, exit_status
 from lastwrite.cleaner.settings import SettingsSource
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 
 OutcomeT = TypeVar("OutcomeT")
 

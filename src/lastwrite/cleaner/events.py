@@ -8,10 +8,9 @@ from typing import Annotated, ClassVar
 from msgspec import field
 
 from lastwrite.engine.rules.verdict import Verdict
-from lastwrite.model.document import SPREAD, UNPRINTED, As, FrozenDocument, figure
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.quarantine import Quarantined
-from lastwrite.model.report import PartitionReport
+from lastwrite.reports.compaction import PartitionReport, Quarantined
+from lastwrite.reports.document import SPREAD, UNPRINTED, As, FrozenDocument, figure
 
 
 def rounded(seconds: float) -> float:

@@ -32,14 +32,13 @@ from lastwrite.cleaner.pick import Candidate
 from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
 from lastwrite.engine.context import Options
 from lastwrite.errors import LogError, LogHeld
-from lastwrite.model.quarantine import Quarantined
-from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.live import compact_live, waiting
 from lastwrite.pulsar.rules.live_settings import rules_of
 from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig
 from lastwrite.pulsar.store.topic import partition_of
 from lastwrite.pulsar.system import PULSAR, waits
+from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined, Status
 from lastwrite.storage.quarantine import pause_ms
 
 

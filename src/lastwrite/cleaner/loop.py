@@ -26,8 +26,7 @@ from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
 from lastwrite.cleaner.watch import Watch
 from lastwrite.engine.system import System
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.model.quarantine import Quarantined
-from lastwrite.model.report import CompactionReport, PartitionReport, Status
+from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined, Status
 from lastwrite.storage.quarantine import read_quarantine, release, set_aside
 
 _FAILED = (Status.DAMAGED, Status.FAILED)

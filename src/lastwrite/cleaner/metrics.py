@@ -16,8 +16,7 @@ import lastwrite
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.engine.rules.verdict import Verdict
 from lastwrite.errors import InvalidConfig
-from lastwrite.model.quarantine import Quarantined
-from lastwrite.model.report import CompactionReport, PartitionReport
+from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 

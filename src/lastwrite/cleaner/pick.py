@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.quarantine import Quarantined
+from lastwrite.reports.compaction import Quarantined
 
 WAVE_BYTES = 1 << 30
 WAVE_PARTITIONS = 1000

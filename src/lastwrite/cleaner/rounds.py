@@ -14,8 +14,8 @@ from lastwrite.engine.runner import InlineRunner, Runner
 from lastwrite.engine.system import System
 from lastwrite.errors import LogError
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.report import CompactionReport, Status
 from lastwrite.model.work import Limits, Rates
+from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.storage.scratch import make_folder, remove_folder

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lastwrite.cleaner.events import Event, RoundEnded
     from lastwrite.cleaner.live import LiveCleaner
     from lastwrite.cleaner.loop import Cleaner
-    from lastwrite.model.report import PartitionReport
+    from lastwrite.reports.compaction import PartitionReport
 
 
 def clean(

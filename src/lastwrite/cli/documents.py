@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lastwrite.model.document import Document, FrozenDocument
+from lastwrite.reports.document import Document, FrozenDocument
 
 DocumentType = type[Document] | type[FrozenDocument]
 
@@ -12,12 +12,12 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.cleaner.events import Note, RoundEnded, SetAside
     from lastwrite.demo.run import DemoReport
     from lastwrite.kafka.look.inspection import InspectReport
-    from lastwrite.model.explanation import ExplainReport
-    from lastwrite.model.report import CompactionReport
-    from lastwrite.model.settings import SettingsReport
-    from lastwrite.model.verification import VerifyReport
     from lastwrite.pulsar.fetched import FetchReport
     from lastwrite.pulsar.look.inspection import PulsarReport
+    from lastwrite.reports.compaction import CompactionReport
+    from lastwrite.reports.explanation import ExplainReport
+    from lastwrite.reports.settings import SettingsReport
+    from lastwrite.reports.verification import VerifyReport
     from lastwrite.rocketmq.cut_report import CutReport
     from lastwrite.rocketmq.dispatch_work import DispatchReport
     from lastwrite.rocketmq.look.inspection import StoreReport

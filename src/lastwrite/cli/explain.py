@@ -32,7 +32,7 @@ from lastwrite.cli.options import (
     topic_settings,
 )
 from lastwrite.cli.output import Output, counted, in_words, moment
-from lastwrite.model.explanation import PartitionExplanation, RecordExplanation, Waiting
+from lastwrite.reports.explanation import PartitionExplanation, RecordExplanation, Waiting
 
 
 def explain(

@@ -35,8 +35,8 @@ from lastwrite.kafka.look.inspection import (
     SegmentInspection,
 )
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.model.report import PartitionReport
 from lastwrite.pulsar.look.inspection import PulsarReport, TopicInspection
+from lastwrite.reports.compaction import PartitionReport
 from lastwrite.rocketmq.look.inspection import StoreReport
 
 _MOST_ROWS = 40  # of a table of segments on a screen

@@ -36,9 +36,9 @@ from lastwrite.cli.options import (
 )
 from lastwrite.cli.output import Output, counted, in_time, in_words
 from lastwrite.cli.settings import outvoted_lines
-from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
+from lastwrite.reports.compaction import CompactionReport, PartitionReport, Status
 
 _MOST_EXPIRED = 10
 _MOST_TOPICS = 5

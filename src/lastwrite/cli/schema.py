@@ -9,7 +9,7 @@ import typer
 from lastwrite.cli.documents import documents
 from lastwrite.cli.output import Output
 from lastwrite.errors import InvalidConfig
-from lastwrite.model.document import schema
+from lastwrite.reports.document import schema
 
 
 def schema_command(

@@ -21,7 +21,7 @@ from lastwrite.cli.options import (
 )
 from lastwrite.cli.options import settings as stated
 from lastwrite.cli.output import Output
-from lastwrite.model.settings import Outvoted, Setting, TopicSettings
+from lastwrite.reports.settings import Outvoted, Setting, TopicSettings
 
 _MOST_TOPICS = 3  # that a note names
 

@@ -27,9 +27,9 @@ from lastwrite.cli.options import (
     settings,
 )
 from lastwrite.cli.output import Output, counted, in_time, in_words
-from lastwrite.model.verification import VerifyReport
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
+from lastwrite.reports.verification import VerifyReport
 
 
 def verify(

@@ -27,9 +27,9 @@ from lastwrite.kafka.store.clusters import META_PROPERTIES
 from lastwrite.kafka.store.metadata_log import FOLDER as METADATA_FOLDER
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.report import CompactionReport, PartitionReport, Status
-from lastwrite.model.settings import Override
 from lastwrite.pulsar.rules.live_settings import SCHEME
+from lastwrite.reports.compaction import CompactionReport, PartitionReport, Status
+from lastwrite.reports.settings import Override
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for

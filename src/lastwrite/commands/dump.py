@@ -27,7 +27,7 @@ from lastwrite.kafka.store import lock
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.store.single import SingleFile, identify, segment_of
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
-from lastwrite.model.write import Row
+from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
 from lastwrite.storage.reading import read_small
 

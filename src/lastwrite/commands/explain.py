@@ -29,7 +29,11 @@ from lastwrite.kafka.rules.explain_range import policy_reason, range_reasons
 from lastwrite.kafka.rules.explain_record import RoundFacts, fate_of
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.system import KAFKA, KafkaSystem
-from lastwrite.model.explanation import (
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.policy import Strategy
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Limits
+from lastwrite.reports.explanation import (
     ExplainReport,
     Fate,
     PartitionExplanation,
@@ -37,10 +41,6 @@ from lastwrite.model.explanation import (
     RecordExplanation,
     Rule,
 )
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind
-from lastwrite.model.policy import Strategy
-from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.work import Limits
 from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import place_of
 from lastwrite.spark.use import runner_for

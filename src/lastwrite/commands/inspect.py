@@ -34,8 +34,8 @@ from lastwrite.kafka.store.single import SingleFile, identify, segment_of
 from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.settings import Outvoted
 from lastwrite.pulsar.look.inspection import PulsarReport
+from lastwrite.reports.settings import Outvoted
 from lastwrite.rocketmq.look.inspection import StoreReport
 from lastwrite.spark.inline import Inline, place_of
 from lastwrite.spark.use import exchange_for, runner_for

@@ -29,9 +29,9 @@ from lastwrite.kafka.look.table import kafka_writes
 from lastwrite.kafka.store import lock as kafka_lock
 from lastwrite.kafka.store import log_dir as kafka_store
 from lastwrite.model.log import PartitionLog, TopicPartition
-from lastwrite.model.write import Write
 from lastwrite.pulsar.look.table import pulsar_topics, pulsar_writes, topic_end
 from lastwrite.pulsar.store.topic import name_of
+from lastwrite.reports.table import Write
 from lastwrite.rocketmq.look.table import queue_end, rocketmq_writes
 from lastwrite.rocketmq.store import lock as rocketmq_lock
 from lastwrite.rocketmq.store.topics import compacted_queues

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import numpy as np
 
 from lastwrite.commands.systems import KAFKA, PULSAR, system_of
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.kafka.look.read import KafkaReading, read_partition
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.model.write import Row
 from lastwrite.pulsar.look.read import TopicReading, read_topic
 from lastwrite.pulsar.look.reader import EARLIEST_NAME
+from lastwrite.reports.table import Row
 from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.look.rows import message_rows
 from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, Answer, PullStatus, answer, taken
@@ -80,7 +81,7 @@ class Reading(Iterator[Row]):
             "min_offset": self.min_offset,
             "max_offset": self.max_offset,
             "messages": self._found,
-            "notes": [note.to_dict() for note in self.notes],
+            "notes": msgspec.to_builtins(self.notes),
         }
 
     # ------------------------------------------------------------------ pulls

@@ -7,7 +7,7 @@ import os
 from lastwrite.commands.systems import system_at
 from lastwrite.errors import NotALog
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.quarantine import Quarantined
+from lastwrite.reports.compaction import Quarantined
 from lastwrite.storage import quarantine
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lastwrite.commands.compact import TopicConfig, find_told, overrides, paths_of
 from lastwrite.engine.system import Sources
-from lastwrite.model.settings import Outvoted, Setting, SettingsReport, TopicSettings
+from lastwrite.reports.settings import Outvoted, Setting, SettingsReport, TopicSettings
 
 
 def settings(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lastwrite.commands.systems import system_of
 from lastwrite.engine.rules.keyless import may_drop
 from lastwrite.model.progress import Progress
-from lastwrite.model.verification import VerifyReport
+from lastwrite.reports.verification import VerifyReport
 from lastwrite.verification import engine
 from lastwrite.verification.proof import Question, proof_of
 

@@ -14,8 +14,8 @@ from functools import cache
 from typing import Any, Self, cast
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.model.settings import Setting as Effective
-from lastwrite.model.settings import Word
+from lastwrite.reports.settings import Setting as Effective
+from lastwrite.reports.settings import Word
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

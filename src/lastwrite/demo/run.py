@@ -14,10 +14,10 @@ from lastwrite.demo.git_history import open_history
 from lastwrite.demo.proof import prove, read_table
 from lastwrite.demo.topic import TOPIC, WrittenTopic, write_topic
 from lastwrite.errors import InvalidConfig, LogError, VerificationFailed
-from lastwrite.model.document import Document, FrozenDocument, figure
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.report import CompactionReport, Status
-from lastwrite.model.verification import VerifyReport
+from lastwrite.reports.compaction import CompactionReport, Status
+from lastwrite.reports.document import Document, FrozenDocument, figure
+from lastwrite.reports.verification import VerifyReport
 from lastwrite.spark.inline import place_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from lastwrite.engine.partition import RewrittenPartition
 from lastwrite.engine.rules.verdict import Verdict
-from lastwrite.model.report import PartitionReport, Status
+from lastwrite.reports.compaction import PartitionReport, Status
 
 
 def account_round(partition: RewrittenPartition, is_dry_run: bool) -> PartitionReport:

@@ -29,8 +29,8 @@ from lastwrite.engine.scan_cache import step as scan_cache
 from lastwrite.engine.system import CommitPlan, Parts, System
 from lastwrite.errors import LogError
 from lastwrite.model.log import PartitionLog, Segment
-from lastwrite.model.report import PartitionReport
 from lastwrite.model.work import SegmentOutput
+from lastwrite.reports.compaction import PartitionReport
 
 _SIDE_BY_SIDE = 256
 

@@ -24,9 +24,9 @@ from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
 from lastwrite.model.log import AbortedTransaction, PartitionLog
 from lastwrite.model.policy import Policy
-from lastwrite.model.report import PartitionReport, Status
 from lastwrite.model.scan_cache import KeptScan
 from lastwrite.model.work import Piece, PieceScan, SegmentOutput
+from lastwrite.reports.compaction import PartitionReport, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.policy import Strategy
-from lastwrite.model.report import PartitionReport, Status
+from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.storage.throttle import spender
 
 _ENDING_PROBLEMS = (

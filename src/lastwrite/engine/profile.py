@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from lastwrite.model.report import StageFigures
+from lastwrite.reports.compaction import StageFigures
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import System
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
-from lastwrite.model.report import PartitionReport, Status
 from lastwrite.model.work import SegmentOutput
+from lastwrite.reports.compaction import PartitionReport, Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from lastwrite.engine.scan_step import policy_of
 from lastwrite.engine.shares import Shares, rewrite_cost
 from lastwrite.errors import LogError
 from lastwrite.model.log import AbortedTransaction
-from lastwrite.model.report import Status
 from lastwrite.model.work import RewriteUnit, SegmentOutput
+from lastwrite.reports.compaction import Status
 
 
 def rewrite_partitions(

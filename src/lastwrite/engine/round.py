@@ -22,8 +22,8 @@ from lastwrite.engine.plan import plan_partition
 from lastwrite.engine.rewrite_step import rewrite_partitions
 from lastwrite.engine.scan_step import scan_partitions
 from lastwrite.errors import LogError
-from lastwrite.model.report import CompactionReport, PartitionReport
-from lastwrite.model.settings import Outvoted
+from lastwrite.reports.compaction import CompactionReport, PartitionReport
+from lastwrite.reports.settings import Outvoted
 
 _WAVE_BYTES = 64 << 30
 _WAVE_PARTITIONS = 4096

@@ -23,8 +23,8 @@ from lastwrite.engine.scan_cache.use import scan_weight
 from lastwrite.errors import LogError
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Policy
-from lastwrite.model.report import Status
 from lastwrite.model.work import Piece, PieceScan, ScanUnit
+from lastwrite.reports.compaction import Status
 
 _LEAST_TASK_BYTES = 8 << 20
 

@@ -18,12 +18,12 @@ import numpy as np
 
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.errors import InvalidConfig, LogError
-from lastwrite.model.backlog import Backlog
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import AbortedTransaction, Glance, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
-from lastwrite.model.settings import Outvoted, Override, Setting
 from lastwrite.model.work import Limits, Piece, RewriteUnit, SegmentOutput
+from lastwrite.reports.compaction import Backlog
+from lastwrite.reports.settings import Outvoted, Override, Setting
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.staging import remove_staged
 from lastwrite.storage.throttle import Spend

@@ -40,8 +40,8 @@ from lastwrite.kafka.store.producers import read_history
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
 from lastwrite.model.policy import Policy, Strategy
-from lastwrite.model.settings import Outvoted, Setting
 from lastwrite.model.work import RewriteUnit, SegmentOutput
+from lastwrite.reports.settings import Outvoted, Setting
 from lastwrite.storage.parallel_sync import side_by_side
 from lastwrite.storage.throttle import Spend
 

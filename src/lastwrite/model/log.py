@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from lastwrite.model.document import FrozenDocument
+import msgspec
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -100,7 +100,7 @@ class ProblemKind(StrEnum):
     )
 
 
-class Problem(FrozenDocument, frozen=True):
+class Problem(msgspec.Struct, frozen=True):
     """One thing that is wrong, with its place."""
 
     kind: ProblemKind

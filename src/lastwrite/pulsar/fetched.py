@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import field
 
-from lastwrite.model.document import As, FrozenDocument, figure, or_none
 from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.reports.document import As, FrozenDocument, figure, or_none
 
 
 class HowFetched(StrEnum):

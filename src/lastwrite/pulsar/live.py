@@ -34,7 +34,6 @@ from lastwrite.engine.context import Options
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.model.log import ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.report import CompactionReport, PartitionReport, Status
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
@@ -49,6 +48,7 @@ from lastwrite.pulsar.store.known import Known
 from lastwrite.pulsar.store.manifest import Manifest
 from lastwrite.pulsar.store.mirror import Mirror, mirroring
 from lastwrite.pulsar.store.objects import checked_index, read_entries
+from lastwrite.reports.compaction import CompactionReport, PartitionReport, Status
 from lastwrite.storage.files import faults
 from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.storage.throttle import make_throttle, spender

@@ -24,10 +24,8 @@ from lastwrite.engine.system import (
     System,
 )
 from lastwrite.errors import LogError
-from lastwrite.model.backlog import Backlog
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
-from lastwrite.model.settings import Setting
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
 from lastwrite.pulsar.format.position import Position
@@ -37,6 +35,8 @@ from lastwrite.pulsar.store.backlog import raw_ledgers
 from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING
 from lastwrite.pulsar.store.publish import NewLedger
 from lastwrite.pulsar.store.topic import find_topics, name_of, partition_of
+from lastwrite.reports.compaction import Backlog
+from lastwrite.reports.settings import Setting
 from lastwrite.storage.parallel_sync import overlapped
 
 _PIECE_BYTES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from lastwrite.model.document import Document, FrozenDocument
+from lastwrite.reports.document import Document, FrozenDocument
 from lastwrite.rocketmq.dispatch_work import OffsetRange
 
 

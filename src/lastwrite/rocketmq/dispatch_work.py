@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from lastwrite.model.document import UNPRINTED, Document, FrozenDocument, figure
 from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.reports.document import UNPRINTED, Document, FrozenDocument, figure
 
 NO_END = (1 << 63) - 1  # an address that is behind every log
 

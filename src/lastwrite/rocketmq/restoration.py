@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from lastwrite.model.document import UNPRINTED, FrozenDocument, figure
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.report import CompactionReport
+from lastwrite.reports.compaction import CompactionReport
+from lastwrite.reports.document import UNPRINTED, FrozenDocument, figure
 
 
 class RestoredQueue(FrozenDocument, frozen=True, kw_only=True):

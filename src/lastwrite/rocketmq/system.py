@@ -29,8 +29,8 @@ from lastwrite.engine.system import (
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.policy import Policy
-from lastwrite.model.settings import Setting
 from lastwrite.model.work import RewriteUnit
+from lastwrite.reports.settings import Setting
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
 from lastwrite.rocketmq.format.names import OFFSET_DIGITS
 from lastwrite.rocketmq.rules.settings import DROP, KEEP, RocketmqConfig

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from lastwrite.errors import CorruptLog
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.quarantine import Quarantined
+from lastwrite.reports.compaction import Quarantined
 from lastwrite.storage import files, lock
 
 FILE = "lastwrite-uncleanable.json"

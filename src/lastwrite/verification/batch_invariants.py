@@ -18,7 +18,7 @@ forwards, by the transaction index; here the log itself speaks, and the index is
 - A batch of an older format may come out as one v2 batch of the same codec, with first and last
   offset drawn in to those of its records.
 
-Facts are rows of ``model.contents``, in blocks, in the order of the log. Memory: a block, 56 bytes
+Facts are rows of ``verification.rows``, in blocks, in the order of the log. Memory: a block, 56 bytes
 a marker, 16 bytes a stretch of aborted data, 24 bytes a batch of an open transaction.
 
 Source: docs/formats/kafka-cleaning.md; docs/formats/kafka.md, "Indexes" and "Producer snapshot".
@@ -36,7 +36,7 @@ import numpy.typing as npt
 from numba import njit
 
 from lastwrite.model.columns import Int64Array
-from lastwrite.model.contents import (
+from lastwrite.verification.rows import (
     ABORT_MARKER,
     BASE,
     COMMIT_MARKER,
@@ -89,7 +89,7 @@ class Snapshot(NamedTuple):
 class History:
     """The transactions of one log, as its markers tell them."""
 
-    transactions: Int64Array  # finished ones: rows of ``model.contents``, ascending by marker
+    transactions: Int64Array  # finished ones: rows of ``verification.rows``, ascending by marker
     aborted: Int64Array  # stretches (first, last offset) of aborted data, ascending
     open: Int64Array  # batches (first, last offset, producer) without a marker, ascending
 

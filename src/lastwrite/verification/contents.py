@@ -5,7 +5,7 @@ other.
 something to compare with, writes a row for each record and batch to a scratch file, by bucket:
 
     uint32 a bucket: where it ends, counted in rows · 40 bytes a row, by bucket (see
-    ``model.contents``)
+    ``verification.rows``)
 
 Facts of batches, of which there are far fewer, go with them: ``settle`` judges those, and says of
 which records and batches something follows. ``compare`` takes the rows of some buckets from both
@@ -24,7 +24,6 @@ from lastwrite.engine.chunks import Chunk, Chunks
 from lastwrite.engine.system import Format, system_named
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
-from lastwrite.model.contents import AFTER, FACT_WORDS, ROW_BYTES, ROW_WORDS, TALLIES
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Limits, Piece
 from lastwrite.storage.scratch import ScratchReader, ScratchWriter
@@ -38,6 +37,7 @@ from lastwrite.verification.invariants import (
     mark_owed,
 )
 from lastwrite.verification.proof import Rules, log_proof_of
+from lastwrite.verification.rows import AFTER, FACT_WORDS, ROW_BYTES, ROW_WORDS, TALLIES
 
 _EXAMPLES = 20  # of broken promises that a task names
 _NO_TIME = np.iinfo(np.int64).min

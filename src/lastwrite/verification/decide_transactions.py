@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from lastwrite.model.columns import Int64Array
-from lastwrite.model.contents import ABORT_MARKER, COMMIT_MARKER
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
-from lastwrite.model.verification import Transactions, Violation
+from lastwrite.reports.verification import Transactions, Violation
 from lastwrite.storage.scratch import ScratchWriter
 from lastwrite.verification.batch_invariants import (
     History,
@@ -28,6 +27,7 @@ from lastwrite.verification.batch_invariants import (
 )
 from lastwrite.verification.contents import FactBlock, Lookups
 from lastwrite.verification.proof import LogProof, log_proof_of
+from lastwrite.verification.rows import ABORT_MARKER, COMMIT_MARKER
 
 _EXAMPLES = 20  # of broken promises of a kind that are named
 

@@ -15,7 +15,7 @@ from lastwrite.engine.rules.keyless import refuse_elsewhere
 from lastwrite.engine.runner import Runner
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.verification import VerifyReport
+from lastwrite.reports.verification import VerifyReport
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.use import runner_for, shared_folder
 from lastwrite.verification.proof import Means, Pair, Proof, Question

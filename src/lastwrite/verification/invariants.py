@@ -19,7 +19,7 @@ each key, from the whole log as it was and without a look at how the engine elec
 
 The engine finds losers with a set, in one pass from the log's end. This is another method on
 purpose: rows of both logs are sorted by key and offset and laid side by side. Rows are those of
-``model.contents``; which transactions
+``verification.rows``; which transactions
 were aborted ``batch_promises`` has found out, and which batches must stay. A bucket too large to be
 held is judged in parts, from the log's end backwards; one carried row a key says what the later
 parts held.
@@ -41,7 +41,7 @@ import numpy as np
 from numba import njit
 
 from lastwrite.model.columns import NO_HORIZON, ByteArray, Int64Array, UInt64Array
-from lastwrite.model.contents import (
+from lastwrite.verification.rows import (
     AFTER,
     BATCH,
     CARRIED,

@@ -30,26 +30,14 @@ from lastwrite.engine.rules.keyless import is_refused
 from lastwrite.engine.runner import Failed
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
-from lastwrite.model.contents import (
-    BY_OFFSET,
-    CONTROL_RECORDS,
-    EMPTY_BATCHES,
-    KEYLESS_RECORDS,
-    OLD_BATCHES,
-    RECORDS,
-    ROW_BYTES,
-    SEED_WORDS,
-    TALLIES,
-    TOMBSTONES,
-)
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
-from lastwrite.model.verification import (
+from lastwrite.model.work import Piece
+from lastwrite.reports.verification import (
     Comparison,
     PartitionVerification,
     VerifyStatus,
     Violation,
 )
-from lastwrite.model.work import Piece
 from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.verification.contents import (
     CompareUnit,
@@ -74,6 +62,18 @@ from lastwrite.verification.invariants import (
     bucket_bits,
 )
 from lastwrite.verification.proof import LogProof, Means, Pair, Question, Rules
+from lastwrite.verification.rows import (
+    BY_OFFSET,
+    CONTROL_RECORDS,
+    EMPTY_BATCHES,
+    KEYLESS_RECORDS,
+    OLD_BATCHES,
+    RECORDS,
+    ROW_BYTES,
+    SEED_WORDS,
+    TALLIES,
+    TOMBSTONES,
+)
 
 _PIECE_BYTES = 32 << 20
 _UNIT_BYTES = 16 << 20

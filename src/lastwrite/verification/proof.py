@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from lastwrite.engine.runner import Runner
 from lastwrite.engine.system import System
 from lastwrite.model.columns import Int64Array
-from lastwrite.model.contents import BY_OFFSET
 from lastwrite.model.log import PartitionLog, Problem, Segment
 from lastwrite.model.progress import Progress
-from lastwrite.model.verification import PartitionVerification, StoreVerification, Violation
 from lastwrite.model.work import Limits, Piece
+from lastwrite.reports.verification import PartitionVerification, StoreVerification, Violation
 from lastwrite.verification.batch_invariants import Snapshot
 from lastwrite.verification.invariants import Finding
+from lastwrite.verification.rows import BY_OFFSET
 
 if TYPE_CHECKING:
     from lastwrite.verification.contents import ContentsUnit, PieceContents

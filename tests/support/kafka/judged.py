@@ -31,7 +31,7 @@ from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.kafka.rules.grouping import group_segments
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store.log_dir import read_partition
-from lastwrite.model.report import CompactionReport, Status
+from lastwrite.reports.compaction import CompactionReport, Status
 from tests.support.engine import compact
 from tests.support.kafka.logs import (
     NAME,

@@ -32,10 +32,10 @@ from typing import Any
 from unittest.mock import patch
 
 import lastwrite
-from lastwrite.model.report import Status
 from lastwrite.model.work import Limits
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import SCRATCH
 from tests.support.pulsar import archive

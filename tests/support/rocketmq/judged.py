@@ -19,7 +19,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
 from lastwrite.rocketmq.format.names import log_sizes
 from lastwrite.rocketmq.format.sides import decode_positions
 from tests.support.engine import compact

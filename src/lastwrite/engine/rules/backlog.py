@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lastwrite.model.backlog import Backlog
+from lastwrite.reports.compaction import Backlog
 
 
 class RawSegment(NamedTuple):

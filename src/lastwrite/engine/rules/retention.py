@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lastwrite.model.retention import Expired
+from lastwrite.reports.compaction import Expired
 
 
 @dataclass(frozen=True, slots=True)

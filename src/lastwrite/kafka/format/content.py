@@ -1,4 +1,4 @@
-"""The contents of Kafka batches as rows that two logs can be compared by (see ``model.contents``).
+"""The contents of Kafka batches as rows that two logs can be compared by (see ``verification.rows``).
 
 For ``verify``, which must not trust what it verifies: the digest is another function than the
 fingerprint by which the engine elects, under a secret of its own, 112 bits of a key and 128 of what
@@ -36,7 +36,7 @@ from lastwrite.model.columns import (
     Run,
     UInt64Array,
 )
-from lastwrite.model.contents import (
+from lastwrite.verification.rows import (
     ABORT_MARKER,
     AFTER,
     BASE,

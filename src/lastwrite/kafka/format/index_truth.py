@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lastwrite.model.contents import (
+from lastwrite.verification.rows import (
     ABORT_MARKER,
     COMMIT_MARKER,
     FIRST_LEFT,
@@ -184,7 +184,7 @@ class TransactionTruth:
     must have an entry; one for data that is gone does no harm. What ends below the log's start no
     reader asks for, and Kafka's cleaner forgets it.
 
-    ``transactions``: rows of ``model.contents``, ascending by marker; ``first_open``: of the
+    ``transactions``: rows of ``verification.rows``, ascending by marker; ``first_open``: of the
     earliest without a marker. Source: docs/formats/kafka.md, "Indexes";
     docs/formats/kafka-cleaning.md, "What a reader may rely on".
     """

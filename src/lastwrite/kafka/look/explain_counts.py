@@ -32,9 +32,9 @@ from lastwrite.model.columns import (
     ByteArray,
     Int64Array,
 )
-from lastwrite.model.explanation import Part, Waiting
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Limits, Piece
+from lastwrite.reports.explanation import Part, Waiting
 from lastwrite.storage.reading import SegmentReader
 
 _LANE = np.uint64(0xFFFFFFFF00000000)

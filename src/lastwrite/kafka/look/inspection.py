@@ -11,11 +11,19 @@ from typing import Annotated, ClassVar
 
 from msgspec import field
 
-from lastwrite.model.document import SPREAD, UNPRINTED, As, Document, FrozenDocument, Spread, figure
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.quarantine import Quarantined
-from lastwrite.model.settings import Outvoted, Setting, effective
-from lastwrite.model.verification import Transactions
+from lastwrite.reports.compaction import Quarantined
+from lastwrite.reports.document import (
+    SPREAD,
+    UNPRINTED,
+    As,
+    Document,
+    FrozenDocument,
+    Spread,
+    figure,
+)
+from lastwrite.reports.settings import Outvoted, Setting, effective
+from lastwrite.reports.verification import Transactions
 
 
 class Contents(Document, kw_only=True):

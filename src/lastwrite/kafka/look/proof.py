@@ -22,15 +22,15 @@ from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.system import KAFKA
 from lastwrite.model.columns import BatchTable, Int64Array
-from lastwrite.model.contents import BY_HEADER, BY_OFFSET, BY_TIMESTAMP
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
-from lastwrite.model.verification import PartitionVerification, Violation
 from lastwrite.model.work import Piece
+from lastwrite.reports.verification import PartitionVerification, Violation
 from lastwrite.storage.reading import read_small
 from lastwrite.verification.batch_invariants import KnownProducer, Snapshot
 from lastwrite.verification.contents import BatchReader, ContentsUnit, PieceContents
 from lastwrite.verification.logs import check_logs
 from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question, Rules
+from lastwrite.verification.rows import BY_HEADER, BY_OFFSET, BY_TIMESTAMP
 
 _NO_END = (1 << 63) - 1
 _ORDERS = {"offset": BY_OFFSET, "timestamp": BY_TIMESTAMP, "header": BY_HEADER}

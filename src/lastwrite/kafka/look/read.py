@@ -16,6 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from enum import StrEnum
 
+import msgspec
+
 from lastwrite.errors import InvalidConfig, LogError, OutOfMemoryBudget
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
@@ -23,7 +25,7 @@ from lastwrite.kafka.look.problems import kafka_problem_of, loses_records, whole
 from lastwrite.kafka.look.rows import position_of, record_row
 from lastwrite.kafka.store import lock, log_dir
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
-from lastwrite.model.write import Row
+from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
 
 
@@ -120,7 +122,7 @@ class KafkaReading(Iterator[Row]):
             "last_stable_offset": self._log.last_stable_offset,
             "high_watermark": self._log.high_watermark,
             "messages": self._found,
-            "notes": [note.to_dict() for note in self.notes],
+            "notes": msgspec.to_builtins(self.notes),
         }
 
     # ------------------------------------------------------------------ from an offset on

@@ -27,7 +27,7 @@ from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.problems import whole_batches
 from lastwrite.kafka.store.single import SingleFile
 from lastwrite.model.log import Problem, Segment, TopicPartition
-from lastwrite.model.write import Row
+from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES
 from lastwrite.storage.reading import read_small
 

@@ -36,7 +36,7 @@ from lastwrite.model.columns import (
     Int64Array,
 )
 from lastwrite.model.log import Problem, Segment
-from lastwrite.model.verification import Transactions
+from lastwrite.reports.verification import Transactions
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, Window
 from lastwrite.storage.reading import SegmentReader, read_small
 

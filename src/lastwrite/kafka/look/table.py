@@ -10,7 +10,7 @@ from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.look.problems import whole_batches
 from lastwrite.kafka.look.read import AbortedData
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
-from lastwrite.model.write import ROWS_AT_ONCE, Write, column_names
+from lastwrite.reports.table import ROWS_AT_ONCE, Write, column_names
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES
 
 KAFKA_SCHEMA = (

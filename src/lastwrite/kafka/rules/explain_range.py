@@ -16,8 +16,8 @@ from dataclasses import replace
 
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.kafka.rules.settings import LONG_MAX, KafkaTopicConfig
-from lastwrite.model.explanation import Reason, Rule
 from lastwrite.model.log import PartitionLog
+from lastwrite.reports.explanation import Reason, Rule
 
 
 def policy_reason(config: KafkaTopicConfig) -> Reason | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lastwrite.model.explanation import Fate, Part, Reason, Rule
+from lastwrite.reports.explanation import Fate, Part, Reason, Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

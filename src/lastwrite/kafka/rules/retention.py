@@ -25,7 +25,7 @@ from itertools import accumulate
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog
-from lastwrite.model.retention import Expired, RetentionRule
+from lastwrite.reports.compaction import Expired, RetentionRule
 
 
 def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retention:

@@ -44,7 +44,7 @@ from lastwrite.kafka.rules.settings import (
     names_of,
     topic_name,
 )
-from lastwrite.model.settings import Outvoted, Override, Setting, Word
+from lastwrite.reports.settings import Outvoted, Override, Setting, Word
 
 POLICY, AGE, SIZE = "cleanup_policy", "retention_ms", "retention_bytes"
 _LETS_GO = (POLICY, AGE, SIZE)

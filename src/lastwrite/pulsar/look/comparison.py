@@ -30,7 +30,6 @@ from msgspec import structs
 
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.model.log import ProblemKind
-from lastwrite.model.verification import Comparison, Violation
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.entry import (
     COMPACTED_BATCH_INDEXES,
@@ -45,6 +44,7 @@ from lastwrite.pulsar.format.protobuf import without
 from lastwrite.pulsar.store.manifest import EVENT_TIME
 from lastwrite.pulsar.store.objects import read_entries
 from lastwrite.pulsar.store.topic import Ledger, Topic
+from lastwrite.reports.verification import Comparison, Violation
 from lastwrite.storage.reading import SegmentReader
 
 _COMMITTED, _ABORTED = 21, 22  # types of markers

@@ -11,7 +11,6 @@ from typing import Any
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.write import Row
 from lastwrite.pulsar.format.names import (
     INDEX_SUFFIX,
     MANAGED_LEDGER,
@@ -32,6 +31,7 @@ from lastwrite.pulsar.rules.horizon import Source
 from lastwrite.pulsar.store.reading import LedgerReader
 from lastwrite.pulsar.store.single import kind_of
 from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, is_topic_folder, list_topic
+from lastwrite.reports.table import Row
 from lastwrite.storage.problems import limited
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 from lastwrite.errors import LogError
 from lastwrite.model.log import Problem
-from lastwrite.model.write import Row
 from lastwrite.pulsar.format.compacted import decode_record, is_record
 from lastwrite.pulsar.format.entry import Entry, decode_entry
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
@@ -20,6 +19,7 @@ from lastwrite.pulsar.look.walk import checksum_problem
 from lastwrite.pulsar.rules.horizon import Source
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.single import FileKind, StoredIn, entries_in
+from lastwrite.reports.table import Row
 from lastwrite.storage.problems import problem_of
 
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import field
 
-from lastwrite.model.document import SPREAD, UNPRINTED, As, Document, figure
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.quarantine import Quarantined
-from lastwrite.model.settings import Setting, effective
+from lastwrite.reports.compaction import Quarantined
+from lastwrite.reports.document import SPREAD, UNPRINTED, As, Document, figure
+from lastwrite.reports.settings import Setting, effective
 
 
 class Entries(Document, kw_only=True):

@@ -24,13 +24,6 @@ from lastwrite.engine.chunks import Chunks
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.columns import IS_TRANSACTIONAL, KEYLESS, TOMBSTONE, UInt64Array
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.verification import (
-    Comparison,
-    PartitionVerification,
-    Transactions,
-    VerifyStatus,
-    Violation,
-)
 from lastwrite.model.work import Limits, Piece
 from lastwrite.pulsar.format import kernels
 from lastwrite.pulsar.format.chunk import PulsarFormat
@@ -47,6 +40,13 @@ from lastwrite.pulsar.store.topic import (
     partition_of,
 )
 from lastwrite.pulsar.system import PULSAR
+from lastwrite.reports.verification import (
+    Comparison,
+    PartitionVerification,
+    Transactions,
+    VerifyStatus,
+    Violation,
+)
 from lastwrite.storage.reading import SegmentReader
 from lastwrite.verification.proof import Means, Pair, Proof, Question
 

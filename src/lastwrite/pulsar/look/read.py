@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.log import Problem
-from lastwrite.model.write import Row
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.reader import EARLIEST_NAME, END, Start, TopicReader
 from lastwrite.pulsar.look.rows import message_rows, row_problem
 from lastwrite.pulsar.store.topic import find_topics, name_of
+from lastwrite.reports.table import Row
 
 LIMIT, DAMAGED = "LIMIT", "DAMAGED"
 
@@ -79,7 +81,7 @@ class TopicReading(Iterator[Row]):
             "horizons_read": reader.horizons,
             "last_message_id": reader.last_message_id(),
             "incomplete_chunks": reader.chunks.incomplete,
-            "notes": [note.to_dict() for note in self.notes],
+            "notes": msgspec.to_builtins(self.notes),
         }
 
     def _read(self) -> Iterator[Row]:

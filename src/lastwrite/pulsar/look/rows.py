@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import Problem, ProblemKind
-from lastwrite.model.write import Row
 from lastwrite.pulsar.format.codecs import Codec
 from lastwrite.pulsar.format.entry import (
     EncryptionKey,
@@ -28,6 +27,7 @@ from lastwrite.pulsar.format.entry import (
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED, Source
+from lastwrite.reports.table import Row
 from lastwrite.storage.problems import DAMAGE_REMEDY
 
 VALUE_LIMIT_BYTES = 256 << 20  # of one entry, decompressed

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, UnsupportedFormat
-from lastwrite.model.write import READ_LATER, ROWS_AT_ONCE, Write, column_names
 from lastwrite.pulsar.format.entry import Entry, Message, messages_of
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
@@ -22,6 +21,7 @@ from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader, decoded
 from lastwrite.pulsar.store.survey import survey_of
 from lastwrite.pulsar.store.topic import Ledger, find_topics, name_of
 from lastwrite.pulsar.store.view import run_unread
+from lastwrite.reports.table import READ_LATER, ROWS_AT_ONCE, Write, column_names
 
 PULSAR_SCHEMA = (
     "topic STRING, partition INT, ledger BIGINT, entry BIGINT, batch_index INT, key STRING, value BINARY, "

@@ -14,7 +14,7 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
-from lastwrite.model.write import Row
+from lastwrite.reports.table import Row
 from lastwrite.rocketmq.format import names, sides
 from lastwrite.rocketmq.format.index_file import ENTRY_DTYPE, INDEX_HEADER, IndexFile
 from lastwrite.rocketmq.look.find import Found, StoreFinder, has_key

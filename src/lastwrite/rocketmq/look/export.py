@@ -25,9 +25,9 @@ from lastwrite.encoding.slices import gathered
 from lastwrite.engine.runner import Failed
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.document import Document
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.reports.document import Document
 from lastwrite.rocketmq.format import record
 from lastwrite.rocketmq.format.kernels import MessageTable
 from lastwrite.rocketmq.format.names import file_name

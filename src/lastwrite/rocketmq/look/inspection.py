@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import field
 
-from lastwrite.model.document import SPREAD, UNPRINTED, As, Document, Spread, figure
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
-from lastwrite.model.settings import Setting, effective
+from lastwrite.reports.document import SPREAD, UNPRINTED, As, Document, Spread, figure
+from lastwrite.reports.settings import Setting, effective
 
 
 class Messages(Document, kw_only=True):

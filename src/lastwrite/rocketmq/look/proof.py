@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from lastwrite.errors import NotALog
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
-from lastwrite.model.verification import PartitionVerification, StoreVerification, VerifyStatus
+from lastwrite.reports.verification import PartitionVerification, StoreVerification, VerifyStatus
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.look.inspect import inspect_beside
 from lastwrite.rocketmq.look.inspection import QueueInspection, StoreReport

@@ -23,18 +23,6 @@ import numpy as np
 from msgspec import structs
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
-from lastwrite.model.contents import (
-    AFTER,
-    DUE,
-    FLAG_BITS,
-    KEYLESS,
-    KEYLESS_RECORDS,
-    RECORDS,
-    ROW_WORDS,
-    TALLIES,
-    TOMBSTONE,
-    TOMBSTONES,
-)
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Piece
 from lastwrite.rocketmq.format import names, units
@@ -47,6 +35,18 @@ from lastwrite.rocketmq.store.queues import index_path, name_of
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, map_whole
 from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
 from lastwrite.verification.contents import ContentsUnit, PieceContents, RowSink
+from lastwrite.verification.rows import (
+    AFTER,
+    DUE,
+    FLAG_BITS,
+    KEYLESS,
+    KEYLESS_RECORDS,
+    RECORDS,
+    ROW_WORDS,
+    TALLIES,
+    TOMBSTONE,
+    TOMBSTONES,
+)
 
 INDEX_REMEDY = (
     "restore the queue from a replica or a backup; or, where the commit log still has all of it, move both folders of "
@@ -135,7 +135,7 @@ class RecordReader:
         return flags
 
     def _row(self, message: Message, data: bytes, flags: int) -> bytes:
-        """See ``model.contents``; a record without a key has its offset for one."""
+        """See ``verification.rows``; a record without a key has its offset for one."""
         if flags & KEYLESS:
             key = self._digest(message.queue_offset.to_bytes(8, "big"), b"keyless")
         else:

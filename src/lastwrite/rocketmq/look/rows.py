@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.write import Row
+from lastwrite.reports.table import Row
 from lastwrite.rocketmq.format import properties as properties_
 from lastwrite.rocketmq.format import record, units
 from lastwrite.rocketmq.format.record import Message

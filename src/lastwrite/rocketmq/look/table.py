@@ -11,7 +11,7 @@ from lastwrite.encoding.slices import gathered
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.write import BODY_LIMIT_BYTES, READ_LATER, Write, column_names
+from lastwrite.reports.table import BODY_LIMIT_BYTES, READ_LATER, Write, column_names
 from lastwrite.rocketmq.format.java_hash import decode
 from lastwrite.rocketmq.format.property_columns import property_items
 from lastwrite.rocketmq.format.record import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from lastwrite.model.document import SPREAD, UNPRINTED, Document, FrozenDocument, figure
 from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.reports.document import SPREAD, UNPRINTED, Document, FrozenDocument, figure
 
 
 class VerifyStatus(StrEnum):

@@ -8,12 +8,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
-from lastwrite.model.backlog import Backlog
-from lastwrite.model.document import UNPRINTED, As, Document, FrozenDocument, figure
+from msgspec import field
+
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.model.quarantine import Quarantined
-from lastwrite.model.retention import Expired
-from lastwrite.model.settings import Outvoted, Setting, effective
+from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, figure
+from lastwrite.reports.settings import Outvoted, Setting, effective
 
 
 class Status(StrEnum):
@@ -24,6 +23,45 @@ class Status(StrEnum):
     SKIPPED = "skipped"  # by a rule, named in the reason
     DAMAGED = "damaged"  # left exactly as it was
     FAILED = "failed"
+
+
+class RetentionRule(StrEnum):
+    """What takes a segment, in the order in which it is asked."""
+
+    LOG_START = "log start"
+    BYTES = "retention.bytes"
+    AGE = "retention.ms"
+
+
+class Expired(FrozenDocument, frozen=True):
+    """A segment that retention takes."""
+
+    base_offset: int
+    size_bytes: int = field(name="bytes")
+    rule: RetentionRule
+    reason: str  # a sentence with the figures
+
+
+class Backlog(FrozenDocument, frozen=True, kw_only=True):
+    """The segments that a round leaves as they are, seen from the horizon that it reaches."""
+
+    segments: int  # that lie below the horizon whole: of compacted readers nobody needs them
+    bytes: int
+    segments_beyond: int  # the others, one that the horizon cuts among them
+    bytes_beyond: int
+    # of those below: retention does not hold them, once every subscription has passed them
+    segments_free: int
+    bytes_free: int
+    reason: str | None  # why the first of the others below has to stay; None: there is none
+
+
+class Quarantined(FrozenDocument, frozen=True, kw_only=True):
+    """Why the last round of a partition failed, and when it is tried again."""
+
+    reason: str
+    since_ms: int  # when it failed first
+    tries: int  # failed ones, the first included
+    next_try_ms: int
 
 
 class PartitionReport(Document, kw_only=True):

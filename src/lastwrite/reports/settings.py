@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import field
 
-from lastwrite.model.document import UNPRINTED, As, Document, FrozenDocument, figure
+from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, figure
 
 _PATTERN_MARKS = "*?["
 

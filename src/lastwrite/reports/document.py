@@ -184,7 +184,7 @@ def schema_type(document: Any) -> type[msgspec.Struct]:
 
 
 def _is_document(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Printed)
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _members(kind: Any) -> tuple[Any, ...]:

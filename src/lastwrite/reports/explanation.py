@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from msgspec import field
 
-from lastwrite.model.document import Document, FrozenDocument, figure
 from lastwrite.model.log import Problem
+from lastwrite.reports.document import Document, FrozenDocument, figure
 
 
 class Rule(StrEnum):

@@ -1,0 +1,1 @@
+"""What commands find and do, as values that print as JSON."""
