@@ -24,7 +24,7 @@ from numba import njit
 from lastwrite.encoding.checksum import crc32c
 from lastwrite.encoding.intrinsics import load64, store16, store32, store64, swap16, swap32, swap64
 from lastwrite.kafka.format.index import SegmentIndexer
-from lastwrite.kafka.format.snapshot import encode_snapshot
+from lastwrite.kafka.producers.snapshot import encode_snapshot
 
 STAMP = 1_700_000_000_000  # of offset 0, in ms; a thousand records later it is one more
 A_BATCH = 500

@@ -34,7 +34,7 @@ import peer
 from sampling import Peak, Sampler
 
 import lastwrite
-from lastwrite.kafka.store.writer import TopicWriter
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 BAR_MS = 20.0

@@ -17,12 +17,12 @@ import pytest
 
 import lastwrite
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
-from lastwrite.kafka.store import log_dir
-from lastwrite.kafka.store.loss import (
+from lastwrite.kafka.recovery.loss import (
     where_a_start_cuts,
     where_a_start_goes_on,
     where_a_start_trusts,
 )
+from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.killed import (

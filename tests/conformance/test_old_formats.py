@@ -18,7 +18,7 @@ import pytest
 from lastwrite.encoding.compression import Codec
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.reports.compaction import Status
 from tests.support.engine import compact
 from tests.support.kafka.judged import (

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from lastwrite.kafka.producers.history import read_history
 from lastwrite.kafka.store.log_dir import read_partition
-from lastwrite.kafka.store.producers import read_history
 from lastwrite.model.log import AbortedTransaction
 from tests.support.kafka.judged import batches_of, played
 from tests.support.kafka.logs import (

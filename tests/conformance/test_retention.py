@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from lastwrite.kafka.format.snapshot import encode_snapshot
+from lastwrite.kafka.producers.snapshot import encode_snapshot
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store.log_dir import read_partition, recover

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.encoding.compression import Codec
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from tests.support.kafka.oracle import Oracle
 

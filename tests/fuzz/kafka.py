@@ -24,7 +24,10 @@ import lastwrite
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.engine.rules.verdict import Verdict, judge
 from lastwrite.errors import LogError
-from lastwrite.kafka.format import headers, index, names, proof_walk, snapshot, text
+from lastwrite.kafka.cluster.internal_topics import RECORD_TYPES, decode_internal_record
+from lastwrite.kafka.cluster.metadata_log import cluster_configs
+from lastwrite.kafka.cluster.metadata_record import decode_metadata_record
+from lastwrite.kafka.format import index, names, text
 from lastwrite.kafka.format.batch import (
     decode_batch,
     decode_batch_header,
@@ -33,13 +36,12 @@ from lastwrite.kafka.format.batch import (
 )
 from lastwrite.kafka.format.batch_layout import Batch
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.format.content import KafkaContents, seed_from
-from lastwrite.kafka.format.internal_topics import RECORD_TYPES, decode_internal_record
-from lastwrite.kafka.format.metadata_record import decode_metadata_record
-from lastwrite.kafka.format.old import decode_old_header
+from lastwrite.kafka.look.content import KafkaContents, seed_from
+from lastwrite.kafka.old_format.entries import decode_old_header
+from lastwrite.kafka.producers import headers, snapshot
+from lastwrite.kafka.recovery import proof_walk
+from lastwrite.kafka.recovery.unfinished_swap import Intent, decode_intent, encode_intents
 from lastwrite.kafka.store.checkpoints import read_offsets
-from lastwrite.kafka.store.metadata_log import cluster_configs
-from lastwrite.kafka.store.recovery import Intent, decode_intent, encode_intents
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.columns import CONTROL, IS_CONTROL, KEYLESS, SHADOWED, TOMBSTONE
 from lastwrite.model.policy import Policy, Strategy
@@ -487,14 +489,14 @@ def _side_files() -> list[Target]:
             lambda folder: cluster_configs(str(folder / "__cluster_metadata-0")),
             "__cluster_metadata-0/00000000000000000000.log",
             [(BROKER / "__cluster_metadata-0" / "00000000000000000000.log").read_bytes()[:8000]],
-            ["kafka.store.metadata_log:cluster_configs"],
+            ["kafka.cluster.metadata_log:cluster_configs"],
             seal=_seal_first_batch,
         ),
         reader(
             "kafka commit note",
             lambda data: decode_intent(data, "t-0"),
             [note],
-            ["kafka.store.recovery:decode_intent"],
+            ["kafka.recovery.unfinished_swap:decode_intent"],
             extra=[b"null", b"1e999", b"[]", b"{}"],
         ),
         files(

@@ -18,7 +18,7 @@ import google_crc32c
 from lastwrite.encoding.compression import Codec, compress
 from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 
 START = 1_700_000_000_000
 _EXTREMES = [

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.index import decode_offset_index, decode_time_index
-from lastwrite.kafka.format.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.kafka.format.text import LeaderEpoch, encode_leader_epochs
+from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import ProblemKind
 from tests.support.kafka.logs import SCRATCH, write_checkpoint, write_segment

@@ -9,9 +9,10 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lastwrite.kafka.producers import history as producers
+from lastwrite.kafka.producers.history import read_history
 from lastwrite.kafka.rules.producers import active
-from lastwrite.kafka.store import log_dir, producers
-from lastwrite.kafka.store.producers import read_history
+from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import AbortedTransaction, Producer
 from tests.support.kafka import producers as plain
 from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_checkpoint

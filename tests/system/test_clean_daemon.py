@@ -23,10 +23,10 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import lastwrite
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.kafka.format.names import CLEANER_OFFSETS
 from lastwrite.kafka.store.checkpoints import read_offsets, write_offset
 from lastwrite.kafka.store.watching import NOTES
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.quarantine import read_quarantine
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.kafka.store import lock
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 COMPACTED = ("--config", "cleanup.policy=compact")

@@ -17,8 +17,8 @@ import lastwrite
 from lastwrite.cli import run
 from lastwrite.demo.proof import prove, read_table
 from lastwrite.demo.run import DemoReport, run_demo
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import InvalidConfig, NotALog
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer
 
 import lastwrite
-from lastwrite.kafka.format.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
+from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC, TRANSACTIONS_TOPIC
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import Sent, consume, create_topic, produce, set_topic

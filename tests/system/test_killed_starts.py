@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lastwrite.kafka.store.writer import TopicWriter
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.run_folder import make_folder, remove_folder
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lastwrite.kafka.store.writer import TopicWriter
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from tests.system.test_killed_starts import mark as mark
 from tests.system.test_killed_starts import started, wait_until_gone

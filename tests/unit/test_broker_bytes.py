@@ -29,7 +29,6 @@ from lastwrite.kafka.format.names import (
     classify,
     decode_folder_name,
 )
-from lastwrite.kafka.format.snapshot import decode_snapshot, encode_snapshot
 from lastwrite.kafka.format.text import (
     decode_clean_shutdown,
     decode_leader_epochs,
@@ -39,6 +38,7 @@ from lastwrite.kafka.format.text import (
     encode_offset_checkpoint,
     encode_partition_metadata,
 )
+from lastwrite.kafka.producers.snapshot import decode_snapshot, encode_snapshot
 
 CORPUS = Path(__file__).parent.parent / "corpus"
 LOGS = sorted(CORPUS.glob("*/*/*/*.log"))

@@ -16,11 +16,11 @@ import pytest
 import lastwrite
 from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
 from lastwrite.cleaner.loop import Cleaner
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.kafka.format.names import CLEANER_OFFSETS
 from lastwrite.kafka.store.checkpoints import read_offsets, write_offset
 from lastwrite.kafka.store.watching import NOTES
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.quarantine import FILE, read_quarantine, set_aside

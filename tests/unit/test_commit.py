@@ -17,6 +17,8 @@ import pytest
 
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld
 from lastwrite.kafka.format.names import decode_folder_name
+from lastwrite.kafka.producers.history import decode_aborted
+from lastwrite.kafka.recovery.unfinished_swap import Intent, decode_intent, encode_intents
 from lastwrite.kafka.store import lock, log_dir
 from lastwrite.kafka.store.commit import (
     CommitNotes,
@@ -25,8 +27,6 @@ from lastwrite.kafka.store.commit import (
     publish_copy,
     staging_folder,
 )
-from lastwrite.kafka.store.producers import decode_aborted
-from lastwrite.kafka.store.recovery import Intent, decode_intent, encode_intents
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
 from lastwrite.model.work import SegmentOutput

@@ -22,8 +22,8 @@ from lastwrite.kafka.format.batch import (
 )
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.format.content import KafkaContents, digest, seed_from
-from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.look.content import KafkaContents, digest, seed_from
+from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.model.columns import NO_HORIZON
 from lastwrite.verification.rows import (
     ABORT_MARKER,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import lastwrite
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
 from lastwrite.kafka.format.batch import (
@@ -20,10 +21,9 @@ from lastwrite.kafka.format.batch import (
     iter_batches,
 )
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.format.old import encode_message, encode_wrapper
-from lastwrite.kafka.format.snapshot import ProducerEntry, encode_snapshot
+from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
+from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.kafka.store import lock
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 FIELDS = [

@@ -14,7 +14,7 @@ import zstandard
 
 import lastwrite
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.kafka.store.recovery import decode_intent
+from lastwrite.kafka.recovery.unfinished_swap import decode_intent
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.pulsar.format.codecs import Codec, Codecs
 from lastwrite.pulsar.store.exported_metadata import read_said

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lastwrite.kafka.format import index_truth
-from lastwrite.kafka.format.index_truth import NO_TIME, Lie, TransactionTruth
+from lastwrite.kafka.recovery import index_truth
+from lastwrite.kafka.recovery.index_truth import NO_TIME, Lie, TransactionTruth
 from lastwrite.verification.rows import ABORT_MARKER, COMMIT_MARKER
 
 

@@ -19,8 +19,8 @@ from lastwrite.kafka.format.batch import (
     iter_batches,
 )
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.format.old import encode_message, encode_wrapper
 from lastwrite.kafka.look.inspection import InspectReport, PartitionInspection
+from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 from tests.unit.test_dump import segments, single, write

@@ -14,11 +14,11 @@ import pytest
 
 import lastwrite
 from lastwrite.cli.dump import as_text
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.encoding.layout import I32
-from lastwrite.kafka.format.internal_topics import GROUPS_TOPIC, RECORD_TYPES, TRANSACTIONS_TOPIC
-from lastwrite.kafka.format.internal_topics import decode_internal_record as decode
-from lastwrite.kafka.format.message import STRING, Array, MessageSchema, SchemaField
-from lastwrite.kafka.store.writer import TopicWriter
+from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC, RECORD_TYPES, TRANSACTIONS_TOPIC
+from lastwrite.kafka.cluster.internal_topics import decode_internal_record as decode
+from lastwrite.kafka.cluster.message import STRING, Array, MessageSchema, SchemaField
 from lastwrite.model.log import TopicPartition
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "internal-topics"

@@ -14,7 +14,7 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.errors import NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
 from tests.support.kafka.crashing import (

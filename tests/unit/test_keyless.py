@@ -22,7 +22,7 @@ from lastwrite.engine.rules.keyless import is_refused
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.reports.explanation import Rule
 from lastwrite.spark.inline import INLINE

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
-from lastwrite.kafka.format.metadata_record import (
+from lastwrite.kafka.cluster.metadata_log import FOLDER, cluster_configs
+from lastwrite.kafka.cluster.metadata_record import (
     BrokerSetting,
     RemovedTopic,
     Topic,
@@ -15,7 +16,6 @@ from lastwrite.kafka.format.metadata_record import (
     Transaction,
     decode_metadata_record,
 )
-from lastwrite.kafka.store.metadata_log import FOLDER, cluster_configs
 from tests.support.kafka.metadata import TOPIC_ID as ID
 from tests.support.kafka.metadata import setting, topic
 from tests.support.kafka.metadata import write_records as write

@@ -1,4 +1,4 @@
-"""Old formats converted as they are read, beside their slow twin ``kafka.format.old``: same
+"""Old formats converted as they are read, beside their slow twin ``kafka.old_format.entries``: same
 records, same refusals.
 """
 
@@ -36,7 +36,7 @@ from lastwrite.kafka.format.batch_layout import (
     decode_attributes,
 )
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.format.old import encode_message, encode_wrapper
+from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.model.columns import (
     COPY,
     DROP,

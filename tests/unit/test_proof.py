@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lastwrite.demo.proof import Table, prove, read_table
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import CorruptLog, VerificationFailed
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 
 TREE = {b"a": b"100644 1", b"b": b"100644 2"}

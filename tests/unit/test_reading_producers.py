@@ -13,9 +13,10 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.errors import LogError
 from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.format.snapshot import ProducerEntry, encode_snapshot
-from lastwrite.kafka.store import log_dir, producers
-from lastwrite.kafka.store.producers import read_history
+from lastwrite.kafka.producers import history as producers
+from lastwrite.kafka.producers.history import read_history
+from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
+from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Producer
 from tests.support.kafka.logs import encode_aborted, write_checkpoint, write_segment
 from tests.support.kafka.model import ModelAborted

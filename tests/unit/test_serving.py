@@ -14,8 +14,8 @@ import pytest
 
 import lastwrite
 from lastwrite.cli import run
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog, OutOfMemoryBudget
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format.record import (
     INNER_BATCH,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
-from lastwrite.kafka.format.snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 
 TWO_BYTES = bytes.fromhex(
     "00017c82929e00000002"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.engine.context import Context, Options
 from lastwrite.engine.round import run_round
 from lastwrite.engine.runner import InlineRunner
 from lastwrite.errors import InvalidConfig, LogError
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.kafka.system import KAFKA
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress

@@ -17,11 +17,11 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import CommitConflict, CorruptLog, LogError
-from lastwrite.kafka.format import proof_walk
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.remedy import RESTORE
-from lastwrite.kafka.store import crash_recovery, log_dir
+from lastwrite.kafka.recovery import proof_walk, unclean_shutdown
+from lastwrite.kafka.store import log_dir
 from lastwrite.kafka.store.outputs import NewSegment, check_outputs, check_unchanged
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.spark.inline import INLINE
@@ -91,7 +91,7 @@ def test_only_the_root_of_a_broker_tells_of_a_kill(
 ) -> None:
     for file in files:
         (tmp_path / file).touch()
-    assert crash_recovery.was_killed(str(tmp_path)) is was_killed
+    assert unclean_shutdown.was_killed(str(tmp_path)) is was_killed
 
 
 def test_the_same_torn_tail_is_damage_where_nobody_was_killed(folder: Path) -> None:
@@ -511,9 +511,9 @@ def test_the_walk_stops_where_its_slow_twin_does(
     path = tmp_path / "log"
     path.write_bytes(data)
     for window, large in ((64, 1 << 20), (64, 20)):
-        monkeypatch.setattr(crash_recovery, "_WINDOW_BYTES", window)
-        monkeypatch.setattr(crash_recovery, "_LARGE_BYTES", large)
-        walk = crash_recovery._Entries(str(path), len(data))
+        monkeypatch.setattr(unclean_shutdown, "_WINDOW_BYTES", window)
+        monkeypatch.setattr(unclean_shutdown, "_LARGE_BYTES", large)
+        walk = unclean_shutdown._Entries(str(path), len(data))
         found = [tuple(row) for portion in walk for row in portion.tolist()]
         assert found == expected and (walk.error is None) == (end == len(data))
         assert walk.error is None or walk.error.at == end
@@ -523,4 +523,4 @@ def test_a_file_that_shrinks_under_the_walk_is_a_conflict(tmp_path: Path) -> Non
     path = tmp_path / "log"
     path.write_bytes(batch(0))
     with pytest.raises(CommitConflict, match="shrank"):
-        list(crash_recovery._Entries(str(path), 10_000))
+        list(unclean_shutdown._Entries(str(path), 10_000))

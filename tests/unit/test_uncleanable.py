@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import lastwrite
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import CorruptLog, NotALog
 from lastwrite.kafka.store.watching import NOTES
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.quarantine import FILE, pause_ms, read_quarantine, release, set_aside

@@ -24,8 +24,8 @@ from lastwrite.kafka.format.batch import (
 )
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.index import AbortedEntry, encode_transaction_index
-from lastwrite.kafka.format.old import encode_message, encode_wrapper
-from lastwrite.kafka.format.snapshot import ProducerEntry, encode_snapshot
+from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
+from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.reports.verification import VerifyReport
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import write_checkpoint, write_segment

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError
 from lastwrite.kafka.format.batch import iter_batches
 from lastwrite.kafka.format.batch_layout import Batch, Record
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage import files
 from tests.support.kafka.logs import plain_index

@@ -342,7 +342,7 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
 
 def _with_state(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields with a transaction's state by its name."""
-    from lastwrite.kafka.format.internal_topics import (
+    from lastwrite.kafka.cluster.internal_topics import (
         TRANSACTION_STATES,
     )  # not before it is needed: numpy
 

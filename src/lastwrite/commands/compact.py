@@ -23,8 +23,8 @@ from lastwrite.engine.round import run_round
 from lastwrite.engine.rules.keyless import may_drop, refuse_elsewhere
 from lastwrite.engine.system import Sources, System, no_topics_of_kafka, system_named
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
-from lastwrite.kafka.store.clusters import META_PROPERTIES
-from lastwrite.kafka.store.metadata_log import FOLDER as METADATA_FOLDER
+from lastwrite.kafka.cluster.metadata_log import FOLDER as METADATA_FOLDER
+from lastwrite.kafka.cluster.roots import META_PROPERTIES
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.rules.live_settings import SCHEME

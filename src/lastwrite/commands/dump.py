@@ -23,9 +23,9 @@ from lastwrite.kafka.look.rows import (
     record_row,
     side_file_rows,
 )
+from lastwrite.kafka.look.single import SingleFile, identify, segment_of
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store import log_dir as store
-from lastwrite.kafka.store.single import SingleFile, identify, segment_of
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited

@@ -26,11 +26,11 @@ from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.inspection import FileInspection, InspectReport, PartitionInspection
 from lastwrite.kafka.look.problems import kafka_problem_of
 from lastwrite.kafka.look.rows import index_rows, side_file_rows
+from lastwrite.kafka.look.single import SingleFile, identify, segment_of
 from lastwrite.kafka.look.survey import Surveyor
 from lastwrite.kafka.rules.producers import active
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store import log_dir as store
-from lastwrite.kafka.store.single import SingleFile, identify, segment_of
 from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress

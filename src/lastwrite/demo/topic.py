@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from lastwrite.demo.git_history import Change, History
+from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import NotALog
-from lastwrite.kafka.store.writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import Progress
 

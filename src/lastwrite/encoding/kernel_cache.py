@@ -20,6 +20,10 @@ _FOLDERS = (
     "engine/rules",
     "verification",
     "kafka/format",
+    "kafka/look",
+    "kafka/old_format",
+    "kafka/producers",
+    "kafka/recovery",
     "rocketmq/format",
     "pulsar/format",
 )

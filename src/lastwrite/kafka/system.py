@@ -21,22 +21,23 @@ from lastwrite.engine.system import (
     System,
 )
 from lastwrite.errors import LogError
+from lastwrite.kafka.cluster import metadata_log
+from lastwrite.kafka.cluster.roots import Clusters, Spokesman
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.remedy import RESTORE
+from lastwrite.kafka.producers.history import read_history
 from lastwrite.kafka.rules.grouping import group_segments
 from lastwrite.kafka.rules.producers import active, kept_batches
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import INT_MAX, KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings, Known, check_overrides, resolve
 from lastwrite.kafka.store import commit as committing
-from lastwrite.kafka.store import lock, metadata_log, pieces, watching
+from lastwrite.kafka.store import lock, pieces, watching
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.store import publish as publishing
 from lastwrite.kafka.store import retention as retaining
-from lastwrite.kafka.store.clusters import Clusters, Spokesman
 from lastwrite.kafka.store.index_checker import KafkaIndexChecker
 from lastwrite.kafka.store.joining import join_parts
-from lastwrite.kafka.store.producers import read_history
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
 from lastwrite.model.policy import Policy, Strategy

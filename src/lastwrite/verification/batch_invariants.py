@@ -5,7 +5,7 @@ The smallest case: producer 7 writes ``a@0 b@1`` and aborts at 2. Whether a batc
 own bytes do not say: the *next marker of its producer* decides. So batches are gone through from
 the log's end backwards, and of each producer the marker seen last decides. The engine goes
 forwards, by the transaction index; here the log itself speaks, and the index is held against it
-(``kafka.format.index_truth``).
+(``kafka.recovery.index_truth``).
 
 - A batch that was aborted before is aborted afterwards, or gone. Without its marker it would be
   open, or fall to the producer's next marker: aborted data read as committed.

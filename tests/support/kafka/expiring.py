@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lastwrite.kafka.format.snapshot import encode_snapshot
 from lastwrite.kafka.format.text import encode_partition_metadata, topic_id_text
+from lastwrite.kafka.producers.snapshot import encode_snapshot
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import log_dir

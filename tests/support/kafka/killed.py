@@ -14,8 +14,8 @@ from pathlib import Path
 from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.index import AbortedEntry, encode_transaction_index
-from lastwrite.kafka.format.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.kafka.format.text import LeaderEpoch, encode_leader_epochs
+from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
 from tests.support.kafka.logs import write_checkpoint, write_segment
 
 CLOCK_MS = 1_700_000_000_000

@@ -1,7 +1,7 @@
 """Kafka's record batch, magic 2: bytes to records and back, readable rather than fast.
 
-Entries of the older formats, magic 0 and 1, are given as such batches too; ``old`` has their
-layout.
+Entries of the older formats, magic 0 and 1, are given as such batches too; their layout is in
+``old_format.entries``.
 
 The smallest batch has one record::
 
@@ -52,7 +52,7 @@ from lastwrite.kafka.format.batch_layout import (
     Record,
     decode_attributes,
 )
-from lastwrite.kafka.format.old import decode_old_batch, decode_old_header
+from lastwrite.kafka.old_format.entries import decode_old_batch, decode_old_header
 
 _MAX_I32 = (1 << 31) - 1
 _MAX_I64 = (1 << 63) - 1
@@ -138,7 +138,8 @@ def decode_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTE
     inside a compressed batch they name its first compressed byte, and the text the byte of the
     decompressed data.
 
-    An entry of magic 0 or 1, a message or a wrapper of messages, is given as a batch; see ``old``.
+    An entry of magic 0 or 1, a message or a wrapper of messages, is given as a batch; see
+    ``old_format.entries``.
 
     Raises:
         TruncatedLog: the segment ends inside the batch.

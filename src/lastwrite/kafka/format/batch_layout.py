@@ -1,6 +1,6 @@
 """A Kafka record batch as values: its header, attributes and records, for every magic.
 
-``batch`` decodes and encodes them; ``old`` makes them of entries of magic 0 and 1.
+``batch`` decodes and encodes them; ``old_format.entries`` makes them of entries of magic 0 and 1.
 
 Source: Kafka 4.4 ``DefaultRecordBatch``, ``DefaultRecord``; KIP-98; KIP-534 for attribute bit 6;
 docs/formats/kafka.md.

@@ -23,8 +23,8 @@ from lastwrite.encoding.checksum import check_against_library
 from lastwrite.encoding.compression import Codec, Codecs, OutputTooSmall
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
 from lastwrite.kafka.format import kernels, packed_kernels, remedy
-from lastwrite.kafka.format.old_chunk import OldConverter
 from lastwrite.kafka.format.versions import versions
+from lastwrite.kafka.old_format.chunk import OldConverter
 from lastwrite.model.columns import (
     IS_OLD,
     REBUILD,

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.kafka.format import index_truth
-from lastwrite.kafka.format.content import KafkaContents, seed_from
 from lastwrite.kafka.format.index import ABORTED_TRANSACTION, OFFSET_ENTRY, TIME_ENTRY
-from lastwrite.kafka.format.index_truth import NO_TIME, Lie, TransactionTruth
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
-from lastwrite.kafka.format.snapshot import decode_snapshot
 from lastwrite.kafka.format.text import decode_leader_epochs
+from lastwrite.kafka.look.content import KafkaContents, seed_from
+from lastwrite.kafka.producers.snapshot import decode_snapshot
+from lastwrite.kafka.recovery import index_truth
+from lastwrite.kafka.recovery.index_truth import NO_TIME, Lie, TransactionTruth
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.system import KAFKA
@@ -178,7 +178,7 @@ def _meaning(name: str, path: str, first: int, end: int) -> object:
 
 class KafkaIndexProof:
     """The entries of a segment's two indexes, held against batches in order; see
-    ``kafka.format.index_truth``.
+    ``kafka.recovery.index_truth``.
     """
 
     def __init__(self, source: Segment | Piece) -> None:

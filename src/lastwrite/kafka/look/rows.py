@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import google_crc32c
 
 from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka.cluster.internal_topics import RECORD_TYPES, decode_internal_record
 from lastwrite.kafka.format import index as indexes
-from lastwrite.kafka.format import snapshot, text
+from lastwrite.kafka.format import text
 from lastwrite.kafka.format.batch import decode_batch, decode_control_record
 from lastwrite.kafka.format.batch_layout import (
     CRC_START,
@@ -22,10 +23,10 @@ from lastwrite.kafka.format.batch_layout import (
     Record,
     decode_attributes,
 )
-from lastwrite.kafka.format.internal_topics import RECORD_TYPES, decode_internal_record
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.problems import whole_batches
-from lastwrite.kafka.store.single import SingleFile
+from lastwrite.kafka.look.single import SingleFile
+from lastwrite.kafka.producers import snapshot
 from lastwrite.model.log import Problem, Segment, TopicPartition
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES

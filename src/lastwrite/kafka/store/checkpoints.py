@@ -7,8 +7,13 @@ import os
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from lastwrite.errors import LogError
-from lastwrite.kafka.format.names import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.kafka.format.names import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+)
 from lastwrite.kafka.format.text import decode_offset_checkpoint, encode_offset_checkpoint
 from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
@@ -64,6 +69,16 @@ def _read(path: str) -> dict[TopicPartition, int]:
         raise type(error)(
             error.problem, error.at, path, _REMEDIES.get(os.path.basename(path), _BY_HAND)
         ) from error
+
+
+def recovery_point(root: str, name: TopicPartition) -> int:
+    """Below this all is known to be on disk; a file that cannot be read says nothing, as to a
+    broker.
+    """
+    try:
+        return read_offsets(root, RECOVERY_POINTS).get(name, 0)
+    except (CorruptLog, UnsupportedFormat):
+        return 0
 
 
 def write_offset(root: str, file: str, name: TopicPartition, offset: int | None) -> None:

@@ -42,8 +42,18 @@ from lastwrite.kafka.format.names import (
     classify,
     segment_file_name,
 )
-from lastwrite.kafka.store import crash_recovery
-from lastwrite.kafka.store.checkpoints import write_offsets
+from lastwrite.kafka.recovery import unclean_shutdown
+from lastwrite.kafka.recovery.unfinished_swap import (
+    Intent,
+    crash_state,
+    encode_intents,
+    finish_swap,
+    intent_file,
+    is_intent,
+    remove_leftovers,
+)
+from lastwrite.kafka.recovery.walking import end_offset_of
+from lastwrite.kafka.store.checkpoints import recovery_point, write_offsets
 from lastwrite.kafka.store.outputs import (
     ALWAYS,
     NewSegment,
@@ -53,16 +63,6 @@ from lastwrite.kafka.store.outputs import (
     in_order,
 )
 from lastwrite.kafka.store.publish import publish_copy, staging_folder
-from lastwrite.kafka.store.recovery import (
-    Intent,
-    crash_state,
-    encode_intents,
-    finish_swap,
-    intent_file,
-    is_intent,
-    remove_leftovers,
-)
-from lastwrite.kafka.store.walking import end_offset_of
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.storage import files
 from lastwrite.storage.parallel_sync import DiskWork, Steps, alone
@@ -328,9 +328,9 @@ class _Swap:
         have flushed.
         """
         root = os.path.dirname(self._log.folder)
-        if not crash_recovery.was_killed(root):
+        if not unclean_shutdown.was_killed(root):
             return []
-        flushed = crash_recovery.recovery_point(root, self._log.name)
+        flushed = recovery_point(root, self._log.name)
         gone = set(self.intent.sources)
         return [
             partial(files.fsync_file, segment.path)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from lastwrite.errors import CorruptLog
-from lastwrite.kafka.format import index_truth
 from lastwrite.kafka.format.index import OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
+from lastwrite.kafka.recovery import index_truth
+from lastwrite.kafka.recovery.loss import Witness, missing
 from lastwrite.kafka.store import log_dir as store
-from lastwrite.kafka.store.loss import Witness, missing
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.work import Piece
 
 
 class KafkaIndexChecker:
     """Holds the entries of a segment's indexes against the batches of a piece; see
-    ``kafka.format.index_truth``.
+    ``kafka.recovery.index_truth``.
     """
 
     def __init__(self, piece: Piece) -> None:

@@ -1,7 +1,7 @@
 """Kafka's log directories: where partitions lie, and what each of them holds.
 
 A partition is read as Kafka's loader would leave it after a start: what a crash left half done is
-seen as done or as undone (see ``recovery``), and nothing is changed for that. Reading costs a
+seen as done or as undone (see ``kafka.recovery``), and nothing is changed for that. Reading costs a
 directory listing, two small reads a segment, and the headers at the end of the last one.
 """
 
@@ -39,27 +39,30 @@ from lastwrite.kafka.format.names import (
     segment_file_name,
 )
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
-from lastwrite.kafka.format.snapshot import ProducerEntry, decode_snapshot
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
-from lastwrite.kafka.store import crash_recovery, links
-from lastwrite.kafka.store.checkpoints import read_offsets
-from lastwrite.kafka.store.loss import (
+from lastwrite.kafka.producers.history import decode_aborted, read_history, read_producers
+from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
+from lastwrite.kafka.recovery import unclean_shutdown
+from lastwrite.kafka.recovery.loss import (
     Witness,
     missing,
     where_a_start_cuts,
     where_a_start_goes_on,
     where_a_start_trusts,
 )
-from lastwrite.kafka.store.producers import decode_aborted, read_history, read_producers
-from lastwrite.kafka.store.recovery import (
+from lastwrite.kafka.recovery.unfinished_swap import (
     crash_state,
+    finish_swap,
     going,
     is_intent,
     orphans,
-    perform,
+    remove_leftovers,
     remove_orphans,
+    undo_or_end,
 )
-from lastwrite.kafka.store.walking import Walk, end_offset_of, walk, walk_tail
+from lastwrite.kafka.recovery.walking import Walk, end_offset_of, walk, walk_tail
+from lastwrite.kafka.store import links
+from lastwrite.kafka.store.checkpoints import read_offsets, recovery_point, write_offset
 from lastwrite.model.log import (
     AbortedTransaction,
     PartitionLog,
@@ -70,6 +73,7 @@ from lastwrite.model.log import (
 )
 from lastwrite.storage import preflight
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.parallel_sync import alone
 
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
 _SETTLED_LATER = "nothing to do: compact, or the broker's next start, puts it in order"
@@ -211,19 +215,25 @@ def recover(folder: str) -> None:
     remove_orphans(folder, going(_names(folder)))
     names = _names(folder)
     state = crash_state(folder, names)
+    if state.intent is not None:
+        name, first_dirty = partition_name(folder), state.intent.first_dirty_offset
+        alone(finish_swap(folder, state.intent))
+        write_offset(root_of(folder), CLEANER_OFFSETS, name, first_dirty)
+        alone(remove_leftovers(folder))
+    elif not state.is_settled:
+        undo_or_end(folder, state)
     if not state.is_settled:
-        perform(folder, state, partition_name(folder), root_of(folder))
         names = _names(folder)
     lost = orphans(names)
     if lost and not read_partition(folder).is_damaged:
         remove_orphans(folder, lost)
-    if not crash_recovery.was_killed(root_of(folder)):
+    if not unclean_shutdown.was_killed(root_of(folder)):
         return
     log = read_partition(folder)
     if log.is_damaged:
         return
     for n, segment in enumerate(log.segments[:-1]):
-        crash_recovery.mend_indexes(segment, log.aborted_in(n))
+        unclean_shutdown.mend_indexes(segment, log.aborted_in(n))
 
 
 def refuse_unwritable(folder: str, end: int) -> None:
@@ -274,7 +284,7 @@ class _Reading:
         self._offsets = {
             file: self._offset(file) for file in (LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
         }
-        self._recovery_point = crash_recovery.recovery_point(self._root, self._name)
+        self._recovery_point = recovery_point(self._root, self._name)
         names = _names(folder)
         self._state = crash_state(folder, names)
         self._live = self._state.live(names)
@@ -293,7 +303,7 @@ class _Reading:
         self._bases = sorted(
             int(name[:20]) for name in self._live if classify(name).kind is FileKind.LOG
         )
-        self._was_killed = crash_recovery.was_killed(self._root)
+        self._was_killed = unclean_shutdown.was_killed(self._root)
         # From the segment that begins here on a broker that was killed may not have flushed all
         # that it wrote.
         self._unflushed = max(
@@ -526,7 +536,7 @@ class _Reading:
         path, index_at, times_at = (
             os.path.join(self._folder, self._live.get(name, name)) for name in (log, index, times)
         )
-        found = crash_recovery.recover_segment(path, base, index_at, times_at)
+        found = unclean_shutdown.recover_segment(path, base, index_at, times_at)
         seen = _stat(path)
         size_bytes = seen.st_size
         is_damaged = self._is_damaged(base, path, found, is_active=is_active)
@@ -557,7 +567,7 @@ class _Reading:
         return segment, found.end_offset
 
     def _is_damaged(
-        self, base: int, path: str, found: crash_recovery.Recovered, *, is_active: bool
+        self, base: int, path: str, found: unclean_shutdown.Recovered, *, is_active: bool
     ) -> bool:
         """Whether records are lost in a segment, which is said. Else it is whole, or a crash tore
         the log's tail.
@@ -583,7 +593,7 @@ class _Reading:
             words = f"{error.problem}, for which a broker's start empties the whole segment"
         elif any(_stat(self._log_path(other)).st_size for other in following):
             words = f"{error.problem}, before segments that are whole"
-        elif beyond := crash_recovery.whole_beyond(path, found.size_bytes, base, end_offset):
+        elif beyond := unclean_shutdown.whole_beyond(path, found.size_bytes, base, end_offset):
             known = f"whole batches from offset {beyond.base_offset} on come after it at byte {beyond.position}"
             gone = missing(end_offset, Witness(beyond.end_offset, known), is_file_at_end=False)
             words = f"{error.problem}: {gone}"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
 from lastwrite.kafka.format.names import SEGMENT_KINDS, FileKind, classify
-from lastwrite.kafka.store.recovery import crash_state
-from lastwrite.kafka.store.walking import end_offset_of
+from lastwrite.kafka.recovery.unfinished_swap import crash_state
+from lastwrite.kafka.recovery.walking import end_offset_of
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error

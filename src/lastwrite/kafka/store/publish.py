@@ -28,8 +28,10 @@ from lastwrite.kafka.format.names import (
     classify,
     segment_file_name,
 )
-from lastwrite.kafka.store import crash_recovery, lock
-from lastwrite.kafka.store.checkpoints import read_offsets, write_offsets
+from lastwrite.kafka.recovery import unclean_shutdown
+from lastwrite.kafka.recovery.unfinished_swap import crash_state, going, orphans
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store.checkpoints import read_offsets, recovery_point, write_offsets
 from lastwrite.kafka.store.outputs import (
     NewSegment,
     check_outputs,
@@ -37,7 +39,6 @@ from lastwrite.kafka.store.outputs import (
     dress,
     in_order,
 )
-from lastwrite.kafka.store.recovery import crash_state, going, orphans
 from lastwrite.kafka.store.retention import cut_leader_epochs, doomed, make_empty_segment
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.storage import files
@@ -236,7 +237,7 @@ def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: st
             files.truncate(path, segment.size_bytes)
             files.set_mtime(path, segment.mtime_ns)
             files.fsync_file(path)
-        crash_recovery.mend_indexes(replace(segment, path=path), log.aborted_in(n))
+        unclean_shutdown.mend_indexes(replace(segment, path=path), log.aborted_in(n))
     if log.unseen and not log.segments:
         make_empty_segment(staging, log.log_start)
 
@@ -303,7 +304,7 @@ def _entry(copy: Copy, file: str) -> Iterator[tuple[TopicPartition, int | None]]
     if file == HIGH_WATERMARKS and copy.log.is_damaged:
         # Perhaps nothing else knows of records that are missing; and with that checkpoint the root
         # would be a broker's.
-        known = crash_recovery.recovery_point(os.path.dirname(copy.log.folder), copy.log.name)
+        known = recovery_point(os.path.dirname(copy.log.folder), copy.log.name)
         offset = max(offset or 0, known) or None
     if file == LOG_STARTS and retention is not None and retention.segments:
         # Only a log whose start is not the name of its first segment has an entry.

@@ -46,9 +46,9 @@ from lastwrite.kafka.format.text import (
     encode_leader_epochs,
     leader_epochs_from,
 )
+from lastwrite.kafka.recovery.unfinished_swap import remove_leftovers
 from lastwrite.kafka.store.checkpoints import read_offsets, write_offsets
 from lastwrite.kafka.store.outputs import check_unchanged
-from lastwrite.kafka.store.recovery import remove_leftovers
 from lastwrite.model.log import PartitionLog
 from lastwrite.storage import files, preflight
 from lastwrite.storage.parallel_sync import Outcome, Steps, side_by_side

@@ -23,10 +23,11 @@ from typing import NamedTuple
 import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.kafka.format import headers, index
+from lastwrite.kafka.format import index
 from lastwrite.kafka.format.batch import ControlType, decode_batch, decode_control_record
 from lastwrite.kafka.format.index import decode_transaction_index
-from lastwrite.kafka.format.snapshot import ProducerEntry
+from lastwrite.kafka.producers import headers
+from lastwrite.kafka.producers.snapshot import ProducerEntry
 from lastwrite.kafka.rules.producers import ProducerStates
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Producer, Segment
@@ -54,7 +55,7 @@ class ProducerHistory(NamedTuple):
 class Sighting(NamedTuple):
     """One batch that has a producer."""
 
-    kind: int  # as in ``kafka.format.headers``
+    kind: int  # as in ``kafka.producers.headers``
     producer_id: int
     epoch: int
     base_offset: int

@@ -10,7 +10,7 @@ epoch, producer id, epoch and sequence, the bits for timestamp type, transaction
 with append time the largest timestamp, which is then every record's. Codec, delete horizon and
 largest timestamp have rules of their own.
 
-Batches of format v0 and v1 come here as the v2 batches that they become (see ``old``), so that what
+Batches of format v0 and v1 come here as the v2 batches that they become (see ``old_format``), so that what
 Kafka's cleaner makes of them has the same rows; they age by their file's time.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"

@@ -32,18 +32,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from lastwrite.kafka.format.names import (
-    CLEANER_OFFSETS,
     SEGMENT_KINDS,
     FileKind,
     Suffix,
     classify,
     segment_file_name,
 )
-from lastwrite.kafka.store.checkpoints import write_offset
-from lastwrite.kafka.store.walking import end_offset_of
-from lastwrite.model.log import TopicPartition
+from lastwrite.kafka.recovery.walking import end_offset_of
 from lastwrite.storage import files
-from lastwrite.storage.parallel_sync import Steps, alone
+from lastwrite.storage.parallel_sync import Steps
 
 _INTENT = re.compile(r"[0-9]{20}\.(?P<state>commit|decided)\.deleted")
 _ONE, _MANY = 2, 3  # versions: of one folder, as earlier releases wrote them, and of several
@@ -208,7 +205,7 @@ def _read_intent(folder: str, notes: list[str]) -> tuple[Intent | None, bool]:
 def _outcome(
     intent: Intent, names: list[str], swaps: list[str]
 ) -> tuple[list[str], tuple[tuple[str, str], ...]]:
-    """What ``finish`` removes from among ``names``, and what it renames."""
+    """What ``finish_swap`` removes from among ``names``, and what it renames."""
     present = set(names)
     gone = [name for _, name in _replaced(intent, present)]
     gone += [name for name in map(_snapshot, intent.vanished) if name in present]
@@ -240,18 +237,9 @@ def _replaced(intent: Intent, present: set[str]) -> list[tuple[int, str]]:
     return found
 
 
-def finish(folder: str, intent: Intent, partition: TopicPartition, root: str) -> None:
-    """Bring a commit to its end, from the moment on at which every new file is a ``.swap``.
-
-    May be called again after it was stopped anywhere.
-    """
-    alone(finish_swap(folder, intent))
-    write_offset(root, CLEANER_OFFSETS, partition, intent.first_dirty_offset)
-    alone(remove_leftovers(folder))
-
-
 def finish_swap(folder: str, intent: Intent) -> Steps:
-    """The steps of ``finish`` up to where every new file has its name.
+    """The steps that bring a commit to where every new file has its name, from the moment on at
+    which each is a ``.swap``. May be called again after it was stopped anywhere.
 
     The note stays, and with it the old files under the names that mark them deleted: until the
     checkpoint is written and ``remove_leftovers`` called, a crash leaves a commit that recovery
@@ -346,13 +334,8 @@ def remove_orphans(folder: str, names: Sequence[str]) -> None:
         files.fsync_dir(folder)
 
 
-def perform(folder: str, state: CrashState, partition: TopicPartition, root: str) -> None:
-    """Do to ``folder`` what ``settle`` said."""
-    if state.is_settled:
-        return
-    if state.intent is not None:
-        finish(folder, state.intent, partition, root)
-        return
+def undo_or_end(folder: str, state: CrashState) -> None:
+    """Do to ``folder`` what ``crash_state`` says of a swap that left no note."""
     for name in state.doomed:
         files.unlink(os.path.join(folder, name))
         if is_intent(name):

@@ -17,7 +17,7 @@ last offset of the entry, neither leader epoch nor producer. ``header.magic`` an
 those of the entry. ``max_timestamp_ms`` is the entry's own timestamp, by which indexes and
 retention go, -1 in v0.
 
-The compiled kernels (``old_kernels``) read the same formats; this module says what they mean, and
+The compiled kernels (``old_format.kernels``) read the same formats; this module says what they mean, and
 serves where a call a record is bearable.
 
 Source: Kafka 4.4 ``LegacyRecord``, ``AbstractLegacyRecordBatch``; KIP-31, KIP-32; KAFKA-4298;

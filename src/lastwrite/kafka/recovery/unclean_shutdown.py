@@ -26,8 +26,7 @@ from typing import NamedTuple
 import google_crc32c
 import numpy as np
 
-from lastwrite.errors import CommitConflict, CorruptLog, LogError, TruncatedLog, UnsupportedFormat
-from lastwrite.kafka.format import index_truth, proof_walk
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, TruncatedLog
 from lastwrite.kafka.format.index import (
     DEFAULT_INTERVAL_BYTES,
     MAX_RELATIVE_OFFSET,
@@ -45,10 +44,10 @@ from lastwrite.kafka.format.names import (
     Suffix,
     segment_file_name,
 )
-from lastwrite.kafka.store.checkpoints import read_offsets
-from lastwrite.kafka.store.producers import encode_aborted
+from lastwrite.kafka.producers.history import encode_aborted
+from lastwrite.kafka.recovery import index_truth, proof_walk
 from lastwrite.model.columns import Int64Array
-from lastwrite.model.log import AbortedTransaction, Segment, TopicPartition
+from lastwrite.model.log import AbortedTransaction, Segment
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
 
@@ -73,16 +72,6 @@ def was_killed(root: str) -> bool:
         os.path.exists(os.path.join(root, name)) for name in (META_PROPERTIES, RECOVERY_POINTS)
     )
     return is_brokers and not os.path.exists(os.path.join(root, CLEAN_SHUTDOWN))
-
-
-def recovery_point(root: str, name: TopicPartition) -> int:
-    """Below this all is known to be on disk; a file that cannot be read says nothing, as to a
-    broker.
-    """
-    try:
-        return read_offsets(root, RECOVERY_POINTS).get(name, 0)
-    except (CorruptLog, UnsupportedFormat):
-        return 0
 
 
 class IndexState(NamedTuple):

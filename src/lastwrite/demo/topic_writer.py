@@ -36,7 +36,6 @@ from lastwrite.kafka.format.names import (
     folder_name,
     segment_file_name,
 )
-from lastwrite.kafka.format.snapshot import encode_snapshot
 from lastwrite.kafka.format.text import (
     LeaderEpoch,
     encode_clean_shutdown,
@@ -44,6 +43,7 @@ from lastwrite.kafka.format.text import (
     encode_partition_metadata,
     topic_id_text,
 )
+from lastwrite.kafka.producers.snapshot import encode_snapshot
 from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage import files

@@ -4,7 +4,7 @@ the clear.
 The rules and the writers know one kind of batch; what is older is converted as it is read. A
 message becomes a batch of one record, an opened wrapper one batch of all its records whose header
 names the wrapper's codec. The converted batch never leaves memory as it is, so its checksum field
-stays 0. ``kafka.format.old`` has the layout of the entries and says what they mean;
+stays 0. ``kafka.old_format.entries`` has the layout of the entries and says what they mean;
 ``tests/unit/test_old_kernels.py`` holds one against the other.
 
     entry   0 offset i64 · 8 size i32 · 12 crc u32 · 16 magic i8 · 17 attributes u8 · v1: 18

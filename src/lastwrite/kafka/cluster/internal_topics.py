@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from lastwrite.encoding.layout import I8, I16, I32, I64, U16
 from lastwrite.errors import LogError, TruncatedLog
-from lastwrite.kafka.format.message import (
+from lastwrite.kafka.cluster.message import (
     BYTES,
     STRING,
     UUID,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from lastwrite.config.properties import decode_properties
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
-from lastwrite.kafka.store.metadata_log import FOLDER
+from lastwrite.kafka.cluster.metadata_log import FOLDER
 from lastwrite.storage.files import to_log_error
 
 META_PROPERTIES = "meta.properties"

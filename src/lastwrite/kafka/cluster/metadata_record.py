@@ -24,7 +24,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from lastwrite.errors import UnsupportedFormat
-from lastwrite.kafka.format.message import MessageReader
+from lastwrite.kafka.cluster.message import MessageReader
 
 _FRAME_VERSION = 1
 _TOPIC, _CONFIG, _REMOVE_TOPIC = 2, 4, 9

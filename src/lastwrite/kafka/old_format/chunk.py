@@ -1,6 +1,6 @@
-"""Entries of message formats v0 and v1, chunk by chunk, as converted batches: ``chunk``'s helper.
+"""Entries of message formats v0 and v1, chunk by chunk, as converted batches, for ``format.chunk``.
 
-The work per record is in ``old_kernels``; this module pays for a Python statement per chunk, or per
+The work per record is in ``old_format.kernels``; here a Python statement runs per chunk, or per
 wrapper.
 """
 
@@ -19,8 +19,9 @@ from lastwrite.encoding.compression import (
 )
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
-from lastwrite.kafka.format import kernels, old_kernels
+from lastwrite.kafka.format import kernels
 from lastwrite.kafka.format.remedy import RESTORE
+from lastwrite.kafka.old_format import kernels as old_kernels
 from lastwrite.model.columns import BatchTable, ByteArray
 
 _WORDS = {

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog
-from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
-from lastwrite.kafka.format.metadata_record import (
+from lastwrite.kafka.cluster.metadata_record import (
     MetadataRecord,
     RemovedTopic,
     Topic,
@@ -23,6 +22,7 @@ from lastwrite.kafka.format.metadata_record import (
     Transaction,
     decode_metadata_record,
 )
+from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
 from lastwrite.kafka.format.names import METADATA_TOPIC, FileKind, Suffix, classify
 from lastwrite.storage.files import to_log_error
 

@@ -1,0 +1,1 @@
+"""Producers and transactions of a log: snapshots, and what the batches say by themselves."""
