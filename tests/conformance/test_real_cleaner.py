@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 
 from tests.support.kafka import reference
 from tests.support.kafka.judged import batches_of, check_seed
@@ -55,9 +55,7 @@ def test_the_same_log_is_left(seed: int, oracle: Oracle) -> None:
     check_seed(oracle, seed)
 
 
-# Drawn anew each time. CI's fixed draws have a marker without a timestamp, which no broker writes:
-# Kafka holds its producer for active, the model and the engine for expired. Not settled yet.
-@settings(max_examples=100, derandomize=False)
+@settings(max_examples=100)
 @given(life=lives())
 def test_the_reference_of_the_property_tests_is_right(life: Life, oracle: Oracle) -> None:
     """What those tests hold the engine against, on the logs that they draw."""
@@ -67,6 +65,10 @@ def test_the_reference_of_the_property_tests_is_right(life: Life, oracle: Oracle
         for phase in life.phases:
             end = append(root / NAME, phase, life.interval_bytes)
             segments = read_segments(root / NAME)
+            # A marker without a timestamp, which no broker writes: the oracle holds its producer
+            # for active, as a broker does until it looks for producers that have expired (every
+            # producer.id.expiration.check.interval.ms); the model and the engine for expired.
+            assume(all(b.max_timestamp_ms >= 0 for b in batches_of(segments) if b.control))
             high_watermark = int(end * phase.replicated)
             if first_unstable(segments, high_watermark) != first_unstable(segments, end):
                 high_watermark = end  # Kafka has forgotten which markers are not replicated
