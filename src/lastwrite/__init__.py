@@ -14,6 +14,26 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "clean",
+    "compact",
+    "cut",
+    "dispatch",
+    "dump",
+    "explain",
+    "export",
+    "fetch",
+    "inspect",
+    "latest",
+    "plan",
+    "read",
+    "release",
+    "restore",
+    "send",
+    "settings",
+    "verify",
+]
+
 _PLACES = {
     "clean": "lastwrite.cleaner.clean",
     "compact": "lastwrite.commands.compact",
@@ -54,29 +74,12 @@ if TYPE_CHECKING:
     from lastwrite.rocketmq.network.send import send as send
 
 
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+
+
 def __getattr__(name: str) -> Any:
     """The functions, imported when first asked for: ``import lastwrite`` must cost nothing."""
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-__all__ = [
-    "clean",
-    "compact",
-    "cut",
-    "dispatch",
-    "dump",
-    "explain",
-    "export",
-    "fetch",
-    "inspect",
-    "latest",
-    "plan",
-    "read",
-    "release",
-    "restore",
-    "send",
-    "settings",
-    "verify",
-]
