@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from lastwrite.spark.inline import Inline
 
 CANCEL_S = 3.0  # after a stop, for what runs on workers to end by itself
-GIVE_UP_S = (
-    30.0  # for what then still runs: swaps, or a publication, that were decided before the stop
-)
+# for what then still runs: swaps, or a publication, that were decided before the stop
+GIVE_UP_S = 30.0
 DONE = (Status.CLEANED, Status.UNCHANGED)
 
 

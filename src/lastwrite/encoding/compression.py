@@ -38,16 +38,14 @@ XERIAL_HEADER = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest versi
 XERIAL_CHUNK_BYTES = 32 * 1024  # of input
 _XERIAL_HEAD_AS_LENGTH = int.from_bytes(XERIAL_MAGIC[:4], "big", signed=True)
 
-GZIP_HEADER = bytes.fromhex(
-    "1f8b08000000000000ff"
-)  # deflate; no name; no time; system unknown (Java 17)
+# deflate; no name; no time; system unknown (Java 17)
+GZIP_HEADER = bytes.fromhex("1f8b08000000000000ff")
 
 LZ4_MAGIC = bytes.fromhex("04224d18")
 _LZ4_COMMON_HEADER = LZ4_MAGIC + bytes.fromhex("604082")  # what Kafka writes
 
-_ZSTD_COMMON_HEADER = bytes.fromhex(
-    "28b52ffd00"
-)  # neither content size, checksum nor dictionary: as Kafka writes it
+# neither content size, checksum nor dictionary: as Kafka writes it
+_ZSTD_COMMON_HEADER = bytes.fromhex("28b52ffd00")
 _ZSTD_LEVEL = 3
 _ZSTD_WINDOW_BYTES = 8 << 20  # that a context may hold on to; level 3 has 2 MiB
 
@@ -308,9 +306,8 @@ def _snappy_into(data: memoryview, out: npt.NDArray[np.uint8]) -> int:
         if len(data) - at < 4:
             raise TruncatedLog("snappy chunk length cut short", at)
         length = int.from_bytes(data[at : at + 4], "big", signed=True)
-        if (
-            length == _XERIAL_HEAD_AS_LENGTH
-        ):  # at the start, or where streams were put one behind another
+        # at the start, or where streams were put one behind another
+        if length == _XERIAL_HEAD_AS_LENGTH:
             at = _after_xerial_header(data, at)
             continue
         at += 4

@@ -257,9 +257,8 @@ class _Scanner:
         row = table[run.first + int(np.searchsorted(ends, place, side="right"))]
         place -= int(ends[ends <= place][-1]) if (ends <= place).any() else 0
         low, high = int(row["base_offset"]), int(row["next_offset"]) - 1
-        while (
-            low < high
-        ):  # the greatest offset below which lie no more than ``place`` records of the batch
+        # the greatest offset below which lie no more than ``place`` records of the batch
+        while low < high:
             middle = (low + high + 1) // 2
             if self._format.records_below(run, row, middle) <= place:
                 low = middle
@@ -288,9 +287,8 @@ class _Scanner:
                 election.partition_order(self._entries, count, self._unit.bits, order, ends)
                 np.take(self._entries, order, axis=0, out=rows)
                 lengths, keys = self._keys.ordered(order)
-            if (
-                self._unit.policy.strategy is not Strategy.EVENT_TIME
-            ):  # whose records meet in the log's order alone
+            # whose records meet in the log's order alone
+            if self._unit.policy.strategy is not Strategy.EVENT_TIME:
                 rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
         result.keyed += count
         self._hand_on(EntryBlock(result.piece, rows, ends, lengths, keys))

@@ -97,17 +97,15 @@ class Decision:
     reason: str | None  # why it is skipped; None: it is cleaned
     policy: Policy
     remedy: str | None = None  # what to state so that it is cleaned
-    waits: str | None = (
-        None  # why the daemon leaves it alone, though a round that somebody asks for would run
-    )
+    # why the daemon leaves it alone, though a round that somebody asks for would run
+    waits: str | None = None
     elect_from: int = 0  # records below it were compared with each other in earlier rounds
     compacts: bool = True  # False: only what has expired goes
     cleanable_bytes: int = 0
     overdue_ms: int = 0  # how long it has waited for more than it may
     index_interval_bytes: int = 4096
-    max_keyless_ratio: float = (
-        1.0  # of the records in range: with more that have no key nothing is cleaned
-    )
+    # of the records in range: with more that have no key nothing is cleaned
+    max_keyless_ratio: float = 1.0
 
 
 class LeftAlone(NamedTuple):
@@ -129,9 +127,8 @@ class Sources:
     overrides: tuple[Override, ...] = ()
     roots: tuple[str, ...] = ()  # log roots that were named together
     metadata: str | None = None  # where the cluster's metadata lies
-    named: frozenset[str] = (
-        frozenset()
-    )  # the folders of partitions that the caller named, not their root alone
+    # the folders of partitions that the caller named, not their root alone
+    named: frozenset[str] = frozenset()
 
 
 class IndexChecker(Protocol):
@@ -314,9 +311,8 @@ class Store(ABC):
     offset_span: int  # how far an offset may lie from its segment's base
     joins_parts: bool = True  # a new segment may be written in parts that are joined
     keeps_scans: bool = False  # what was scanned may be kept beside the log
-    makes_one_segment: bool = (
-        False  # a round makes one segment of all that it cleans, changed or not
-    )
+    # a round makes one segment of all that it cleans, changed or not
+    makes_one_segment: bool = False
     damage_remedy: str  # what to do where a file of records is damaged
 
     @abstractmethod

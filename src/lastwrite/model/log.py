@@ -48,9 +48,8 @@ class Segment:
     # behind the batches: of a file that has its full size from the start, or of another stretch
     unused_bytes: int = 0
     is_indexed: bool = True
-    is_abort_indexed: bool = (
-        True  # the same of the transaction index: ``PartitionLog.aborted`` is from the log itself
-    )
+    # the same of the transaction index: ``PartitionLog.aborted`` is from the log itself
+    is_abort_indexed: bool = True
     position: int = 0  # where its batches begin in the file
 
     @property
@@ -81,23 +80,20 @@ class AbortedTransaction:
     producer_id: int
     first_offset: int  # may lie in an earlier segment than the entry
     last_offset: int  # of the ABORT marker
-    last_stable_offset: (
-        int  # first offset of the earliest other transaction then open, else marker + 1
-    )
+    # first offset of the earliest other transaction then open, else marker + 1
+    last_stable_offset: int
 
 
 class ProblemKind(StrEnum):
     """What is wrong with a partition before a single record was judged."""
 
     DAMAGED = "damaged"  # bytes contradict their format
-    UNSUPPORTED = (
-        "unsupported"  # well formed, not handled by this release: the partition is skipped
-    )
+    # well formed, not handled by this release: the partition is skipped
+    UNSUPPORTED = "unsupported"
     # what a crash left, seen as a broker's start would leave it: a note, nothing is wrong
     RECOVERED = "recovered"
-    KEPT = (
-        "kept"  # a record that cannot be read, and stays as it is because a setting says so: a note
-    )
+    # a record that cannot be read, and stays as it is because a setting says so: a note
+    KEPT = "kept"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -139,9 +135,8 @@ class PartitionLog:
     problems: tuple[Problem, ...] = field(default=())
     producers: tuple[Producer, ...] = ()
     aborted: tuple[AbortedTransaction, ...] = ()
-    first_unstable_offset: int | None = (
-        None  # of the earliest transaction open, or whose marker is not replicated
-    )
+    # of the earliest transaction open, or whose marker is not replicated
+    first_unstable_offset: int | None = None
     unseen: tuple[str, ...] = ()  # files of segments behind the place where a crash ended the log
     kept: tuple[str, ...] = ()  # files of our own that keep what earlier rounds scanned
 

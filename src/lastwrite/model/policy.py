@@ -41,9 +41,8 @@ class Policy:
     """
 
     now_ms: int
-    tombstone_retention_ms: (
-        int  # from the round that first keeps a tombstone, or from its own write
-    )
+    # from the round that first keeps a tombstone, or from its own write
+    tombstone_retention_ms: int
     keep_keyless: bool = False
     keep_empty: bool = False  # a batch that is empty already stays
     shell_offset: int = -1  # the batch whose next offset is this one stays, empty if need be

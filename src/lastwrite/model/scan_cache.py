@@ -9,9 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 from lastwrite.model.work import Block
 
-Stamp: TypeAlias = tuple[
-    int, int, int, int
-]  # a file's size, mtime_ns, ctime_ns and inode; all -1: there is none
+# a file's size, mtime_ns, ctime_ns and inode; all -1: there is none
+Stamp: TypeAlias = tuple[int, int, int, int]
 NO_FILE: Stamp = (-1, -1, -1, -1)
 
 

@@ -64,9 +64,8 @@ class Throttle:
 class Limits:
     """How much memory a worker may take for what, and how fast it may go."""
 
-    chunk_bytes: int = (
-        1 << 20
-    )  # of a segment, read at once; grows to the largest batch, up to plain_bytes
+    # of a segment, read at once; grows to the largest batch, up to plain_bytes
+    chunk_bytes: int = 1 << 20
     plain_bytes: int = 64 << 20  # a batch, decompressed
     block_entries: int = 1 << 18  # entries held before they are handed on
     slice_bytes: int = 16 << 20  # entries elected at once
@@ -154,15 +153,13 @@ class PieceScan:
     lost_last: bool = False  # the block that holds its last record marked that one a loser
     transactions: PieceTransactions | None = None
     problem: Problem | None = None
-    notes: list[Problem] = field(
-        default_factory=list
-    )  # of records that cannot be read and are kept
+    # of records that cannot be read and are kept
+    notes: list[Problem] = field(default_factory=list)
     keyless: int = 0  # records without a key that the policy drops
     first_keyless: int = -1  # the offset of the first of them
     hidden: int = 0  # control records, and those of aborted transactions
-    is_quiet: bool = (
-        False  # all its records are plain: live, keyed, in no transaction or empty batch (if asked)
-    )
+    # all its records are plain: live, keyed, in no transaction or empty batch (if asked)
+    is_quiet: bool = False
     is_kept: bool = False  # it was not read: an earlier round kept this
 
     @property
@@ -182,9 +179,8 @@ class ElectUnit:
     blocks: tuple[Block, ...]  # oldest first
     dirty_from: tuple[int, ...]  # by block
     last_records: tuple[int, ...]  # by block: ordinal of its piece's last record
-    states: tuple[
-        tuple[str, int], ...
-    ]  # by block: scratch file, position of the piece's first state
+    # by block: scratch file, position of the piece's first state
+    states: tuple[tuple[str, int], ...]
     exact: bool
     limits: Limits
     strategy: Strategy = Strategy.OFFSET
@@ -218,9 +214,8 @@ class RewriteUnit:
     base_offset: int
     pieces: tuple[Piece, ...]
     states: tuple[tuple[str, int, int], ...]  # by piece: scratch file, position, records
-    spent: tuple[
-        tuple[int, ...], ...
-    ]  # by piece: ordinals of markers that are spent, beside those in the states
+    # by piece: ordinals of markers that are spent, beside those in the states
+    spent: tuple[tuple[int, ...], ...]
     policy: Policy
     index_interval_bytes: int
     limits: Limits
@@ -230,9 +225,8 @@ class RewriteUnit:
     keeps: bool = False  # what is left of each piece is to be told
     cost: int = 0  # in bytes read
     like_broker: bool = False  # the new segment is laid out as the system's own cleaner would
-    source: str | None = (
-        None  # the segment that it replaces, the first of them: whose owner and rights it takes
-    )
+    # the segment that it replaces, the first of them: whose owner and rights it takes
+    source: str | None = None
 
 
 @dataclass(slots=True)
@@ -265,9 +259,8 @@ class SegmentOutput:
     time_index_path: str = ""
     transaction_index_path: str = ""  # empty: the new segment has none
     largest_timestamp_ms: int = -1  # of its batches; -1: none
-    further: tuple[
-        SegmentOutput, ...
-    ] = ()  # segments behind this one, where offsets outgrow its base
+    # segments behind this one, where offsets outgrow its base
+    further: tuple[SegmentOutput, ...] = ()
     base_offset: int = -1
     is_gone: bool = False  # nothing was left, and the system keeps no segment without records
     problem: Problem | None = None

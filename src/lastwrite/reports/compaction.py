@@ -96,9 +96,8 @@ class PartitionReport(Document, kw_only=True):
     seconds: float = 0.0
     backlog: Backlog | None = None  # of a log that compaction leaves as it is, and copies from
     uncleanable: Quarantined | None = None  # what the cleaner noted when it set the partition aside
-    settings: Annotated[
-        tuple[Setting, ...], As(effective)
-    ] = ()  # by which it was judged; none: they could not be learned
+    # by which it was judged; none: they could not be learned
+    settings: Annotated[tuple[Setting, ...], As(effective)] = ()
     keyless_records: int = 0  # in range, that have no key and go, or would go
     first_keyless_offset: int | None = None
     keyless_setting: str | None = None  # that says what becomes of them

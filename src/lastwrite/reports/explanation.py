@@ -40,9 +40,8 @@ class Reason(FrozenDocument, frozen=True):
     change: str  # what ends it; reads on from "it ends"
     # when the clock ends it, if nothing else does before; None: no clock does
     at_ms: int | None = field(default=None, name="at")
-    from_offset: int | None = (
-        None  # what it keeps out lies from here on; None: all of the partition
-    )
+    # what it keeps out lies from here on; None: all of the partition
+    from_offset: int | None = None
 
 
 class Part(StrEnum):

@@ -13,9 +13,8 @@ class VerifyStatus(StrEnum):
     """How a partition came out of ``verify``, the worst that holds."""
 
     VERIFIED = "verified"
-    UNSUPPORTED = (
-        "unsupported"  # well formed as far as was read; not of a format that this release checks
-    )
+    # well formed as far as was read; not of a format that this release checks
+    UNSUPPORTED = "unsupported"
     FAILED = "failed"  # not checked to the end, for a reason that is not the log's
     DAMAGED = "damaged"  # bytes contradict their format: see problems
     BROKEN = "broken"  # a promise of compaction does not hold: see violations
@@ -87,9 +86,8 @@ class PartitionVerification(Document, kw_only=True):
     end_offset: int = 0
     problems: list[Problem] = []
     advice: list[str] = []  # nothing is wrong, but could be better
-    comparison: Comparison | None = (
-        None  # None: there was nothing to compare with, or one of both is damaged
-    )
+    # None: there was nothing to compare with, or one of both is damaged
+    comparison: Comparison | None = None
 
     @property
     def name(self) -> TopicPartition:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.session import Spark
 
-TIMEOUT = (
-    "spark.lastwrite.executor.timeout"  # seconds without an executor after which a job is given up
-)
+# seconds without an executor after which a job is given up
+TIMEOUT = "spark.lastwrite.executor.timeout"
 _TIMEOUT_S = 600.0
 _SECONDS_A_LOOK = 1.0
 _SECONDS_A_POLL = 0.1
@@ -77,9 +76,8 @@ class Executors:
 
     def count(self) -> int:
         """How many the cluster has given."""
-        return (
-            int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
-        )  # the driver is one
+        # the driver is one
+        return int(self._context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
     def wait(self) -> None:
         """Wait for the first one, and for others that come right after it.

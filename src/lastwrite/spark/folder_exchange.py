@@ -60,9 +60,8 @@ def _scan_unit(
     entries: ScratchWriter, states: ScratchWriter, buffers: Buffers, unit: ScanUnit
 ) -> list[PieceScan]:
     blocks: list[Block] = []
-    memory_bytes = (
-        0 if is_repeated() else unit.memory_bytes
-    )  # what the first attempt took of it is still there
+    # what the first attempt took of it is still there
+    memory_bytes = 0 if is_repeated() else unit.memory_bytes
     entries.allow(unit.memory_scratch, memory_bytes * (_ENTRY_SHARE - 1) // _ENTRY_SHARE)
     states.allow(unit.memory_scratch, memory_bytes // _ENTRY_SHARE)
 

@@ -19,15 +19,13 @@ from lastwrite.storage.machine import memory_bytes
 
 MIB = 1 << 20
 LEAST_SHARE_BYTES = 12 * MIB  # a worker's buffers
-_AMPLE_SHARE_BYTES = (
-    512 * MIB
-)  # more hardly makes a worker faster: what is above is mostly for scratch files
+# more hardly makes a worker faster: what is above is mostly for scratch files
+_AMPLE_SHARE_BYTES = 512 * MIB
 # Started our way: a JVM that only schedules, workers forked from a fork server that has loaded
 # everything.
 _JVM_BYTES = 256 * MIB
-_DRIVER_BYTES = (
-    200 * MIB
-)  # with the fork server, Spark's daemon and all libraries, which every process shares
+# with the fork server, Spark's daemon and all libraries, which every process shares
+_DRIVER_BYTES = 200 * MIB
 _WORKER_BYTES = 32 * MIB
 # Started by Spark, or by whoever passed us a session: a JVM of its own manner, workers that load
 # for themselves.
@@ -50,16 +48,13 @@ class MemoryPlan:
         """Buffer sizes that keep a worker within its share, whatever stage it is in."""
         share = self.worker_bytes
         return Limits(
-            chunk_bytes=min(
-                MIB, max(MIB >> 2, share // 24)
-            ),  # and twelve for a record, once rebuilt
+            # and twelve for a record, once rebuilt
+            chunk_bytes=min(MIB, max(MIB >> 2, share // 24)),
             plain_bytes=max(2 * MIB, share // 4),  # and as much again thinned, and packed
-            block_entries=min(
-                1 << 20, max(1 << 14, share // 128)
-            ),  # 32 bytes each; where a key repeats, 100
-            slice_bytes=min(
-                96 * MIB, max(1 * MIB, share * 3 // 8)
-            ),  # and what the system maps around them
+            # 32 bytes each; where a key repeats, 100
+            block_entries=min(1 << 20, max(1 << 14, share // 128)),
+            # and what the system maps around them
+            slice_bytes=min(96 * MIB, max(1 * MIB, share * 3 // 8)),
             piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
             piece_records=share
             // 6,  # a byte each, and more where they turn out to be more than estimated

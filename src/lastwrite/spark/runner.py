@@ -60,9 +60,8 @@ def seen_from_here(answer: T) -> T:
     error = getattr(answer, "error", None)
     path = None
     if isinstance(error, CommitConflict) and "vanished" in error.problem:
-        makes = error.problem.startswith(
-            ("could not create", "could not write")
-        )  # then its folder is not there
+        # then its folder is not there
+        makes = error.problem.startswith(("could not create", "could not write"))
         path = os.path.dirname(error.path or "") if makes else error.path
     elif isinstance(error, FileNotFoundError):
         path = error.filename
@@ -174,9 +173,8 @@ class SparkRunner(Runner):
             )
             watch.start()
             try:
-                while not wait(
-                    [outcome], _SECONDS_A_LOOK
-                ).done:  # an interrupt may have come to another thread
+                # an interrupt may have come to another thread
+                while not wait([outcome], _SECONDS_A_LOOK).done:
                     pass
             except BaseException:
                 if not self.spark.is_ours:  # ours is killed as it stands

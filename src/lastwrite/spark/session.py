@@ -200,9 +200,8 @@ class OwnSpark:
                 raise EnvironmentUnfit(
                     f"PySpark cannot be imported: {error}", remedy="pip install pyspark"
                 ) from error
-            logging.getLogger("py4j").setLevel(
-                logging.CRITICAL
-            )  # it prints a page when a user presses Ctrl-C
+            # it prints a page when a user presses Ctrl-C
+            logging.getLogger("py4j").setLevel(logging.CRITICAL)
             self._context = self._context_of_boot(SparkContext) or self._context_in_sparks_way(
                 SparkContext
             )

@@ -33,9 +33,8 @@ from lastwrite.errors import CommitConflict, LogError
 from lastwrite.storage import deferred_unlink, ownership
 from lastwrite.storage.ownership import Ownership
 
-_COPY_BYTES = (
-    64 << 20
-)  # asked of the system at once; it copies without passing the bytes through us
+# asked of the system at once; it copies without passing the bytes through us
+_COPY_BYTES = 64 << 20
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS}
 _NO_FAST_COPY = {
     errno.EXDEV,

@@ -60,9 +60,8 @@ class LockPlace:
     what: str  # the root, as people call it
     turn: int  # the byte of the root's turn; those below are a broker's, and runs share them
     turn_s: float  # whoever keeps the turn for longer has been stopped
-    siblings: tuple[
-        str, ...
-    ] = ()  # the broker's own files in the root: a new one there has the first one's rights
+    # the broker's own files in the root: a new one there has the first one's rights
+    siblings: tuple[str, ...] = ()
 
     def byte_of(self, name: TopicPartition) -> int:
         """The byte that stands for a log."""
@@ -452,9 +451,8 @@ def _make(path: str, root: str, place: LockPlace) -> int:
     made = f"{path}.{os.getpid()}"
     handle = ownership.make(made, like, is_new=False)
     try:
-        os.link(
-            made, path
-        )  # never over a lock file that came in the meantime, which a broker may hold
+        # never over a lock file that came in the meantime, which a broker may hold
+        os.link(made, path)
         return handle
     except OSError as error:
         os.close(handle)

@@ -167,9 +167,8 @@ def make(path: str, ownership: Ownership | None, *, is_new: bool = True) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     mode = 0o666 if ownership is None else _PRIVATE
     if ownership is not None and ownership.uid == os.geteuid():
-        mode = (
-            ownership.mode & 0o777
-        )  # nothing is to be given away: one call less for each of many small files
+        # nothing is to be given away: one call less for each of many small files
+        mode = ownership.mode & 0o777
     try:
         handle = os.open(path, flags, mode)
     except FileExistsError:

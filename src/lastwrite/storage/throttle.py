@@ -38,9 +38,8 @@ from typing import TypeAlias
 from lastwrite.errors import LogError
 from lastwrite.model.work import Limits, Rates, Throttle
 
-Spend: TypeAlias = Callable[
-    [int], None
-]  # to be told of bytes; waits, and raises LogError where the work shall stop
+# to be told of bytes; waits, and raises LogError where the work shall stop
+Spend: TypeAlias = Callable[[int], None]
 
 _PACE = struct.Struct("=dddd")
 _STOP = _PACE.size
@@ -64,9 +63,8 @@ class Pacer:
             self._pace = bytearray(_SIZE)
             self._write(throttle.bytes_per_second, time.monotonic(), 0.0, 0.0)
 
-    def __del__(
-        self, close: Callable[[int], None] = os.close
-    ) -> None:  # bound: the interpreter may be ending
+    # bound: the interpreter may be ending
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._file is not None:
             close(self._file)
 

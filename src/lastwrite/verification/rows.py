@@ -42,9 +42,8 @@ TOMBSTONE = 4
 CONTROL = 8
 DUE = 16  # its batch's delete horizon has come
 IN_TRANSACTION = 1 << 14
-DISCARDABLE = (
-    1 << 15
-)  # looked up: data of an aborted transaction; a marker of whose transaction no batch was left
+# looked up: data of an aborted transaction; a marker of whose transaction no batch was left
+DISCARDABLE = 1 << 15
 
 # Of a batch.
 SIMPLE = 2  # without producer and leader epoch: what an older format becomes

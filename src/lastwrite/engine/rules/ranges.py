@@ -71,12 +71,10 @@ class Range:
     checkpoint_corrected: bool  # the checkpoint lay outside the log and counts as the log's start
     eligible: bool
     reason: str | None  # why not, with the figures; None where it is eligible
-    holds: tuple[
-        tuple[int, Hold], ...
-    ] = ()  # all that keep a round from reaching further, and from which offset on
-    overdue_at_ms: int | None = (
-        None  # when max.compaction.lag.ms has passed; None: nothing is waiting, or for ever
-    )
+    # all that keep a round from reaching further, and from which offset on
+    holds: tuple[tuple[int, Hold], ...] = ()
+    # when max.compaction.lag.ms has passed; None: nothing is waiting, or for ever
+    overdue_at_ms: int | None = None
 
     @property
     def ratio(self) -> float:

@@ -229,12 +229,10 @@ class Follower:
 class Merged:
     """What the pieces of a log say together."""
 
-    spent: list[list[PendingMarker]] = field(
-        default_factory=list
-    )  # by piece: pending markers that are spent
-    aborting: set[int] = field(
-        default_factory=set
-    )  # offsets of the markers whose aborted data are still there
+    # by piece: pending markers that are spent
+    spent: list[list[PendingMarker]] = field(default_factory=list)
+    # offsets of the markers whose aborted data are still there
+    aborting: set[int] = field(default_factory=set)
     contradiction: int | None = None  # offset of a marker that contradicts the transaction index
 
 

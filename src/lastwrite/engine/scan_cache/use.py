@@ -47,9 +47,8 @@ from lastwrite.model.work import Block, Piece, PieceScan, ScanUnit, SegmentOutpu
 from lastwrite.storage.scratch import ScratchReader, read_states
 
 _LEAST_SEGMENT_BYTES = 1 << 20  # reading it costs less than a file beside it
-_MOST_COARSE_BITS = (
-    2  # buckets may be four times as large as they should be, before all is scanned anew
-)
+# buckets may be four times as large as they should be, before all is scanned anew
+_MOST_COARSE_BITS = 2
 _LEAST_FILLED = 4  # entries are to take so many times the room of their buckets' ends
 
 
@@ -61,9 +60,8 @@ class KeptLog:
     secret: bytes
     is_new: bool  # nothing is kept: the secret was drawn for this round
     bits: int
-    before: dict[
-        int, FileIdentity
-    ]  # of the segments, by their place, of which something may be kept
+    # of the segments, by their place, of which something may be kept
+    before: dict[int, FileIdentity]
     segments: dict[int, KeptSegment] = field(default_factory=dict)  # of which something is
 
     def cuts(self, segment: int) -> list[int] | None:

@@ -19,9 +19,8 @@ import os
 import socket
 import sys
 
-ADDRESS = (
-    "LASTWRITE_FORKSERVER"  # the environment variable that tells where the fork server listens
-)
+# the environment variable that tells where the fork server listens
+ADDRESS = "LASTWRITE_FORKSERVER"
 
 
 def main() -> None:

@@ -54,9 +54,8 @@ class ClassArchive:
     marker: Path | None = None  # says that a run has begun to write it, or has written it
     taken: Path | None = None  # the archive itself
     new: Path | None = None  # what is being written
-    is_talkative: bool = (
-        False  # a second Java writes it, with much to say when the command has long ended
-    )
+    # a second Java writes it, with much to say when the command has long ended
+    is_talkative: bool = False
 
     @property
     def is_written(self) -> bool:

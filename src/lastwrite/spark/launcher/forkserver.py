@@ -76,9 +76,8 @@ class ForkServer:
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # NumPy's idle threads are known to bear it
+            # NumPy's idle threads are known to bear it
+            warnings.simplefilter("ignore", DeprecationWarning)
             self._forked = os.fork()
         if self._forked == 0:
             _serve_forked(self._listener, self._life.far_end)
@@ -165,9 +164,8 @@ def _serve_forked(listener: socket.socket, life: int) -> None:
         os.dup2(life, 0)
         os.dup2(life, 1)  # nothing is written there
         kept = listener.fileno()
-        for name in os.listdir(
-            "/proc/self/fd"
-        ):  # of a JVM's input, too: its other end must see the driver's end
+        # of a JVM's input, too: its other end must see the driver's end
+        for name in os.listdir("/proc/self/fd"):
             if int(name) > 2 and int(name) != kept:
                 with suppress(OSError):
                     os.close(int(name))
@@ -215,9 +213,8 @@ def _become_daemon(attached: socket.socket) -> None:
         for place in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
             if place and place not in sys.path:
                 sys.path.insert(1, place)
-        for number, name in enumerate(
-            ("stdin", "stdout", "stderr")
-        ):  # the driver may have put others there
+        # the driver may have put others there
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
         from pyspark.daemon import manager
 

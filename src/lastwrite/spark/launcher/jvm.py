@@ -121,13 +121,11 @@ def launcher_options(jars: Path, java: JavaFound) -> list[str] | None:
     options = [text.decode() for text in texts if re.fullmatch(rb"(--[a-z]|-D|-XX:)[ -~]+", text)]
     if len(options) < _LEAST_OPTIONS:
         return None
-    unknown = [
-        "--add-modules=jdk.incubator.vector"
-    ]  # for MLlib; it may be missing, and costs a warning
+    # for MLlib; it may be missing, and costs a warning
+    unknown = ["--add-modules=jdk.incubator.vector"]
     if java.version >= 24:
-        unknown.append(
-            "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
-        )  # costs a warning, too
+        # costs a warning, too
+        unknown.append("--add-opens=java.base/sun.security.action=ALL-UNNAMED")
     return [option for option in options if option not in unknown]
 
 
