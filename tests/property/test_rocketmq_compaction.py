@@ -241,7 +241,7 @@ def test_however_small_the_pieces_it_leaves_the_same_files(
                 patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
                 patch("lastwrite.engine.pieces._LEAST_PIECE_BYTES", piece_bytes),
                 patch("lastwrite.engine.shares._LEAST_PART_BYTES", 1),
-                patch("lastwrite.engine.runner.InlineRunner.workers", 3),
+                patch("lastwrite.spark.work.InlineRunner.workers", 3),
                 patch("lastwrite.engine.plan.bucket_bits", lambda _: bits),
                 patch("lastwrite.spark.memory.MemoryPlan.limits", lambda _: limits),
             ):

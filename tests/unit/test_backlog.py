@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lastwrite.engine.rules.backlog import RawSegment, backlog_of
+from lastwrite.pulsar.rules.backlog import RawSegment, backlog_of
 
 MB = 1 << 20
 NOW = 1_000_000

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.engine.runner import Failed
 from lastwrite.errors import CommitConflict, EnvironmentUnfit, LogError
-from lastwrite.model.work import SegmentOutput
+from lastwrite.model.work import Failed, SegmentOutput
 from lastwrite.spark.executors import wanted_executors
 from lastwrite.spark.launcher.jvm import Death
 from lastwrite.spark.runner import seen_from_here

@@ -16,13 +16,13 @@ from lastwrite.config.cleaner import CleanerConfig
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.engine.context import Context, Options
 from lastwrite.engine.round import run_round
-from lastwrite.engine.runner import InlineRunner
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.kafka.system import KAFKA
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import Limits, Rates, Throttle
 from lastwrite.spark.folder_exchange import FolderExchange
+from lastwrite.spark.work import InlineRunner
 from lastwrite.storage.throttle import Throttles, make_throttle, pacer_of, spender
 
 _SPEND = """

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from lastwrite.engine.context import Context, Options
 from lastwrite.engine.round import run_round
-from lastwrite.engine.runner import InlineRunner, Runner
 from lastwrite.engine.system import System
 from lastwrite.errors import LogError
 from lastwrite.model.progress import NoProgress, Progress
@@ -18,6 +17,7 @@ from lastwrite.model.work import Limits, Rates
 from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import exchange_for, runner_for
+from lastwrite.spark.work import InlineRunner, Runner
 from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.storage.throttle import Throttles
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from lastwrite.engine.runner import Failed
 from lastwrite.engine.system import System
 from lastwrite.model.progress import Progress
 from lastwrite.model.scan_cache import KeepUnit, Kept
 from lastwrite.model.work import (
     Elected,
     ElectUnit,
+    Failed,
     Limits,
     PieceScan,
     RewriteUnit,

@@ -11,9 +11,8 @@ from dataclasses import replace
 from lastwrite.engine.context import Context
 from lastwrite.engine.partition import ElectedPartition, Ended, ScannedPartition, ended
 from lastwrite.engine.rules.election import ENTRY_BYTES
-from lastwrite.engine.runner import Failed
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Elected, ElectUnit, PieceScan
+from lastwrite.model.work import Elected, ElectUnit, Failed, PieceScan
 
 _SMALL_ELECTION_BYTES = 4 << 20
 

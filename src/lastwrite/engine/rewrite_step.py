@@ -15,12 +15,11 @@ from lastwrite.engine.partition import ElectedPartition, Ended, RewrittenPartiti
 from lastwrite.engine.retain import Replacement
 from lastwrite.engine.rules.transactions import spent_changes
 from lastwrite.engine.rules.untouched import rewritten_runs
-from lastwrite.engine.runner import Failed
 from lastwrite.engine.scan_step import policy_of
 from lastwrite.engine.shares import Shares, rewrite_cost
 from lastwrite.errors import LogError
 from lastwrite.model.log import AbortedTransaction
-from lastwrite.model.work import RewriteUnit, SegmentOutput
+from lastwrite.model.work import Failed, RewriteUnit, SegmentOutput
 from lastwrite.reports.compaction import Status
 
 

@@ -18,12 +18,11 @@ from lastwrite.engine.partition import Ended, PartitionPlan, ScannedPartition, a
 from lastwrite.engine.pieces import split_by_bytes
 from lastwrite.engine.rules import keyless
 from lastwrite.engine.rules.transactions import aborted_table, merge
-from lastwrite.engine.runner import Failed
 from lastwrite.engine.scan_cache.use import scan_weight
 from lastwrite.errors import LogError
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Piece, PieceScan, ScanUnit
+from lastwrite.model.work import Failed, Piece, PieceScan, ScanUnit
 from lastwrite.reports.compaction import Status
 
 _LEAST_TASK_BYTES = 8 << 20

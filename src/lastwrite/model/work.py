@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,16 @@ from lastwrite.model.policy import Policy, Strategy
 
 if TYPE_CHECKING:
     from lastwrite.model.scan_cache import KeptScan
+
+U = TypeVar("U")
+
+
+class Failed(Generic[U]):
+    """A unit that raised: what a caller gets in place of its result."""
+
+    def __init__(self, unit: U, error: Exception) -> None:
+        self.unit = unit
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)

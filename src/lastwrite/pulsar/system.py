@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from lastwrite.config.declaration import LONG_MAX
-from lastwrite.engine.rules.backlog import backlog_of
 from lastwrite.engine.system import (
     CommitPlan,
     Decision,
@@ -29,6 +28,7 @@ from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.rules.backlog import backlog_of
 from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig
 from lastwrite.pulsar.store import lock, publish, staging, topic_log, watching
 from lastwrite.pulsar.store.backlog import raw_ledgers

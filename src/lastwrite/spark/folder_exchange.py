@@ -22,7 +22,6 @@ from lastwrite.engine.buffers import Buffers
 from lastwrite.engine.elect import elect
 from lastwrite.engine.profile import step
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
-from lastwrite.engine.runner import Failed, Runner, each
 from lastwrite.engine.scan import EntryBlock, scan
 from lastwrite.engine.scan_cache.use import keep, kept_scans, unit_weight
 from lastwrite.model.progress import Progress
@@ -31,12 +30,14 @@ from lastwrite.model.work import (
     Block,
     Elected,
     ElectUnit,
+    Failed,
     PieceScan,
     RewriteUnit,
     ScanUnit,
     SegmentOutput,
 )
 from lastwrite.spark.runner import is_repeated
+from lastwrite.spark.work import Runner, each
 from lastwrite.storage.scratch import ScratchFolders, ScratchWriter
 
 _ENTRY_SHARE = 16  # of scratch bytes about one in so many is a state

@@ -19,13 +19,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lastwrite.engine.profile import StageProfile, TaskClock, TaskProfile
-from lastwrite.engine.runner import Failed, R, Runner, Task, U
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.progress import Progress
+from lastwrite.model.work import Failed
 from lastwrite.spark.executors import Executors
+from lastwrite.spark.profile import StageProfile, TaskClock, TaskProfile
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.spark_errors import SAME_PATH, spark_error
+from lastwrite.spark.work import R, Runner, Task, U
 from lastwrite.storage.machine import memory_kill_since, memory_kills
 
 if TYPE_CHECKING:

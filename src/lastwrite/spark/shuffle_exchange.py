@@ -18,7 +18,6 @@ import numpy as np
 
 from lastwrite.engine.elect import NO_KEYS, losers_among, tally
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
-from lastwrite.engine.runner import Failed, guarded
 from lastwrite.engine.scan import EntryBlock, scan
 from lastwrite.model.columns import SHADOWED
 from lastwrite.model.policy import Strategy
@@ -28,12 +27,14 @@ from lastwrite.model.work import (
     Block,
     Elected,
     ElectUnit,
+    Failed,
     PieceScan,
     RewriteUnit,
     ScanUnit,
     SegmentOutput,
 )
 from lastwrite.spark.runner import SparkRunner, pack, seen_from_here
+from lastwrite.spark.work import guarded
 
 if TYPE_CHECKING:
     from pyspark import RDD

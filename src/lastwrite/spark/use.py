@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from pyspark.sql import SparkSession
 
-from lastwrite.engine.runner import InlineRunner, Runner
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.model.progress import Progress
 from lastwrite.spark.executors import worker_count
@@ -17,6 +16,7 @@ from lastwrite.spark.memory import MemoryPlan, plan_memory
 from lastwrite.spark.runner import SparkRunner
 from lastwrite.spark.session import GivenSpark, OwnSpark, local_workers
 from lastwrite.spark.shuffle_exchange import ShuffleExchange
+from lastwrite.spark.work import InlineRunner, Runner
 
 
 def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | ShuffleExchange:

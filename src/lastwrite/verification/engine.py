@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lastwrite.engine.rules.keyless import refuse_elsewhere
-from lastwrite.engine.runner import Runner
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.verification import VerifyReport
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.use import runner_for, shared_folder
+from lastwrite.spark.work import Runner
 from lastwrite.verification.proof import Means, Pair, Proof, Question
 
 if TYPE_CHECKING:

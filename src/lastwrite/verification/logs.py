@@ -27,11 +27,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lastwrite.engine.rules.keyless import is_refused
-from lastwrite.engine.runner import Failed
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
-from lastwrite.model.work import Piece
+from lastwrite.model.work import Failed, Piece
 from lastwrite.reports.verification import (
     Comparison,
     PartitionVerification,

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from lastwrite.engine.runner import Runner
 from lastwrite.engine.system import System
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import PartitionLog, Problem, Segment
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits, Piece
 from lastwrite.reports.verification import PartitionVerification, StoreVerification, Violation
+from lastwrite.spark.work import Runner
 from lastwrite.verification.batch_invariants import Snapshot
 from lastwrite.verification.invariants import Finding
 from lastwrite.verification.rows import BY_OFFSET

@@ -371,7 +371,7 @@ def _small_pieces(rng: random.Random) -> Iterator[None]:
         patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
         patch("lastwrite.engine.pieces._LEAST_PIECE_BYTES", piece_bytes),
         patch("lastwrite.engine.shares._LEAST_PART_BYTES", 1),
-        patch("lastwrite.engine.runner.InlineRunner.workers", 3),
+        patch("lastwrite.spark.work.InlineRunner.workers", 3),
         patch("lastwrite.engine.plan.bucket_bits", lambda _: bits),
         patch("lastwrite.spark.memory.MemoryPlan.limits", lambda _: limits),
         patch("lastwrite.pulsar.store.staging.BLOCK_BYTES", rng.choice((200, 1500))),

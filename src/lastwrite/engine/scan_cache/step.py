@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 
 from lastwrite.engine.context import Context
 from lastwrite.engine.partition import RewrittenPartition
-from lastwrite.engine.runner import Failed
 from lastwrite.engine.scan_cache.use import NewSegment, finish, forget, units_of
 from lastwrite.errors import LogError
 from lastwrite.model.scan_cache import KeepUnit, Kept
+from lastwrite.model.work import Failed
 
 
 def write_aside(

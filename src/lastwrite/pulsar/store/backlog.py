@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lastwrite.engine.rules.backlog import RawSegment
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.rules.backlog import RawSegment
 from lastwrite.pulsar.store.topic import list_topic
 
 

@@ -1,26 +1,17 @@
-"""How units of work reach their workers: here one after the other; on Spark by
-``lastwrite.spark.runner``.
-"""
+"""How units of work reach their workers: here one after the other; on Spark by ``spark.runner``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
-from lastwrite.engine.profile import StageProfile, TaskClock
 from lastwrite.errors import LogError
 from lastwrite.model.progress import Progress
+from lastwrite.model.work import Failed
+from lastwrite.spark.profile import StageProfile, TaskClock
 
 U = TypeVar("U")
 R = TypeVar("R")
-
-
-class Failed(Generic[U]):
-    """A unit that raised: what a caller gets in place of its result."""
-
-    def __init__(self, unit: U, error: Exception) -> None:
-        self.unit = unit
-        self.error = error
 
 
 Task: TypeAlias = Callable[[Sequence[U]], Iterator[R | Failed[U]]]

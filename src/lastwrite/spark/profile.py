@@ -1,0 +1,79 @@
+"""The profile of a stage: its tasks' seconds, by step.
+
+What a stage's workers did not spend in tasks is Spark's share and waiting
+(``StageProfile.outside_seconds``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lastwrite.engine import profile
+from lastwrite.reports.compaction import StageFigures
+
+
+@dataclass(frozen=True, slots=True)
+class TaskProfile:
+    """One task: seconds from its first unit to its last, of a processor, and by step."""
+
+    seconds: float
+    cpu_seconds: float
+    steps: dict[str, float]
+
+
+class TaskClock:
+    """Takes the profile of the task that this process begins now."""
+
+    def __init__(self) -> None:
+        profile.taken.clear()
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def taken(self) -> TaskProfile:
+        return TaskProfile(
+            time.perf_counter() - self._wall,
+            time.process_time() - self._cpu,
+            dict(profile.taken),
+        )
+
+
+@dataclass(slots=True)
+class StageProfile:
+    """All tasks of one stage, of all waves."""
+
+    seconds: float = 0.0  # as the driver waited
+    worker_seconds: float = 0.0  # that, times the workers
+    tasks: int = 0
+    task_seconds: float = 0.0
+    task_cpu_seconds: float = 0.0
+    steps: dict[str, float] = field(default_factory=dict)
+
+    def add(self, seconds: float, workers: int, tasks: Iterable[TaskProfile]) -> None:
+        self.seconds += seconds
+        self.worker_seconds += seconds * workers
+        for task in tasks:
+            self.tasks += 1
+            self.task_seconds += task.seconds
+            self.task_cpu_seconds += task.cpu_seconds
+            for name, spent in task.steps.items():
+                self.steps[name] = self.steps.get(name, 0.0) + spent
+
+    @property
+    def outside_seconds(self) -> float:
+        """Worker seconds in which no task ran: Spark's own start and end of a stage, and waiting
+        for the last task.
+        """
+        return max(0.0, self.worker_seconds - self.task_seconds)
+
+    def figures(self) -> StageFigures:
+        """As a report has them."""
+        return StageFigures(
+            seconds=self.seconds,
+            tasks=self.tasks,
+            task_seconds=self.task_seconds,
+            task_cpu_seconds=self.task_cpu_seconds,
+            outside_seconds=self.outside_seconds,
+            between_seconds=max(0.0, self.task_seconds - sum(self.steps.values())),
+            steps=dict(self.steps),
+        )
