@@ -16,7 +16,7 @@ import lastwrite
 # Where bytes are read, and how modules of there are called here.
 FOLDERS = {
     "": "encoding",
-    "scan_cache.": "engine/scan_cache",
+    "scan_cache.": "scan_cache",
     "kafka.": "kafka/format",
     "pulsar.": "pulsar/format",
     "rocketmq.": "rocketmq/format",
@@ -30,7 +30,7 @@ def imported(name: str) -> str:
     return f"{_PACKAGES[front + dot]}.{module}"
 
 
-_NO_FORMATS = ("intrinsics", "files", "use")
+_NO_FORMATS = ("intrinsics", "files", "cache", "task", "survivors")
 
 # Begins of names, and why such a function is not fuzzed by itself.
 WRITERS = (

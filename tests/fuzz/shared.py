@@ -18,9 +18,9 @@ from lastwrite.encoding.compression import (
     with_lz4_header_checksum,
 )
 from lastwrite.encoding.varint import decode_varint, decode_varlong
-from lastwrite.engine.scan_cache import format
 from lastwrite.errors import LogError
-from lastwrite.model.scan_cache import FileIdentity, KeptBlock, KeptPiece, KeptSegment
+from lastwrite.scan_cache import format
+from lastwrite.scan_cache.segment import CachedBlock, CachedPiece, CachedSegment, FileIdentity
 from tests.fuzz.mutate import harm
 from tests.fuzz.target import INPUT, OUTPUT, Target, outcome, reader
 
@@ -92,7 +92,7 @@ def targets() -> list[Target]:
             check_kept,
             (
                 "scan_cache.format:decode_header",
-                "scan_cache.format:decode_kept",
+                "scan_cache.format:decode_segment",
                 "scan_cache.format:checksum",
             ),
         ),
@@ -152,12 +152,12 @@ def _kept(rng: random.Random) -> tuple[bytes, Any]:
         counts = [rng.randrange(1, 9) for _ in range(rng.randrange(1, 3))]
         own = []
         for count in counts:
-            own.append(KeptBlock(blocks, count, 7))
+            own.append(CachedBlock(blocks, count, 7))
             blocks += format.block_bytes(count, 2)
-        pieces.append(KeptPiece(at, at + 100, sum(counts), 1, at, at + 9, tuple(own)))
+        pieces.append(CachedPiece(at, at + 100, sum(counts), 1, at, at + 9, tuple(own)))
         at += 100
     identity = FileIdentity((at, 1, 1, 1), (8, 1, 1, 2), (12, 1, 1, 3))
-    known = KeptSegment("x", 0, 2, identity, bytes(16), tuple(pieces))
+    known = CachedSegment("x", 0, 2, identity, bytes(16), tuple(pieces))
     tables = format.encode_tables(pieces)
     for _ in range(rng.choice([0, 1, 1, 2])):
         tables = harm(rng, tables, [tables])
@@ -175,6 +175,6 @@ def _kept(rng: random.Random) -> tuple[bytes, Any]:
 
 def check_kept(data: bytes, cut: int, rng: random.Random) -> str:
     def read() -> None:
-        format.decode_kept(format.decode_header(data[:cut], "x"), data[cut:], "x")
+        format.decode_segment(format.decode_header(data[:cut], "x"), data[cut:], "x")
 
     return outcome(read)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from lastwrite.engine.scan_cache import files
 from lastwrite.kafka.format.names import FileKind, classify
 from lastwrite.kafka.store.retention import make_empty_segment
+from lastwrite.scan_cache import files
 from tests.crash.rounds import Round, batches_seen, files_of, odd_files, prepare
 from tests.crash.trial import CLEANER_OFFSETS, Broken, load, look, run_to_the_end
 from tests.power.disk import Journal, record

@@ -14,13 +14,13 @@ from unittest.mock import patch
 
 import pytest
 
-from lastwrite.engine.scan_cache import files as store
-from lastwrite.engine.scan_cache import format as layout
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.model.scan_cache import KeptScan
 from lastwrite.reports.compaction import PartitionReport, Status
+from lastwrite.scan_cache import files as store
+from lastwrite.scan_cache import format as layout
+from lastwrite.scan_cache.task import CachedScan
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.engine import compact
@@ -38,8 +38,8 @@ EACH = 20
 def small() -> Iterator[None]:
     """However little there is, it is kept."""
     with (
-        patch("lastwrite.engine.scan_cache.use._LEAST_SEGMENT_BYTES", 1),
-        patch("lastwrite.engine.scan_cache.use._LEAST_FILLED", 0),
+        patch("lastwrite.scan_cache.cache._LEAST_SEGMENT_BYTES", 1),
+        patch("lastwrite.scan_cache.cache._LEAST_FILLED", 0),
         patch("lastwrite.engine.pieces._PIECE_BYTES", 600),
     ):
         yield
@@ -243,11 +243,11 @@ def believed(root: Path, base: int) -> object:
     log_path = str(folder / f"{base:020d}.log")
     secret = store.read_secret(str(folder), 8 * 76)
     assert secret is not None
-    found = store.read_kept(log_path, store.identity_of(log_path), layout.digest_of(secret))
+    found = store.read_cached(log_path, store.identity_of(log_path), layout.digest_of(secret))
     if found is None:
         return None
-    scans = [KeptScan(found.path, found.bits, found.identity, 0, piece) for piece in found.pieces]
-    return found.pieces if all(store.is_true(scan, log_path) for scan in scans) else None
+    scans = [CachedScan(found.path, found.bits, found.identity, piece) for piece in found.pieces]
+    return found.pieces if all(scan.is_true(log_path) for scan in scans) else None
 
 
 def test_no_changed_byte_and_no_shortened_file_is_believed(tmp_path: Path) -> None:

@@ -83,8 +83,8 @@ def test_after_a_round_each_file_has_what_the_one_before_had(place: Path) -> Non
     dress(root)
     before = owners(root)
     with (
-        patch("lastwrite.engine.scan_cache.use._LEAST_SEGMENT_BYTES", 1),
-        patch("lastwrite.engine.scan_cache.use._LEAST_FILLED", 0),
+        patch("lastwrite.scan_cache.cache._LEAST_SEGMENT_BYTES", 1),
+        patch("lastwrite.scan_cache.cache._LEAST_FILLED", 0),
     ):
         [report] = compact(root, keep_scans=True).partitions
     assert report.status is Status.CLEANED and report.bytes_after < report.bytes_before

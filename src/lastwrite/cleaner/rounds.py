@@ -15,6 +15,7 @@ from lastwrite.errors import LogError
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits, Rates
 from lastwrite.reports.compaction import CompactionReport, Status
+from lastwrite.scan_cache.cache import ScanCache
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.spark.work import InlineRunner, Runner
@@ -116,10 +117,11 @@ class Rounds:
                 config=config, now_ms=now_ms, check=self._check, keep_scans=self._keep_scans
             )
             limits = throttles.on(self._limits)
-            return run_round(
-                Context(self._system, exchange, runner.workers, limits, options, NoProgress()),
-                folders,
+            cache = ScanCache(runner)
+            context = Context(
+                self._system, exchange, runner.workers, limits, options, NoProgress(), cache
             )
+            return run_round(context, folders)
         finally:
             exchange.close()
 

@@ -30,6 +30,7 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.rules.live_settings import SCHEME
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Status
 from lastwrite.reports.settings import Override
+from lastwrite.scan_cache.cache import ScanCache
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for
@@ -365,7 +366,9 @@ def _run(
         limits = memory_plan.limits()
         if any(map(math.isfinite, cleaner.rates)):
             limits = Throttles(exchange.scratch, cleaner.rates, runner.workers).on(limits)
-        context = Context(system, exchange, runner.workers, limits, options, progress)
+        context = Context(
+            system, exchange, runner.workers, limits, options, progress, ScanCache(runner)
+        )
         report = run_round(context, folders)
         report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
         _note_quarantine(

@@ -19,6 +19,7 @@ _FOLDERS = (
     "encoding",
     "engine/rules",
     "verification",
+    "scan_cache",
     "kafka/format",
     "kafka/look",
     "kafka/old_format",

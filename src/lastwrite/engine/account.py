@@ -17,11 +17,8 @@ def account_round(partition: RewrittenPartition, is_dry_run: bool) -> PartitionR
         sum(of_verdict) for of_verdict in zip(*(part.counts for part in written), strict=True)
     ]
     counts = counts or [0] * len(Verdict)
-    scanned = sum(
-        piece.bytes
-        for piece, scan in zip(plan.pieces, partition.scans, strict=True)
-        if not scan.is_kept
-    )
+    scans = zip(plan.pieces, partition.scans, strict=True)
+    scanned = sum(piece.bytes for piece, scan in scans if not scan.is_cached)
     bytes_written = sum(new.bytes_written for part in written for new in (part, *part.further))
     made = len(partition.replacements) + sum(len(part.further) - part.is_gone for part in written)
     segments = plan.log.segments

@@ -25,7 +25,6 @@ from lastwrite.engine.context import Context
 from lastwrite.engine.partition import Ended, RewrittenPartition, failed
 from lastwrite.engine.retain import account_retention, after_round, end_without_round
 from lastwrite.engine.rules.retention import Retention
-from lastwrite.engine.scan_cache import step as scan_cache
 from lastwrite.engine.system import CommitPlan, Parts, System
 from lastwrite.errors import LogError
 from lastwrite.model.log import PartitionLog, Segment
@@ -154,7 +153,9 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
     """After the swap of all: checkpoints, what is left of the swaps, retention."""
     system = context.system
     _record(system, wave)
-    kept = scan_cache.write_aside(context, [each.open for each in wave if each.open])
+    cache = context.scan_cache
+    if cache is not None:
+        cache.write(context, [each.open for each in wave if each.open])
     swapped = [(each, each.open.plan.log) for each in wave if each.open and each.open.replacements]
     _for_all(system, system.tidy, swapped)
     # All partitions together: they share the checkpoint of log starts.
@@ -165,8 +166,8 @@ def _finish_in_place(context: Context, wave: Sequence[_Commit]) -> None:
     ]
     _for_all(system, system.retain, judged)
     for each in wave:
-        if each.open:
-            scan_cache.put_in_place(context, each.open, kept.get(each.open.plan.number, ()))
+        if each.open and cache is not None:
+            cache.place(context, each.open)
 
 
 def _record(system: System, wave: Sequence[_Commit]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from lastwrite.engine.system import System
+from lastwrite.engine.system import Decision, System
+from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import Progress
-from lastwrite.model.scan_cache import KeepUnit, Kept
 from lastwrite.model.work import (
+    CachedScan,
     Elected,
     ElectUnit,
     Failed,
@@ -19,6 +20,9 @@ from lastwrite.model.work import (
     ScanUnit,
     SegmentOutput,
 )
+
+if TYPE_CHECKING:
+    from lastwrite.engine.partition import RewrittenPartition
 
 
 class Exchange(Protocol):
@@ -42,9 +46,38 @@ class Exchange(Protocol):
         self, units: Sequence[RewriteUnit], progress: Progress
     ) -> list[SegmentOutput | Failed[RewriteUnit]]: ...
 
-    def keep(
-        self, units: Sequence[KeepUnit], progress: Progress
-    ) -> list[Kept | Failed[KeepUnit]]: ...
+
+class CachedLog(Protocol):
+    """What is known of a partition's segments from earlier scans."""
+
+    secret: bytes  # the round takes this secret, and as many bits
+    bits: int
+
+    def cuts(self, segment: int) -> list[int] | None:
+        """Where the segment is to be cut; None: anywhere."""
+        ...
+
+    def scan_of(self, segment: int, start: int, end_offset: int) -> CachedScan | None:
+        """What stands in for the scan of the piece that begins at ``start``."""
+        ...
+
+
+class ScanCache(Protocol):
+    """What rounds leave for later ones, so that these need not scan all again: ``scan_cache``."""
+
+    def open(
+        self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
+    ) -> CachedLog | None:
+        """What is known of the partition ``number``; None: it is read as if nothing were."""
+        ...
+
+    def write(self, context: Context, partitions: Sequence[RewrittenPartition]) -> None:
+        """After the swap, and before the old segments go."""
+        ...
+
+    def place(self, context: Context, partition: RewrittenPartition) -> None:
+        """Once nothing renames or links a segment any more."""
+        ...
 
 
 def _go_on() -> None:
@@ -62,7 +95,7 @@ class Options:
     like_broker: bool = False
     dry_run: bool = False
     to: str | None = None
-    keep_scans: bool = False  # see ``engine.scan_cache.use``
+    keep_scans: bool = False  # see ``scan_cache``
     # Raises where the work is to stop: nothing more is begun or swapped.
     check: Callable[[], None] = _go_on
 
@@ -80,16 +113,9 @@ class Context:
     limits: Limits
     options: Options
     progress: Progress
+    scan_cache: ScanCache | None = None
 
     @property
     def is_in_place(self) -> bool:
         """Whether the round changes the log itself."""
         return not self.options.dry_run and self.options.to is None
-
-    @property
-    def keeps_scans(self) -> bool:
-        """Whether what is scanned may be kept: without a scratch folder no worker sees another's
-        entries.
-        """
-        may_keep = self.options.keep_scans and self.is_in_place and not self.options.exact
-        return may_keep and bool(self.exchange.scratch)

@@ -19,12 +19,10 @@ from msgspec import structs
 
 from lastwrite.engine.retain import Replacement
 from lastwrite.engine.rules.transactions import Merged
-from lastwrite.engine.scan_cache.use import KeptLog
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
 from lastwrite.model.log import AbortedTransaction, PartitionLog
 from lastwrite.model.policy import Policy
-from lastwrite.model.scan_cache import KeptScan
 from lastwrite.model.work import Piece, PieceScan, SegmentOutput
 from lastwrite.reports.compaction import PartitionReport, Status
 
@@ -42,8 +40,6 @@ class PartitionPlan:
     aborted: Sequence[AbortedTransaction]  # transactions: as the log's index says, or the log
     bits: int  # of a fingerprint that tell its bucket
     secret: bytes
-    kept: KeptLog | None = None  # where scans are kept
-    kept_scans: Sequence[KeptScan | None] = ()  # by piece: what stands in for its scan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

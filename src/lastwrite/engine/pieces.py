@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from lastwrite.engine.scan_cache.use import KeptLog
+from lastwrite.engine.context import CachedLog
 from lastwrite.engine.system import System
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Limits, Piece
@@ -28,7 +28,7 @@ def cut_into_pieces(
     system: System,
     log: PartitionLog,
     end: int,
-    kept: KeptLog | None = None,
+    cached: CachedLog | None = None,
     piece_bytes: int = _PIECE_BYTES,
 ) -> list[Piece]:
     """Cut every segment at batch borders; the pieces of those that begin at or above ``end`` are
@@ -36,9 +36,10 @@ def cut_into_pieces(
     """
     pieces: list[Piece] = []
     for n, segment in enumerate(log.segments):
-        cuts = None if kept is None else kept.cuts(n)
+        cuts = None if cached is None else cached.cuts(n)
         if cuts is None:
             cuts = system.cut(log, n, min(_PIECE_BYTES, piece_bytes))
+        end_offset = log.segment_end(n)
         for start, stop in pairwise(cuts):
             pieces.append(
                 Piece(
@@ -50,27 +51,24 @@ def cut_into_pieces(
                     size_bytes=segment.file_bytes,
                     mtime_ns=segment.mtime_ns,
                     lowest_offset=segment.base_offset,
-                    end_offset=log.segment_end(n),
+                    end_offset=end_offset,
                     keyed=segment.base_offset < end,
                     is_indexed=segment.is_indexed,
+                    cached=None if cached is None else cached.scan_of(n, start, end_offset),
                 )
             )
     return pieces
 
 
-def split_by_bytes(
-    pieces: Sequence[Piece], target: int, sizes: Sequence[int] | None = None
-) -> Iterator[list[Piece]]:
-    """Neighbouring pieces in lists of about ``target`` bytes; ``sizes``: by piece, if not those of
-    the pieces.
-    """
+def split_by_bytes(pieces: Sequence[Piece], target: int) -> Iterator[list[Piece]]:
+    """Neighbouring pieces in lists whose scan goes over about ``target`` bytes."""
     held: list[Piece] = []
     size = 0
-    for piece, bytes in zip(pieces, sizes or [piece.bytes for piece in pieces], strict=True):
-        if held and size + bytes // 2 > target:
+    for piece in pieces:
+        if held and size + piece.scan_bytes // 2 > target:
             yield held
             held, size = [], 0
         held.append(piece)
-        size += bytes
+        size += piece.scan_bytes
     if held:
         yield held

@@ -12,11 +12,9 @@ from lastwrite.engine.context import Context
 from lastwrite.engine.partition import Ended, PartitionPlan, failed
 from lastwrite.engine.pieces import cut_into_pieces, piece_bytes_of
 from lastwrite.engine.rules.election import bucket_bits
-from lastwrite.engine.scan_cache import use as scan_cache
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.model.log import PartitionLog, ProblemKind
-from lastwrite.model.policy import Strategy
 from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.storage.throttle import spender
 
@@ -122,13 +120,10 @@ def _plan(
     if context.is_in_place:
         system.refuse_unwritable(log, decision.end)
     records = system.estimate_records(log)
-    bits, secret, kept = bucket_bits(records), new_secret(), None
-    if context.keeps_scans and decision.policy.strategy is Strategy.OFFSET:
-        kept = scan_cache.begin(log, decision.end, bits, secret)
-        if kept is not None:
-            secret, bits = kept.secret, kept.bits
+    bits, cache = bucket_bits(records), context.scan_cache
+    cached = None if cache is None else cache.open(context, place[0], log, decision, bits)
     piece_bytes = piece_bytes_of(context.limits, log.size_bytes, records)
-    pieces = cut_into_pieces(system, log, decision.end, kept, piece_bytes)
+    pieces = cut_into_pieces(system, log, decision.end, cached, piece_bytes)
     return PartitionPlan(
         number=place[0],
         started=place[1],
@@ -137,10 +132,8 @@ def _plan(
         decision=decision,
         pieces=pieces,
         aborted=log.aborted,
-        bits=bits,
-        secret=secret,
-        kept=kept,
-        kept_scans=scan_cache.stand_ins(kept, pieces, decision.elect_from),
+        bits=bits if cached is None else cached.bits,
+        secret=new_secret() if cached is None else cached.secret,
     )
 
 
@@ -158,5 +151,4 @@ def plan_whole(context: Context, log: PartitionLog, decision: Decision, end: int
         aborted=log.aborted,
         bits=bucket_bits(context.system.estimate_records(log)),
         secret=new_secret(),
-        kept_scans=(None,) * len(pieces),
     )

@@ -14,8 +14,7 @@ import numpy as np
 from lastwrite.engine.buffers import Buffers
 from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.profile import step
-from lastwrite.engine.rules.survivors import are_plain
-from lastwrite.engine.rules.verdict import Verdict, judge
+from lastwrite.engine.rules.verdict import Verdict, are_plain, judge
 from lastwrite.engine.system import Format, SegmentAppender, System, system_named
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.columns import (
@@ -62,8 +61,7 @@ def rewrite(
                 found = read_states(*unit.states[n]) if states is None else states[n]
             found[list(unit.spent[n])] |= SPENT
             worker.rewrite_piece(piece, found, result)
-            if unit.keeps:
-                left.append(worker.left)
+            left.append(worker.left)
         worker.finish(result)
         result.left = () if result.further else tuple(left)
     except CorruptLog as error:
@@ -154,10 +152,7 @@ class _Rewriter:
                     )
             except LogError as error:
                 raise error.located(piece.path, chunk.shift) from error
-            if self._unit.keeps:
-                self._note_left(
-                    table, actions, keep, states[at - records : at], self._rows[:filled]
-                )
+            self._note_left(table, actions, keep, states[at - records : at], self._rows[:filled])
             self._size += size
             self.left.end = self._size
             with step("write"):
@@ -188,7 +183,7 @@ class _Rewriter:
         # A plain record always stays: with any other that does there would be more that stay than
         # are plain.
         all_plain = kept == len(states) - int(np.count_nonzero(states))
-        left.is_quiet &= (
+        left.is_plain &= (
             all_plain and not (actions == EMPTY).any() and are_plain(table[actions != DROP])
         )
 

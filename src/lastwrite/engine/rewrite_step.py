@@ -153,7 +153,6 @@ def _units(
             folder=folder,
             mtime_ns=last.mtime_ns,
             aborted=aborted,
-            keeps=plan.kept is not None,
             cost=sum(costs[piece.number] for piece in part),
             like_broker=context.options.like_broker,
             source=first.path,

@@ -18,9 +18,8 @@ from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.elect import NO_KEYS, losers_among
 from lastwrite.engine.profile import step, steps
 from lastwrite.engine.rules import election
-from lastwrite.engine.rules.survivors import are_plain
 from lastwrite.engine.rules.transactions import Follower, flag_aborted
-from lastwrite.engine.rules.verdict import Verdict, judge
+from lastwrite.engine.rules.verdict import Verdict, are_plain, judge
 from lastwrite.engine.system import Format, system_named
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.model.columns import (
@@ -115,7 +114,6 @@ class _Scanner:
         self._hold(2 * unit.limits.block_entries // words)
         self._filled = 0
         self._follower = Follower()
-        self._is_quiet = False
         self._ends = np.empty(1 << unit.bits, dtype=np.uint32)
         self._keys = _KeyBytes(len(self._entries)) if unit.exact else None
 
@@ -129,7 +127,7 @@ class _Scanner:
     def scan_piece(self, piece: Piece, result: PieceScan) -> None:
         self._filled = 0
         self._follower = Follower()
-        self._is_quiet = self._unit.keeps
+        result.is_plain = self._keys is None and self._columns == 2
         checker = system_named(self._unit.system).index_checker(piece)
         for chunk in self._chunks.of(self._format, piece):
             table = chunk.table
@@ -148,9 +146,7 @@ class _Scanner:
             self._flush(result)
             result.tombstones = int(np.count_nonzero(self.states[: result.records] & TOMBSTONE))
             result.transactions = self._follower.result()
-            result.is_quiet = (
-                self._is_quiet and result.records > 0 and self._keys is None and self._columns == 2
-            )
+            result.is_plain &= result.records > 0
             result.lost_last = bool(result.records and self.states[result.records - 1] & SHADOWED)
 
     def _scan_chunk(
@@ -175,7 +171,7 @@ class _Scanner:
         states = self.states[first_record : result.records]
         self._follower.follow(table, states, first_record)
         is_plain = not states.any() and bool(table["records"].all())
-        self._is_quiet = self._is_quiet and is_plain and are_plain(table)
+        result.is_plain = result.is_plain and is_plain and are_plain(table)
         # Where all records are live and have keys no batch changes by itself, whatever the clock
         # says.
         if not is_plain:

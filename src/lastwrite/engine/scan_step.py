@@ -18,7 +18,6 @@ from lastwrite.engine.partition import Ended, PartitionPlan, ScannedPartition, a
 from lastwrite.engine.pieces import split_by_bytes
 from lastwrite.engine.rules import keyless
 from lastwrite.engine.rules.transactions import aborted_table, merge
-from lastwrite.engine.scan_cache.use import scan_weight
 from lastwrite.errors import LogError
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Policy
@@ -80,12 +79,13 @@ def _refuse_contradiction(partition: ScannedPartition) -> ScannedPartition | End
 
 
 def _scan_once(context: Context, plans: Sequence[PartitionPlan]) -> list[ScannedPartition | Ended]:
-    weights = [list(map(scan_weight, plan.pieces, plan.kept_scans)) for plan in plans]
-    target = max(_LEAST_TASK_BYTES, sum(map(sum, weights)) // (2 * context.workers))
-    units: list[ScanUnit] = []
-    for plan, sizes in zip(plans, weights, strict=True):
-        for pieces in split_by_bytes(plan.pieces, target, sizes):
-            units.append(scan_unit(context, plan, pieces))
+    total = sum(piece.scan_bytes for plan in plans for piece in plan.pieces)
+    target = max(_LEAST_TASK_BYTES, total // (2 * context.workers))
+    units = [
+        scan_unit(context, plan, pieces)
+        for plan in plans
+        for pieces in split_by_bytes(plan.pieces, target)
+    ]
     scans: dict[int, list[PieceScan]] = {plan.number: [] for plan in plans}
     errors: dict[int, Exception] = {}
     answers = context.exchange.scan(units, context.progress)
@@ -119,8 +119,6 @@ def scan_unit(context: Context, plan: PartitionPlan, pieces: Sequence[Piece]) ->
         aborted=aborted_table(plan.aborted, pieces[0].lowest_offset, pieces[-1].end_offset),
         limits=context.limits,
         scratch=context.exchange.scratch,
-        kept=tuple(plan.kept_scans[piece.number] for piece in pieces),
-        keeps=plan.kept is not None,
     )
 
 

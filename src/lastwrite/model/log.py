@@ -138,7 +138,7 @@ class PartitionLog:
     # of the earliest transaction open, or whose marker is not replicated
     first_unstable_offset: int | None = None
     unseen: tuple[str, ...] = ()  # files of segments behind the place where a crash ended the log
-    kept: tuple[str, ...] = ()  # files of our own that keep what earlier rounds scanned
+    cached: tuple[str, ...] = ()  # files of our own: what earlier rounds scanned
 
     @property
     def is_damaged(self) -> bool:

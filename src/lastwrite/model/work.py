@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,6 @@ import numpy.typing as npt
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import AbortedTransaction, Problem
 from lastwrite.model.policy import Policy, Strategy
-
-if TYPE_CHECKING:
-    from lastwrite.model.scan_cache import KeptScan
 
 U = TypeVar("U")
 
@@ -46,10 +43,26 @@ class Piece:
     end_offset: int  # nor at or above
     keyed: bool  # False: outside the range; checked and counted, no more
     is_indexed: bool = True  # False: a crash left indexes that nobody may look into
+    cached: CachedScan | None = None  # what an earlier round found in it
 
     @property
     def bytes(self) -> int:
         return self.end - self.start
+
+    @property
+    def scan_bytes(self) -> int:
+        """About how many bytes a scan goes over."""
+        return self.bytes if self.cached is None else self.cached.read_bytes
+
+
+class CachedScan(Protocol):
+    """Stands in for the scan of a piece; see ``scan_cache``."""
+
+    @property
+    def read_bytes(self) -> int: ...
+
+    def scanned(self, unit: ScanUnit, piece: Piece) -> PieceScan | None:
+        """The piece's result, all but its states, which are all 0; None: it is to be scanned."""
 
 
 class Rates(NamedTuple):
@@ -115,8 +128,6 @@ class ScanUnit:
     scratch: str
     memory_scratch: str = ""  # a folder that is memory, of which this unit may use ``memory_bytes``
     memory_bytes: int = 0
-    kept: tuple[KeptScan | None, ...] = ()  # by piece; empty: for none
-    keeps: bool = False  # what is found may be kept for later rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +179,9 @@ class PieceScan:
     keyless: int = 0  # records without a key that the policy drops
     first_keyless: int = -1  # the offset of the first of them
     hidden: int = 0  # control records, and those of aborted transactions
-    # all its records are plain: live, keyed, in no transaction or empty batch (if asked)
-    is_quiet: bool = False
-    is_kept: bool = False  # it was not read: an earlier round kept this
+    # all its records are plain: live, keyed, in no transaction, no batch empty or of an old format
+    is_plain: bool = False
+    is_cached: bool = False  # it was not read: an earlier round knew this
 
     @property
     def place_of_states(self) -> tuple[str, int, int]:
@@ -232,7 +243,6 @@ class RewriteUnit:
     folder: str | None  # where the outputs are written aside; None: measure only
     mtime_ns: int = 0  # of the new files: that of the last source
     aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
-    keeps: bool = False  # what is left of each piece is to be told
     cost: int = 0  # in bytes read
     like_broker: bool = False  # the new segment is laid out as the system's own cleaner would
     # the segment that it replaces, the first of them: whose owner and rights it takes
@@ -250,7 +260,7 @@ class PieceLeft:
     batches: int = 0
     first_offset: int = -1
     next_offset: int = -1
-    is_quiet: bool = True  # as PieceScan
+    is_plain: bool = True  # as PieceScan
 
 
 @dataclass(slots=True)
@@ -275,7 +285,7 @@ class SegmentOutput:
     is_gone: bool = False  # nothing was left, and the system keeps no segment without records
     problem: Problem | None = None
     error: Exception | None = None
-    left: tuple[PieceLeft, ...] = ()  # of each piece, if asked
+    left: tuple[PieceLeft, ...] = ()  # of each piece
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -23,9 +23,7 @@ from lastwrite.engine.elect import elect
 from lastwrite.engine.profile import step
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
 from lastwrite.engine.scan import EntryBlock, scan
-from lastwrite.engine.scan_cache.use import keep, kept_scans, unit_weight
 from lastwrite.model.progress import Progress
-from lastwrite.model.scan_cache import KeepUnit, Kept
 from lastwrite.model.work import (
     Block,
     Elected,
@@ -79,7 +77,8 @@ def _scan_unit(
         )
 
     with step("check kept scans"):
-        results = kept_scans(unit)
+        cached = [each.cached.scanned(unit, each) for each in unit.pieces if each.cached]
+        results = [scan for scan in cached if scan is not None]
     for result in results:
         result.states, result.states_at = states.append(np.zeros(result.records, dtype=np.uint8))
     known = {result.piece for result in results}
@@ -136,7 +135,7 @@ class FolderExchange:
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
     ) -> list[list[PieceScan] | Failed[ScanUnit]]:
-        weights = [unit_weight(unit) for unit in units]
+        weights = [sum(piece.scan_bytes for piece in unit.pieces) for unit in units]
         memory, memory_bytes = self._folders.memory, self._folders.memory_bytes
         if memory:
             total = max(1, sum(weights))
@@ -157,13 +156,6 @@ class FolderExchange:
     ) -> list[SegmentOutput | Failed[RewriteUnit]]:
         weights = [unit.cost for unit in units]
         return self._runner.run_tasks("rewrite", rewrite_staged, units, weights, progress)
-
-    def keep(self, units: Sequence[KeepUnit], progress: Progress) -> list[Kept | Failed[KeepUnit]]:
-        """Write what later rounds need not scan again."""
-        weights = [
-            16 * sum(each.piece.records for each in unit.pieces if each.blocks) for unit in units
-        ]
-        return self._runner.run("keep", keep, units, weights, progress)
 
     def close(self) -> None:
         self._folders.close()

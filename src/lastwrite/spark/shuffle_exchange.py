@@ -22,7 +22,6 @@ from lastwrite.engine.scan import EntryBlock, scan
 from lastwrite.model.columns import SHADOWED
 from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import Progress
-from lastwrite.model.scan_cache import KeepUnit, Kept
 from lastwrite.model.work import (
     Block,
     Elected,
@@ -159,10 +158,6 @@ class ShuffleExchange:
         )
         found = self._collect("rewrite", moved.mapPartitions(rewrite_task), sum(weights), progress)
         return [found[n] for n in range(len(units))]
-
-    def keep(self, units: Sequence[KeepUnit], progress: Progress) -> list[Kept | Failed[KeepUnit]]:
-        """Nothing is kept: no folder holds the entries."""
-        return []
 
     def _keep(
         self, name: str, rows: list[Any], weights: list[int], work: Any, progress: Progress

@@ -40,6 +40,7 @@ from lastwrite.model.columns import (
     HAS_PRODUCER,
     IS_CONTROL,
     IS_OLD,
+    IS_TRANSACTIONAL,
     KEEPS_LAST,
     KEYLESS,
     NO_HORIZON,
@@ -118,6 +119,12 @@ def judge(
             counts,
         )
     )
+
+
+def are_plain(table: BatchTable) -> bool:
+    """Whether all batches have records, are in no transaction and of the format that we write."""
+    special = table["flags"] & (IS_CONTROL | IS_TRANSACTIONAL | IS_OLD)
+    return not special.any() and bool(table["records"].all())
 
 
 @njit(cache=True, nogil=True)

@@ -7,7 +7,7 @@ finished and about to replace others, ``.deleted`` is on its way out.  Our own o
 between, ``….log.<attempt>.cleaned``, so that two attempts at one segment never write to one file;
 Kafka's loader looks at the digits in front and the suffix at the end and deletes them all the same.
 
-``00000000000000004711.kept`` is ours too (engine/scan_cache/format.py), and ``lastwrite.secret``; a
+``00000000000000004711.kept`` is ours too (scan_cache/format.py), and ``lastwrite.secret``; a
 ``….<attempt>.tmp`` of either is being written.
 
 The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``.

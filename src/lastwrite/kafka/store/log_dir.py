@@ -357,7 +357,9 @@ class _Reading:
             aborted=tuple(entry for base in bases for entry in self._aborted.get(base, ())),
             first_unstable_offset=first_unstable,
             unseen=tuple(sorted(logs - seen)),
-            kept=tuple(sorted(name for name in self._live if classify(name).kind is FileKind.KEPT)),
+            cached=tuple(
+                sorted(name for name in self._live if classify(name).kind is FileKind.KEPT)
+            ),
         )
         return self._with_aborted(listed) if self._unsure else listed
 

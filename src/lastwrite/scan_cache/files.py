@@ -1,5 +1,5 @@
-"""Kept files beside a log, and the secret that their fingerprints were made under; see
-``engine.scan_cache.format``.
+"""Cache files beside a log, and the secret that their fingerprints were made under; see
+``scan_cache.format``.
 
 They are a cache: never synced, so a power cut may leave any part of one, which its checksums tell;
 whatever is odd is passed over, and may be deleted at any time. A file is written under a temporary
@@ -19,28 +19,23 @@ from dataclasses import replace
 from io import FileIO
 from typing import Self
 
-import numpy as np
-
 from lastwrite.encoding.checksum import crc32c
-from lastwrite.engine.scan_cache import format as layout
 from lastwrite.errors import CorruptLog
 from lastwrite.model.columns import ByteArray
-from lastwrite.model.scan_cache import (
+from lastwrite.scan_cache import format as layout
+from lastwrite.scan_cache.segment import (
     NO_FILE,
+    CachedBlock,
+    CachedSegment,
     FileIdentity,
-    KeptBlock,
-    KeptScan,
-    KeptSegment,
     Stamp,
 )
 from lastwrite.storage import files, ownership
-from lastwrite.storage.scratch import ScratchReader
 
-NOBODY = FileIdentity(NO_FILE, NO_FILE, NO_FILE)
-_LOG, _KEPT, _TEMPORARY = ".log", ".kept", ".tmp"
-_SECRET = "lastwrite.secret"  # what the fingerprints in kept files were made under
+_LOG, _CACHE, _TEMPORARY = ".log", ".kept", ".tmp"
+_SECRET = "lastwrite.secret"  # what the fingerprints in cache files were made under
 _OURS = re.compile(
-    rf"(?:(?P<base>[0-9]{{20}})\{_KEPT}|{_SECRET})(?:\.[0-9A-Za-z_-]+(?P<temporary>\{_TEMPORARY}))?"
+    rf"(?:(?P<base>[0-9]{{20}})\{_CACHE}|{_SECRET})(?:\.[0-9A-Za-z_-]+(?P<temporary>\{_TEMPORARY}))?"
 )
 _MOST_TABLE_BYTES = 64 << 20
 
@@ -59,8 +54,8 @@ def _stamp(path: str) -> Stamp:
     return seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino
 
 
-def kept_path(log_path: str) -> str:
-    return log_path.removesuffix(_LOG) + _KEPT
+def cache_path(log_path: str) -> str:
+    return log_path.removesuffix(_LOG) + _CACHE
 
 
 # ---------------------------------------------------------------------- the secret
@@ -82,7 +77,7 @@ def read_secret(folder: str, size: int) -> bytes | None:
 
 
 def write_secret(folder: str, secret: bytes) -> None:
-    """Keep the secret, for its owner alone.
+    """Write the secret, for its owner alone.
 
     Raises:
         LogError: the system refuses.
@@ -99,11 +94,13 @@ def write_secret(folder: str, secret: bytes) -> None:
 # ---------------------------------------------------------------------- reading
 
 
-def read_kept(log_path: str, identity: FileIdentity, secret_digest: bytes) -> KeptSegment | None:
-    """What is kept of the segment; None where nothing is, or nothing that is to be believed of this
+def read_cached(
+    log_path: str, identity: FileIdentity, secret_digest: bytes
+) -> CachedSegment | None:
+    """What is known of the segment; None where nothing is, or nothing that is to be believed of this
     very file.
     """
-    path = kept_path(log_path)
+    path = cache_path(log_path)
     try:
         with open(path, "rb", buffering=0) as file:
             header = layout.decode_header(file.read(layout.HEADER.size), path)
@@ -121,7 +118,7 @@ def read_kept(log_path: str, identity: FileIdentity, secret_digest: bytes) -> Ke
             ):
                 return None
             tables = _read_all(file.fileno(), header.tables_at, size - header.tables_at)
-        found = layout.decode_kept(header, tables, path)
+        found = layout.decode_segment(header, tables, path)
     except (OSError, CorruptLog):
         return None
     return found if found.secret_digest == secret_digest else None
@@ -132,35 +129,17 @@ def _read_all(handle: int, position: int, size: int) -> bytes:
     while size:
         part = os.pread(handle, size, position)
         if not part:
-            raise CorruptLog("a kept file shrank while it was read", position)
+            raise CorruptLog("a cache file shrank while it was read", position)
         parts.append(part)
         position, size = position + len(part), size - len(part)
     return b"".join(parts)
 
 
-def is_true(scan: KeptScan, log_path: str) -> bool:
-    """Whether the segment is still the one that was kept, and the piece's blocks match their
-    checksums.
-    """
-    if identity_of(log_path) != scan.identity:
-        return False
-    try:
-        with contextlib.closing(ScratchReader(scan.path)) as kept:
-            for block in scan.piece.blocks:
-                data = np.empty(layout.block_bytes(block.entries, scan.bits), dtype=np.uint8)
-                kept.read_into(data, block.position)
-                if int(crc32c(data, 0, len(data))) != block.crc:
-                    return False
-    except (OSError, EOFError):  # it is gone, or was cut
-        return False
-    return identity_of(log_path) == scan.identity
-
-
 # ---------------------------------------------------------------------- writing
 
 
-class KeptWriter:
-    """Writes a kept file under a temporary name, with the identity of no segment; a context, which
+class CacheWriter:
+    """Writes a cache file under a temporary name, with the identity of no segment; a context, which
     removes what is not finished.
 
     Raises:
@@ -168,25 +147,25 @@ class KeptWriter:
     """
 
     def __init__(self, log_path: str) -> None:
-        self.path = f"{kept_path(log_path)}.{uuid.uuid4().hex[:12]}{_TEMPORARY}"
+        self.path = f"{cache_path(log_path)}.{uuid.uuid4().hex[:12]}{_TEMPORARY}"
         self._at = 0
         with _changing("create", self.path):
             like = ownership.of_new(os.path.dirname(log_path), [log_path]).as_far_as_may()
             self._file: FileIO | None = files.create(self.path, like)
 
-    def append(self, block: ByteArray, entries: int) -> KeptBlock:
+    def append(self, block: ByteArray, entries: int) -> CachedBlock:
         """Write a block of so many entries: its buckets' ends, then these."""
         position = max(self._at, layout.HEADER.size)
         position += -position % layout.ALIGNMENT
         self._write(memoryview(block), position)
-        return KeptBlock(position, entries, int(crc32c(block, 0, len(block))))
+        return CachedBlock(position, entries, int(crc32c(block, 0, len(block))))
 
-    def finish(self, kept: KeptSegment) -> None:
-        """Write the tables, then the header; ``kept`` has all but the identity."""
+    def finish(self, segment: CachedSegment) -> None:
+        """Write the tables, then the header; ``segment`` has the identity of none."""
         at = max(self._at, layout.HEADER.size)
-        tables = layout.encode_tables(kept.pieces)
+        tables = layout.encode_tables(segment.pieces)
         self._write(memoryview(tables), at)
-        header = layout.header_of(replace(kept, identity=NOBODY), at, tables)
+        header = layout.header_of(segment, at, tables)
         self._write(memoryview(layout.encode_header(header)), 0)
         self._close()
 
@@ -224,12 +203,12 @@ def put_in_place(path: str, log_path: str, identity: FileIdentity) -> None:
         header = layout.decode_header(file.read(layout.HEADER.size), path)
         file.seek(0)
         file.write(layout.encode_header(layout.with_identity(header, identity)))
-    if path != kept_path(log_path):
-        files.rename(path, kept_path(log_path))
+    if path != cache_path(log_path):
+        files.rename(path, cache_path(log_path))
 
 
 def sweep(folder: str, bases: Collection[int], *, is_all: bool = False) -> None:
-    """Remove what writers left behind, and the kept files of the segments ``bases``, or of all but
+    """Remove what writers left behind, and the cache files of the segments ``bases``, or of all but
     these.
 
     Raises:
@@ -251,4 +230,4 @@ def _changing(operation: str, path: str) -> Iterator[None]:
         files.faults.reach(operation, path)
         yield
     except OSError as error:
-        raise files.to_log_error(error, path, f"{operation} a kept file") from error
+        raise files.to_log_error(error, path, f"{operation} a cache file") from error

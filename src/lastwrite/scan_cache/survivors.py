@@ -15,13 +15,6 @@ import numpy as np
 from numba import njit
 
 from lastwrite.engine.rules.election import ORDINAL_MASK
-from lastwrite.model.columns import IS_CONTROL, IS_OLD, IS_TRANSACTIONAL, BatchTable
-
-
-def are_plain(table: BatchTable) -> bool:
-    """Whether all batches have records, are in no transaction and of the format that we write."""
-    special = table["flags"] & (IS_CONTROL | IS_TRANSACTIONAL | IS_OLD)
-    return not special.any() and bool(table["records"].all())
 
 
 @njit(cache=True, nogil=True)

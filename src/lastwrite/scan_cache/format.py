@@ -1,4 +1,4 @@
-"""A kept file: what scanning a segment found, so that a later round need not read the segment
+"""A cache file: what scanning a segment found, so that a later round need not read the segment
 again.
 
     header                          this table, 152 bytes
@@ -11,7 +11,7 @@ Little-endian. The header's checksum covers the header, which names the tables' 
 block's row that of the block; so each part can be believed by itself, and none unless it is whole.
 The header alone is written again when a segment that did not change was linked.
 
-Only pieces are kept whose records are all plain: live, with a key, in no transaction, in no batch
+Only pieces are cached whose records are all plain: live, with a key, in no transaction, in no batch
 of an old format. Whatever the clock and the settings, nothing of such a piece changes unless a
 later record shadows one of its own.
 """
@@ -27,7 +27,7 @@ import numpy as np
 from lastwrite.encoding.checksum import crc32c
 from lastwrite.encoding.layout import I64, U32, U64, At, layout
 from lastwrite.errors import CorruptLog
-from lastwrite.model.scan_cache import FileIdentity, KeptBlock, KeptPiece, KeptSegment
+from lastwrite.scan_cache.segment import CachedBlock, CachedPiece, CachedSegment, FileIdentity
 
 MAGIC = int.from_bytes(b"lw-kept\x01", "little")
 ALIGNMENT = 64
@@ -35,8 +35,8 @@ _MOST_BITS = 24
 _REMEDY = "it is passed over; delete it at will"
 
 
-class KeptHeader(NamedTuple):
-    """The first bytes of a kept file."""
+class CacheHeader(NamedTuple):
+    """The first bytes of a cache file."""
 
     # fmt: off
     magic:           Annotated[int, At(0,   U64)]  # with the version, 1
@@ -71,7 +71,7 @@ class PieceRow(NamedTuple):
     # fmt: off
     start:           Annotated[int, At(0,  I64)]  # positions in the segment
     end:             Annotated[int, At(8,  I64)]
-    records:         Annotated[int, At(16, I64)]  # -1: nothing is kept of it
+    records:         Annotated[int, At(16, I64)]  # -1: nothing is known of it
     batches:         Annotated[int, At(24, I64)]
     first_offset:    Annotated[int, At(32, I64)]  # base of its first batch
     next_offset:     Annotated[int, At(40, I64)]  # behind its last batch
@@ -83,13 +83,13 @@ class BlockRow(NamedTuple):
     """A block of entries."""
 
     # fmt: off
-    position:        Annotated[int, At(0,  I64)]  # in the kept file
+    position:        Annotated[int, At(0,  I64)]  # in the cache file
     entries:         Annotated[int, At(8,  I64)]
     crc:             Annotated[int, At(16, I64)]  # CRC-32C of the block
     # fmt: on
 
 
-HEADER = layout(KeptHeader, byte_order="<", size=152)
+HEADER = layout(CacheHeader, byte_order="<", size=152)
 PIECE = layout(PieceRow, byte_order="<", size=56)
 BLOCK = layout(BlockRow, byte_order="<", size=24)
 
@@ -109,7 +109,7 @@ def checksum(data: bytes | memoryview) -> int:
     return int(crc32c(np.frombuffer(data, dtype=np.uint8), 0, len(data)))
 
 
-def encode_tables(pieces: Sequence[KeptPiece]) -> bytes:
+def encode_tables(pieces: Sequence[CachedPiece]) -> bytes:
     """The two tables behind the blocks."""
     rows = [
         PIECE.pack(
@@ -126,58 +126,59 @@ def encode_tables(pieces: Sequence[KeptPiece]) -> bytes:
     return b"".join([*rows, *(BLOCK.pack(*block) for piece in pieces for block in piece.blocks)])
 
 
-def header_of(kept: KeptSegment, tables_at: int, tables: bytes) -> KeptHeader:
+def header_of(segment: CachedSegment, tables_at: int, tables: bytes) -> CacheHeader:
     """The header, its own checksum not yet in it, of a file whose tables, with these bytes, begin
     at ``tables_at``.
     """
     one, two = (
-        int.from_bytes(half, "little") for half in (kept.secret_digest[:8], kept.secret_digest[8:])
+        int.from_bytes(half, "little")
+        for half in (segment.secret_digest[:8], segment.secret_digest[8:])
     )
-    identity = (*kept.identity.log, *kept.identity.offset_index, *kept.identity.time_index)
-    return KeptHeader(
+    identity = (*segment.identity.log, *segment.identity.offset_index, *segment.identity.time_index)
+    return CacheHeader(
         MAGIC,
-        kept.base_offset,
+        segment.base_offset,
         *identity,
         one,
         two,
         tables_at,
-        kept.bits,
-        len(kept.pieces),
+        segment.bits,
+        len(segment.pieces),
         checksum(tables),
         0,
     )
 
 
-def with_identity(header: KeptHeader, identity: FileIdentity) -> KeptHeader:
+def with_identity(header: CacheHeader, identity: FileIdentity) -> CacheHeader:
     """The same of a segment whose files now have this identity."""
-    return KeptHeader._make(
+    return CacheHeader._make(
         (*header[:2], *identity.log, *identity.offset_index, *identity.time_index, *header[14:])
     )
 
 
-def encode_header(header: KeptHeader) -> bytes:
+def encode_header(header: CacheHeader) -> bytes:
     """The header's bytes, with its checksum."""
     head = HEADER.pack(*header)[:-4]
     return head + checksum(head).to_bytes(4, "little")
 
 
-def decode_header(data: bytes, path: str) -> KeptHeader:
+def decode_header(data: bytes, path: str) -> CacheHeader:
     """The header, from a file's first bytes.
 
     Raises:
         CorruptLog: it is none, or not whole.
     """
     if len(data) < HEADER.size:
-        raise CorruptLog("a kept file is cut short", 0, path, _REMEDY)
-    header = KeptHeader._make(HEADER.unpack_from(data))
+        raise CorruptLog("a cache file is cut short", 0, path, _REMEDY)
+    header = CacheHeader._make(HEADER.unpack_from(data))
     if header.magic != MAGIC:
-        raise CorruptLog("no kept file of this version", 0, path, _REMEDY)
+        raise CorruptLog("no cache file of this version", 0, path, _REMEDY)
     if header.header_crc != checksum(data[: HEADER.size - 4]):
-        raise CorruptLog("a kept file's header does not match its checksum", 0, path, _REMEDY)
+        raise CorruptLog("a cache file's header does not match its checksum", 0, path, _REMEDY)
     return header
 
 
-def decode_kept(header: KeptHeader, tables: bytes, path: str) -> KeptSegment:
+def decode_segment(header: CacheHeader, tables: bytes, path: str) -> CachedSegment:
     """What the file knows, from its header and all bytes from ``tables_at`` on.
 
     Raises:
@@ -185,11 +186,11 @@ def decode_kept(header: KeptHeader, tables: bytes, path: str) -> KeptSegment:
     """
     at = header.tables_at
     if header.tables_crc != checksum(tables):
-        raise CorruptLog("a kept file's tables do not match their checksum", at, path, _REMEDY)
+        raise CorruptLog("a cache file's tables do not match their checksum", at, path, _REMEDY)
     rows_end = header.piece_count * PIECE.size
     if header.bits > _MOST_BITS or rows_end > len(tables) or (len(tables) - rows_end) % BLOCK.size:
-        raise CorruptLog("a kept file's tables do not fit", at, path, _REMEDY)
-    blocks = [KeptBlock._make(row) for row in BLOCK.iter_unpack(tables[rows_end:])]
+        raise CorruptLog("a cache file's tables do not fit", at, path, _REMEDY)
+    blocks = [CachedBlock._make(row) for row in BLOCK.iter_unpack(tables[rows_end:])]
     pieces = []
     position = taken = 0
     for row in map(PieceRow._make, PIECE.iter_unpack(tables[:rows_end])):
@@ -209,10 +210,10 @@ def decode_kept(header: KeptHeader, tables: bytes, path: str) -> KeptSegment:
             or not fits
             or not counted
         ):
-            raise CorruptLog("a kept file's tables contradict themselves", at, path, _REMEDY)
+            raise CorruptLog("a cache file's tables contradict themselves", at, path, _REMEDY)
         position = row.end
         pieces.append(
-            KeptPiece(
+            CachedPiece(
                 row.start,
                 row.end,
                 row.records,
@@ -223,9 +224,9 @@ def decode_kept(header: KeptHeader, tables: bytes, path: str) -> KeptSegment:
             )
         )
     if position != header.log_size or taken != len(blocks):
-        raise CorruptLog("a kept file's pieces are not the segment's", at, path, _REMEDY)
+        raise CorruptLog("a cache file's pieces are not the segment's", at, path, _REMEDY)
     halves = (header.secret_one, header.secret_two)
-    return KeptSegment(
+    return CachedSegment(
         path=path,
         base_offset=header.base_offset,
         bits=header.bits,
@@ -235,7 +236,7 @@ def decode_kept(header: KeptHeader, tables: bytes, path: str) -> KeptSegment:
     )
 
 
-def identity_of(header: KeptHeader) -> FileIdentity:
+def identity_of(header: CacheHeader) -> FileIdentity:
     """The identity that the header names."""
     fields = header[2:14]
     return FileIdentity(fields[0:4], fields[4:8], fields[8:12])

@@ -1,1 +1,0 @@
-"""What an earlier round read of a segment, kept beside the log (``--keep-scans``)."""

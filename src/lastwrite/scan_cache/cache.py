@@ -1,0 +1,311 @@
+"""What a round leaves beside the log, so that a later one need not read all of it again.
+
+    round 1   plan ─ scan ─ elect ─ rewrite ─ swap ─ checkpoint ─ WRITE ─ tidy ─ retention ─ PLACE
+
+              Every segment is read. Of the plain pieces of those that the round leaves, the entries
+              are written before the segments that they were made from may go; the files get their
+              names once nothing renames or links a segment any more.
+
+    round 2   plan ─ OPEN ─ scan …
+
+              finds the files of segments that are what they were: their pieces are not read, and
+              their blocks are elected where they lie.
+
+A piece is *plain* whose records all are: live, with a key, in no transaction, in no batch of an old
+format. What becomes of it depends on nothing but whether later records shadow its own: not on the
+clock, not on settings. So its entries, its place and its counts are all that a scan could tell of
+it.
+
+Nothing is believed but of the very file that it was taken from (size, both times, inode, of its
+indexes too), under the secret of this log, and with its checksums; a piece that fails is scanned as
+if nothing were known. What could not be written is no failure of the round.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from lastwrite.encoding.fingerprint import SECRET_WORDS
+from lastwrite.engine.context import Context
+from lastwrite.engine.partition import RewrittenPartition
+from lastwrite.engine.plan import new_secret
+from lastwrite.engine.retain import Replacement
+from lastwrite.engine.system import Decision
+from lastwrite.errors import LogError
+from lastwrite.model.log import PartitionLog
+from lastwrite.model.policy import Strategy
+from lastwrite.model.work import Failed, Piece, PieceScan
+from lastwrite.scan_cache import files
+from lastwrite.scan_cache.format import digest_of
+from lastwrite.scan_cache.segment import NOBODY, CachedPiece, CachedSegment, FileIdentity
+from lastwrite.scan_cache.task import CachedScan, WriteUnit, write_segment
+from lastwrite.spark.work import Runner
+
+_LEAST_SEGMENT_BYTES = 1 << 20  # reading it costs less than a file beside it
+# buckets may be four times as large as they should be, before all is scanned again
+_MOST_COARSE_BITS = 2
+_LEAST_FILLED = 4  # entries are to take so many times the room of their buckets' ends
+
+
+@dataclass(slots=True)
+class CachedLog:
+    """What is known of one partition when a round begins, and of what it may be when it ends."""
+
+    log: PartitionLog
+    secret: bytes
+    is_new: bool  # nothing is known: the secret was drawn for this round
+    bits: int
+    before: dict[int, FileIdentity]  # of the segments, by place, of which something may be cached
+    segments: dict[int, CachedSegment] = field(default_factory=dict)  # of which something is
+
+    def cuts(self, segment: int) -> list[int] | None:
+        """Where the segment is to be cut; None: anywhere."""
+        found = self.segments.get(segment)
+        return None if found is None else [0, *(piece.end for piece in found.pieces)]
+
+    def scan_of(self, segment: int, start: int, end_offset: int) -> CachedScan | None:
+        """What stands in for the scan of the piece that begins at ``start``."""
+        found = self.segments.get(segment)
+        if found is None:
+            return None
+        piece = next(each for each in found.pieces if each.start == start)
+        if piece.records < 0 or piece.next_offset > end_offset:
+            return None
+        return CachedScan(found.path, found.bits, found.identity, piece)
+
+
+def open_log(log: PartitionLog, end: int, bits: int) -> CachedLog | None:
+    """What is known of the segments of ``log`` below ``end``; None where it is not worth while.
+
+    ``bits``: how many the round would choose; it must take those of the result, and its secret.
+    """
+    before = {
+        n: files.identity_of(segment.path)
+        for n, segment in enumerate(log.segments)
+        if segment.base_offset < end
+        and segment.size_bytes >= _LEAST_SEGMENT_BYTES
+        and segment.is_indexed
+        and not segment.torn_bytes
+    }
+    if not before:
+        return None
+    secret = files.read_secret(log.folder, 8 * SECRET_WORDS)
+    found = {}
+    if secret is not None:
+        digest = digest_of(secret)
+        for n, identity in before.items():
+            listed = log.segments[n]
+            segment = files.read_cached(listed.path, identity, digest)
+            if identity.log[:2] != (listed.file_bytes, listed.mtime_ns):
+                continue  # it changed since the log was listed: the commit will say so
+            if segment is not None and segment.bits >= bits - _MOST_COARSE_BITS:
+                found[n] = segment
+    if secret is None or not found:
+        return CachedLog(log, new_secret(), True, bits, before)
+    bits = min(bits, *(segment.bits for segment in found.values()))
+    return CachedLog(log, secret, False, bits, before, found)
+
+
+class ScanCache:
+    """The cache of a round's logs, at the three places where the engine asks for it."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self._opened: dict[int, CachedLog] = {}  # by a partition's number in its wave
+        self._written: dict[int, list[tuple[WriteUnit, str | Failed[WriteUnit]]]] = {}
+
+    def open(
+        self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
+    ) -> CachedLog | None:
+        """What is known of a partition. Without a scratch folder no worker sees another's entries,
+        and nothing is cached.
+        """
+        self._opened.pop(number, None)
+        options = context.options
+        may_cache = options.keep_scans and context.is_in_place and not options.exact
+        if not (may_cache and context.exchange.scratch):
+            return None
+        if decision.policy.strategy is not Strategy.OFFSET:
+            return None
+        found = open_log(log, decision.end, bits)
+        if found is not None:
+            self._opened[number] = found
+        return found
+
+    def write(self, context: Context, partitions: Sequence[RewrittenPartition]) -> None:
+        """Write what later rounds need not scan again, under temporary names."""
+        self._written = {}
+        units = [unit for each in partitions for unit in self._units(context, each)]
+        if not units:
+            return
+        weights = [unit.entry_bytes for unit in units]
+        try:
+            answers = self._runner.run("keep", write_segment, units, weights, context.progress)
+        except LogError as error:
+            context.progress.note(f"no scan was kept: {error}")
+            return
+        for unit, answer in zip(units, answers, strict=True):
+            self._written.setdefault(unit.partition, []).append((unit, answer))
+
+    def place(self, context: Context, partition: RewrittenPartition) -> None:
+        """Give what was written its place, and remove what is stale."""
+        number, log = partition.plan.number, partition.plan.log
+        cached = self._opened.get(number)
+        if cached is None:
+            problems = _forget(log, partition.replaced)
+        else:
+            problems = _place(cached, partition.replaced, self._written.get(number, ()))
+        for problem in problems:
+            context.progress.note(f"{log.name}: a scan was not kept: {problem}")
+
+    def _units(self, context: Context, partition: RewrittenPartition) -> Iterator[WriteUnit]:
+        """The segments, as the round leaves them, of which more is known than their files say."""
+        plan = partition.plan
+        cached = self._opened.get(plan.number)
+        if cached is None:
+            return
+        by_segment = groupby(
+            zip(plan.pieces, partition.scans, strict=True), key=lambda pair: pair[0].segment
+        )
+        for n, pairs in by_segment:
+            pieces, scans = zip(*pairs, strict=True)
+            if n not in cached.before or n in partition.replaced:
+                continue
+            if any(scan.is_plain and not scan.is_cached for scan in scans):
+                segment = plan.log.segments[n]
+                known = tuple(map(_as_scanned, pieces, scans))
+                place = segment.path, segment.base_offset
+                yield from _unit(cached, plan.number, place, known, scans)
+        for each in partition.replacements:
+            size = sum(part.bytes_written for part in each.parts)
+            if size < _LEAST_SEGMENT_BYTES or not all(part.left for part in each.parts):
+                continue
+            path = context.system.segment_path(plan.log, each.parts[0].base_offset)
+            place = path, plan.log.segments[each.places[0]].base_offset
+            left = [*_as_left(each, partition.scans)]
+            known, scans = tuple(piece for piece, _ in left), tuple(scan for _, scan in left)
+            yield from _unit(cached, plan.number, place, known, scans)
+
+
+def _as_scanned(piece: Piece, scan: PieceScan) -> CachedPiece:
+    if not scan.is_plain or scan.losers:
+        return CachedPiece(piece.start, piece.end)
+    return CachedPiece(
+        piece.start, piece.end, scan.records, scan.batches, scan.first_offset, scan.next_offset
+    )
+
+
+def _as_left(
+    replacement: Replacement, scans: Sequence[PieceScan]
+) -> Iterator[tuple[CachedPiece, PieceScan]]:
+    begin = 0
+    for part in replacement.parts:
+        for left in part.left:
+            if left.end == left.start:
+                continue
+            piece = CachedPiece(begin + left.start, begin + left.end)
+            if left.is_plain and left.records:
+                piece = CachedPiece(
+                    piece.start,
+                    piece.end,
+                    left.records,
+                    left.batches,
+                    left.first_offset,
+                    left.next_offset,
+                )
+            yield piece, scans[left.piece]
+        begin += part.bytes_written
+
+
+def _unit(
+    cached: CachedLog,
+    partition: int,
+    place: tuple[str, int],
+    pieces: tuple[CachedPiece, ...],
+    scans: tuple[PieceScan, ...],
+) -> Iterator[WriteUnit]:
+    """A unit, unless there is nothing to cache, or so little a block that the next round should
+    rather scan it. ``place``: the segment's path and base offset.
+    """
+    path, base_offset = place
+    known = [scan for piece, scan in zip(pieces, scans, strict=True) if piece.records >= 0]
+    records = sum(max(0, piece.records) for piece in pieces)
+    blocks = sum(len(scan.blocks) for scan in known)
+    if records and (blocks == 1 or 16 * records >= _LEAST_FILLED * (blocks * 4 << cached.bits)):
+        digest = digest_of(cached.secret)
+        segment = CachedSegment("", base_offset, cached.bits, NOBODY, digest, pieces)
+        yield WriteUnit(partition, path, segment, scans)
+
+
+def _place(
+    cached: CachedLog,
+    rewritten: Collection[int],
+    written: Sequence[tuple[WriteUnit, str | Failed[WriteUnit]]],
+) -> Iterator[str]:
+    """Give the files that were ``written`` their places, once the segments have theirs for good;
+    sweep what is stale.
+
+    ``rewritten``: the places of the segments that the round replaced. Yields what went wrong, in
+    words: the round is none the worse.
+    """
+    segments = cached.log.segments
+    old = {segments[n].base_offset: n for n in cached.before if n not in rewritten}
+    # The swap links untouched segments between those that it replaces; the others keep even their
+    # inodes' times.
+    first = min((segments[n].base_offset for n in rewritten), default=None)
+    current: set[int] = set()
+
+    def is_as_before(n: int, now: FileIdentity) -> bool:
+        linked = first is not None and segments[n].base_offset > first
+        return now == cached.before[n] or (linked and now.is_same_but_linked(cached.before[n]))
+
+    try:
+        if cached.is_new and any(isinstance(answer, str) for _, answer in written):
+            files.write_secret(cached.log.folder, cached.secret)
+        for unit, answer in written:
+            if isinstance(answer, Failed):
+                yield str(answer.error)
+                continue
+            base_offset = unit.segment.base_offset
+            now = files.identity_of(unit.log_path)
+            n = old.get(base_offset)
+            is_whole = now.log[0] == unit.segment.pieces[-1].end
+            if is_whole and (n is None or is_as_before(n, now)):
+                files.put_in_place(answer, unit.log_path, now)
+                current.add(base_offset)
+        for n, segment in cached.segments.items():
+            now = files.identity_of(segments[n].path)
+            if n in rewritten or segment.base_offset in current or not is_as_before(n, now):
+                continue
+            if now != segment.identity:
+                files.put_in_place(segment.path, segments[n].path, now)
+            current.add(segment.base_offset)
+    except (LogError, OSError) as error:
+        yield str(error)
+    yield from _sweep(cached.log, current, is_all=True)
+
+
+def _forget(log: PartitionLog, rewritten: Collection[int]) -> Iterator[str]:
+    """After a round that caches nothing: remove the files of segments that are gone, of
+    ``rewritten`` ones too.
+    """
+    if not log.cached:
+        return
+    gone = {
+        segment.base_offset
+        for n, segment in enumerate(log.segments)
+        if n in rewritten or not os.path.exists(segment.path)
+    }
+    bases = {int(name[:20]) for name in log.cached}
+    lost = bases - {segment.base_offset for segment in log.segments}
+    yield from _sweep(log, gone | lost)
+
+
+def _sweep(log: PartitionLog, bases: Collection[int], *, is_all: bool = False) -> Iterator[str]:
+    try:
+        files.sweep(log.folder, bases, is_all=is_all)
+    except (LogError, OSError) as error:
+        yield str(error)

@@ -1,0 +1,159 @@
+"""What a worker does for the scan cache: believe a piece's cached scan, and write a segment's file."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lastwrite.encoding.checksum import crc32c
+from lastwrite.engine.profile import step
+from lastwrite.errors import LogError
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.work import Block, Piece, PieceScan, ScanUnit
+from lastwrite.scan_cache.files import CacheWriter, identity_of
+from lastwrite.scan_cache.format import block_bytes
+from lastwrite.scan_cache.segment import CachedPiece, CachedSegment, FileIdentity
+from lastwrite.scan_cache.survivors import keep_entries, renumber
+from lastwrite.storage.scratch import ScratchReader, read_states
+
+
+@dataclass(frozen=True, slots=True)
+class CachedScan:
+    """Stands in for the scan of a piece, if its cache file holds what it says and the segment is
+    what it was.
+    """
+
+    path: str  # of the cache file
+    bits: int  # its blocks are sorted by so many, no fewer than the round asks
+    identity: FileIdentity
+    piece: CachedPiece
+
+    @property
+    def read_bytes(self) -> int:
+        return 16 * self.piece.records
+
+    def scanned(self, unit: ScanUnit, piece: Piece) -> PieceScan | None:
+        """The piece's result, all but its states, which are all 0; None: it is to be scanned."""
+        known = self.piece
+        if known.first_offset < unit.first_dirty < known.next_offset:
+            return None  # partly dirty: only a scan tells from which record on
+        if not self.is_true(piece.path):
+            return None
+        blocks = [
+            Block(piece.number, self.path, each.position, each.entries, finer=self.bits - unit.bits)
+            for each in known.blocks
+        ]
+        return PieceScan(
+            unit.partition,
+            piece.number,
+            records=known.records,
+            batches=known.batches,
+            keyed=known.records,
+            dirty_from=known.records if known.next_offset <= unit.first_dirty else 0,
+            first_offset=known.first_offset,
+            next_offset=known.next_offset,
+            blocks=blocks,
+            is_plain=True,
+            is_cached=True,
+        )
+
+    def is_true(self, log_path: str) -> bool:
+        """Whether the segment is still the one that was scanned, and the piece's blocks match their
+        checksums.
+        """
+        if identity_of(log_path) != self.identity:
+            return False
+        try:
+            with contextlib.closing(ScratchReader(self.path)) as file:
+                for block in self.piece.blocks:
+                    data = np.empty(block_bytes(block.entries, self.bits), dtype=np.uint8)
+                    file.read_into(data, block.position)
+                    if int(crc32c(data, 0, len(data))) != block.crc:
+                        return False
+        except (OSError, EOFError):  # it is gone, or was cut
+            return False
+        return identity_of(log_path) == self.identity
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUnit:
+    """A segment whose cache file is to be written: as it will be told, but for blocks, path and
+    identity, and by piece the scan that its entries come from, with the states that election left.
+    """
+
+    partition: int
+    log_path: str
+    segment: CachedSegment
+    scans: tuple[PieceScan, ...]
+
+    @property
+    def entry_bytes(self) -> int:
+        return 16 * sum(max(0, piece.records) for piece in self.segment.pieces)
+
+
+def write_segment(unit: WriteUnit) -> str:
+    """Write a segment's cache file under a temporary name; returns that.
+
+    Raises:
+        LogError, OSError: the system refuses, or the survivors are not those that were written.
+    """
+    with CacheWriter(unit.log_path) as writer:
+        pieces = tuple(
+            _write_piece(unit, piece, scan, writer)
+            for piece, scan in zip(unit.segment.pieces, unit.scans, strict=True)
+        )
+        writer.finish(replace(unit.segment, pieces=pieces))
+        return writer.path
+
+
+def _write_piece(
+    unit: WriteUnit, piece: CachedPiece, scan: PieceScan, writer: CacheWriter
+) -> CachedPiece:
+    if piece.records < 0:
+        return piece
+    states = ordinals = None
+    if piece.records < scan.records:
+        states = read_states(*scan.place_of_states)
+        ordinals = np.empty(scan.records, dtype=np.uint32)
+        if renumber(states, ordinals) != piece.records:
+            raise LogError("the survivors are not those that were written", path=unit.log_path)
+    bits = unit.segment.bits
+    blocks = []
+    for block in scan.blocks:
+        with step("read entries"):
+            data = np.empty(block_bytes(block.count, bits + block.finer), dtype=np.uint8)
+            with contextlib.closing(ScratchReader(block.path)) as reader:
+                reader.read_into(data, block.position)
+        count = block.count
+        if states is not None or block.finer:
+            with step("keep entries"):
+                data, count = _thinned(data, block, bits, states, ordinals)
+        if count:
+            with step("write entries"):
+                blocks.append(writer.append(data, count))
+    if sum(block.entries for block in blocks) != piece.records:
+        raise LogError("not every survivor has an entry", path=unit.log_path)
+    return replace(piece, blocks=tuple(blocks))
+
+
+def _thinned(
+    data: ByteArray, block: Block, bits: int, states: ByteArray | None, ordinals: np.ndarray | None
+) -> tuple[ByteArray, int]:
+    """The block of the entries that stay (without ``states`` all), by ``2**bits`` buckets, and how
+    many they are.
+    """
+    ends, rows = _split(data, bits + block.finer)
+    if states is None or ordinals is None:
+        coarse = np.ascontiguousarray(ends[(1 << block.finer) - 1 :: 1 << block.finer])
+        return np.concatenate((coarse.view(np.uint8), rows.reshape(-1).view(np.uint8))), block.count
+    left = np.empty(block_bytes(block.count, bits), dtype=np.uint8)
+    new_ends, new_rows = _split(left, bits)
+    count = int(keep_entries(rows, ends, block.finer, states, ordinals, new_rows, new_ends))
+    return left[: block_bytes(count, bits)], count
+
+
+def _split(data: ByteArray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """A block's ends and rows, where they lie."""
+    return data[: 4 << bits].view(np.uint32), data[4 << bits :].view(np.uint64).reshape(-1, 2)
