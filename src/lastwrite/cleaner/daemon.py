@@ -29,7 +29,7 @@ class Means:
 
 
 class Daemon(ABC, Generic[OutcomeT]):
-    """See ``run``. Rounds run in threads of their own and put how they came out into ``_outcomes``."""
+    """See ``run``. Rounds run in threads of their own and put their results into ``_outcomes``."""
 
     def __init__(self, means: Means) -> None:
         self._settings = means.settings

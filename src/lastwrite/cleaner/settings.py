@@ -34,7 +34,7 @@ class SettingsSource:
         path: str | None,
         rules: Callable[[Mapping[str, object]], Mapping[str, object]] = dict,
     ) -> None:
-        """``rules``: those of the settings that are for compaction, and not of where the logs are."""
+        """``rules``: the settings that are for compaction, not for where the logs are."""
         self._system = system
         self._rules = rules
         self._read = read

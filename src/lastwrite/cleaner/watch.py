@@ -1,4 +1,4 @@
-"""What lies in the log roots, kept up to date: a partition is read again only when it has changed."""
+"""What lies in the log roots, kept up to date: a partition is read again only if it changed."""
 
 from __future__ import annotations
 

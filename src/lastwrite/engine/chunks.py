@@ -109,7 +109,7 @@ class Chunks:
         )
 
     def _make_room(self, start: int, end: int, wanted: int, path: str, position: int) -> None:
-        """Move what is left to the buffer's begin; a larger buffer where the next batch needs one."""
+        """Move what is left to the buffer's begin; a larger buffer if the next batch needs one."""
         if wanted > len(self._buffer):
             if wanted > self._limits.plain_bytes:
                 raise OutOfMemoryBudget(

@@ -128,7 +128,7 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
 
 
 def _publish(context: Context, some: Sequence[_Commit]) -> None:
-    """Swap new segments in, the old ones staying until the checkpoint is written; or make copies."""
+    """Swap new segments in (the old ones stay until the checkpoint is written), or make copies."""
     system = context.system
     if context.is_in_place:
         new = [(each, each.new) for each in some if each.open and each.new is not None]

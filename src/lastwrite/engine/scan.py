@@ -180,7 +180,7 @@ class _Scanner:
     def _walk_run(
         self, buffer: ByteArray, run: Run, table: BatchTable, ordinal: int, result: PieceScan
     ) -> None:
-        """Take states and entries of the run's records, the first of which is number ``ordinal``."""
+        """Take states and entries of the run's records; the first is number ``ordinal``."""
         in_run = int(table["records"][run.first : run.last].sum())
         is_full = self._keys is not None and self._keys.is_full
         if self._filled + in_run > len(self._entries) or is_full:
@@ -224,7 +224,7 @@ class _Scanner:
         result.hidden += int(np.count_nonzero(states & (CONTROL | ABORTED)))
 
     def _find_border(self, run: Run, table: BatchTable, ordinal: int, result: PieceScan) -> None:
-        """Move ``dirty_from`` behind the records of this run that lie below the first dirty offset."""
+        """Move ``dirty_from`` behind the run's records that lie below the first dirty offset."""
         border = self._unit.first_dirty
         first, last = run.first, run.last
         if int(table["base_offset"][first]) >= border:

@@ -158,7 +158,7 @@ def _scanned(
 def _falling_offsets(
     pieces: Sequence[Piece], scans: Sequence[PieceScan], remedy: str
 ) -> Iterator[Problem]:
-    """Pieces whose offsets do not begin above those of the piece before: no single scan sees that."""
+    """Pieces whose offsets do not begin above those of the one before: no single scan sees that."""
     for (piece, scan), (following, later) in pairwise(zip(pieces, scans, strict=False)):
         if piece.segment == following.segment and 0 <= later.first_offset < scan.next_offset:
             yield Problem(

@@ -362,7 +362,7 @@ class Store(ABC):
 
     @abstractmethod
     def output_folder(self, log: PartitionLog, to: str | None, /) -> str:
-        """Where new segments are written aside: in the partition, or beside its copy below ``to``."""
+        """Where new segments are written aside: in the partition, or for a copy below ``to``."""
 
     def join_parts(self, parts: Parts, /) -> SegmentOutput:
         """One segment of its parts; by default there is one, which is the segment already."""

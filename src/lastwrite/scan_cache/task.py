@@ -1,4 +1,4 @@
-"""What a worker does for the scan cache: believe a piece's cached scan, and write a segment's file."""
+"""A worker's part of the scan cache: believe a piece's cached scan, write a segment's file."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _scan_unit(
 
 
 def rewrite_staged(units: Sequence[RewriteUnit]) -> Iterator[SegmentOutput | Failed[RewriteUnit]]:
-    """Rewrite units, and make many of the new segments durable at once: a disk syncs them together."""
+    """Rewrite units, and make many new segments durable at once: a disk syncs them together."""
     work = partial(rewrite, buffers=Buffers())
     for some in _stretches(units):
         results = list(each(work)(some))

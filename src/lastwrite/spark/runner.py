@@ -236,7 +236,7 @@ class SparkRunner(Runner):
         outcome: Future[Any],
         executors: Executors,
     ) -> None:
-        """Report finished tasks, by their bytes; Spark counts them, the largest are started first."""
+        """Report finished tasks, by their bytes; Spark counts them, the largest start first."""
         tracker = context.statusTracker()
         told = 0
         total = sum(task_bytes)

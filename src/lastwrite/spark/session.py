@@ -103,7 +103,7 @@ class Spark(Protocol):
 
     @property
     def is_lean(self) -> bool:
-        """Whether JVM and workers are started in our own way, which takes less memory than Spark's."""
+        """Whether JVM and workers start in our own way, which takes less memory than Spark's."""
         ...
 
     @property
@@ -145,7 +145,7 @@ class GivenSpark:
 
 
 class OwnSpark:
-    """A context of our own: started at once, waited for when it is asked for, ended with ``close``."""
+    """A context of our own: started at once, waited for when asked for, ended with ``close``."""
 
     def __init__(self, master: str, conf: Mapping[str, str]) -> None:
         self._master = master

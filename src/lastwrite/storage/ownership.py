@@ -72,7 +72,7 @@ class Ownership:
     is_required: bool = True
 
     def as_far_as_may(self) -> Ownership:
-        """The same for a copy elsewhere, which is the caller's own where he may not give it away."""
+        """The same for a copy elsewhere, which is the caller's own if he may not give it away."""
         return replace(self, is_required=False)
 
 

@@ -212,7 +212,7 @@ def read_contents(unit: ContentsUnit) -> list[PieceContents]:
 
 
 class RowSink:
-    """A worker's rows on their way to a scratch file, sorted by bucket; used again for every piece."""
+    """A worker's rows on their way to a scratch file, by bucket; used again for every piece."""
 
     def __init__(self, unit: ContentsUnit) -> None:
         # As many bytes as a scan's entries and their sorted copy.
@@ -357,7 +357,7 @@ def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
 
 
 def compare(unit: CompareUnit) -> Compared:
-    """Judge the unit's buckets, at once where they fit, else in parts from the log's end backwards."""
+    """Judge the unit's buckets, at once where they fit, else in parts from the log's end."""
     result = Compared(unit.partition, np.zeros(COUNTS, dtype=np.int64))
     discardable, owed = (None, None) if unit.lookups is None else unit.lookups.read()
     with _Buckets(unit) as buckets:

@@ -243,7 +243,7 @@ def _same_key(rows, i, j):
 
 @njit(cache=True, nogil=True)
 def is_ordered(rows):
-    """Whether equal keys lie together, and in each the log as it was comes first, both by offset."""
+    """Whether equal keys lie together, and in each the log as it was first, both by offset."""
     for i in range(1, len(rows)):
         if rows[i, 0] < rows[i - 1, 0]:
             return False
