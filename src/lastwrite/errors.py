@@ -18,6 +18,9 @@ All arguments are kept in ``args``, so an error survives the trip from a worker 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LogError(Exception):
     """A problem with a log, where it lies, and what to do about it.
@@ -53,6 +56,15 @@ class LogError(Exception):
         """The same error with its file named; ``shift`` bytes are added to its position."""
         at = None if self.at is None else self.at + shift
         return type(self)(self.problem, at, self.path or path, self.remedy)
+
+
+@contextmanager
+def located(path: str, shift: int = 0) -> Iterator[None]:
+    """Name the file in errors raised inside; ``shift`` bytes are added to their position."""
+    try:
+        yield
+    except LogError as error:
+        raise error.located(path, shift) from error
 
 
 class CorruptLog(LogError):

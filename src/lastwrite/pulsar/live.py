@@ -92,11 +92,8 @@ def compact_live(
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(_access(config)))
         names = topics_of(cluster, url, partition)
-        holds = (
-            {name: stack.enter_context(CursorHold(cluster, name)) for name in names}
-            if publishes
-            else {}
-        )
+        held = names if publishes else []
+        holds = {name: stack.enter_context(CursorHold(cluster, name)) for name in held}
         is_scratch = archive is None
         if archive is None:
             scratch = make_folder()
@@ -167,13 +164,11 @@ def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
 
 class LiveBacklog(NamedTuple):
     """What a topic has that compaction has not seen, and from how many bytes on its brokers compact
-    by themselves.
+    by themselves: by its policy, its namespace's or their setting; None: nobody says.
     """
 
     size_bytes: int
-    threshold_bytes: (
-        int | None
-    )  # by its policy, its namespace's or the brokers' setting; None: nobody says
+    threshold_bytes: int | None
 
 
 def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBacklog]:
@@ -247,30 +242,20 @@ class _Live:
                 self._bring(looking)
 
     def _bring(self, asked: Subscription) -> None:
-        store = self.cluster.store
         self.base = self.cluster.compaction_of(self.topic)
         compacted = self._compacted()
         horizon = None if compacted is None or self.base is None else self.base.horizon
         ends = _Ends(self.cluster, self.topic, asked)
-        found = store.managed_ledger(self.topic)
-        if found is None:
-            raise NotALog(
-                f"{self.topic} has no ledgers",
-                path=store.address,
-                remedy="give a topic that was written to",
-            )
-        info = _with_ends(found[1], self.cluster, ends)
+        info = _with_ends(_ledgers_of(self.cluster, self.topic), self.cluster, ends)
         with mirroring(self.archive, self.topic) as mirror:
             self._refuse_foreign(mirror, info, horizon)
             # What there has to be is written down first, so that a folder left in between is not
             # taken for the whole.
             told = None if compacted is None or horizon is None else (compacted.id, horizon)
             mirror.keep_known(Known(topic=self.topic.full, compacted=told))
-            # Those without an entry, as the open one after a reload, are nothing that could be
-            # missed here.
-            mirror.keep_metadata(
-                replace(info, ledgers=tuple(each for each in info.ledgers if each.entries)).encode()
-            )
+            # One without an entry, as the open one after a reload, cannot be missed here.
+            filled = tuple(each for each in info.ledgers if each.entries)
+            mirror.keep_metadata(replace(info, ledgers=filled).encode())
             for each in info.ledgers:
                 self._bring_raw(mirror, each, None if self.is_whole else horizon)
             if compacted is None or horizon is None:
@@ -334,9 +319,8 @@ class _Live:
                 remedy="let the broker compact the topic once",
             )
         if mirror.find(compacted.id, last + 1) is None:
-            self._write(
-                mirror, compacted, last + 1, f"compacted ledger {compacted.id} of {self.topic}"
-            )
+            what = f"compacted ledger {compacted.id} of {self.topic}"
+            self._write(mirror, compacted, last + 1, what)
         if mirror.find(compacted.id, last + 1) is not None:
             mirror.is_compacted(compacted.id, horizon)
 
@@ -349,7 +333,7 @@ class _Live:
         info: LedgerInfo | None = None,
     ) -> None:
         self.progress.note(f"bringing {what}: {entries} entries")
-        spend = self._spender("read", CleanerConfig.from_names(self.options.config).rates.reading)
+        spend = self._spender("read")
 
         def spent(found: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
             for entry, data in found:
@@ -387,13 +371,10 @@ class _Live:
         if manifest is None or manifest == self.brought:
             return
         assert self.hold is not None
-        self.progress.note(
-            f"publishing {manifest.entries} entries as the compacted ledger of {self.topic}"
-        )
+        what = f"{manifest.entries} entries as the compacted ledger of {self.topic}"
+        self.progress.note(f"publishing {what}")
         path = f"{mirror.folder}/{manifest.object}"
-        spend = self._spender(
-            "written", CleanerConfig.from_names(self.options.config).rates.writing
-        )
+        spend = self._spender("written")
 
         def records() -> Iterator[bytes]:
             for _, data in read_entries(path):
@@ -409,7 +390,7 @@ class _Live:
             self._quorums(),
             custom,
             self.options.now_ms,
-            partial(_reach, self.topic),
+            partial(faults.reach, path=self.topic.full),
         )
         mirror.is_published(done.ledger, done.horizon)
         report.published = {
@@ -422,26 +403,19 @@ class _Live:
         if self.config.quorums is not None:
             return Quorums(*self.config.quorums)
         found = self.cluster.store.managed_ledger(self.topic)
-        for each in reversed((found[1] if found is not None else ManagedLedgerInfo()).ledgers):
+        for each in reversed(() if found is None else found[1].ledgers):
             ledger = self.cluster.store.ledger(each.ledger)
             if ledger is not None:
                 own = ledger.metadata
-                return Quorums(
-                    own.ensemble,
-                    own.quorum,
-                    own.quorum if own.ack_quorum is None else own.ack_quorum,
-                )
+                acks = own.quorum if own.ack_quorum is None else own.ack_quorum
+                return Quorums(own.ensemble, own.quorum, acks)
         return Quorums()
 
-    def _spender(self, what: str, rate: float) -> Callable[[int], None]:
-        both = CleanerConfig.from_names(self.options.config).rates.both
-        return spender(
-            [make_throttle("", each, 1, what) for each in (both, rate) if math.isfinite(each)]
-        )
-
-
-def _reach(topic: TopicName, step: str) -> None:
-    faults.reach(step, topic.full)
+    def _spender(self, what: str) -> Callable[[int], None]:
+        """What bytes that are ``read`` or ``written`` have to ask."""
+        rates = CleanerConfig.from_names(self.options.config).rates
+        limits = (rates.both, rates.reading if what == "read" else rates.writing)
+        return spender([make_throttle("", n, 1, what) for n in limits if math.isfinite(n)])
 
 
 class _Ends:
@@ -466,6 +440,17 @@ class _Ends:
         return max(known)
 
 
+def _ledgers_of(cluster: Cluster, topic: TopicName) -> ManagedLedgerInfo:
+    found = cluster.store.managed_ledger(topic)
+    if found is None:
+        raise NotALog(
+            f"{topic} has no ledgers",
+            path=cluster.store.address,
+            remedy="give a topic that was written to",
+        )
+    return found[1]
+
+
 def _with_ends(info: ManagedLedgerInfo, cluster: Cluster, ends: _Ends) -> ManagedLedgerInfo:
     """The topic's ledgers, of the open one too how many entries it has by now."""
     ledgers = []
@@ -478,17 +463,11 @@ def _with_ends(info: ManagedLedgerInfo, cluster: Cluster, ends: _Ends) -> Manage
 
 
 def _backlog_of(cluster: Cluster, topic: TopicName) -> int:
-    found = cluster.store.managed_ledger(topic)
-    if found is None:
-        raise NotALog(
-            f"{topic} has no ledgers",
-            path=cluster.store.address,
-            remedy="give a topic that was written to",
-        )
+    info = _ledgers_of(cluster, topic)
     base = cluster.compaction_of(topic)
     horizon = Position(-1, -1) if base is None else base.horizon
     total = 0
-    for each in found[1].ledgers:
+    for each in info.ledgers:
         if each.ledger < horizon.ledger:
             continue
         entries, size = each.entries or 0, each.size_bytes or 0

@@ -14,6 +14,7 @@ Source: Pulsar 4.2.4 ``TopicName``, ``Codec``, ``DataBlockUtils``,
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from urllib.parse import quote_plus, unquote_plus
@@ -107,6 +108,15 @@ class TopicName:
                 remedy="its form is tenant/namespace/persistent/name",
             )
         return cls._of_parts(name, parts[0], parts[1], unquote_plus(parts[3]))
+
+    @classmethod
+    def of_folder(cls, path: str) -> TopicName:
+        """The topic that a folder is named after, by the last four parts of its whole path.
+
+        Raises:
+            InvalidConfig: they are no managed ledger's name.
+        """
+        return cls.of_managed_ledger("/".join(path.split(os.sep)[-4:]))
 
     @classmethod
     def _of_parts(cls, text: str, tenant: str, namespace: str, local: str) -> TopicName:

@@ -83,28 +83,16 @@ def inspect_topics(
         report.seconds = round(time.monotonic() - began, 3)
         return report
     listed = [(folder, _listed(folder)) for folder in find_topics(path, topic, partition)]
-    total = sum(
-        ledger.size_bytes
-        for _, found in listed
-        if isinstance(found, Topic)
-        for ledger in _all(found)
-    )
-    progress.stage("inspect", total)
+    topics = [found for _, found in listed if isinstance(found, Topic)]
+    progress.stage("inspect", sum(each.size_bytes for one in topics for each in one.all_ledgers))
     for folder, found in listed:
         if isinstance(found, Topic):
             report.partitions.append(_Inspection(found, progress).run(system, settings, now, spark))
         else:
             name = name_of(folder)
-            problem = problem_of(found, folder)
-            report.partitions.append(
-                TopicInspection(
-                    topic=name.base,
-                    partition=name.partition,
-                    folder=folder,
-                    problems=[problem],
-                    problem_count=1,
-                )
-            )
+            unread = TopicInspection(topic=name.base, partition=name.partition, folder=folder)
+            unread.problems, unread.problem_count = [problem_of(found, folder)], 1
+            report.partitions.append(unread)
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -141,10 +129,6 @@ def _listed(folder: str) -> Topic | LogError:
         return list_topic(folder)
     except LogError as error:
         return error
-
-
-def _all(topic: Topic) -> list[Ledger]:
-    return [*topic.ledgers, *([topic.compacted] if topic.compacted is not None else [])]
 
 
 class _Inspection:
@@ -199,7 +183,7 @@ class _Inspection:
             found.last_id = str(Position(topic.ledgers[-1].id, topic.ledgers[-1].entries - 1))
         if topic.compacted is not None:
             found.compacted = self._compacted(topic.compacted)
-        found.bytes = sum(ledger.size_bytes for ledger in _all(topic))
+        found.bytes = sum(ledger.size_bytes for ledger in topic.all_ledgers)
         found.other_files = sorted(os.path.basename(ledger.path) for ledger in topic.strays)
         self._last_ids()
         self._judge(system, settings, now_ms, spark)
@@ -233,11 +217,8 @@ class _Inspection:
                 if seen.first_entry is None:
                     seen.first_entry, seen.first_id = each.number, str(place)
                 elif last is not None and place <= last:
-                    self.note(
-                        problem_of(
-                            CorruptLog(f"entry {place} follows {last}", each.position), ledger.path
-                        )
-                    )
+                    wrong = CorruptLog(f"entry {place} follows {last}", each.position)
+                    self.note(problem_of(wrong, ledger.path))
                 seen.last_entry, seen.last_id, last = each.number, str(place), place
                 self._count(seen.contents, each, ledger.path)
         except CorruptLog as error:
@@ -259,17 +240,14 @@ class _Inspection:
         manifest = self._topic.manifest
         wrong = []
         if seen.last_id is not None and manifest is not None and not self.found.is_damaged:
-            if Position.parse(seen.last_id) > manifest.horizon:
-                wrong.append(f"entry {seen.last_id} is beyond the horizon {manifest.horizon}")
-            if (seen.first_id, seen.last_id) != (str(manifest.from_), str(manifest.to)):
-                wrong.append(
-                    f"it goes from {seen.first_id} to {seen.last_id}, by its manifest from {manifest.from_} to "
-                    f"{manifest.to}"
-                )
-            if seen.contents.records != manifest.messages and not seen.contents.unreadable:
-                wrong.append(
-                    f"it holds {seen.contents.records} messages, by its manifest {manifest.messages}"
-                )
+            first, last, messages = seen.first_id, seen.last_id, seen.contents.records
+            if Position.parse(last) > manifest.horizon:
+                wrong.append(f"entry {last} is beyond the horizon {manifest.horizon}")
+            if (first, last) != (str(manifest.from_), str(manifest.to)):
+                by = f"by its manifest from {manifest.from_} to {manifest.to}"
+                wrong.append(f"it goes from {first} to {last}, {by}")
+            if messages != manifest.messages and not seen.contents.unreadable:
+                wrong.append(f"it holds {messages} messages, by its manifest {manifest.messages}")
         for message in wrong:
             self.note(problem_of(CorruptLog(message, path=ledger.path), ledger.path))
         return seen
@@ -279,10 +257,8 @@ class _Inspection:
         found = self.found
         try:
             view = look(self._topic.folder, False)
-            found.open_transactions, found.aborted_transactions = (
-                view.open_transactions,
-                len(view.aborted),
-            )
+            found.open_transactions = view.open_transactions
+            found.aborted_transactions = len(view.aborted)
             found.read_below = None if view.undecided is None else str(Position.of(view.undecided))
             found.last_message_id = view.last_message_id(False)
             found.last_compacted_message_id = view.last_message_id(True)

@@ -8,9 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
-from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError, UnsupportedFormat
+from lastwrite.errors import (
+    CommitConflict,
+    CorruptLog,
+    InvalidConfig,
+    LogError,
+    UnsupportedFormat,
+    located,
+)
 from lastwrite.pulsar.format.entry import Entry, Message, messages_of
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
@@ -41,18 +49,12 @@ def pulsar_topics(path: str, topic: str | None) -> list[str]:
     folders = find_topics(path, topic)
     topics = sorted({name_of(folder).base for folder in folders})
     if len(topics) != 1:
-        raise InvalidConfig(
-            f"{len(topics)} topics are there",
-            path=path,
-            remedy=f"name one: {', '.join(topics[:20])}",
-        )
+        remedy = f"name one: {', '.join(topics[:20])}"
+        raise InvalidConfig(f"{len(topics)} topics are there", path=path, remedy=remedy)
     name = name_of(folders[0])
     if len(folders) < len(find_topics(os.path.dirname(folders[0]), name.base)):
-        raise InvalidConfig(
-            "a table is of a whole topic",
-            path=path,
-            remedy="give the archive, and the topic's name",
-        )
+        remedy = "give the archive, and the topic's name"
+        raise InvalidConfig("a table is of a whole topic", path=path, remedy=remedy)
     return folders
 
 
@@ -64,10 +66,8 @@ def topic_end(folder: str) -> str:
         CorruptLog: the compacted ledger cannot be read.
     """
     view = TopicReader(folder, Start(EARLIEST), reads_compacted=True).looked()
-    end = 0 if view.horizon is None else view.horizon + 1
-    for one in view.backlog:
-        end = max(end, Position(one.ledger.id, one.count).offset)
-    return str(Position.of(end if view.undecided is None else min(end, view.undecided)))
+    end = view.end if view.undecided is None else min(view.end, view.undecided)
+    return str(Position.of(end))
 
 
 def pulsar_writes(folder: str) -> Iterator[Write]:
@@ -82,10 +82,9 @@ def pulsar_writes(folder: str) -> Iterator[Write]:
     reader.looked()
     reader.raise_damage()
     for found in reader.entries():
-        try:
-            yield from entry_writes(found.entry, found.offset)
-        except LogError as error:
-            raise error.located(found.place.file, found.place.position) from error
+        with located(found.place.file, found.place.position):
+            writes = entry_writes(found.entry, found.offset)
+        yield from writes
     reader.raise_damage()
 
 
@@ -136,11 +135,8 @@ def ledger_units(folder: str) -> list[LedgerUnit]:
     reader.raise_damage()
     units = []
     if view.compacted is not None:
-        units.append(
-            LedgerUnit(
-                reader.name, view.compacted.ledger, True, 0, view.compacted.count, frozenset()
-            )
-        )
+        whole = view.compacted
+        units.append(LedgerUnit(reader.name, whole.ledger, True, 0, whole.count, frozenset()))
     behind = 0 if view.horizon is None else view.horizon + 1
     for one in view.backlog:
         base = Position(one.ledger.id, 0).offset
@@ -167,9 +163,8 @@ def unit_messages(unit: LedgerUnit) -> Iterator[tuple[Entry, Message]]:
         try:
             some = reader.read(number, min(_ENTRIES_AT_ONCE, unit.end - number))
         except LedgerMoved:
-            raise CommitConflict(
-                "the object has changed", path=unit.ledger.path, remedy=READ_LATER
-            ) from None
+            path = unit.ledger.path
+            raise CommitConflict("the object has changed", path=path, remedy=READ_LATER) from None
         for stored in some:
             try:
                 entry, _ = decoded(stored, None if unit.is_compacted else unit.ledger.id)
@@ -178,9 +173,8 @@ def unit_messages(unit: LedgerUnit) -> Iterator[tuple[Entry, Message]]:
                 ):
                     continue
                 if entry.metadata.is_chunk:
-                    raise UnsupportedFormat(
-                        "a message in parts", remedy="take a dictionary: no spark="
-                    )
+                    remedy = "take a dictionary: no spark="
+                    raise UnsupportedFormat("a message in parts", remedy=remedy)
                 yield from ((entry, message) for message in keyed_messages(entry))
             except LogError as error:
                 raise error.located(unit.ledger.path, stored.position) from error
@@ -196,24 +190,20 @@ def pulsar_batches(unit: LedgerUnit) -> Iterator[Any]:
     """
     import pyarrow as pa
 
-    name = unit.name
-    found = unit_messages(unit)
-    while some := [row for _, row in zip(range(ROWS_AT_ONCE), found)]:  # noqa: B905 -- as many as there are
+    name, messages = unit.name, unit_messages(unit)
+    properties = pa.map_(pa.string(), pa.string())
+    while some := list(islice(messages, ROWS_AT_ONCE)):
+        entries, found = zip(*some, strict=True)
         columns = [
             pa.array([name.base] * len(some), pa.string()),
             pa.array([name.partition] * len(some), pa.int32()),
-            pa.array([entry.ledger for entry, _ in some], pa.int64()),
-            pa.array([entry.entry for entry, _ in some], pa.int64()),
-            pa.array(
-                [-1 if message.index is None else message.index for _, message in some], pa.int32()
-            ),
-            pa.array([key_text(message.key or b"") for _, message in some], pa.string()),
-            pa.array([message.value or None for _, message in some], pa.binary()),
-            pa.array([message.event_time for _, message in some], pa.int64()),
-            pa.array([message.publish_time for _, message in some], pa.int64()),
-            pa.array(
-                [list(dict(message.properties).items()) for _, message in some],
-                pa.map_(pa.string(), pa.string()),
-            ),
+            pa.array([entry.ledger for entry in entries], pa.int64()),
+            pa.array([entry.entry for entry in entries], pa.int64()),
+            pa.array([-1 if each.index is None else each.index for each in found], pa.int32()),
+            pa.array([key_text(each.key or b"") for each in found], pa.string()),
+            pa.array([each.value or None for each in found], pa.binary()),
+            pa.array([each.event_time for each in found], pa.int64()),
+            pa.array([each.publish_time for each in found], pa.int64()),
+            pa.array([list(dict(each.properties).items()) for each in found], properties),
         ]
         yield pa.RecordBatch.from_arrays(columns, column_names(PULSAR_SCHEMA))

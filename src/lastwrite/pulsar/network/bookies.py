@@ -5,9 +5,7 @@ brokers speak too.
               read: i64 ledger, i64 entry            add: 20 bytes of master key, the packet
     answer    u32 length, u8 version 2, u8 operation, u16 0, i32 code, i64 ledger, i64 entry, then
               of a read the packet
-    packet    i64 ledger, i64 entry, i64 last add confirmed, i64 bytes of the ledger so far with
-              this entry,
-              digest of these 32 bytes and the payload, payload
+    packet    as a record of an entry log: a RecordHead, digest of it and the payload, payload
 
 Entry e of a ledger lies on the bookies e, e + 1 … (as many as the write quorum says) of the
 ensemble that its metadata names for e, counted round. Any one of them is asked; where it has not
@@ -22,17 +20,13 @@ docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md, "Ledger
 from __future__ import annotations
 
 import hashlib
-import hmac
 import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import NamedTuple
 
-import google_crc32c
-
 from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
+from lastwrite.pulsar.format.entry_log import DIGEST_BYTES, RECORD_HEAD, digest_of
 from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link
 
@@ -42,10 +36,6 @@ _LAST = -1  # as the entry of a read: the last one that the bookie has
 _READ_REQUEST = struct.Struct(">BBHqq")
 _ADD_REQUEST = struct.Struct(">BBH")
 _ANSWER = struct.Struct(">BBHiqq")
-_PACKET = struct.Struct(">qqqq")
-_CRC32 = struct.Struct(">Q")
-_CRC32C = struct.Struct(">I")
-_DIGEST_BYTES = {Digest.CRC32: 8, Digest.HMAC: 20, Digest.CRC32C: 4, Digest.DUMMY: 0}
 
 _CODES = {
     1: "it has not got the ledger",
@@ -60,8 +50,8 @@ _CODES = {
     107: "it does not know the state of the ledger",
 }
 _NOT_THERE = (1, 2)
-# to read an entry for another reason than the disk's, as of one whose size is damaged; or a request
-# refused
+# It failed to read an entry for another reason than its disk (a damaged size, say), or it refuses
+# the request.
 _FAILED = 100
 _UNREADABLE = 101
 _NO_LEDGER = (1 << 63) - 1
@@ -134,9 +124,7 @@ class Bookies:
         self._address_of = address_of
         self._timeout = timeout
         self._links: dict[str, Link] = {}
-        self._failed: dict[
-            str, RemoteFailed
-        ] = {}  # bookies that were in trouble: asked last from then on
+        self._failed: dict[str, RemoteFailed] = {}  # bookies in trouble: asked last from then on
 
     def close(self) -> None:
         for link in self._links.values():
@@ -146,12 +134,7 @@ class Bookies:
     def __enter__(self) -> Bookies:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------ reading
@@ -168,12 +151,7 @@ class Bookies:
             RemoteFailed: a bookie that may have an entry cannot be asked, and no other gives it.
             UnsupportedFormat: a digest that we do not know.
         """
-        reading = _Reading(self, ledger, first, last)
-        try:
-            for entry in range(first, last + 1):
-                yield entry, reading.take(entry)
-        finally:
-            reading.end()
+        return self._read(ledger, first, last, skips=False)
 
     def read_whole(self, ledger: Ledger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """As ``read``, past entries that no bookie has whole: each that should have it was asked,
@@ -185,13 +163,20 @@ class Bookies:
         """
         for entry in (first, *(segment.first_entry for segment in ledger.metadata.ensembles)):
             ledger.ensemble_of(entry)
+        return self._read(ledger, first, last, skips=True)
+
+    def _read(
+        self, ledger: Ledger, first: int, last: int, skips: bool
+    ) -> Iterator[tuple[int, bytes]]:
         reading = _Reading(self, ledger, first, last)
         try:
             for entry in range(first, last + 1):
                 try:
                     payload = reading.take(entry)
                 except CorruptLog:
-                    continue
+                    if skips:
+                        continue
+                    raise
                 yield entry, payload
         finally:
             reading.end()
@@ -205,7 +190,7 @@ class Bookies:
             UnsupportedFormat: a digest that we do not know.
         """
         digest = _digest_of(ledger)
-        newest = self._newest_segment(ledger)
+        newest = max((segment.first_entry for segment in ledger.metadata.ensembles), default=0)
         best, confirmed = LastEntry(-1, -1), newest - 1
         answered = 0
         troubles: list[RemoteFailed] = []
@@ -232,15 +217,9 @@ class Bookies:
             raise damage
         if not answered:
             raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
-        if (
-            best.entry < confirmed
-        ):  # the newest ensemble has nothing yet: what it took over from is whole
+        if best.entry < confirmed:  # the newest ensemble has nothing yet: ask the one before
             best = self._ask_each(ledger, confirmed, digest)
         return replace(best, confirmed=confirmed)
-
-    @staticmethod
-    def _newest_segment(ledger: Ledger) -> int:
-        return max((segment.first_entry for segment in ledger.metadata.ensembles), default=0)
 
     def _ask_each(self, ledger: Ledger, entry: int, digest: Digest) -> LastEntry:
         """The entry from whichever of its bookies has it, one after the other."""
@@ -351,7 +330,7 @@ class _Reading:
         self._ahead = _FIRST_AHEAD
         self._asked: dict[int, tuple[str, Link]] = {}
         self._found: dict[int, bytes | None] = {}  # out of turn; None: that bookie has it not
-        self._largest = _PACKET.size
+        self._largest = RECORD_HEAD.size
 
     def take(self, entry: int) -> bytes:
         """The next entry; errors as ``Bookies.read``. After ``CorruptLog`` the entries beyond can
@@ -392,9 +371,8 @@ class _Reading:
         """The entry's payload from the bookie that was asked for it; None: it does not give it."""
         while entry not in self._found:
             bookie, link = self._asked.get(entry, ("", None))
-            if (
-                link is None or self._bookies._links.get(bookie) is not link
-            ):  # it was never asked, or has failed since
+            # It was never asked, or has failed since.
+            if link is None or self._bookies._links.get(bookie) is not link:
                 self._asked.pop(entry, None)
                 return None
             try:
@@ -409,8 +387,7 @@ class _Reading:
                     self._found[answered] = _opened(
                         packet, self._ledger.id, answered, self._digest, bookie
                     ).payload
-                    if len(packet) > self._largest:
-                        self._largest = len(packet)
+                    self._largest = max(self._largest, len(packet))
                     self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // self._largest))
                 elif code == _UNREADABLE:
                     self._bookies._failed[bookie] = _refused(link, self._doing, code)
@@ -456,8 +433,8 @@ class LedgerWriter:
         entry = self.entries
         self.entries += 1
         self.bytes += len(payload)
-        head = _PACKET.pack(self._ledger.id, entry, self._confirmed, self.bytes)
-        digest = _digest(self._digest, head, payload, self._password)
+        head = RECORD_HEAD.pack(self._ledger.id, entry, self._confirmed, self.bytes)
+        digest = digest_of(self._digest, head, payload, self._password)
         packet = b"".join(
             (_ADD_REQUEST.pack(_VERSION, _ADD, 0), self._master_key, head, digest, payload)
         )
@@ -515,13 +492,13 @@ class LedgerWriter:
 
 
 def _digest_of(ledger: Ledger) -> Digest:
-    kind = ledger.metadata.digest
-    if kind not in set(Digest):
+    try:
+        return Digest(ledger.metadata.digest or 0)
+    except ValueError:
         raise UnsupportedFormat(
-            f"ledger {ledger.id} has digests of type {kind}",
+            f"ledger {ledger.id} has digests of type {ledger.metadata.digest}",
             remedy="CRC32, CRC32C, HMAC and none are known",
-        )
-    return Digest(kind)
+        ) from None
 
 
 def _opened(
@@ -532,34 +509,21 @@ def _opened(
     Raises:
         CorruptLog: it is another entry, or its digest is wrong.
     """
-    size = _PACKET.size + _DIGEST_BYTES[digest]
+    size = RECORD_HEAD.size + DIGEST_BYTES[digest]
     where = f"ledger {ledger}" if entry is None else f"entry {entry} of ledger {ledger}"
+    remedy = "see to its disks"
     if len(packet) < size:
-        raise CorruptLog(
-            f"{where}: {len(packet)} bytes from bookie {bookie}", remedy="see to its disks"
-        )
-    found, number, confirmed, ledger_bytes = _PACKET.unpack_from(packet)
+        raise CorruptLog(f"{where}: {len(packet)} bytes from bookie {bookie}", remedy=remedy)
+    found, number, confirmed, ledger_bytes = RECORD_HEAD.unpack_from(packet)
     payload = packet[size:]
     if found != ledger or (entry is not None and number != entry) or number < 0:
-        raise CorruptLog(
-            f"{where}: bookie {bookie} gives entry {number} of ledger {found}",
-            remedy="see to its disks",
-        )
-    if packet[_PACKET.size : size] != _digest(digest, packet[: _PACKET.size], payload, b""):
-        raise CorruptLog(
-            f"{where}: the digest of what bookie {bookie} gives is wrong", remedy="see to its disks"
-        )
+        words = f"{where}: bookie {bookie} gives entry {number} of ledger {found}"
+        raise CorruptLog(words, remedy=remedy)
+    head, stored = packet[: RECORD_HEAD.size], packet[RECORD_HEAD.size : size]
+    if stored != digest_of(digest, head, payload):
+        words = f"{where}: the digest of what bookie {bookie} gives is wrong"
+        raise CorruptLog(words, remedy=remedy)
     return LastEntry(number, confirmed, payload, ledger_bytes)
-
-
-def _digest(kind: Digest, head: bytes, payload: bytes, password: bytes) -> bytes:
-    if kind is Digest.CRC32C:
-        return _CRC32C.pack(google_crc32c.extend(google_crc32c.value(head), payload))
-    if kind is Digest.CRC32:
-        return _CRC32.pack(zlib.crc32(payload, zlib.crc32(head)))
-    if kind is Digest.HMAC:
-        return hmac.digest(hashlib.sha1(b"mac" + password).digest(), head + payload, "sha1")
-    return b""
 
 
 def _refused(link: Link, doing: str, code: int) -> RemoteFailed:

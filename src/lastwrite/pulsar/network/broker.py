@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from typing import Any
 
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, NotALog, RemoteFailed
 from lastwrite.pulsar.format.compacted import MessageId
@@ -111,12 +111,7 @@ class Broker:
     def __enter__(self) -> Broker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------ questions
@@ -144,40 +139,33 @@ class Broker:
             NotALog: there is no such topic.
             RemoteFailed: no answer, or a refusal.
         """
-        number, consumer = next(self._numbers), next(self._numbers)
-        subscribe = Subscribe(
-            topic=topic,
-            subscription=COMPACTION_CURSOR,
-            consumer_id=consumer,
-            request_id=number,
+        return self._subscribed(
+            topic,
+            COMPACTION_CURSOR,
             consumer_name=f"{_CLIENT}-{secrets.token_hex(4)}",
             read_compacted=True,
             initial_position=1,
         )
-        return self._subscribed(topic, subscribe)
 
     def look(self, topic: str) -> Subscription:
         """A subscription that leaves nothing behind: only to ask for the topic's end.
 
         Raises: as ``subscribe``.
         """
+        latest = MessageId(ledger_id=(1 << 63) - 1, entry_id=(1 << 63) - 1)
+        name = f"{_CLIENT}-{secrets.token_hex(8)}"
+        return self._subscribed(topic, name, durable=False, start=latest)
+
+    def _subscribed(self, topic: str, name: str, **how: Any) -> Subscription:
         number, consumer = next(self._numbers), next(self._numbers)
         subscribe = Subscribe(
-            topic=topic,
-            subscription=f"{_CLIENT}-{secrets.token_hex(8)}",
-            consumer_id=consumer,
-            request_id=number,
-            durable=False,
-            start=MessageId(ledger_id=(1 << 63) - 1, entry_id=(1 << 63) - 1),
+            topic=topic, subscription=name, consumer_id=consumer, request_id=number, **how
         )
-        return self._subscribed(topic, subscribe)
-
-    def _subscribed(self, topic: str, subscribe: Subscribe) -> Subscription:
         doing = f"subscribing to {topic}"
-        answer = self._ask(subscribe.request_id, BaseCommand(kind=4, subscribe=subscribe), doing)
+        answer = self._ask(number, BaseCommand(kind=4, subscribe=subscribe), doing)
         if answer.error is not None:
             raise self._refusal(doing, answer.error.error, answer.error.message)
-        return Subscription(self, topic, subscribe.consumer_id)
+        return Subscription(self, topic, consumer)
 
     # ------------------------------------------------------------------ how
 
@@ -250,19 +238,15 @@ class Broker:
         """
         deadline = time.monotonic() + self._timeout
         with self._changed:
-            if self._trouble is not None:
-                raise self._gone(doing)
+            self._raise_trouble(doing)
             self._waited.add(number)
         try:
             self._link.send([encode_command(command)], doing)
             with self._changed:
                 while number not in self._answers:
-                    if self._trouble is not None:
-                        raise self._gone(doing)
-                    if (
-                        not self._changed.wait(max(0.0, deadline - time.monotonic()))
-                        and time.monotonic() >= deadline
-                    ):
+                    self._raise_trouble(doing)
+                    self._changed.wait(max(0.0, deadline - time.monotonic()))
+                    if number not in self._answers and time.monotonic() >= deadline:
                         raise RemoteFailed(
                             f"{doing}: no answer from the broker within {self._timeout:g} s",
                             path=self.address,
@@ -273,11 +257,10 @@ class Broker:
             with self._changed:
                 self._waited.discard(number)
 
-    def _gone(self, doing: str) -> RemoteFailed:
-        assert self._trouble is not None
-        return RemoteFailed(
-            f"{doing}: {self._trouble.problem}", path=self.address, remedy=self._trouble.remedy
-        )
+    def _raise_trouble(self, doing: str) -> None:
+        if self._trouble is not None:
+            words = f"{doing}: {self._trouble.problem}"
+            raise RemoteFailed(words, path=self.address, remedy=self._trouble.remedy)
 
     def _received(self, frame: bytes | None) -> BaseCommand:
         assert frame is not None
@@ -302,11 +285,8 @@ class Broker:
     def _refusal(self, doing: str, code: int | None, message: str | None) -> LogError:
         said = f"{doing}: {(message or 'no reason given').strip().splitlines()[0]}"
         if code == ServerError.CONSUMER_BUSY:
-            return LogHeld(
-                f"{said}",
-                path=self.address,
-                remedy="another compaction of the topic runs: wait for its end",
-            )
+            remedy = "another compaction of the topic runs: wait for its end"
+            return LogHeld(said, path=self.address, remedy=remedy)
         if code == ServerError.TOPIC_NOT_FOUND:
             return NotALog(said, path=self.address, remedy="give a topic that exists")
         if code in (ServerError.AUTHENTICATION, ServerError.AUTHORIZATION):
@@ -315,11 +295,8 @@ class Broker:
                 path=self.address,
                 remedy="set brokerClientAuthenticationParameters=token:… of a role that may consume the topic",
             )
-        kind = (
-            _NotReady
-            if code in (ServerError.SERVICE_NOT_READY, ServerError.TOO_MANY_REQUESTS)
-            else RemoteFailed
-        )
+        is_early = code in (ServerError.SERVICE_NOT_READY, ServerError.TOO_MANY_REQUESTS)
+        kind = _NotReady if is_early else RemoteFailed
         return kind(f"{said} (error {code})", path=self.address, remedy="see the broker's log")
 
 
@@ -351,8 +328,9 @@ class Subscription:
             raise self.broker._refusal(doing, answer.error.error, answer.error.message)
         found = answer.last_message_id_response
         assert found is not None
+        mark_delete = found.mark_delete
         return LastMessage(
-            found.last.position, None if found.mark_delete is None else found.mark_delete.position
+            found.last.position, None if mark_delete is None else mark_delete.position
         )
 
     def acknowledge(self, horizon: Position, ledger: int) -> None:
@@ -394,12 +372,7 @@ class Subscription:
     def __enter__(self) -> Subscription:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(RemoteFailed):  # the broker ends it too when the connection goes
             self.close()
 

@@ -15,7 +15,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeVar
 
 from lastwrite.errors import CorruptLog, RemoteFailed
@@ -74,12 +73,7 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def owner_of(self, topic: TopicName) -> Broker:
@@ -112,9 +106,8 @@ class Cluster:
             try:
                 ledger = self.store.ledger(cursor.cursors_ledger)
                 if ledger is not None:
-                    closed = ledger.metadata.is_closed
-                    if closed and (ledger.metadata.last_entry or 0) >= 0:
-                        last = ledger.metadata.last_entry or 0
+                    last = ledger.metadata.last_entry or 0
+                    if ledger.metadata.is_closed and last >= 0:
                         ((_, payload),) = self.bookies.read(ledger, last, last)
                     else:
                         payload = self.bookies.last_entry(ledger).payload
@@ -139,11 +132,9 @@ class Cluster:
         The position is true at once, the ledger a moment after an acknowledgement.
         """
         found = self.told(topic)
-        return (
-            None
-            if found is None or found.mark_delete is None
-            else Compaction(found.mark_delete, found.ledger)
-        )
+        if found is None or found.mark_delete is None:
+            return None
+        return Compaction(found.mark_delete, found.ledger)
 
     def told(self, topic: TopicName) -> TopicInMemory | None:
         """The topic as its broker goes by it; None: nobody says."""
@@ -159,9 +150,7 @@ class Cluster:
             try:
                 return ask(broker.admin)
             except RemoteFailed as error:
-                if isinstance(
-                    error.__cause__, TimeoutError
-                ):  # behind a wall: not to be waited for again
+                if isinstance(error.__cause__, TimeoutError):  # do not wait for it again
                     self._silent.add(broker.admin)
         return None
 
@@ -179,13 +168,12 @@ class Cluster:
 
 
 def _of_node(topic: TopicName, cursor: CursorInfo) -> Compaction:
-    horizon = cursor.horizon
-    if horizon is None:
+    if cursor.horizon is None:
         raise CorruptLog(
             f"the subscription {COMPACTION_CURSOR} of {topic} has no position",
             remedy="unsubscribe it, and compact the topic again",
         )
-    return Compaction(horizon, cursor.compacted_ledger)
+    return Compaction(cursor.horizon, cursor.compacted_ledger)
 
 
 class CursorHold:
@@ -228,12 +216,8 @@ class CursorHold:
 
     def release(self) -> None:
         """Give it back."""
-        broker, subscription, self._broker, self._subscription = (
-            self._broker,
-            self._subscription,
-            None,
-            None,
-        )
+        broker, subscription = self._broker, self._subscription
+        self._broker = self._subscription = None
         if subscription is not None:
             with contextlib.suppress(RemoteFailed):
                 subscription.close()
@@ -243,12 +227,7 @@ class CursorHold:
     def __enter__(self) -> CursorHold:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -13,7 +13,6 @@ import contextlib
 import socket
 import struct
 import time
-from types import TracebackType
 
 from lastwrite.config.address import parse_address
 from lastwrite.errors import RemoteFailed
@@ -23,7 +22,7 @@ TIMEOUT_SECONDS = 30.0
 _PREFIX = struct.Struct(">i")
 _MOST_BYTES = (
     256 << 20
-)  # of a frame: the largest message that a cluster can be set to take, and room
+)  # of a frame: more than the largest message that a cluster can be set to take
 _READ_BYTES = 1 << 18
 
 
@@ -84,11 +83,12 @@ class Link:
         """
         deadline = time.monotonic() + (self._timeout if seconds is None else seconds)
         try:
-            if seconds is not None and not self._holds(_PREFIX.size, deadline):
-                return None
-            deadline = (
-                max(deadline, time.monotonic() + self._timeout) if seconds is not None else deadline
-            )
+            if seconds is not None:
+                try:
+                    self._fill(_PREFIX.size, deadline)
+                except TimeoutError:
+                    return None
+                deadline = max(deadline, time.monotonic() + self._timeout)
             self._fill(_PREFIX.size, deadline)
             (length,) = _PREFIX.unpack_from(self._received, self._taken)
             if not 0 < length <= _MOST_BYTES:
@@ -125,21 +125,8 @@ class Link:
     def __enter__(self) -> Link:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _holds(self, size: int, deadline: float) -> bool:
-        """Whether so many bytes come before the deadline."""
-        try:
-            self._fill(size, deadline)
-        except TimeoutError:
-            return False
-        return True
 
     def _fill(self, size: int, deadline: float) -> None:
         while len(self._received) - self._taken < size:

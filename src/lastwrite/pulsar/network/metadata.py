@@ -21,6 +21,7 @@ docs/formats/pulsar.md, "Managed ledger".
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -28,7 +29,6 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Annotated, Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -54,6 +54,7 @@ from lastwrite.errors import (
     LogError,
     RemoteFailed,
     UnsupportedFormat,
+    located,
 )
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
 from lastwrite.pulsar.format.managed_ledger import CursorInfo, ManagedLedgerInfo
@@ -72,6 +73,8 @@ _OURS = "/lastwrite/publishing"
 _HIERARCHICAL = "HierarchicalLedgerManagerFactory"
 _MAX_LEDGER = (1 << 31) - 1  # ids from here on are laid out otherwise, and do not fit an offset
 _RETRY_SECONDS = 0.2
+_START_AGAIN = "see to the metadata store, then start again"
+_UNREACHED = "see whether the metadata store runs there, and whether this machine may reach it"
 _AGAIN = (
     ConnectionLoss,
     ConnectionClosedError,
@@ -149,12 +152,7 @@ class MetadataStore:
     def __enter__(self) -> MetadataStore:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------ topics
@@ -187,7 +185,7 @@ class MetadataStore:
         node = self._get(f"{_TOPICS}/{topic.managed_ledger}", f"asking for the ledgers of {topic}")
         if node is None:
             return None
-        with _at(f"{self.address}{_TOPICS}/{topic.managed_ledger}"):
+        with located(f"{self.address}{_TOPICS}/{topic.managed_ledger}"):
             return node, ManagedLedgerInfo.decode_node(node)
 
     def cursor(self, topic: TopicName, subscription: str) -> CursorInfo | None:
@@ -198,7 +196,7 @@ class MetadataStore:
         node = self._get(path, f"asking for the subscription {subscription} of {topic}")
         if node is None:
             return None
-        with _at(self.address + path):
+        with located(self.address + path):
             return CursorInfo.decode_node(node)
 
     # ------------------------------------------------------------------ who is there
@@ -207,8 +205,7 @@ class MetadataStore:
         """The brokers that are alive."""
         found = []
         for name in self._children(_BROKERS, "asking for the brokers"):
-            node = self._get(f"{_BROKERS}/{name}", "asking for the brokers")
-            known = _object(node)
+            known = _object(self._get(f"{_BROKERS}/{name}", "asking for the brokers"))
             binary, admin = known.get("pulsarServiceUrl"), known.get("webServiceUrl")
             if isinstance(binary, str):
                 found.append(BrokerAddress(binary, admin if isinstance(admin, str) else None))
@@ -260,7 +257,7 @@ class MetadataStore:
         node = self._get(path, f"asking for ledger {number}")
         if node is None:
             return None
-        with _at(self.address + path):
+        with located(self.address + path):
             return Ledger(number, LedgerMetadata.decode_node(node))
 
     def make_ledger(self, metadata: LedgerMetadata) -> MadeLedger:
@@ -281,11 +278,7 @@ class MetadataStore:
         except (NodeExistsError, *_AGAIN) as error:  # perhaps it was done, and the answer lost
             found = self._find(path, doing)
             if found is None or found[0] != data:
-                raise RemoteFailed(
-                    f"{doing}: {_words(error)}",
-                    path=self.address,
-                    remedy="see to the metadata store, then start again",
-                ) from error
+                raise self._no_answer(doing, error, _START_AGAIN) from error
             version = found[1]
         return MadeLedger(Ledger(number, metadata), version)
 
@@ -306,11 +299,7 @@ class MetadataStore:
             if found is not None and found[0] == data:
                 return
             if isinstance(error, _AGAIN):
-                raise RemoteFailed(
-                    f"{doing}: {_words(error)}",
-                    path=self.address,
-                    remedy="see to the metadata store, then start again",
-                ) from error
+                raise self._no_answer(doing, error, _START_AGAIN) from error
             raise CommitConflict(
                 f"ledger {number}, which we wrote, was changed by another program",
                 path=self.address,
@@ -321,24 +310,15 @@ class MetadataStore:
         """Delete a ledger; one that is not there is deleted. The bookies let go of its entries by
         and by.
         """
-        path = self._ledger_path(number)
-        deadline = time.monotonic() + self._timeout
-        while self._find(path, f"deleting ledger {number}") is not None:
-            try:
-                self._once(_delete(path), f"deleting ledger {number}")
-            except NoNodeError:
-                return
-            except _AGAIN as error:
-                if time.monotonic() > deadline:
-                    raise self._no_answer(f"deleting ledger {number}", error) from error
-                time.sleep(_RETRY_SECONDS)
+        with contextlib.suppress(NoNodeError):
+            self._asked(_delete(self._ledger_path(number)), f"deleting ledger {number}")
 
     # ------------------------------------------------------------------ notes of ours
 
     def note(self, topic: TopicName, ledger: int) -> None:
         """Write down that ``ledger`` is on its way to be the topic's compacted ledger: whoever
         finds the note after a crash knows that it may belong to nobody."""
-        path, doing = self._note_path(topic, ledger), f"noting ledger {ledger} of {topic}"
+        path, doing = f"{_notes_path(topic)}/{ledger}", f"noting ledger {ledger} of {topic}"
         try:
             self._once(lambda client: client.create_async(path, b"", makepath=True), doing)
         except NodeExistsError:
@@ -349,24 +329,19 @@ class MetadataStore:
 
     def noted(self, topic: TopicName) -> list[int]:
         """The ledgers of which such notes are there."""
-        path = f"{_OURS}/{topic.managed_ledger.replace('/', '%2F')}"
-        names = self._children(path, f"asking for notes on {topic}")
+        names = self._children(_notes_path(topic), f"asking for notes on {topic}")
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def forget(self, topic: TopicName, ledger: int) -> None:
         """Take a note back."""
-        path = self._note_path(topic, ledger)
-        for place in (path, path.rpartition("/")[0]):
+        folder = _notes_path(topic)
+        for place in (f"{folder}/{ledger}", folder):
             try:
                 self._once(_delete(place), f"forgetting ledger {ledger}")
             except (NoNodeError, *_AGAIN):
                 continue
             except KazooException:  # the folder has other notes
                 return
-
-    @staticmethod
-    def _note_path(topic: TopicName, ledger: int) -> str:
-        return f"{_OURS}/{topic.managed_ledger.replace('/', '%2F')}/{ledger}"
 
     # ------------------------------------------------------------------ how
 
@@ -407,10 +382,8 @@ class MetadataStore:
                 doing,
             )
         )  # asked again at need: a number that nobody uses costs nothing
-        try:
+        with contextlib.suppress(NoNodeError, *_AGAIN):  # it goes with the session
             self._once(_delete(made), doing)
-        except (NoNodeError, *_AGAIN):
-            pass  # it goes with the session
         text = made.removeprefix(prefix)
         number = int(text) if re.fullmatch(r"-?\d+", text, re.ASCII) else -1
         if not 0 <= number < _MAX_LEDGER:
@@ -496,35 +469,19 @@ class MetadataStore:
             self._client = client
         return self._client
 
-    def _no_answer(self, doing: str, error: BaseException) -> RemoteFailed:
-        return RemoteFailed(
-            f"{doing}: {_words(error)}",
-            path=self.address,
-            remedy="see whether the metadata store runs there, and whether this machine may reach it",
-        )
+    def _no_answer(
+        self, doing: str, error: BaseException, remedy: str = _UNREACHED
+    ) -> RemoteFailed:
+        words = str(error) or type(error).__name__
+        return RemoteFailed(f"{doing}: {words}", path=self.address, remedy=remedy)
+
+
+def _notes_path(topic: TopicName) -> str:
+    return f"{_OURS}/{topic.managed_ledger.replace('/', '%2F')}"
 
 
 def _delete(path: str) -> Callable[[Any], Any]:
     return lambda client: client.delete_async(path)
-
-
-class _at:
-    """Errors in here get this place."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        if isinstance(error, LogError):
-            raise error.located(self._path) from error
 
 
 def parse_store_url(url: str) -> str:
@@ -554,7 +511,3 @@ def _object(node: bytes | None) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return known if isinstance(known, dict) else {}
-
-
-def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +39,8 @@ Rows = npt.NDArray[np.void]  # of kernels.STORED
 
 _CURRENT = "current"
 _JOURNAL_SUFFIX = ".txn"
-_COMPACTED_SUFFIX = (
-    ".compacted"  # of a log that the bookie's garbage collection had written, and not yet renamed
-)
+# of a log that the bookie's garbage collection had written, and not yet renamed
+_COMPACTED_SUFFIX = ".compacted"
 _LOG_MAGIC, _JOURNAL_MAGIC = b"BKLO", b"BKLG"
 _LOG_HEADER_BYTES = 1024
 _JOURNAL_HEADER_BYTES = 512  # from version 5 on, before that 8
@@ -111,12 +111,8 @@ class Bookies:
             return {}
         self.problems.clear()
         with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as threads:
-            found = list(
-                threads.map(lambda number: self._walk(number, ids), range(len(self.files)))
-            )
-        rows = (
-            np.concatenate([table for table, _ in found]) if found else np.empty(0, kernels.STORED)
-        )
+            found = list(threads.map(partial(self._walk, ids=ids), range(len(self.files))))
+        rows = np.concatenate([np.empty(0, kernels.STORED), *(table for table, _ in found)])
         self.problems += [problem for _, problems in found for problem in problems]
         return {
             int(ledger): self._stored(int(ledger), rows[rows["ledger"] == ledger])
@@ -139,26 +135,18 @@ class Bookies:
                 )
                 tables.append(table[:count])
                 if why == kernels.SCRATCH_FULL:
-                    size = int.from_bytes(
-                        data[at : at + 4].tobytes(), "big"
-                    )  # the kernel has held it against the file
+                    # The kernel has held the record's size against the file.
+                    size = int.from_bytes(data[at : at + 4].tobytes(), "big")
                     scratch = np.empty(size, np.uint8)
                 elif why != kernels.TABLE_FULL:
                     break
         rows = np.concatenate(tables)
         rows["file"] = number
-        problems = []
-        if why == kernels.TORN:
-            kind = ProblemKind.DAMAGED if is_closed else ProblemKind.RECOVERED
-            problems.append(
-                Problem(
-                    kind,
-                    "a record that does not end here; what follows was not read",
-                    file.path,
-                    int(at),
-                )
-            )
-        return rows, problems
+        if why != kernels.TORN:
+            return rows, []
+        kind = ProblemKind.DAMAGED if is_closed else ProblemKind.RECOVERED
+        words = "a record that does not end here; what follows was not read"
+        return rows, [Problem(kind, words, file.path, int(at))]
 
     def _stored(self, ledger: int, rows: Rows) -> StoredLedger:
         is_whole = rows["digest"] != kernels.NO_DIGEST_HELD
@@ -178,14 +166,9 @@ class Bookies:
             )
         chosen = whole[is_first]
         confirmed = int(whole["confirmed"].max(initial=-1))
-        lost = np.setdiff1d(broken["entry"], chosen["entry"])
-        return StoredLedger(
-            ledger,
-            chosen,
-            confirmed,
-            tuple(self._damage(ledger, chosen, broken)),
-            tuple(lost.tolist()),
-        )
+        lost = tuple(np.setdiff1d(broken["entry"], chosen["entry"]).tolist())
+        damage = tuple(self._damage(ledger, chosen, broken))
+        return StoredLedger(ledger, chosen, confirmed, damage, lost)
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
         """What is wrong with copies whose digest does not hold; a few are named, the others
@@ -199,26 +182,19 @@ class Bookies:
             )
             return
         has_other = np.isin(broken["entry"], chosen["entry"])
-        for row in broken[~has_other][:_MOST_NAMED]:
-            yield self._problem(
-                ProblemKind.DAMAGED,
-                f"the digest of entry {ledger}:{row['entry']} does not hold",
-                row,
-            )
-        for row in broken[has_other][:_MOST_NAMED]:
-            what = (
-                f"the digest of entry {ledger}:{row['entry']} does not hold; another copy was taken"
-            )
-            yield self._problem(ProblemKind.RECOVERED, what, row)
-        for rows, kind in (
-            (broken[~has_other], ProblemKind.DAMAGED),
-            (broken[has_other], ProblemKind.RECOVERED),
-        ):
+        sorts = (
+            (broken[~has_other], ProblemKind.DAMAGED, ""),
+            (broken[has_other], ProblemKind.RECOVERED, "; another copy was taken"),
+        )
+        for rows, kind, note in sorts:
+            for row in rows[:_MOST_NAMED]:
+                words = f"the digest of entry {ledger}:{row['entry']} does not hold{note}"
+                yield self._problem(kind, words, row)
+        for rows, kind, _ in sorts:
             if len(rows) > _MOST_NAMED:
                 more = len(rows) - _MOST_NAMED
-                yield self._problem(
-                    kind, f"the same of {more} more entries of ledger {ledger}", rows[_MOST_NAMED]
-                )
+                words = f"the same of {more} more entries of ledger {ledger}"
+                yield self._problem(kind, words, rows[_MOST_NAMED])
 
     def _problem(self, kind: ProblemKind, message: str, row: np.void) -> Problem:
         remedy = _BRING_ALL if kind is ProblemKind.DAMAGED else None
@@ -285,10 +261,9 @@ def _files_of(folder: str) -> Iterator[BookieFile]:
             path = os.path.join(place, name)
             if name.endswith(_JOURNAL_SUFFIX) and _magic(path) == _JOURNAL_MAGIC:
                 yield BookieFile(path, True)
-            elif (
-                parse_entry_log_name(name) is not None or name.endswith(_COMPACTED_SUFFIX)
-            ) and os.path.isfile(path):
-                yield BookieFile(path, False)
+            elif parse_entry_log_name(name) is not None or name.endswith(_COMPACTED_SUFFIX):
+                if os.path.isfile(path):
+                    yield BookieFile(path, False)
 
 
 def _magic(path: str) -> bytes:
@@ -309,18 +284,12 @@ def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None
         return -1, False, None  # made ahead, never written
     version = int.from_bytes(head[4:8], "big", signed=True)
     if head[:4] != magic:
-        return (
-            -1,
-            False,
-            Problem(ProblemKind.DAMAGED, "no file of a bookie: it begins otherwise", file.path, 0),
-        )
+        words = "no file of a bookie: it begins otherwise"
+        return -1, False, Problem(ProblemKind.DAMAGED, words, file.path, 0)
     low, high = _VERSIONS[magic]
     if not low <= version <= high:
-        return (
-            -1,
-            False,
-            Problem(ProblemKind.UNSUPPORTED, f"version {version} is not known", file.path, 4),
-        )
+        words = f"version {version} is not known"
+        return -1, False, Problem(ProblemKind.UNSUPPORTED, words, file.path, 4)
     if file.is_journal:
         return (_JOURNAL_HEADER_BYTES if version >= 5 else 8), False, None
     return _LOG_HEADER_BYTES, int.from_bytes(head[8:16], "big") != 0, None

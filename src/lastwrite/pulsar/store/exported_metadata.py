@@ -20,7 +20,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from lastwrite.errors import LogError, NotALog
+from lastwrite.errors import LogError, NotALog, located
 from lastwrite.pulsar.format.managed_ledger import (
     CursorInfo,
     ManagedLedgerInfo,
@@ -37,7 +37,6 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.storage.files import to_log_error
 
 _MOST_BYTES = 256 << 20
-_LEVELS = 4
 _EXPORT = (
     "export it with pulsar-admin topics stats-internal TOPIC, or give the metadata store's node"
 )
@@ -56,27 +55,22 @@ class Said:
     cursors_ledger: int | None = None  # whose last entry says horizon and compacted ledger
     last_confirmed: Position | None = None
 
-    @property
-    def file_name(self) -> str:
-        """What the content is called in a topic folder."""
-        return MANAGED_LEDGER_JSON if self.is_json else MANAGED_LEDGER
-
     def with_cursor(self, path: str) -> Said:
         """The same, with what the file at ``path`` says of the cursor; errors as ``read_said``."""
         data = _read(path)
-        try:
+        with located(path):
             if _is_json(data):
                 other = _of_json(data)
+                last = self.last_confirmed or other.last_confirmed
                 return replace(
-                    self,
-                    horizon=other.horizon,
-                    compacted_ledger=other.compacted_ledger,
-                    compacted_entries=other.compacted_entries,
-                    last_confirmed=self.last_confirmed or other.last_confirmed,
+                    other,
+                    info=self.info,
+                    content=self.content,
+                    is_json=self.is_json,
+                    cursors_ledger=self.cursors_ledger,
+                    last_confirmed=last,
                 )
             cursor = CursorInfo.decode_node(data)
-        except LogError as error:
-            raise error.located(path) from error
         if cursor.cursors_ledger >= 0:
             return replace(self, cursors_ledger=cursor.cursors_ledger)
         return replace(self, horizon=cursor.horizon, compacted_ledger=cursor.compacted_ledger)
@@ -88,12 +82,8 @@ class Said:
             CorruptLog: it is no such entry.
         """
         found = PositionInfo.decode_node(entry)
-        return replace(
-            self,
-            horizon=found.horizon,
-            compacted_ledger=found.compacted_ledger,
-            cursors_ledger=None,
-        )
+        ledger = found.compacted_ledger
+        return replace(self, horizon=found.horizon, compacted_ledger=ledger, cursors_ledger=None)
 
 
 def read_said(path: str) -> Said:
@@ -129,20 +119,12 @@ def find_said(path: str) -> Iterator[tuple[TopicName, Said]]:
                 said = read_said(os.path.join(folder, name))
                 if COMPACTION_CURSOR in names:
                     said = said.with_cursor(os.path.join(folder, COMPACTION_CURSOR))
-                yield (
-                    TopicName.of_managed_ledger(
-                        "/".join(os.path.abspath(folder).split(os.sep)[-_LEVELS:])
-                    ),
-                    said,
-                )
+                yield TopicName.of_folder(os.path.abspath(folder)), said
                 found = True
                 break
     if not found:
-        raise NotALog(
-            f"no topic's metadata here, as TENANT/NAMESPACE/persistent/TOPIC/{MANAGED_LEDGER}",
-            path=path,
-            remedy=_EXPORT,
-        )
+        words = f"no topic's metadata here, as TENANT/NAMESPACE/persistent/TOPIC/{MANAGED_LEDGER}"
+        raise NotALog(words, path=path, remedy=_EXPORT)
 
 
 def _is_json(data: bytes) -> bool:
@@ -161,14 +143,11 @@ def _of_json(data: bytes) -> Said:
         last_confirmed=exported.last_confirmed,
     )
     compacted = json.loads(text).get("compactedLedger")
-    if (
-        isinstance(compacted, dict)
-        and compacted.get("ledgerId") == said.compacted_ledger is not None
-    ):
+    ledger = said.compacted_ledger
+    if isinstance(compacted, dict) and compacted.get("ledgerId") == ledger is not None:
         entries = compacted.get("entries")
-        said = replace(
-            said, compacted_entries=entries if isinstance(entries, int) and entries >= 0 else None
-        )
+        if isinstance(entries, int) and entries >= 0:
+            return replace(said, compacted_entries=entries)
     return said
 
 

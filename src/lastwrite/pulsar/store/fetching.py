@@ -31,6 +31,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -130,7 +131,7 @@ def describe(
     ``objects_of`` gave before."""
     topic = list_topic(mirror_folder(archive, name))
     ledgers = []
-    for one in [*topic.ledgers, *([topic.compacted] if topic.compacted is not None else [])]:
+    for one in topic.all_ledgers:
         was_there = (one.path, one.mtime_ns) in former
         ledgers.append(
             FetchedLedger(
@@ -222,26 +223,16 @@ class _Run:
         said = self._said(topic, metadata, cursor)
         names = {each.topic for each in self._offloaded if each.topic is not None} | said.keys()
         if topic is not None:
-            names = {
-                name
-                for name in names
-                if name == topic or (topic.partition < 0 and name.base == topic.base)
-            }
-        if topic is not None and self._completed(topic, None).info is not None:
-            names.add(topic)
+            names = {n for n in names if topic in (n, n.with_partition(-1))}
+            if self._completed(topic, None).info is not None:
+                names.add(topic)
         if not names:
-            if (
-                topic is not None
-                and any(each.topic is None for each in self._offloaded)
-                or self.bookies is not None
-            ):
+            has_nameless = any(each.topic is None for each in self._offloaded)
+            if topic is not None and has_nameless or self.bookies is not None:
                 raise InvalidConfig("the topic's list of ledgers is missing", remedy=_NEED_LIST)
-            raise NotALog(
-                f"nothing of {topic.full} lies in the sources"
-                if topic
-                else "no object names its topic",
-                remedy=_NEED_LIST,
-            )
+            if topic is None:
+                raise NotALog("no object names its topic", remedy=_NEED_LIST)
+            raise NotALog(f"nothing of {topic.full} lies in the sources", remedy=_NEED_LIST)
         self.is_of_one = len(names) == 1
         return [self._plan(name, self._completed(name, said.get(name))) for name in sorted(names)]
 
@@ -280,20 +271,9 @@ class _Run:
             path = os.path.join(folder, file)
             if os.path.exists(path):
                 kept = read_said(path)
-                return (
-                    kept
-                    if said is None
-                    else Said(
-                        kept.info,
-                        kept.content,
-                        kept.is_json,
-                        said.horizon,
-                        said.compacted_ledger,
-                        said.compacted_entries,
-                        said.cursors_ledger,
-                        said.last_confirmed,
-                    )
-                )
+                if said is None:
+                    return kept
+                return replace(said, info=kept.info, content=kept.content, is_json=kept.is_json)
         return said or Said()
 
     def _plan(self, name: TopicName, said: Said) -> _Plan:
@@ -319,32 +299,21 @@ class _Run:
         wanted = {
             info.ledger for plan in plans for info in plan.ledgers() if not plan.candidates(info)
         }
-        wanted |= {
-            n
-            for plan in plans
-            for n in (plan.said.cursors_ledger, plan.said.compacted_ledger)
-            if n is not None
-        }
+        told = ((plan.said.cursors_ledger, plan.said.compacted_ledger) for plan in plans)
+        wanted |= {number for pair in told for number in pair if number is not None}
         self.stored = self.bookies.find(wanted)
         for plan in plans:
             number = plan.said.cursors_ledger
             if number is None:
                 continue
             entries = self.stored.get(number)
-            if (
-                entries is None
-                or not entries.end
-                or entries.end < len(entries.rows)
-                or entries.broken
-            ):
+            if entries is None or not len(entries.rows) or entries.broken:
                 continue
-            plan.said = plan.said.with_position(
-                self.bookies.entry(entries, int(entries.rows["entry"][-1]))
-            )
-        compacted = {
-            plan.said.compacted_ledger for plan in plans if plan.said.compacted_ledger is not None
-        }
-        self.stored |= self.bookies.find(compacted - wanted)
+            if entries.end == len(entries.rows):
+                last = self.bookies.entry(entries, int(entries.rows["entry"][-1]))
+                plan.said = plan.said.with_position(last)
+        compacted = {plan.said.compacted_ledger for plan in plans} - {None} - wanted
+        self.stored |= self.bookies.find(n for n in compacted if n is not None)
 
 
 def _bring(run: _Run, plan: _Plan) -> FetchedTopic:
@@ -368,13 +337,9 @@ class _Bringing:
         if self._said.info is not None:
             self._mirror.keep_metadata(self._said.content, self._said.is_json)
         if self._said.cursors_ledger is not None:
-            self._problem(
-                ProblemKind.DAMAGED,
-                f"ledger {self._said.cursors_ledger}, which has the compaction horizon, is incomplete here",
-                self._folder,
-                None,
-                _OTHER_SOURCE,
-            )
+            number = self._said.cursors_ledger
+            words = f"ledger {number}, which has the compaction horizon, is incomplete here"
+            self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE)
         compacted = None
         if self._said.compacted_ledger is not None and self._said.horizon is not None:
             compacted = self._compacted(self._said.compacted_ledger, self._said.horizon)
@@ -464,8 +429,7 @@ class _Bringing:
             if entries and entries >= end and (is_open or not end or entries == end):
                 self._mirror.drop_parts(info.ledger, path)
                 return self._fetched(info.ledger, HowFetched.PRESENT, path, "", is_open)
-        candidates = self._plan.candidates(info)
-        for found in candidates:
+        for found in self._plan.candidates(info):
             try:
                 return self._take(found)
             except CorruptLog as error:
@@ -475,13 +439,9 @@ class _Bringing:
             self._problems += damaged
             return self._write_stored(stored, end, self._custom(), is_open)
         made = self._rescued(info, end, is_open) if end else None
-        if (
-            made is not None and not made.missing
-        ):  # what is damaged here an earlier fetch has brought
-            self._problems += [
-                structs.replace(problem, kind=ProblemKind.RECOVERED, remedy=None)
-                for problem in damaged
-            ]
+        if made is not None and not made.missing:  # an earlier fetch brought what is damaged here
+            kind = ProblemKind.RECOVERED
+            self._problems += [structs.replace(each, kind=kind, remedy=None) for each in damaged]
             return made
         self._problems += damaged
         if made is None:
@@ -495,26 +455,21 @@ class _Bringing:
         """
         stored = self._run.stored.get(info.ledger, NOTHING)
         present = list(self._mirror.indexes(info.ledger))
-        sources = [
-            each
-            for each in self._plan.offloads(info)
-            if each.form is Form.MAP_FILE or each.damage is not None
-        ]
+        offloads = self._plan.offloads(info)
+        sources = [e for e in offloads if e.form is Form.MAP_FILE or e.damage is not None]
         there = set(stored.rows["entry"][stored.rows["entry"] < end].tolist())
         for each in sources:
             there |= {entry for entry, _ in self._whole_of(each) if entry < end}
         if len(present) == 1 and there <= _entries_of(present[0][1]) <= set(range(end)):
-            return self._fetched(
-                info.ledger, HowFetched.PRESENT, present[0][0], "", is_open, end=end
-            )
+            path = present[0][0]
+            return self._fetched(info.ledger, HowFetched.PRESENT, path, "", is_open, end=end)
         found = [self._whole_of(each) for each in sources]
         if stored is not NOTHING:
             assert self._run.bookies is not None
             found.insert(0, self._run.bookies.entries(stored, end))
         metadata = self._metadata(self._custom(), is_open)
-        merged = self._mirror.merge(
-            info.ledger, metadata, found, end, lambda error: self._note(error, self._folder)
-        )
+        note = partial(self._note, path=self._folder)
+        merged = self._mirror.merge(info.ledger, metadata, found, end, note)
         if merged is None:
             return None
         return self._fetched(
@@ -532,19 +487,18 @@ class _Bringing:
 
     def _tell_missing(self, ledger: int, end: int, made: FetchedLedger) -> None:
         ranges = [EntryRange(*each) for each in made.missing]
-        words = (
-            f"{in_words(ledger, ranges)} {'lies' if entries_in(ranges) == 1 else 'lie'} in none of "
-        )
-        words += f"the sources; the other {end - entries_in(ranges)} of {end} entries are here"
+        count = entries_in(ranges)
+        words = f"{in_words(ledger, ranges)} {'lies' if count == 1 else 'lie'} in none of the "
+        words += f"sources; the other {end - count} of {end} entries are here"
         self._tell(words, Position(ledger, ranges[-1].last))
 
     def _tell(self, words: str, last: Position) -> None:
         """Say what is missing, up to this entry."""
+        kind = ProblemKind.DAMAGED
         if self._horizon is not None and last <= self._horizon:
+            kind = ProblemKind.RECOVERED
             words += ": compaction needs it no more, who reads the backlog does"
-            self._problem(ProblemKind.RECOVERED, words, self._folder, None, _OTHER_SOURCE)
-        else:
-            self._problem(ProblemKind.DAMAGED, words, self._folder, None, _OTHER_SOURCE)
+        self._problem(kind, words, _OTHER_SOURCE)
 
     def _take(self, found: Offloaded, is_compacted: bool = False) -> FetchedLedger:
         if found.form is Form.MAP_FILE:
@@ -565,13 +519,9 @@ class _Bringing:
             return there
         left = int(np.count_nonzero(stored.rows["entry"] >= confirmed))
         if left:
-            self._problem(
-                ProblemKind.RECOVERED,
-                f"{left} entries of ledger {ledger} after {confirmed - 1} were left out: not confirmed",
-                self._folder,
-                None,
-                "close the ledger (unload the topic), or take them with --recover",
-            )
+            words = f"{left} entries of ledger {ledger} after {confirmed - 1} were left out: not confirmed"
+            remedy = "close the ledger (unload the topic), or take them with --recover"
+            self._problem(ProblemKind.RECOVERED, words, remedy)
         return confirmed
 
     def _custom(self) -> dict[str, bytes]:
@@ -617,25 +567,13 @@ class _Bringing:
     def _missing(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
         if is_open and not end:
             if self._run.bookies is None and info.ledger not in self._known.entries:
-                self._problem(
-                    ProblemKind.RECOVERED,
-                    f"ledger {info.ledger} is open: bookies alone have its entries",
-                    self._folder,
-                )
+                words = f"ledger {info.ledger} is open: bookies alone have its entries"
+                self._problem(ProblemKind.RECOVERED, words)
             return None
-        self._tell(
-            f"ledger {info.ledger} is in none of the sources", Position(info.ledger, end - 1)
-        )
-        return FetchedLedger(
-            ledger=info.ledger,
-            how=HowFetched.MISSING,
-            entries=end,
-            size_bytes=0,
-            path="",
-            source="",
-            is_open=is_open,
-            missing=((0, end - 1),) if end else (),
-        )
+        words = f"ledger {info.ledger} is in none of the sources"
+        self._tell(words, Position(info.ledger, end - 1))
+        missing = ((0, end - 1),) if end else ()
+        return _none_of(info.ledger, entries=end, is_open=is_open, missing=missing)
 
     # ---------------------------------------------------------------- the compacted ledger
 
@@ -648,42 +586,22 @@ class _Bringing:
             if manifest.ledger == number:
                 path = os.path.join(self._folder, manifest.object)
                 return self._fetched(number, HowFetched.PRESENT, path, "", is_compacted=True)
-            self._problem(
-                ProblemKind.RECOVERED,
-                f"the archive is compacted up to {manifest.horizon}: the cluster's ledger {number} was not fetched",
-                self._folder,
-            )
+            words = f"the archive is compacted up to {manifest.horizon}: "
+            words += f"the cluster's ledger {number} was not fetched"
+            self._problem(ProblemKind.RECOVERED, words)
             return None
         made = self._take_compacted(number)
+        words = f"the compacted ledger {number} (up to {horizon}) is "
         if made is None:
-            self._problem(
-                ProblemKind.DAMAGED,
-                f"the compacted ledger {number} (up to {horizon}) is not here: values that its topic's raw ledgers "
-                "have lost are in it alone",
-                self._folder,
-                None,
-                _OTHER_SOURCE,
-            )
-            return FetchedLedger(
-                ledger=number,
-                how=HowFetched.MISSING,
-                entries=0,
-                size_bytes=0,
-                path="",
-                source="",
-                is_compacted=True,
-            )
+            words += "not here: values that its topic's raw ledgers have lost are in it alone"
+            self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE)
+            return _none_of(number, is_compacted=True)
         if made.missing:
             ranges = [EntryRange(*each) for each in made.missing]
-            self._problem(
-                ProblemKind.DAMAGED,
-                f"the compacted ledger {number} (up to {horizon}) is incomplete: {in_words(number, ranges)} in "
-                "none of the sources. The rest was fetched, and no manifest names it: values that the topic's raw "
-                "ledgers have lost are in it alone",
-                made.path,
-                None,
-                _OTHER_SOURCE,
-            )
+            words += f"incomplete: {in_words(number, ranges)} in none of the sources. "
+            words += "The rest was fetched, and no manifest names it: values that the topic's raw "
+            words += "ledgers have lost are in it alone"
+            self._problem(ProblemKind.DAMAGED, words, _OTHER_SOURCE, made.path)
             return made
         self._mirror.is_compacted(number, horizon)
         return made
@@ -707,13 +625,12 @@ class _Bringing:
         if end and not len(whole):
             return None
         if self._said.compacted_entries is None:
-            self._problem(
-                ProblemKind.RECOVERED,
-                f"the size of the compacted ledger {number} is not known: all {end} entries found here were taken",
-                self._folder,
-                None,
-                "give the folders of all bookies, or what pulsar-admin topics stats-internal prints",
+            words = f"the size of the compacted ledger {number} is not known: "
+            words += f"all {end} entries found here were taken"
+            remedy = (
+                "give the folders of all bookies, or what pulsar-admin topics stats-internal prints"
             )
+            self._problem(ProblemKind.RECOVERED, words, remedy)
         to = Position(-1, -1)
         if end:
             assert self._run.bookies is not None
@@ -752,19 +669,24 @@ class _Bringing:
         )
 
     def _note(self, error: CorruptLog, path: str) -> None:
-        self._problem(
-            ProblemKind.DAMAGED, error.problem, error.path or path, error.at, error.remedy
+        where = error.path or path
+        self._problems.append(
+            Problem(ProblemKind.DAMAGED, error.problem, where, error.at, error.remedy)
         )
 
     def _problem(
-        self,
-        kind: ProblemKind,
-        message: str,
-        path: str,
-        at: int | None = None,
-        remedy: str | None = None,
+        self, kind: ProblemKind, message: str, remedy: str | None = None, path: str | None = None
     ) -> None:
-        self._problems.append(Problem(kind, message, path, at, remedy))
+        """Note what is wrong with the topic's folder, or with the file at ``path``."""
+        self._problems.append(Problem(kind, message, path or self._folder, None, remedy))
+
+
+def _none_of(number: int, entries: int = 0, **others: Any) -> FetchedLedger:
+    """A ledger of which nothing was found."""
+    how = HowFetched.MISSING
+    return FetchedLedger(
+        ledger=number, how=how, entries=entries, size_bytes=0, path="", source="", **others
+    )
 
 
 def _entries_of(index: IndexObject) -> set[int]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import UUID
 
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, located
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
 from lastwrite.pulsar.format.names import (
@@ -45,7 +45,6 @@ from lastwrite.storage.mapping import mapped
 MANAGED_LEDGER_NAME = "pulsar/managed-ledger"  # of a raw ledger's custom metadata
 _USER_METADATA_SUFFIX = ".meta.json"
 _MOST_USER_METADATA_BYTES = 1 << 20
-_LEVELS = 4
 
 
 class Form(StrEnum):
@@ -83,21 +82,14 @@ def find_offloaded(path: str) -> tuple[list[Offloaded], list[Problem]]:
             if parse_object_name(name) is not None:
                 _take(_object, os.path.join(folder, name), found, problems)
             elif parse_streamed_name(name) is not None and name + INDEX_SUFFIX in names:
-                problems.append(
-                    Problem(
-                        ProblemKind.UNSUPPORTED,
-                        "an object of several ledgers (layout V2) is not read",
-                        os.path.join(folder, name),
-                        None,
-                        "bring its ledgers from the bookies",
-                    )
-                )
+                words = "an object of several ledgers (layout V2) is not read"
+                place, remedy = os.path.join(folder, name), "bring its ledgers from the bookies"
+                problems.append(Problem(ProblemKind.UNSUPPORTED, words, place, None, remedy))
         for name in list(below):
-            if parse_map_file_name(name) is not None and os.path.isfile(
-                os.path.join(folder, name, MAP_DATA)
-            ):
+            place = os.path.join(folder, name)
+            if parse_map_file_name(name) and os.path.isfile(os.path.join(place, MAP_DATA)):
                 below.remove(name)
-                _take(_map_file, os.path.join(folder, name), found, problems)
+                _take(_map_file, place, found, problems)
     return found, problems
 
 
@@ -115,24 +107,20 @@ def _take(
     try:
         ledger = read(path)
     except LogError as error:
-        kind = ProblemKind.DAMAGED if error.exit_status == 3 else ProblemKind.UNSUPPORTED
-        problems.append(Problem(kind, error.problem, error.path or path, error.at, error.remedy))
+        problems.append(_problem_of(error, path))
         return
-    if ledger is not None:
-        found.append(ledger)
-        if ledger.damage is not None:
-            why = ledger.damage
-            problems.append(
-                Problem(ProblemKind.DAMAGED, why.problem, why.path or path, why.at, why.remedy)
-            )
-    else:
-        problems.append(
-            Problem(
-                ProblemKind.RECOVERED,
-                "a data object without its index: its offload was not finished",
-                path,
-            )
-        )
+    if ledger is None:
+        words = "a data object without its index: its offload was not finished"
+        problems.append(Problem(ProblemKind.RECOVERED, words, path))
+        return
+    found.append(ledger)
+    if ledger.damage is not None:
+        problems.append(_problem_of(ledger.damage, path))
+
+
+def _problem_of(error: LogError, path: str) -> Problem:
+    kind = ProblemKind.DAMAGED if error.exit_status == 3 else ProblemKind.UNSUPPORTED
+    return Problem(kind, error.problem, error.path or path, error.at, error.remedy)
 
 
 def _object(path: str) -> Offloaded | None:
@@ -148,16 +136,8 @@ def _object(path: str) -> Offloaded | None:
     except CorruptLog as error:
         damage = error
     topic = _topic_of(metadata) or _topic_of_user_metadata(path + _USER_METADATA_SUFFIX)
-    return Offloaded(
-        Form.OBJECT,
-        path,
-        ledger,
-        uid,
-        topic,
-        metadata,
-        metadata.compacted_topic is not None,
-        damage,
-    )
+    is_compacted = metadata.compacted_topic is not None
+    return Offloaded(Form.OBJECT, path, ledger, uid, topic, metadata, is_compacted, damage)
 
 
 def _map_file(path: str) -> Offloaded:
@@ -166,9 +146,8 @@ def _map_file(path: str) -> Offloaded:
     ledger, uid = parsed
     key, value = next(_records(path), (0, b""))
     if key != METADATA_KEY:
-        raise CorruptLog(
-            "a MapFile without the ledger's metadata: its offload was not finished", path=path
-        )
+        words = "a MapFile without the ledger's metadata: its offload was not finished"
+        raise CorruptLog(words, path=path)
     metadata = LedgerMetadata.decode(value)
     topic = _topic_of(metadata) or _topic_of_folder(path)
     return Offloaded(Form.MAP_FILE, path, ledger, uid, topic, metadata, False)
@@ -189,9 +168,7 @@ def named_by(path: str) -> tuple[TopicName | None, int] | None:
 def _topic_of_folder(path: str) -> TopicName | None:
     """Of a MapFile: its folder's folder is named as the managed ledger is."""
     with contextlib.suppress(InvalidConfig):
-        return TopicName.of_managed_ledger(
-            "/".join(os.path.abspath(path).split(os.sep)[-_LEVELS - 1 : -1])
-        )
+        return TopicName.of_folder(os.path.dirname(os.path.abspath(path)))
     return None
 
 
@@ -211,9 +188,8 @@ def _topic_of_user_metadata(path: str) -> TopicName | None:
             said = json.loads(file.read(_MOST_USER_METADATA_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
-    names = (
-        {str(key).lower(): value for key, value in said.items()} if isinstance(said, dict) else {}
-    )
+    told = said.items() if isinstance(said, dict) else ()
+    names = {str(key).lower(): value for key, value in told}
     with contextlib.suppress(InvalidConfig):
         return TopicName.of_managed_ledger(str(names.get("managedledgername", "")))
     return None
@@ -222,12 +198,9 @@ def _topic_of_user_metadata(path: str) -> TopicName | None:
 def _records(path: str) -> Iterator[tuple[int, bytes]]:
     """Keys and values of a MapFile's data, in the file's order."""
     name = os.path.join(path, MAP_DATA)
-    with mapped(name) as data:
-        try:
-            for pair in walk_sequence_file(data):
-                yield pair.key, pair.value
-        except LogError as error:
-            raise error.located(name) from error
+    with mapped(name) as data, located(name):
+        for pair in walk_sequence_file(data):
+            yield pair.key, pair.value
 
 
 def object_entries(found: Offloaded) -> Iterator[tuple[int, bytes]]:
@@ -241,11 +214,9 @@ def object_entries(found: Offloaded) -> Iterator[tuple[int, bytes]]:
             while end - at >= ENTRY_HEAD_BYTES:
                 head = EntryHead._make(ENTRY_HEAD.unpack_from(data, at))
                 at += ENTRY_HEAD_BYTES
-                if (
-                    not 0 <= head.size <= end - at
-                    or head.entry != expected
-                    or expected > found.last_entry
-                ):
+                if not 0 <= head.size <= end - at or head.entry != expected:
+                    break
+                if expected > found.last_entry:
                     break
                 yield expected, data[at : at + head.size].tobytes()
                 at += head.size
@@ -293,21 +264,16 @@ def write_map_file(found: Offloaded, writer: ObjectWriter) -> None:
     Raises:
         CorruptLog: an entry is missing, or does not belong here; a record is damaged.
     """
-    expected = 0
+    expected, name = 0, os.path.join(found.path, MAP_DATA)
+    remedy = "bring the ledger from a bookie, or from a copy of the MapFile"
     for key, value in _records(found.path):
         if key == METADATA_KEY:
             continue
         if key != expected:
-            raise CorruptLog(
-                f"entry {key} lies where entry {expected} must",
-                path=os.path.join(found.path, MAP_DATA),
-                remedy="bring the ledger from a bookie, or from a copy of the MapFile",
-            )
+            words = f"entry {key} lies where entry {expected} must"
+            raise CorruptLog(words, path=name, remedy=remedy)
         writer.append(key, value)
         expected += 1
     if expected != found.last_entry + 1:
-        raise CorruptLog(
-            f"{expected} entries, the ledger has {found.last_entry + 1}",
-            path=os.path.join(found.path, MAP_DATA),
-            remedy="bring the ledger from a bookie, or from a copy of the MapFile",
-        )
+        words = f"{expected} entries, the ledger has {found.last_entry + 1}"
+        raise CorruptLog(words, path=name, remedy=remedy)

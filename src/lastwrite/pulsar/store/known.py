@@ -20,18 +20,16 @@ The file is ours; replaced by one rename. ``checksum`` as in ``manifest``.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lastwrite.errors import CorruptLog, InvalidConfig
+from lastwrite.errors import CorruptLog, InvalidConfig, located
 from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
 from lastwrite.pulsar.format.missing import EntryRange, decode_ranges, encode_ranges
 from lastwrite.pulsar.format.names import FETCHED
 from lastwrite.pulsar.format.position import MAX_ENTRY, MAX_LEDGER, Position
-from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, checksum_of
-from lastwrite.storage import files
+from lastwrite.pulsar.store.manifest import read_sealed, replace_file, seal, unseal
 
 _VERSION = 1
 _MOST_BYTES = 256 << 20
@@ -52,7 +50,7 @@ class Known:
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        content: dict[str, object] = {
+        content = {
             "version": _VERSION,
             "topic": self.topic,
             "entries": {str(ledger): count for ledger, count in sorted(self.entries.items())},
@@ -64,7 +62,7 @@ class Known:
             and {"ledger": self.compacted[0], "horizon": str(self.compacted[1])},
             "cursor": self.cursor,
         }
-        return json.dumps(content | {"checksum": checksum_of(content)}, indent=1).encode() + b"\n"
+        return seal(content)
 
     @classmethod
     def decode(cls, data: bytes) -> Known:
@@ -73,17 +71,7 @@ class Known:
         Raises:
             CorruptLog: they are not what we wrote.
         """
-        try:
-            content = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise CorruptLog(f"no JSON: {error}", remedy=_REMEDY) from error
-        if not isinstance(content, dict) or content.get("version") != _VERSION:
-            raise CorruptLog("not of this release", remedy=_REMEDY)
-        told = content.pop("checksum", None)
-        if told != checksum_of(content):
-            raise CorruptLog(
-                f"its checksum is {checksum_of(content)}, but it states {told!r}", remedy=_REMEDY
-            )
+        content = unseal(data, "the file", _VERSION, _REMEDY)
         try:
             compacted, cursor = content["compacted"], content["cursor"]
             return cls(
@@ -124,17 +112,9 @@ def read_known(folder: str) -> Known | None:
         LogError: it cannot be read.
     """
     path = os.path.join(folder, FETCHED)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise files.to_log_error(error, path, "read what is known of the topic") from error
-    try:
-        return Known.decode(data)
-    except CorruptLog as error:
-        raise error.located(path) from error
+    data = read_sealed(path, _MOST_BYTES, _REMEDY)
+    with located(path):
+        return None if data is None else Known.decode(data)
 
 
 def write_known(folder: str, known: Known) -> None:
@@ -143,10 +123,7 @@ def write_known(folder: str, known: Known) -> None:
     Raises:
         LogError: it cannot be written; the former one stands.
     """
-    path = os.path.join(folder, FETCHED)
-    files.write(path + ASIDE_SUFFIX, known.encode())
-    files.rename(path + ASIDE_SUFFIX, path)
-    files.fsync_dir(folder)
+    replace_file(os.path.join(folder, FETCHED), known.encode())
 
 
 def expected_entries(

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from lastwrite.encoding.checksum import crc32c
-from lastwrite.errors import CorruptLog, InvalidConfig
+from lastwrite.errors import CorruptLog, InvalidConfig, located
 from lastwrite.pulsar.format.names import (
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
@@ -36,6 +36,7 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.pulsar.format.position import MAX_ENTRY, MAX_LEDGER, Position
 from lastwrite.storage import files
+from lastwrite.storage.ownership import Ownership
 
 PUBLISHING, EVENT_TIME = "publishing", "event-time"
 ASIDE_SUFFIX = ".aside"  # of files that are being written; whoever holds the topic may remove them
@@ -66,9 +67,8 @@ class Manifest:
     order: str = PUBLISHING
     retain_null_key: bool = False
     parts: bool = False  # there may be messages in chunks
-    read: int = (
-        0  # messages that the last round read, those of the former compacted ledger among them
-    )
+    # messages that the last round read, those of the former compacted ledger among them
+    read: int = 0
     ledgers: tuple[int, ...] = ()  # the raw ledgers that it read
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,8 +93,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         """The file's bytes."""
-        content = self.to_dict()
-        return json.dumps(content | {"checksum": checksum_of(content)}, indent=1).encode() + b"\n"
+        return seal(self.to_dict())
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
@@ -103,18 +102,7 @@ class Manifest:
         Raises:
             CorruptLog: they are not what we wrote.
         """
-        try:
-            content = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise CorruptLog(f"the manifest is no JSON: {error}", remedy=_REMEDY) from error
-        if not isinstance(content, dict) or content.get("version") != _VERSION:
-            raise CorruptLog("no manifest of this release", remedy=_REMEDY)
-        told = content.pop("checksum", None)
-        if told != checksum_of(content):
-            raise CorruptLog(
-                f"the manifest's checksum is {checksum_of(content)}, but it states {told!r}",
-                remedy=_REMEDY,
-            )
+        content = unseal(data, "the manifest", _VERSION, _REMEDY)
         try:
             found = cls(
                 topic=_text(content, "topic"),
@@ -140,6 +128,56 @@ class Manifest:
         if named is None or named[1] != found.ledger or found.order not in (PUBLISHING, EVENT_TIME):
             raise CorruptLog("the fields of the manifest contradict each other", remedy=_REMEDY)
         return found
+
+
+def seal(content: dict[str, Any]) -> bytes:
+    """A document with its checksum, as the bytes of a file."""
+    return json.dumps(content | {"checksum": checksum_of(content)}, indent=1).encode() + b"\n"
+
+
+def unseal(data: bytes, what: str, version: int, remedy: str) -> dict[str, Any]:
+    """The document of the file's bytes, without its checksum; ``what`` names it in errors.
+
+    Raises:
+        CorruptLog: no JSON, another version, or another checksum than that of the content.
+    """
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CorruptLog(f"{what} is no JSON: {error}", remedy=remedy) from error
+    if not isinstance(content, dict) or content.get("version") != version:
+        raise CorruptLog(f"{what} is not of this release", remedy=remedy)
+    told, checksum = content.pop("checksum", None), checksum_of(content)
+    if told != checksum:
+        words = f"{what} has the checksum {checksum}, but it states {told!r}"
+        raise CorruptLog(words, remedy=remedy)
+    return content
+
+
+def read_sealed(path: str, most_bytes: int, remedy: str) -> bytes | None:
+    """The bytes of such a file; None: it is not there.
+
+    Raises:
+        CorruptLog: it has more than ``most_bytes``.
+        LogError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(most_bytes + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise files.to_log_error(error, path, "read the file") from error
+    if len(data) > most_bytes:
+        raise CorruptLog(f"more than {most_bytes} bytes", path=path, remedy=remedy)
+    return data
+
+
+def replace_file(path: str, content: bytes, like: Ownership | None = None) -> None:
+    """Write a file in one step and durably. A ``LogError`` leaves the former one."""
+    files.write(path + ASIDE_SUFFIX, content, like=like)
+    files.rename(path + ASIDE_SUFFIX, path)
+    files.fsync_dir(os.path.dirname(path))
 
 
 def checksum_of(content: object) -> str:
@@ -177,19 +215,9 @@ def read_manifest(folder: str) -> Manifest | None:
         LogError: it cannot be read.
     """
     path = os.path.join(folder, MANIFEST)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise files.to_log_error(error, path, "read the manifest") from error
-    try:
-        if len(data) > _MOST_BYTES:
-            raise CorruptLog("too large for a manifest", remedy=_REMEDY)
-        return Manifest.decode(data)
-    except CorruptLog as error:
-        raise error.located(path) from error
+    data = read_sealed(path, _MOST_BYTES, _REMEDY)
+    with located(path):
+        return None if data is None else Manifest.decode(data)
 
 
 def replace_manifest(folder: str, manifest: Manifest) -> None:
@@ -203,8 +231,4 @@ def replace_manifest(folder: str, manifest: Manifest) -> None:
         os.path.join(folder, name)
         for name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON, manifest.object)
     ]
-    files.write(
-        path + ASIDE_SUFFIX, manifest.encode(), like=files.owner_of(path, siblings).as_far_as_may()
-    )
-    files.rename(path + ASIDE_SUFFIX, path)
-    files.fsync_dir(folder)
+    replace_file(path, manifest.encode(), files.owner_of(path, siblings).as_far_as_may())

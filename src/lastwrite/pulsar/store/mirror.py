@@ -46,7 +46,13 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.survey import Surveyor
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.known import Known, read_known, write_known
-from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
+from lastwrite.pulsar.store.manifest import (
+    ASIDE_SUFFIX,
+    Manifest,
+    read_manifest,
+    replace_file,
+    replace_manifest,
+)
 from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, find_staged, read_entries
 from lastwrite.pulsar.store.topic import brought_uuid, partition_of
 from lastwrite.storage import files
@@ -157,9 +163,8 @@ class Mirror:
         try:
             fill(writer)
             if uid is None:
-                writer.rename(
-                    brought_uuid(self.topic, ledger, writer.last_entry + 1, writer.entries)
-                )
+                end = writer.last_entry + 1
+                writer.rename(brought_uuid(self.topic, ledger, end, writer.entries))
             path = writer.finish(metadata)
         finally:
             writer.abandon()
@@ -234,12 +239,8 @@ class Mirror:
         """Remove the objects of the ledger that have a part of what the one at ``whole`` has."""
         count = next(entries for path, entries in self.present(ledger) if path == whole)
         for path, index in list(self.indexes(ledger)):
-            last = index.metadata.last_entry
-            if (
-                path != whole
-                and (-1 if last is None else last) < count
-                and (index.missing or last != count - 1)
-            ):
+            last = -1 if index.metadata.last_entry is None else index.metadata.last_entry
+            if path != whole and last < count and (index.missing or last != count - 1):
                 _remove_pair(path)
                 self._objects[ledger].remove(path)
                 files.fsync_dir(self.folder)
@@ -280,19 +281,11 @@ class Mirror:
 
     def keep_metadata(self, content: bytes, is_json: bool = False) -> None:
         """Write the topic's own list of ledgers: the metadata store's node, or an export as JSON."""
-        name, other = (
-            (MANAGED_LEDGER_JSON, MANAGED_LEDGER)
-            if is_json
-            else (MANAGED_LEDGER, MANAGED_LEDGER_JSON)
-        )
-        path = os.path.join(self.folder, name)
-        siblings = [os.path.join(self.folder, each) for each in (other, MANIFEST)]
-        files.write(
-            path + ASIDE_SUFFIX, content, like=files.owner_of(path, siblings).as_far_as_may()
-        )
-        files.rename(path + ASIDE_SUFFIX, path)
-        files.fsync_dir(self.folder)
-        other = os.path.join(self.folder, other)
+        names = (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
+        node, exported, manifest = (os.path.join(self.folder, name) for name in names)
+        path, other = (exported, node) if is_json else (node, exported)
+        like = files.owner_of(path, (other, manifest)).as_far_as_may()
+        replace_file(path, content, like)
         if os.path.lexists(other):  # of an earlier time: two lists may contradict each other
             files.unlink(other)
             files.fsync_dir(self.folder)

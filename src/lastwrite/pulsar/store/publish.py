@@ -118,11 +118,8 @@ def _install(folder: str, ledger: int, new: NewLedger) -> None:
         with suppress(LogError, OSError):
             found = read_manifest(folder)
             if found is None or found.object != name:
-                for each in (
-                    path,
-                    path + INDEX_SUFFIX,
-                    os.path.join(folder, MANIFEST + ASIDE_SUFFIX),
-                ):
+                aside = os.path.join(folder, MANIFEST + ASIDE_SUFFIX)
+                for each in (path, path + INDEX_SUFFIX, aside):
                     _remove(each)
         raise
 
@@ -178,11 +175,9 @@ def tidy(log: PartitionLog) -> Outcome:
         _clear([ledger for ledger in strays if ledger.is_ours or ledger.path in former])
 
     error = outcome(remove)
-    return (
-        type(error)(error.problem, error.at, error.path, _TIDY)
-        if isinstance(error, LogError)
-        else error
-    )
+    if isinstance(error, LogError):
+        return type(error)(error.problem, error.at, error.path, _TIDY)
+    return error
 
 
 def refuse_unwritable(folder: str) -> None:
@@ -221,9 +216,8 @@ def recover(folder: str) -> None:
     for name in waste:
         files.unlink(os.path.join(folder, name))
     if strays:
-        files.fsync_dir(
-            folder
-        )  # the manifest of before a kill may not be on disk yet: then one of these counts
+        # The manifest of before a kill may not be on disk yet: then one of these counts.
+        files.fsync_dir(folder)
     _clear(strays)
     if waste or strays:
         files.fsync_dir(folder)
@@ -256,11 +250,8 @@ def _remove(path: str) -> None:
 
 def _staged_names(folder: str) -> set[str]:
     """Files that are being written, or were when a run was killed."""
-    return {
-        name
-        for name in _names(folder)
-        if name.endswith((ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX))
-    }
+    suffixes = (ASIDE_SUFFIX, ASIDE_SUFFIX + INDEX_SUFFIX)
+    return {name for name in _names(folder) if name.endswith(suffixes)}
 
 
 def _names(folder: str) -> set[str]:
@@ -299,14 +290,10 @@ def _make_copy_folder(log: PartitionLog, folder: str) -> None:
 
 def _refuse_topic(folder: str) -> None:
     known = (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON, FETCHED)
-    if os.path.isdir(folder) and any(
-        name in known or parse_object_name(name) for name in _names(folder)
-    ):
-        raise InvalidConfig(
-            "a topic exists already",
-            path=folder,
-            remedy="give --to a folder without this topic",
-        )
+    names = _names(folder) if os.path.isdir(folder) else ()
+    if any(name in known or parse_object_name(name) for name in names):
+        remedy = "give --to a folder without this topic"
+        raise InvalidConfig("a topic exists already", path=folder, remedy=remedy)
 
 
 def publish_copy(log: PartitionLog, new: NewLedger | None, to: str) -> Outcome:
@@ -324,11 +311,8 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
     _make_copy_folder(log, folder)
     with lock.hold(folder, [partition_of(name_of(folder))]):
         check_segments(log)
-        mine = (
-            set()
-            if new is None
-            else {os.path.basename(new.path), os.path.basename(new.path) + INDEX_SUFFIX}
-        )
+        own = "" if new is None else os.path.basename(new.path)
+        mine = {own, own + INDEX_SUFFIX}
         for name in sorted(_staged_names(folder) - mine):  # of a run that was killed
             files.unlink(os.path.join(folder, name))
         topic = list_topic(log.folder)
@@ -338,17 +322,16 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
         for name in (FETCHED, MANAGED_LEDGER, MANAGED_LEDGER_JSON):
             if os.path.exists(os.path.join(log.folder, name)):
                 files.copy(os.path.join(log.folder, name), os.path.join(folder, name))
-        for ledger in _copied(topic, None if new is None else new.horizon):
+        copied = _copied(topic, None if new is None else new.horizon)
+        if new is None and topic.compacted is not None:
+            copied.append(topic.compacted)
+        for ledger in copied:
             for suffix in (INDEX_SUFFIX, ""):
                 target = os.path.join(folder, os.path.basename(ledger.path)) + suffix
                 files.copy(ledger.path + suffix, target)
         if new is not None:
             _install(folder, topic.highest_ledger + 1, new)
             return
-        if topic.compacted is not None:
-            for suffix in (INDEX_SUFFIX, ""):
-                target = os.path.join(folder, os.path.basename(topic.compacted.path)) + suffix
-                files.copy(topic.compacted.path + suffix, target)
         if topic.manifest is not None:
             replace_manifest(folder, topic.manifest)
         files.fsync_dir(folder)
@@ -359,15 +342,10 @@ def _copy_all(source: str, folder: str) -> None:
     the manifest last.
     """
     side = (FETCHED, MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
-    names = [
-        name
-        for name in _names(source)
-        if name in side or parse_object_name(name.removesuffix(INDEX_SUFFIX))
-    ]
-    for name in sorted(
-        names, key=lambda name: (name == MANIFEST, not name.endswith(INDEX_SUFFIX), name)
-    ):
-        files.copy(os.path.join(source, name), os.path.join(folder, name))
+    names = sorted(_names(source), key=lambda n: (n == MANIFEST, not n.endswith(INDEX_SUFFIX), n))
+    for name in names:
+        if name in side or parse_object_name(name.removesuffix(INDEX_SUFFIX)):
+            files.copy(os.path.join(source, name), os.path.join(folder, name))
     files.fsync_dir(folder)
 
 

@@ -22,15 +22,17 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from lastwrite.encoding.checksum import crc32c
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog, located
 from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.pulsar.format.names import SURVEY_SUFFIX
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER, Surveyor, SurveyTable
@@ -126,6 +128,48 @@ def _digest(data: bytes) -> bytes:
     return int(crc32c(np.frombuffer(data, dtype=np.uint8), 0, len(data))).to_bytes(4, "little")
 
 
+class Transactions(NamedTuple):
+    """A topic's transactions by their numbers: where the data of each begin; where the marker of
+    each that is decided lies, and which of these were aborted."""
+
+    firsts: dict[int, Position]
+    markers: dict[int, Position]
+    aborted: frozenset[int]
+
+    @property
+    def undecided(self) -> list[Position]:
+        """Where each transaction begins that has data and no marker."""
+        return [first for txn, first in self.firsts.items() if txn not in self.markers]
+
+    @property
+    def first_undecided(self) -> Position | None:
+        return min(self.undecided, default=None)
+
+
+def transactions_of(surveys: Mapping[int, Survey], beyond: Position | None = None) -> Transactions:
+    """The transactions of ledgers, by their ids; of entries ``beyond`` alone."""
+    firsts: dict[int, Position] = {}
+    markers: dict[int, Position] = {}
+    aborts: dict[int, bool] = {}
+    for ledger, found in sorted(surveys.items()):
+        begin = beyond.entry + 1 if beyond is not None and beyond.ledger == ledger else 0
+        for first, last, what, txn in found.runs.tolist():
+            if last < begin or txn < 0:
+                continue
+            if what == DATA:
+                firsts.setdefault(txn, Position(ledger, max(first, begin)))
+            else:
+                markers[txn], aborts[txn] = Position(ledger, last), what == ABORT
+    return Transactions(firsts, markers, frozenset(txn for txn in aborts if aborts[txn]))
+
+
+def survey_problem(error: LogError, ledger: Ledger) -> Problem:
+    """What stopped a survey, as a value."""
+    kind = ProblemKind.DAMAGED if isinstance(error, CorruptLog) else ProblemKind.UNSUPPORTED
+    remedy = error.remedy or _RESTORE
+    return Problem(kind, error.problem, error.path or ledger.path, error.at, remedy)
+
+
 def free(size_bytes: int) -> None:
     """A ``spend`` that asks for nothing."""
 
@@ -203,38 +247,25 @@ def _survey(ledger: Ledger, spend: Spend) -> Survey:
             for table, shift in _chunks(surveyor, reader, ledger.path, lowest, start, stop, spend):
                 numbers = table["offset"] & MAX_ENTRY
                 if int(numbers[0]) != following:
-                    raise CorruptLog(
-                        f"entry {int(numbers[0])} lies where entry {following} must",
-                        shift + int(table["position"][0]),
-                        ledger.path,
-                        _RESTORE,
-                    )
+                    words = f"entry {int(numbers[0])} lies where entry {following} must"
+                    at = shift + int(table["position"][0])
+                    raise CorruptLog(words, at, ledger.path, _RESTORE)
                 following = int(numbers[-1]) + 1
                 runs.add(numbers, table["transaction"], _what(table))
                 begins = table["position"] + shift
                 while int(begins[-1]) >= next_mark:
-                    at = int(np.searchsorted(begins, next_mark))
-                    marks.append((int(numbers[at]), int(begins[at])))
-                    next_mark = int(begins[at]) + _MARK_BYTES
+                    row = int(np.searchsorted(begins, next_mark))
+                    marks.append((int(numbers[row]), int(begins[row])))
+                    next_mark = int(begins[row]) + _MARK_BYTES
                 messages += int(table["records"].sum())
                 largest = max(largest, int(table["publish_time"].max()))
                 parts += int(table["is_part"].sum())
             if following != end:
-                raise CorruptLog(
-                    f"entries end before {following}, by its index before {end}",
-                    stop,
-                    ledger.path,
-                    _RESTORE,
-                )
+                words = f"entries end before {following}, by its index before {end}"
+                raise CorruptLog(words, stop, ledger.path, _RESTORE)
         reader.check_unchanged()
-    return Survey(
-        ledger.entries,
-        messages,
-        largest,
-        parts,
-        runs.rows(),
-        np.array(marks, dtype=np.int64).reshape(-1, _MARK),
-    )
+    places = np.array(marks, dtype=np.int64).reshape(-1, _MARK)
+    return Survey(ledger.entries, messages, largest, parts, runs.rows(), places)
 
 
 def _chunks(
@@ -253,10 +284,8 @@ def _chunks(
     while position + start < stop:
         wanted = 0
         if end > start:
-            try:
+            with located(path, position):
                 table, start, wanted = surveyor.take(buffer, start, end, lowest)
-            except LogError as error:
-                raise error.located(path, position) from error
             if len(table):
                 lowest = int(table["offset"][-1]) + 1
                 yield table, position

@@ -34,7 +34,7 @@ from itertools import groupby
 from typing import BinaryIO
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, located
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
@@ -50,7 +50,7 @@ from lastwrite.pulsar.format.names import (
     TopicName,
     parse_object_name,
 )
-from lastwrite.pulsar.format.offload import ENTRY_HEAD, EntryHead, IndexObject
+from lastwrite.pulsar.format.offload import ENTRY_HEAD, IndexObject
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.store.known import Known, expected_entries, read_known
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
@@ -87,10 +87,8 @@ def is_topic_folder(folder: str) -> bool:
 
 
 def _is_of_topic(name: str) -> bool:
-    return (
-        name in (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST, FETCHED)
-        or parse_object_name(name) is not None
-    )
+    known = (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST, FETCHED)
+    return name in known or parse_object_name(name) is not None
 
 
 def name_or_none(folder: str) -> TopicName | None:
@@ -107,7 +105,7 @@ def name_of(folder: str) -> TopicName:
     Raises:
         InvalidConfig: the last four parts of the path are no managed ledger's name.
     """
-    return TopicName.of_managed_ledger("/".join(os.path.abspath(folder).split(os.sep)[-_LEVELS:]))
+    return TopicName.of_folder(os.path.abspath(folder))
 
 
 def partition_of(name: TopicName) -> TopicPartition:
@@ -121,11 +119,9 @@ def locate(path: str) -> str | None:
     """
     whole = os.path.abspath(str(path))
     real = os.path.realpath(whole)
-    if real != whole:
-        # The real path decides what the topic is called, where that is the name of one.
-        found = locate(real)
-        if found is not None:
-            return found
+    # The real path decides what the topic is called, where that is the name of one.
+    if real != whole and (found := locate(real)) is not None:
+        return found
     above = whole if os.path.isdir(whole) else os.path.dirname(whole)
     for folder in (above, os.path.dirname(above)):
         if is_topic_folder(folder):
@@ -139,22 +135,16 @@ def locate(path: str) -> str | None:
 
 def _topics_below(folder: str, depth: int = _LEVELS) -> Iterator[str]:
     """Topic folders in ``folder``, at most ``depth`` levels below it, in no order."""
-    if os.path.basename(folder) == PERSISTENT:
-        depth = 1
-    for below in _folders_in(folder):
-        if os.path.basename(folder) == PERSISTENT:
-            if is_topic_folder(below):
-                yield below
-        elif depth > 1:
-            yield from _topics_below(below, depth - 1)
-
-
-def _folders_in(folder: str) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return [entry.path for entry in entries if entry.is_dir()]
+            below = [entry.path for entry in entries if entry.is_dir()]
     except OSError:
-        return []  # who looks for topics may not be allowed to look everywhere
+        return  # who looks for topics may not be allowed to look everywhere
+    if os.path.basename(folder) == PERSISTENT:
+        yield from filter(is_topic_folder, below)
+    elif depth > 1:
+        for each in below:
+            yield from _topics_below(each, depth - 1)
 
 
 def find_topics(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
@@ -266,13 +256,17 @@ class Topic:
     info: ManagedLedgerInfo | None = None
     strays: tuple[Ledger, ...] = ()  # compacted ones that no manifest names
     problems: tuple[Problem, ...] = ()
-    missing: tuple[
-        tuple[int, tuple[EntryRange, ...]], ...
-    ] = ()  # by ledger: known entries that are not here
+    # known entries that are not here, by ledger
+    missing: tuple[tuple[int, tuple[EntryRange, ...]], ...] = ()
 
     @property
     def horizon(self) -> Position | None:
         return None if self.manifest is None else self.manifest.horizon
+
+    @property
+    def all_ledgers(self) -> tuple[Ledger, ...]:
+        """The raw ledgers, then the compacted one."""
+        return self.ledgers if self.compacted is None else (*self.ledgers, self.compacted)
 
     @property
     def highest_ledger(self) -> int:
@@ -316,10 +310,8 @@ class _Listing:
         )
         if manifest is not None:
             self._check_compacted(manifest, compacted)
-        raw = [ledger for ledger in found if not ledger.is_compacted and ledger is not compacted]
-        strays = tuple(
-            ledger for ledger in found if ledger.is_compacted and ledger is not compacted
-        )
+        raw = [each for each in found if not each.is_compacted and each is not compacted]
+        strays = tuple(each for each in found if each.is_compacted and each is not compacted)
         listed = {} if info is None else {each.ledger: each for each in info.ledgers}
         ledgers = tuple(self._chosen(raw, listed))
         if manifest is None:
@@ -327,22 +319,18 @@ class _Listing:
         if known is not None:
             self._check_horizon(known, manifest)
         self._check_missing(ledgers, info, manifest, known)
+        problems, missing = tuple(self._problems), tuple(self._missing)
         return Topic(
-            self._folder,
-            name,
-            ledgers,
-            compacted,
-            manifest,
-            info,
-            strays,
-            tuple(self._problems),
-            tuple(self._missing),
+            self._folder, name, ledgers, compacted, manifest, info, strays, problems, missing
         )
 
     def _damaged(
-        self, message: str, path: str, position: int | None = None, remedy: str = _RESTORE
+        self, message: str, path: str, remedy: str = _RESTORE, at: int | None = None
     ) -> None:
-        self._problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
+        self._problems.append(Problem(ProblemKind.DAMAGED, message, path, at, remedy))
+
+    def _unreadable(self, error: LogError, path: str, remedy: str = _RESTORE) -> None:
+        self._damaged(error.problem, path, error.remedy or remedy, error.at)
 
     def _note(self, message: str, path: str) -> None:
         self._problems.append(Problem(ProblemKind.RECOVERED, message, path))
@@ -361,15 +349,11 @@ class _Listing:
         except LogError as error:
             if error.exit_status != 3:
                 raise
-            self._damaged(error.problem, path, error.at, error.remedy or _RESTORE)
+            self._unreadable(error, path)
             return None
         if found is not None and found.topic != name.full:
-            self._damaged(
-                f"the manifest is of {found.topic}",
-                path,
-                None,
-                "give the folder that topic's name, or restore the manifest of this one",
-            )
+            remedy = "give the folder that topic's name, or restore the manifest of this one"
+            self._damaged(f"the manifest is of {found.topic}", path, remedy)
         return found
 
     def _info(self, sizes: dict[str, os.stat_result]) -> ManagedLedgerInfo | None:
@@ -385,9 +369,8 @@ class _Listing:
                 self._last_confirmed = exported.last_confirmed
                 return exported.info
             except LogError as error:
-                self._damaged(
-                    error.problem, path, error.at, "fetch once more with the topic's --metadata"
-                )
+                remedy = "fetch once more with the topic's --metadata"
+                self._damaged(error.problem, path, remedy, error.at)
                 return None
         return None
 
@@ -396,12 +379,11 @@ class _Listing:
         try:
             found = read_known(self._folder)
         except CorruptLog as error:
-            self._damaged(error.problem, path, error.at, error.remedy or _FETCH)
+            self._unreadable(error, path, _FETCH)
             return None
         if found is not None and found.topic != name.full:
-            self._damaged(
-                f"it is of {found.topic}", path, None, "rename the folder, or fetch the topic again"
-            )
+            remedy = "rename the folder, or fetch the topic again"
+            self._damaged(f"it is of {found.topic}", path, remedy)
             return None
         return found
 
@@ -419,21 +401,13 @@ class _Listing:
                 index = read_index(path)
                 metadata, missing = index.metadata, index.missing
             except CorruptLog as error:
-                self._damaged(error.problem, path + INDEX_SUFFIX, error.at)
+                self._damaged(error.problem, path + INDEX_SUFFIX, at=error.at)
                 continue
-            if index.data_bytes != sizes[name].st_size:
-                self._damaged(f"{sizes[name].st_size} bytes, by its index {index.data_bytes}", path)
+            size, mtime_ns = sizes[name].st_size, sizes[name].st_mtime_ns
+            if index.data_bytes != size:
+                self._damaged(f"{size} bytes, by its index {index.data_bytes}", path)
                 continue
-            yield Ledger(
-                ledger,
-                uuid,
-                path,
-                sizes[name].st_size,
-                sizes[name].st_mtime_ns,
-                index,
-                metadata,
-                missing,
-            )
+            yield Ledger(ledger, uuid, path, size, mtime_ns, index, metadata, missing)
 
     def _check_compacted(self, manifest: Manifest, ledger: Ledger | None) -> None:
         path = os.path.join(self._folder, manifest.object)
@@ -454,18 +428,15 @@ class _Listing:
         here = {ledger.id: ledger for ledger in ledgers}
         for ledger in strays:
             try:
-                places = (
-                    each for each in _ids_of(ledger) if not _has(here.get(each.ledger), each.entry)
-                )
-                alone = next(places, None)
+                ids = _ids_of(ledger)
+                alone = next((e for e in ids if not _has(here.get(e.ledger), e.entry)), None)
             except CorruptLog as error:
-                self._damaged(error.problem, ledger.path, error.at)
+                self._damaged(error.problem, ledger.path, at=error.at)
                 continue
             if alone is not None:
                 self._damaged(
                     f"a compacted ledger with {alone}, which no raw ledger here has, and no manifest names it",
                     ledger.path,
-                    None,
                     f"nothing was changed; restore its {MANIFEST}, or fetch the topic again with its compacted ledger: "
                     "what raw ledgers have lost is in that alone",
                 )
@@ -486,29 +457,19 @@ class _Listing:
                 self._damaged(
                     f"two objects are ledger {number}: {names}",
                     self._folder,
-                    None,
                     "nothing was changed; fetch the topic again, which makes one of the two, or move the one that the "
                     "topic's metadata do not name to another folder",
                 )
                 continue
             (ledger,) = objects
-            if (
-                info is not None
-                and info.entries
-                and info.entries < ledger.entries
-                and number == max(listed)
-            ):
-                self._note(
-                    f"{ledger.entries} entries: it has grown since the topic's metadata were fetched",
-                    ledger.path,
-                )
-            elif info is not None and info.entries and info.entries < ledger.entries:
-                self._damaged(
-                    f"{ledger.entries} entries by its index, {info.entries} by the topic's metadata",
-                    ledger.path,
-                    None,
-                    _FETCH,
-                )
+            if info is not None and info.entries and info.entries < ledger.entries:
+                words = f"{ledger.entries} entries"
+                if number == max(listed):
+                    words += ": it has grown since the topic's metadata were fetched"
+                    self._note(words, ledger.path)
+                else:
+                    words += f" by its index, {info.entries} by the topic's metadata"
+                    self._damaged(words, ledger.path, _FETCH)
             yield ledger
 
     def _check_horizon(self, known: Known, manifest: Manifest | None) -> None:
@@ -523,20 +484,14 @@ class _Listing:
             manifest is None or manifest.horizon < known.compacted[1]
         ):
             ledger, horizon = known.compacted
-            self._damaged(
-                f"the compacted ledger {ledger}, up to {horizon}, is not here: {alone}",
-                self._folder,
-                None,
-                _FETCH,
-            )
+            words = f"the compacted ledger {ledger}, up to {horizon}, is not here: {alone}"
+            self._damaged(words, self._folder, _FETCH)
         elif known.cursor is not None and manifest is None:
-            self._damaged(
-                f"ledger {known.cursor}, which has the compaction horizon, could not be fetched: the "
-                f"compacted ledger, if there is one, is not here, and {alone}",
-                self._folder,
-                None,
-                _FETCH,
+            words = (
+                f"ledger {known.cursor}, which has the compaction horizon, could not be fetched: "
             )
+            words += f"the compacted ledger, if there is one, is not here, and {alone}"
+            self._damaged(words, self._folder, _FETCH)
 
     def _check_missing(
         self,
@@ -568,17 +523,9 @@ class _Listing:
                 beyond := between(missing, first, missing[-1].last + 1 if missing else 0)
             ):
                 self._tell_missing(number, beyond, ledger, count)
-            elif (
-                count is None
-                and ledger is None
-                and info is not None
-                and number > max(here, default=-1)
-            ):
-                self._note(
-                    f"ledger {number} is open and not here, and its size is not known: the log ends "
-                    "before it",
-                    self._folder,
-                )
+            elif count is None and info is not None and number > max(here, default=-1):
+                words = f"ledger {number} is open and not here, and its size is not known: "
+                self._note(words + "the log ends before it", self._folder)
             if first is not None and (count is None or not _is_closed(info, number)):
                 self._tell_damaged(
                     number, between(damaged.get(number, ()), max(first, stored), MAX_ENTRY + 1)
@@ -590,21 +537,15 @@ class _Listing:
         words = in_words(number, beyond)
         words += " is missing" if entries_in(beyond) == 1 else " are missing"
         if ledger is None:
-            self._damaged(
-                f"ledger {number} of {count} entries is not here: {words}",
-                self._folder,
-                None,
-                _FETCH,
-            )
-            return
-        if count is not None and count > ledger.entries:
+            words = f"ledger {number} of {count} entries is not here: {words}"
+        elif count is not None and count > ledger.entries:
             words += f": the object ends with {ledger.entries - 1}, {count} are known"
-        self._damaged(words, ledger.path, None, _FETCH)
+        self._damaged(words, self._folder if ledger is None else ledger.path, _FETCH)
 
     def _tell_damaged(self, number: int, ranges: Sequence[EntryRange]) -> None:
         if ranges:
             words = f"{in_words(number, ranges)}: a fetch found no copy that is whole"
-            self._damaged(words, self._folder, None, _FETCH)
+            self._damaged(words, self._folder, _FETCH)
 
 
 def brought_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:
@@ -656,10 +597,9 @@ def _ids_of(ledger: Ledger) -> Iterator[Position]:
         LogError: the object cannot be read.
     """
     for _, data in read_entries(ledger.path, index=ledger.index):
-        try:
-            yield decode_record(data)[0]
-        except LogError as error:
-            raise error.located(ledger.path) from error
+        with located(ledger.path):
+            position = decode_record(data)[0]
+        yield position
 
 
 def _has(ledger: Ledger | None, entry: int) -> bool:
@@ -675,9 +615,7 @@ def decode_record_at(file: BinaryIO, size_bytes: int) -> Position:
     """The id of the record that begins where the open data object of so many bytes stands."""
     at = file.tell()
     head = file.read(ENTRY_HEAD.size)
-    size = (
-        EntryHead._make(ENTRY_HEAD.unpack_from(head)).size if len(head) == ENTRY_HEAD.size else -1
-    )
+    size = int(ENTRY_HEAD.unpack_from(head)[0]) if len(head) == ENTRY_HEAD.size else -1
     if not 0 <= size <= size_bytes - at - ENTRY_HEAD.size:
         raise CorruptLog("no entry begins here", at)
     return decode_record(file.read(size))[0]

@@ -21,23 +21,23 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.model.columns import BatchTable
-from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
 from lastwrite.model.work import Piece
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.store import lock
-from lastwrite.pulsar.store.manifest import read_manifest
+from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.survey import (
-    ABORT,
     DATA,
-    MARKER,
     Survey,
     free,
     keep_survey,
     kept_survey,
     survey_of,
+    survey_problem,
+    transactions_of,
 )
 from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, partition_of
 from lastwrite.storage import files
@@ -95,9 +95,8 @@ def _in_threads(
         except LogError as error:
             return error
 
-    if (
-        len(ledgers) < 2 or files.faults.is_armed
-    ):  # in order, so that a test knows the operation it stops at
+    # Armed faults: in order, so that a test knows the operation it stops at.
+    if len(ledgers) < 2 or files.faults.is_armed:
         return [done(ledger) for ledger in ledgers]
     with ThreadPoolExecutor(min(len(ledgers), os.cpu_count() or 1), "lastwrite-survey") as pool:
         return list(pool.map(done, ledgers))
@@ -127,14 +126,12 @@ class _Reading:
     def log(self) -> PartitionLog:
         topic = self._topic
         beyond = self._beyond()
-        outcomes, firsts = _transactions(beyond)
-        undecided = min(
-            (first for txn, first in firsts.items() if txn not in outcomes), default=None
-        )
+        found = transactions_of({each.ledger.id: each.survey for each in beyond}, topic.horizon)
+        undecided = found.first_undecided
         aborted = [
-            AbortedTransaction(txn, firsts[txn].offset, marker.offset, marker.offset + 1)
-            for txn, (aborts, marker) in outcomes.items()
-            if aborts and txn in firsts
+            AbortedTransaction(txn, found.firsts[txn].offset, marker.offset, marker.offset + 1)
+            for txn, marker in found.markers.items()
+            if txn in found.aborted and txn in found.firsts
         ]
         horizon = _new_horizon(beyond, undecided, {entry.producer_id for entry in aborted})
         checkpoint = None if topic.horizon is None else topic.horizon.offset + 1
@@ -167,27 +164,15 @@ class _Reading:
         ]
         found = []
         for ledger, survey in zip(ledgers, _in_threads(ledgers, self._survey), strict=True):
-            if isinstance(survey, LogError):
-                self._note(survey, ledger)
+            if isinstance(survey, CorruptLog | UnsupportedFormat):
+                self._problems.append(survey_problem(survey, ledger))
                 continue
+            if isinstance(survey, LogError):
+                raise survey
             cut = horizon is not None and horizon.ledger == ledger.id
-            found.append(
-                _Beyond(ledger, survey, horizon.entry + 1 if cut and horizon is not None else 0)
-            )
+            first = horizon.entry + 1 if cut and horizon is not None else 0
+            found.append(_Beyond(ledger, survey, first))
         return found
-
-    def _note(self, error: LogError, ledger: Ledger) -> None:
-        if isinstance(error, CorruptLog):
-            kind = ProblemKind.DAMAGED
-        elif isinstance(error, UnsupportedFormat):
-            kind = ProblemKind.UNSUPPORTED
-        else:
-            raise error
-        self._problems.append(
-            Problem(
-                kind, error.problem, error.path or ledger.path, error.at, error.remedy or _RESTORE
-            )
-        )
 
     def _compacted(self) -> Iterator[Segment]:
         ledger = self._topic.compacted
@@ -199,25 +184,6 @@ class _Reading:
                 mtime_ns=ledger.mtime_ns,
                 largest_timestamp_ms=ledger.mtime_ns // 1_000_000,
             )
-
-
-def _transactions(
-    beyond: Sequence[_Beyond],
-) -> tuple[dict[int, tuple[bool, Position]], dict[int, Position]]:
-    """By their numbers: whether each was aborted and where its marker lies, and where the data of
-    each begin.
-    """
-    outcomes: dict[int, tuple[bool, Position]] = {}
-    firsts: dict[int, Position] = {}
-    for each in beyond:
-        for first, last, what, txn in each.survey.runs.tolist():
-            if last < each.first or txn < 0:
-                continue
-            if what == DATA:
-                firsts.setdefault(txn, each.position(max(first, each.first)))
-            elif what != MARKER:
-                outcomes[txn] = (what == ABORT, each.position(last))
-    return outcomes, firsts
 
 
 def _new_horizon(
@@ -335,13 +301,11 @@ def record_count(log: PartitionLog) -> int:
     """About how many records there are."""
     count = 0
     for segment in log.segments:
-        if segment.base_offset:
-            seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
-            share = segment.size_bytes / segment.file_bytes
-            count += 0 if seen is None else int(seen.messages * share)
-        else:
-            manifest = read_manifest(log.folder)
-            count += 0 if manifest is None else manifest.messages
+        found = _told_of(log, segment)
+        if found is not None and segment.base_offset:
+            count += int(found.messages * (segment.size_bytes / segment.file_bytes))
+        elif found is not None:
+            count += found.messages
     return count
 
 
@@ -349,16 +313,15 @@ def has_parts(log: PartitionLog) -> bool:
     """Whether there are chunks of messages beside the last of each, as far as is known of the
     compacted ledger.
     """
-    for segment in log.segments:
-        if segment.base_offset:
-            seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
-            if seen is not None and seen.parts:
-                return True
-        else:
-            manifest = read_manifest(log.folder)
-            if manifest is not None and manifest.parts:
-                return True
-    return False
+    told = (_told_of(log, segment) for segment in log.segments)
+    return any(found is not None and found.parts for found in told)
+
+
+def _told_of(log: PartitionLog, segment: Segment) -> Survey | Manifest | None:
+    """The survey of a raw ledger, or what the manifest says of the compacted one."""
+    if segment.base_offset:
+        return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
+    return read_manifest(log.folder)
 
 
 class IndexChecker:
@@ -392,12 +355,8 @@ class IndexChecker:
             wrong |= (table["base_offset"][at] & MAX_ENTRY) != self._firsts[first:end]
         if wrong.any():
             row = int(first) + int(np.argmax(wrong))
-            raise CorruptLog(
-                f"block {row} begins with another entry than {int(self._firsts[row])}",
-                None,
-                self._path,
-                _RESTORE,
-            )
+            words = f"block {row} begins with another entry than {int(self._firsts[row])}"
+            raise CorruptLog(words, None, self._path, _RESTORE)
 
     def ends(self) -> None:
         """What comes after the last of them is looked at when the files are listed."""

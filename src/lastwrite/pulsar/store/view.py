@@ -11,11 +11,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.errors import CommitConflict, CorruptLog, LogError, UnsupportedFormat
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, UnsupportedFormat, located
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.pulsar.format.entry import Entry, messages_of
 from lastwrite.pulsar.format.missing import between, in_words
@@ -23,7 +22,13 @@ from lastwrite.pulsar.format.names import MANIFEST
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED, Source, last_index, last_source
 from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
-from lastwrite.pulsar.store.survey import ABORT, COMMIT, DATA, Survey, survey_of
+from lastwrite.pulsar.store.survey import (
+    DATA,
+    Survey,
+    survey_of,
+    survey_problem,
+    transactions_of,
+)
 from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic
 from lastwrite.storage.files import to_log_error
 
@@ -130,10 +135,8 @@ class TopicView:
 
 def _entry(reader: LedgerReader, number: int, ledger: int | None) -> Entry:
     (stored,) = reader.read(number, 1)
-    try:
+    with located(reader.ledger.path, stored.position):
         return decoded(stored, ledger)[0]
-    except LogError as error:
-        raise error.located(reader.ledger.path, stored.position) from error
 
 
 def _removed(entry: Entry) -> Iterator[bool]:
@@ -169,14 +172,14 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
         if _identity(folder) != seen:
             raise LedgerMoved from None
         raise
-    if (
-        _identity(folder)[0] != seen[0]
-    ):  # the manifest's: it may name an object that was not there when we listed
+    # A newer manifest may name an object that was not there when we listed.
+    if _identity(folder)[0] != seen[0]:
         raise LedgerMoved
     known = {} if before is None else {_key(one.ledger): one for one in before.backlog}
     backlog = tuple(known.get(_key(ledger)) or LedgerReader(ledger) for ledger in topic.ledgers)
     compacted = None if topic.compacted is None else LedgerReader(topic.compacted)
-    found = outcomes(surveys)
+    found = transactions_of(surveys)
+    undecided = found.first_undecided
     return TopicView(
         topic=topic,
         seen=seen,
@@ -185,9 +188,9 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
         offsets=() if compacted is None else CompactedOffsets(compacted),
         backlog=backlog,
         surveys=surveys,
-        undecided=found.undecided,
+        undecided=None if undecided is None else undecided.offset,
         aborted=found.aborted,
-        open_transactions=found.open,
+        open_transactions=len(found.undecided),
         problems=tuple(problems),
     )
 
@@ -198,14 +201,8 @@ def _missing_below(topic: Topic) -> Iterator[Problem]:
     if horizon is None:
         return
     for ledger, ranges in topic.missing:
-        end = (
-            MAX_ENTRY + 1
-            if ledger < horizon.ledger
-            else horizon.entry + 1
-            if ledger == horizon.ledger
-            else 0
-        )
-        below = between(ranges, 0, end)
+        end = 0 if ledger > horizon.ledger else MAX_ENTRY + 1
+        below = between(ranges, 0, horizon.entry + 1 if ledger == horizon.ledger else end)
         if below:
             what = f"not here: {in_words(ledger, below)}; compaction needs them no more"
             yield Problem(ProblemKind.RECOVERED, what, topic.folder)
@@ -224,10 +221,7 @@ def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) ->
         except CommitConflict:
             raise LedgerMoved from None
         except (CorruptLog, UnsupportedFormat) as error:
-            kind = ProblemKind.DAMAGED if isinstance(error, CorruptLog) else ProblemKind.UNSUPPORTED
-            problems.append(
-                Problem(kind, error.problem, error.path or ledger.path, error.at, error.remedy)
-            )
+            problems.append(survey_problem(error, ledger))
     return found
 
 
@@ -241,30 +235,6 @@ def run_unread(survey: Survey, number: int, aborted: Set[int]) -> int | None:
     if number > last or (what == DATA and transaction not in aborted):
         return None
     return int(first)
-
-
-class Outcomes(NamedTuple):
-    """What became of a topic's transactions: where the first that is not decided begins, how many
-    are not, and the numbers of those that were aborted."""
-
-    undecided: int | None
-    open: int
-    aborted: frozenset[int]
-
-
-def outcomes(surveys: Mapping[int, Survey]) -> Outcomes:
-    """The outcomes of the transactions that these ledgers, by their ids, have."""
-    firsts: dict[int, int] = {}
-    ends: dict[int, bool] = {}
-    for ledger, found in sorted(surveys.items()):
-        for first, _, what, transaction in found.runs.tolist():
-            if what == DATA:
-                firsts.setdefault(transaction, Position(ledger, first).offset)
-            elif what in (COMMIT, ABORT):
-                ends[transaction] = what == ABORT
-    left = [first for transaction, first in firsts.items() if transaction not in ends]
-    aborted = frozenset(transaction for transaction, is_abort in ends.items() if is_abort)
-    return Outcomes(min(left, default=None), len(left), aborted)
 
 
 def _key(ledger: Ledger) -> tuple[object, ...]:
