@@ -39,9 +39,8 @@ from lastwrite.reports.compaction import Backlog
 from lastwrite.reports.settings import Setting
 from lastwrite.storage.parallel_sync import overlapped
 
-_PIECE_BYTES = (
-    8 << 20
-)  # parts are joined for next to nothing, so that a single ledger is work for all
+# Parts are joined for next to nothing, so that a single ledger is work for all.
+_PIECE_BYTES = 8 << 20
 
 
 class PulsarSystem(System):
@@ -96,7 +95,7 @@ class PulsarSystem(System):
         like_broker: bool = False,
     ) -> Decision:
         """A round is due as soon as the horizon can move; nothing in it depends on the clock."""
-        settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
+        settings = _config_of(config)
         first_dirty = log.log_start if log.checkpoint is None else log.checkpoint
         end = max(log.high_watermark, first_dirty)
         fresh = sum(s.size_bytes for s in log.segments if first_dirty <= s.base_offset < end)
@@ -140,14 +139,9 @@ class PulsarSystem(System):
         self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
     ) -> Backlog | None:
         """The raw ledgers, by the retention that ``config`` states."""
-        settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
-        return backlog_of(
-            raw_ledgers(log.folder),
-            horizon,
-            settings.retention_ms,
-            settings.retention_bytes,
-            now_ms,
-        )
+        settings = _config_of(config)
+        age, size = settings.retention_ms, settings.retention_bytes
+        return backlog_of(raw_ledgers(log.folder), horizon, age, size, now_ms)
 
     # ------------------------------------------------------------------ store
 
@@ -198,9 +192,11 @@ class PulsarSystem(System):
         """Topics of another archive: what a reader of compacted topics needs, without the backlog
         that it does not.
         """
-        return list(
-            overlapped(lambda copy: publish.publish_copy(copy.log, _new_ledger(copy), to), copies)
-        )
+
+        def publish_one(copy: CommitPlan) -> LogError | OSError | None:
+            return publish.publish_copy(copy.log, _new_ledger(copy), to)
+
+        return list(overlapped(publish_one, copies))
 
 
 def waits(fresh: int, threshold: int) -> str | None:
@@ -246,8 +242,12 @@ def _new_ledger(new: CommitPlan) -> NewLedger | None:
     )
 
 
+def _config_of(config: Mapping[str, object]) -> PulsarConfig:
+    return _config_named(tuple((name, type(value), value) for name, value in config.items()))
+
+
 @lru_cache(maxsize=256)
-def _config_of(named: tuple[tuple[str, type, object], ...]) -> PulsarConfig:
+def _config_named(named: tuple[tuple[str, type, object], ...]) -> PulsarConfig:
     return PulsarConfig.from_names({name: value for name, _, value in named})
 
 

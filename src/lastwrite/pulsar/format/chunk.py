@@ -107,8 +107,7 @@ class PulsarFormat:
     def __init__(self, plain_limit: int = 64 << 20, reading: int = 0, checks: bool = True) -> None:
         check_against_library()
         self._limit = plain_limit
-        self._reading = reading
-        self._checks = checks
+        self._reading = reading | (0 if checks else kernels.SKIPS_CHECKSUMS)
         self._table = batch_table(_ROWS)
         self._entries = np.empty(_ROWS, dtype=kernels.ENTRY)
         self._plain = np.empty(0, dtype=np.uint8)
@@ -159,7 +158,6 @@ class PulsarFormat:
             lowest_offset,
             self._limit,
             self._reading,
-            self._checks,
         )
         table, consumed, self._held = self._table[:rows], int(consumed), buffer
         if code in (kernels.OK, kernels.NEED_MORE):
@@ -330,23 +328,9 @@ class PulsarFormat:
         the version (see ``add_versions``). ``keys`` takes (position in ``run.plain``, length) row
         for row with ``entries``.
         """
-        return int(
-            kernels.walk(
-                run.plain,
-                self._held,
-                table,
-                self._entries,
-                run.first,
-                run.last,
-                self._reading,
-                secret,
-                ordinal,
-                states,
-                entries,
-                filled,
-                _NO_KEYS if keys is None else keys,
-            )
-        )
+        chunk = kernels.Split(self._held, table, self._entries)
+        keyed = kernels.Keyed(entries, _NO_KEYS if keys is None else keys)
+        return int(kernels.walk(run, chunk, self._reading, secret, ordinal, states, keyed, filled))
 
     def add_versions(
         self,
@@ -395,37 +379,24 @@ class PulsarFormat:
             CorruptLog: a batch that must be thinned cannot be read: it is not what the scan saw.
             OutOfMemoryBudget: as ``opened``.
         """
-        keeps_prefix = bool(self._reading & KEEPS_PREFIX)
-        b = keep_at = at = filled = 0
+        chunk = kernels.Split(buffer, table, self._entries)
+        orders = kernels.Orders(actions, keep, bool(self._reading & KEEPS_PREFIX))
+        done = kernels.Done(0, 0, 0, 0)
         while True:
-            b, keep_at, at, filled, code = kernels.rebuild(
-                buffer,
-                table,
-                self._entries,
-                b,
-                len(table),
-                actions,
-                keep,
-                keep_at,
-                keeps_prefix,
-                self._plain,
-                self._thin,
-                self._indexes,
-                out,
-                at,
-                rows,
-                filled,
-            )
+            done, code = kernels.rebuild(chunk, orders, self._scratch, done, out, rows)
+            b = done.entries
+            if code == kernels.OK:
+                return out, done.at, done.rows
             if code == kernels.CHANGED:
                 raise _error(code, int(table["origin"][b]))
             if code == kernels.NEED_ROOM:
-                out = self._grow(table[b], self._entries[b], out, int(at))
-                continue
-            if b == len(table):
-                return out, int(at), int(filled)
-            b, keep_at, out, at, filled = self._rebuild_packed(
-                buffer, table, int(b), actions, keep, int(keep_at), out, int(at), rows, int(filled)
-            )
+                out = self._grow(table[b], self._entries[b], out, done.at)
+            else:
+                done, out = self._rebuild_packed(chunk, orders, done, out, rows)
+
+    @property
+    def _scratch(self) -> kernels.Scratch:
+        return kernels.Scratch(self._plain, self._thin, self._indexes, self._heads, self._notes)
 
     def _grow(self, row: np.void, entry: np.void, out: ByteArray, at: int) -> ByteArray:
         """Make room for one entry in ``out``, of which ``at`` bytes are used, and in the scratch."""
@@ -448,54 +419,32 @@ class PulsarFormat:
 
     def _rebuild_packed(
         self,
-        buffer: ByteArray,
-        table: BatchTable,
-        first: int,
-        actions: ByteArray,
-        keep: ByteArray,
-        keep_at: int,
+        chunk: kernels.Split,
+        orders: kernels.Orders,
+        done: kernels.Done,
         out: ByteArray,
-        at: int,
         rows: Int64Array,
-        filled: int,
-    ) -> tuple[int, int, ByteArray, int, int]:
-        """Thin a run of the compressed batches from ``table[first]`` on, and compress what changed
-        of them.
+    ) -> tuple[kernels.Done, ByteArray]:
+        """Thin the next run of compressed batches, and compress what changed of them.
 
-        Returns (where the run ends, keep_at, the output buffer, position in it, rows filled).
+        Returns (how far the rebuild has come, the output buffer, grown if it had to be).
         """
-        last = self._open(
-            buffer, table, first, int(kernels.packed_end(table, self._entries, first, actions))
-        )
-        last, payloads, heads, records = map(
-            int, kernels.rooms(table, self._entries, first, last, 2 * _RUN_BYTES)
-        )
+        buffer, table, entries = chunk
+        first, keep_at, at, filled = done
+        last = int(kernels.packed_end(table, entries, first, orders.actions))
+        last = self._open(buffer, table, first, last)
+        needed = kernels.rooms(table, entries, first, last, 2 * _RUN_BYTES)
+        last, payloads, heads, records = map(int, needed)
         self._make_scratch(payloads, records, heads)
         if len(self._notes) < last - first:
             self._notes = np.empty((2 * (last - first), kernels.THINNED), dtype=np.int64)
-        done, keep_at, code = kernels.thin_many(
-            self._plain,
-            buffer,
-            table,
-            self._entries,
-            first,
-            last,
-            actions,
-            keep,
-            keep_at,
-            bool(self._reading & KEEPS_PREFIX),
-            self._thin,
-            self._indexes,
-            self._heads,
-            self._notes,
-        )
+        scratch = self._scratch
+        b, keep_at, code = kernels.thin_many(chunk, orders, scratch, first, last, keep_at)
         if code != kernels.OK:
-            raise _error(code, int(table["origin"][done]))
-        out, stop, sizes = self._pack(buffer, table, first, last, actions, out, at)
-        filled = kernels.seal_many(
-            table, first, last, self._heads, self._notes, out, at, sizes, rows, filled
-        )
-        return last, int(keep_at), out, stop, int(filled)
+            raise _error(code, int(table["origin"][b]))
+        out, stop, sizes = self._pack(buffer, table, first, last, orders.actions, out, at)
+        filled = int(kernels.seal_many(table, scratch, first, sizes, out, at, rows, filled))
+        return kernels.Done(last, int(keep_at), stop, filled), out
 
     def _pack(
         self,

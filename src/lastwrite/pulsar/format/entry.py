@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 import google_crc32c
 
@@ -347,46 +347,34 @@ def messages_of(entry: Entry, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> list[Me
     if meta.is_marker:
         return []
     if meta.is_encrypted:
-        return [_single(meta, entry.payload)]
+        return [_message(meta, meta, entry.payload, is_encrypted=True)]
     plain = plain_payload(entry, limit_bytes)
     if not meta.is_batch:
-        return [_single(meta, plain)]
+        return [_message(meta, meta, plain)]
     return [
-        Message(
-            index=index,
-            key=single.partition_key,
-            is_b64=bool(single.partition_key_b64_encoded),
-            value=value,
-            is_null=bool(single.null_value),
-            event_time=single.event_time or 0,
-            publish_time=meta.publish_time,
-            properties=decode_properties(single.property_fields),
-            sequence_id=meta.sequence_id if single.sequence_id is None else single.sequence_id,
-            ordering_key=single.ordering_key,
-            schema_version=meta.schema_version,
-            producer_name=meta.producer_name,
-            null_key=bool(single.null_partition_key),
-            compacted_out=bool(single.compacted_out),
-        )
+        _message(meta, single, value, index=index, compacted_out=bool(single.compacted_out))
         for index, single, value, _ in batch_parts(meta, plain)
     ]
 
 
-def _single(meta: Metadata, value: bytes) -> Message:
+def _message(
+    meta: Metadata, own: Metadata | SingleMetadata, value: bytes, **others: Any
+) -> Message:
+    """A message of an entry with these metadata; ``own``: what it says of itself."""
     return Message(
-        key=meta.partition_key,
-        is_b64=bool(meta.partition_key_b64_encoded),
+        key=own.partition_key,
+        is_b64=bool(own.partition_key_b64_encoded),
         value=value,
-        is_null=bool(meta.null_value),
-        event_time=meta.event_time or 0,
+        is_null=bool(own.null_value),
+        event_time=own.event_time or 0,
         publish_time=meta.publish_time,
-        properties=meta.properties,
-        sequence_id=meta.sequence_id,
-        ordering_key=meta.ordering_key,
+        properties=decode_properties(own.property_fields),
+        sequence_id=meta.sequence_id if own.sequence_id is None else own.sequence_id,
+        ordering_key=own.ordering_key,
         schema_version=meta.schema_version,
         producer_name=meta.producer_name,
-        null_key=bool(meta.null_partition_key),
-        is_encrypted=meta.is_encrypted,
+        null_key=bool(own.null_partition_key),
+        **others,
     )
 
 
@@ -577,10 +565,8 @@ def checked(entry: Entry) -> Entry:
         CorruptLog: it does not hold.
     """
     if entry.crc_holds is False:
-        raise CorruptLog(
-            f"entry {entry.ledger}:{entry.entry} has checksum {entry.checksum:08x}, which does not hold",
-            0,
-        )
+        name = f"entry {entry.ledger}:{entry.entry}"
+        raise CorruptLog(f"{name} has checksum {entry.checksum:08x}, which does not hold", 0)
     return entry
 
 

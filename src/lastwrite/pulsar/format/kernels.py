@@ -30,6 +30,8 @@ A batch's payload, in the clear, is messages: size u32, SingleMessageMetadata, v
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -67,6 +69,10 @@ from lastwrite.model.columns import (
     SHADOWED,
     TIME_SHIFT,
     TOMBSTONE,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+    UInt64Array,
 )
 
 # What ``split`` finds of each entry beyond a batch's columns. ``…_at``: a position in the chunk's
@@ -97,6 +103,49 @@ ENTRY = np.dtype(
 
 EntryTable = npt.NDArray[np.void]
 
+
+class Split(NamedTuple):
+    """What ``split`` made of a chunk: a row of each table an entry, ``entries`` may be longer."""
+
+    buffer: ByteArray
+    table: BatchTable
+    entries: EntryTable
+
+
+class Keyed(NamedTuple):
+    """What ``walk`` fills, a row for each record that competes for its key: see there."""
+
+    entries: UInt64Array
+    places: Int64Array  # no rows: nobody asks
+
+
+class Orders(NamedTuple):
+    """What becomes of the entries of a chunk."""
+
+    actions: ByteArray  # an entry
+    keep: ByteArray  # a record
+    keeps_prefix: bool  # a broker's metadata stay
+
+
+class Scratch(NamedTuple):
+    """Room for the largest batch that is rebuilt, or for a run of them."""
+
+    plain: ByteArray  # payloads in the clear
+    thinned: ByteArray  # the same without what goes
+    indexes: Int64Array
+    heads: ByteArray
+    notes: Int64Array  # THINNED columns
+
+
+class Done(NamedTuple):
+    """How far a rebuild has come."""
+
+    entries: int
+    keep_at: int  # in ``Orders.keep``
+    at: int  # in what is written
+    rows: int
+
+
 # Kinds of entries.
 MARKER = 0  # of the server's: no message
 SINGLE = 1  # judged as one: a message, a chunk of one, or an encrypted batch
@@ -120,6 +169,7 @@ LIKE_BROKER = (
 )
 KEEPS_PREFIX = 2  # a broker's metadata stay in front of an entry
 TELLS_GROUPS = 4  # a record's version says which message in chunks it is of
+SKIPS_CHECKSUMS = 8  # they are not held against the bytes
 
 # Codes that kernels report; ``chunk`` has the words for them.
 OK = 0
@@ -137,6 +187,7 @@ TOO_FAR = 11
 BAD_TRANSACTION = 12
 CHANGED = 13
 NEED_ROOM = 14
+PACKED = 15
 
 BLOCK_HEADER_BYTES = 128
 ENTRY_HEADER_BYTES = 12
@@ -201,6 +252,7 @@ def _skip(data, wire, at, end):
     return at + size
 
 
+# As long as the message has fields: a branch each.
 @njit(cache=True, nogil=True)
 def _metadata(data, at, end, row, entry):
     """Read the MessageMetadata in ``data[at:end]`` into the two rows. Returns (whether it is one,
@@ -403,13 +455,15 @@ def _between(buffer, data, at, end, is_first, expected):
     return OK, at, expected, 0
 
 
+# One pass over an entry's frame from front to back: every length is held against what is left before
+# the next is read, and a function a part would hand all of its state on.
 @njit(cache=True, nogil=True)
-def split(buffer, start, end, table, entries, lowest_offset, limit, reading, checks):
+def split(buffer, start, end, table, entries, lowest_offset, limit, reading):
     """Cut ``buffer[start:end]`` into whole entries, one row of ``table`` and ``entries`` each.
 
     ``lowest_offset`` is the least offset that the first may have; of raw entries its upper half
     names the ledger. Offsets rise: of raw entries one by one. ``limit``: bytes of a payload that
-    can be opened. ``checks``: whether checksums are held against the bytes.
+    can be opened.
 
     Returns (rows, position behind the last whole entry, code, position the code speaks of, bytes
     that what is at fault or cut short there takes, 0 where unknown).
@@ -419,6 +473,7 @@ def split(buffer, start, end, table, entries, lowest_offset, limit, reading, che
     at = np.int64(start)
     floor = np.int64(lowest_offset)
     expected = np.int64(-1)  # the next entry's id in the object
+    checks = reading & SKIPS_CHECKSUMS == 0
     while rows < len(table) and at < end:
         if load8(data, at) >= np.uint64(0x80):
             code, behind, expected, wanted = _between(buffer, data, at, end, at == start, expected)
@@ -680,41 +735,38 @@ def _version(event_time, is_single, is_tombstone):
     )
 
 
+@njit(cache=True, nogil=True, forceinline=True)
+def _enter(keyed, filled, plain, key_at, key_length, secret, ordinal):
+    """Fill a row of ``keyed``, but for its version."""
+    one, two = fingerprint(plain, key_at, key_length, secret)
+    keyed.entries[filled, 0] = one
+    keyed.entries[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal)
+    if len(keyed.places) > 0:
+        keyed.places[filled, 0] = key_at
+        keyed.places[filled, 1] = key_length
+
+
+# One function of 80 lines: what a batch needs of the loop around it would be fifteen parameters.
 @njit(cache=True, nogil=True)
-def walk(
-    plain,
-    buffer,
-    table,
-    entries,
-    first,
-    last,
-    reading,
-    secret,
-    ordinal,
-    states,
-    found,
-    filled,
-    keys,
-):
-    """Visit every record of the entries ``table[first:last]`` of ``buffer``, whose keys or messages
-    lie in ``plain``.
+def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
+    """Visit every record of the run's entries, whose keys or messages lie in ``run.plain``.
 
     Writes a state byte a record from ``states[0]`` on, and for each that competes for its key a row
-    of ``found`` from ``filled`` on: first lane; high half of the second lane and the ordinal; where
-    rows have a third word, the version. Where ``keys`` has rows they take the key's position in
-    ``plain`` and its length. A batch whose messages contradict its metadata becomes WHOLE.
+    of ``keyed.entries`` from ``filled`` on: first lane; high half of the second lane and the
+    ordinal; where rows have a third word, the version. Where ``keyed.places`` has rows they take
+    the key's position in ``run.plain`` and its length. A batch whose messages contradict its
+    metadata becomes WHOLE.
 
-    Returns the rows of ``found`` that are filled.
+    Returns the rows that are filled.
     """
     seen = 0
-    source = address(plain)
-    data = address(buffer)
-    exact = len(keys) > 0
+    source = address(run.plain)
+    data = address(chunk.buffer)
     grouped = reading & TELLS_GROUPS != 0
-    timed = found.shape[1] > 2
-    for b in range(first, last):
-        row = table[b]
-        entry = entries[b]
+    timed = keyed.entries.shape[1] > 2
+    for b in range(run.first, run.last):
+        row = chunk.table[b]
+        entry = chunk.entries[b]
         if entry.kind == MARKER:
             continue
         if row.flags & IS_ABORTED or entry.kind == WHOLE or entry.marks & IS_HUGE:
@@ -732,17 +784,11 @@ def walk(
             else:
                 is_tombstone = entry.value_length <= 0 and entry.marks & IS_PART == 0
                 states[seen] = TOMBSTONE if is_tombstone else 0
-                one, two = fingerprint(source, row.plain_start, length, secret)
-                found[filled, 0] = one
-                found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
-                if timed:
-                    if grouped:
-                        found[filled, 2] = _group(data, entry, secret)
-                    else:
-                        found[filled, 2] = _version(entry.event_time, True, is_tombstone)
-                if exact:
-                    keys[filled, 0] = row.plain_start
-                    keys[filled, 1] = length
+                _enter(keyed, filled, source, row.plain_start, length, secret, ordinal + seen)
+                if timed and grouped:
+                    keyed.entries[filled, 2] = _group(data, entry, secret)
+                elif timed:
+                    keyed.entries[filled, 2] = _version(entry.event_time, True, is_tombstone)
                 filled += 1
             seen += 1
             continue
@@ -769,16 +815,11 @@ def walk(
             else:
                 is_tombstone = size == 0 or (is_null and reading & LIKE_BROKER == 0)
                 states[seen] = TOMBSTONE if is_tombstone else 0
-                one, two = fingerprint(source, key_at, key_length, secret)
-                found[filled, 0] = one
-                found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal + seen)
-                if timed:
-                    found[filled, 2] = (
-                        np.uint64(0) if grouped else _version(event_time, False, is_tombstone)
-                    )
-                if exact:
-                    keys[filled, 0] = key_at
-                    keys[filled, 1] = key_length
+                _enter(keyed, filled, source, key_at, key_length, secret, ordinal + seen)
+                if timed and grouped:
+                    keyed.entries[filled, 2] = np.uint64(0)
+                elif timed:
+                    keyed.entries[filled, 2] = _version(event_time, False, is_tombstone)
                 filled += 1
             seen += 1
         if at != end or seen != stop_at:
@@ -788,16 +829,6 @@ def walk(
             for i in range(begin, stop_at):
                 states[i] = 0
     return filled
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _varint_size(value):
-    size = 1
-    rest = np.uint64(value)
-    while rest >= np.uint64(128):
-        rest >>= np.uint64(7)
-        size += 1
-    return size
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -819,19 +850,28 @@ def _placeholders(out, at, count):
     return at
 
 
+@njit(cache=True, nogil=True, forceinline=True)
+def _flushed(out, to, plain, run, end):
+    """Copy the messages ``plain[run:end]`` that wait to be copied, -1: none; the position behind."""
+    if run >= 0:
+        copy_bytes(out, to, plain, run, end - run)
+        to += end - run
+    return to
+
+
 @njit(cache=True, nogil=True)
-def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
-    """Write a batch's messages to ``out`` from ``to`` on: those kept as they are, a placeholder for
-    each other.
+def thin(plain, end, data, row, entry, keep, out, indexes):
+    """Write a batch's messages to ``out``: those kept as they are, a placeholder for each other.
 
-    ``plain[at:end]`` holds the messages, ``data`` the entry's metadata; all of these, and ``out``,
-    are addresses. ``keep`` has a byte for each of the ``records`` that are present, from
-    ``keep_at`` on. ``indexes`` takes the batch indexes of the kept ones. ``out`` must hold
-    ``thin_room``.
+    ``plain[:end]`` holds the messages, ``data`` the entry's metadata; all of these, and ``out``,
+    are addresses. ``keep`` has a byte for each of the records that are present. ``indexes`` takes
+    the batch indexes of the kept ones. ``out`` must hold ``thin_room``.
 
-    Returns (position behind, or -1 where the batch contradicts itself; how many are kept).
+    Returns (bytes written, or -1 where the batch contradicts itself; how many are kept).
     """
     bad = np.int64(-1)
+    at = np.int64(0)
+    to = np.int64(0)
     dense = _is_dense(plain, at, end, data, entry)
     place = entry.kept_at
     packed_end = np.int64(0)
@@ -849,18 +889,16 @@ def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
         if dense:
             index, place, packed_end = _next_index(data, place, entry.payload_at, packed_end)
             if index > before + 1:
-                if run >= 0:
-                    copy_bytes(out, to, plain, run, begin - run)
-                    to += begin - run
-                    run = bad
+                to = _flushed(out, to, plain, run, begin)
+                run = bad
                 to = _placeholders(out, to, index - before - 1)
         else:
             index = np.int64(i)
         stays = False
         if not is_out or entry.kept == 0:
-            if slot == records:
+            if slot == row.records:
                 return bad, 0
-            stays = keep[keep_at + slot] != 0
+            stays = keep[slot] != 0
             slot += 1
         if stays:
             indexes[kept] = index
@@ -868,16 +906,12 @@ def thin(plain, at, end, data, entry, records, keep, keep_at, out, to, indexes):
             if run < 0:
                 run = begin
         else:
-            if run >= 0:
-                copy_bytes(out, to, plain, run, begin - run)
-                to += begin - run
-                run = bad
+            to = _flushed(out, to, plain, run, begin)
+            run = bad
             to = _placeholders(out, to, 1)
-    if slot != records or at != end:
+    if slot != row.records or at != end:
         return bad, 0
-    if run >= 0:
-        copy_bytes(out, to, plain, run, at - run)
-        to += at - run
+    to = _flushed(out, to, plain, run, at)
     if dense:
         to = _placeholders(out, to, entry.messages - index - 1)
     return to, kept
@@ -896,18 +930,18 @@ def head_room(row, entry):
 
 
 @njit(cache=True, nogil=True)
-def _put_indexes(out, at, indexes, kept):
-    for i in range(kept):
+def _put_indexes(out, at, kept):
+    for i in range(len(kept)):
         store16(out, at, np.uint64(0x01F8))  # tag 248
-        at = _put_varint(out, at + 2, indexes[i])
+        at = _put_varint(out, at + 2, kept[i])
     return at
 
 
 @njit(cache=True, nogil=True)
-def put_head(data, row, entry, size, indexes, kept, keeps_prefix, out, at):
-    """Write all of an entry that lies before its payload: the metadata with these kept indexes and
-    this size of the payload in the clear, all other fields as they are. The checksum is left open.
-    Addresses as in ``thin``.
+def put_head(data, row, entry, size, kept, keeps_prefix, out, at):
+    """Write all of an entry that lies before its payload: the metadata with the indexes that are
+    kept and this size of the payload in the clear, all other fields as they are. The checksum is
+    left open. Addresses as in ``thin``.
 
     Returns (where the frame begins, the position after it). Source:
     docs/formats/pulsar-compaction.md, "Batches".
@@ -926,13 +960,8 @@ def put_head(data, row, entry, size, indexes, kept, keeps_prefix, out, at):
         field = place
         tag, place = _varint(data, place, entry.payload_at)
         place = _skip(data, tag & 7, place, entry.payload_at)
-        if (
-            (not sized and tag >= 80)
-            or (not listed and tag >= 256)
-            or tag == 72
-            or tag == 248
-            or tag == 250
-        ):
+        is_replaced = tag == 72 or tag == 248 or tag == 250
+        if is_replaced or (not sized and tag >= 80) or (not listed and tag >= 256):
             copy_bytes(out, at, data, begin, field - begin)
             at += field - begin
             begin = field
@@ -941,9 +970,9 @@ def put_head(data, row, entry, size, indexes, kept, keeps_prefix, out, at):
                 at = _put_varint(out, at + 1, size)
                 sized = True
             if not listed and tag >= 256:
-                at = _put_indexes(out, at, indexes, kept)
+                at = _put_indexes(out, at, kept)
                 listed = True
-            if tag == 72 or tag == 248 or tag == 250:
+            if is_replaced:
                 begin = place
     copy_bytes(out, at, data, begin, place - begin)
     at += place - begin
@@ -951,7 +980,7 @@ def put_head(data, row, entry, size, indexes, kept, keeps_prefix, out, at):
         store8(out, at, np.uint64(72))
         at = _put_varint(out, at + 1, size)
     if not listed:
-        at = _put_indexes(out, at, indexes, kept)
+        at = _put_indexes(out, at, kept)
     store32(out, frame + 6, swap32(np.uint64(at - frame - 10)))
     return frame, at
 
@@ -983,120 +1012,97 @@ def stays_as_it_is(row, entry, action):
 
 
 @njit(cache=True, nogil=True)
-def rebuild(
-    buffer,
-    table,
-    entries,
-    first,
-    last,
-    actions,
-    keep,
-    keep_at,
-    keeps_prefix,
-    plain,
-    thinned,
-    indexes,
-    out,
-    at,
-    rows,
-    filled,
-):
-    """Carry out the actions on ``table[first:last]`` up to the first batch that must be opened or
-    packed elsewhere.
+def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
+    """Write the batch ``b`` without what goes; of a packed one all must stay.
 
-    Writes to ``out`` from ``at`` on and a row (see ROW_COLUMNS; the sixth is how many records are
-    left) an entry to ``rows`` from ``filled`` on. ``keep`` has the kept bytes of these entries from
-    ``keep_at`` on. ``plain``, ``thinned`` and ``indexes`` are scratch for the largest batch;
-    NEED_ROOM: the next one does not fit.
-
-    Returns (entries done, keep_at, position in ``out``, rows filled, code).
+    Returns (position behind, how many messages are kept, code). PACKED: it must be opened or packed
+    elsewhere; CHANGED: it contradicts itself.
     """
-    data = address(buffer)
+    row = chunk.table[b]
+    entry = chunk.entries[b]
+    data = address(chunk.buffer)
+    stop = row.position + row.size
+    # Where all stay it is enough to know that they can be read: what is packed stays so.
+    packed = row.codec != 0
+    if packed and (row.codec != _LZ4 or orders.actions[b] != COPY):
+        return at, 0, PACKED
+    payload = entry.plain_size if packed else stop - entry.payload_at
+    room = thin_room(entry, payload)
+    if room > len(scratch.thinned) or row.records > len(scratch.indexes):
+        return at, 0, NEED_ROOM
+    if at + head_room(row, entry) + (stop - entry.payload_at if packed else room) > len(out):
+        return at, 0, NEED_ROOM
+    source = data + entry.payload_at
+    if packed:
+        source = address(scratch.plain)
+        most = len(scratch.plain)
+        if payload > most:
+            return at, 0, NEED_ROOM
+        opened = decode_block(
+            data, entry.payload_at, stop, len(chunk.buffer), source, np.int64(0), most, payload
+        )
+        if payload != opened:
+            return at, 0, PACKED
+    body = address(scratch.thinned)
+    keep = orders.keep[keep_at:]
+    size, kept = thin(source, payload, data, row, entry, keep, body, scratch.indexes)
+    if size < 0:
+        return at, 0, CHANGED
+    if packed and size != payload:
+        return at, 0, PACKED
     target = address(out)
-    scratch = address(thinned)
-    opened = address(plain)
-    b = first
-    while b < last:
-        row = table[b]
-        entry = entries[b]
-        if actions[b] == DROP:
+    indexes = scratch.indexes[:kept]
+    frame, at = put_head(data, row, entry, size, indexes, orders.keeps_prefix, target, at)
+    if packed:
+        body = data + entry.payload_at
+        size = stop - entry.payload_at
+    copy_bytes(target, at, body, np.int64(0), size)
+    put_checksum(out, frame, at + size)
+    return at + size, kept, OK
+
+
+@njit(cache=True, nogil=True)
+def rebuild(chunk, orders, scratch, done, out, rows):
+    """Carry out the orders on the chunk's entries from where ``done`` is, up to the first batch that
+    must be opened or packed elsewhere (PACKED).
+
+    Writes to ``out``, and to ``rows`` a row an entry (see ROW_COLUMNS; the sixth is how many
+    records are left). NEED_ROOM: the next entry does not fit ``out`` or the scratch.
+
+    Returns (a new ``done``, code).
+    """
+    data = address(chunk.buffer)
+    b, keep_at, at, filled = done
+    while b < len(chunk.table):
+        row = chunk.table[b]
+        entry = chunk.entries[b]
+        if orders.actions[b] == DROP:
             keep_at += row.records
             b += 1
             continue
-        stop = row.position + row.size
         begin = at
-        whole = stays_as_it_is(row, entry, actions[b])
         kept = row.records
+        whole = stays_as_it_is(row, entry, orders.actions[b])
         if not whole:
-            # Where all stay it is enough to know that they can be read: what is packed stays so.
-            packed = row.codec != 0
-            if packed and (row.codec != _LZ4 or actions[b] != COPY):
-                return b, keep_at, at, filled, OK
-            payload = entry.plain_size if packed else stop - entry.payload_at
-            room = stop - entry.payload_at if packed else thin_room(entry, payload)
-            if at + head_room(row, entry) + room > len(out):
-                return b, keep_at, at, filled, NEED_ROOM
-            if thin_room(entry, payload) > len(thinned) or row.records > len(indexes):
-                return b, keep_at, at, filled, NEED_ROOM
-            source, start, end = data, entry.payload_at, stop
-            if packed:
-                if payload > len(plain):
-                    return b, keep_at, at, filled, NEED_ROOM
-                if payload != decode_block(
-                    data,
-                    entry.payload_at,
-                    stop,
-                    len(buffer),
-                    opened,
-                    np.int64(0),
-                    len(plain),
-                    payload,
-                ):
-                    return b, keep_at, at, filled, OK
-                source, start, end = opened, np.int64(0), payload
-            size, kept = thin(
-                source,
-                start,
-                end,
-                data,
-                entry,
-                row.records,
-                keep,
-                keep_at,
-                scratch,
-                np.int64(0),
-                indexes,
-            )
-            if packed and size >= 0 and size != payload:
-                return b, keep_at, at, filled, OK
-            if size < 0:
-                if actions[b] != COPY:
-                    return b, keep_at, at, filled, CHANGED
+            at, kept, code = _put_batch(chunk, orders, scratch, b, keep_at, out, at)
+            if code == CHANGED and orders.actions[b] == COPY:
                 entry.kind = WHOLE
                 whole = True
                 kept = row.records
-            else:
-                frame, at = put_head(
-                    data, row, entry, size, indexes, kept, keeps_prefix, target, at
-                )
-                if packed:
-                    size = stop - entry.payload_at
-                    copy_bytes(target, at, data, entry.payload_at, size)
-                else:
-                    copy_bytes(target, at, scratch, np.int64(0), size)
-                at += size
-                put_checksum(out, frame, at)
+            elif code != OK:
+                return Done(b, keep_at, at, filled), code
         if whole:
-            place = row.position if keeps_prefix else entry.framed_at
-            if at + stop - place > len(out):
-                return b, keep_at, at, filled, NEED_ROOM
-            copy_bytes(target, at, data, place, stop - place)
-            at += stop - place
+            place = row.position if orders.keeps_prefix else entry.framed_at
+            size = row.position + row.size - place
+            if at + size > len(out):
+                return Done(b, keep_at, at, filled), NEED_ROOM
+            copy_bytes(address(out), at, data, place, size)
+            at += size
         _note(rows, filled, begin, at, row, kept)
         filled += 1
         keep_at += row.records
         b += 1
-    return b, keep_at, at, filled, OK
+    return Done(b, keep_at, at, filled), OK
 
 
 # Columns of what ``thin_many`` says of a batch.
@@ -1109,94 +1115,67 @@ THINNED = 5  # columns
 
 
 @njit(cache=True, nogil=True)
-def thin_many(
-    plain,
-    buffer,
-    table,
-    entries,
-    first,
-    last,
-    actions,
-    keep,
-    keep_at,
-    keeps_prefix,
-    out,
-    indexes,
-    heads,
-    notes,
-):
-    """Write what stays of the batches ``table[first:last]``, opened in ``plain``, one behind the
-    other to ``out``, and what shall stand before each payload to ``heads``; ``notes`` takes a row a
-    batch.
+def thin_many(chunk, orders, scratch, first, last, keep_at):
+    """Write what stays of the batches ``first`` to ``last``, opened in ``scratch.plain``, one behind
+    the other to ``scratch.thinned``, and what shall stand before each payload to ``scratch.heads``;
+    ``scratch.notes`` takes a row a batch.
 
     A batch that contradicts itself becomes WHOLE. Returns (batches done, keep_at, code): it ends in
     front of such a one that is not to be copied.
     """
-    data = address(buffer)
-    source = address(plain)
-    target = address(out)
-    front = address(heads)
+    data = address(chunk.buffer)
+    source = address(scratch.plain)
+    target = address(scratch.thinned)
+    front = address(scratch.heads)
     to = np.int64(0)
     at = np.int64(0)
     for b in range(first, last):
-        row = table[b]
-        entry = entries[b]
-        note = notes[b - first]
+        row = chunk.table[b]
+        entry = chunk.entries[b]
+        note = scratch.notes[b - first]
+        note[START] = note[END] = to
+        note[HEAD] = note[FRAME] = at
+        note[KEPT] = row.records
         if entry.marks & IS_DROPPED:
-            note[HEAD] = note[FRAME] = at
-            note[START] = note[END] = to
             note[KEPT] = -1
             keep_at += row.records
             continue
         size = np.int64(-1)
         kept = 0
         if entry.kind == BATCH:
-            size, kept = thin(
-                source,
-                row.plain_start,
-                row.plain_end,
-                data,
-                entry,
-                row.records,
-                keep,
-                keep_at,
-                target,
-                to,
-                indexes,
-            )
-        if size < 0:
-            if actions[b] != COPY:
-                return b, keep_at, CHANGED
-            entry.kind = WHOLE
-            size = to
-        note[START] = to
-        note[END] = size
-        note[KEPT] = kept if entry.kind == BATCH else row.records
-        note[FRAME] = at
-        if entry.kind == BATCH:
+            begin = source + row.plain_start
+            length = row.plain_end - row.plain_start
+            keep = orders.keep[keep_at:]
+            size, kept = thin(begin, length, data, row, entry, keep, target + to, scratch.indexes)
+        if size >= 0:
+            indexes = scratch.indexes[:kept]
             note[FRAME], at = put_head(
-                data, row, entry, size - to, indexes, kept, keeps_prefix, front, at
+                data, row, entry, size, indexes, orders.keeps_prefix, front, at
             )
-        note[HEAD] = at
-        to = size
+            to += size
+            note[END], note[HEAD], note[KEPT] = to, at, kept
+        elif orders.actions[b] == COPY:
+            entry.kind = WHOLE
+        else:
+            return b, keep_at, CHANGED
         keep_at += row.records
     return last, keep_at, OK
 
 
 @njit(cache=True, nogil=True)
-def seal_many(table, first, last, heads, notes, out, at, sizes, rows, filled):
+def seal_many(table, scratch, first, sizes, out, at, rows, filled):
     """Put the heads of ``thin_many`` in front of payloads that lie in ``out``, with their
     checksums.
 
-    ``sizes``: of each entry, head included; they lie one behind the other from ``out[at]`` on, with
-    room for the heads. One without a head is left as it is. A row each, but of what is dropped, to
-    ``rows`` from ``filled`` on, as ``rebuild`` does; returns the rows filled.
+    ``sizes``: of each entry from ``first`` on, head included; they lie one behind the other from
+    ``out[at]`` on, with room for the heads. One without a head is left as it is. A row each, but of
+    what is dropped, to ``rows`` from ``filled`` on, as ``rebuild`` does; returns the rows filled.
     """
     target = address(out)
-    front = address(heads)
+    front = address(scratch.heads)
     before = np.int64(0)
-    for i in range(last - first):
-        note = notes[i]
+    for i in range(len(sizes)):
+        note = scratch.notes[i]
         if note[KEPT] < 0:
             continue
         size = note[HEAD] - before

@@ -177,20 +177,14 @@ def _of_text(text: str, begin: int) -> dict[str, Any]:
             ensembles.append(Ensemble(bookies=bookies, first_entry=first))
         elif name == "customMetadata" and isinstance(value, list):
             item = dict(value)
-            custom.append(
-                CustomMetadata(
-                    key=_text_bytes(item.get("key", '""')).decode(errors="replace"),
-                    value=_text_bytes(item.get("value", '""')),
-                )
-            )
+            key = _text_bytes(item.get("key", '""')).decode(errors="replace")
+            custom.append(CustomMetadata(key=key, value=_text_bytes(item.get("value", '""'))))
         elif isinstance(value, str) and name in _NAMES:
             number = {**LedgerState.__members__, **Digest.__members__}.get(value)
             if name == "password":
-                found["password"] = _text_bytes(value)
+                found[name] = _text_bytes(value)
             else:
-                found[_NAMES[name]] = (
-                    int(number) if number is not None else _text_number(value, begin)
-                )
+                found[_NAMES[name]] = int(number or _text_number(value, begin))
     for name in ("quorum", "ensemble", "length", "state"):
         if name not in found:
             raise CorruptLog(f"LedgerMetadata without {name}", begin)
@@ -229,9 +223,8 @@ def _text_number(value: str, begin: int) -> int:
     try:
         return int(value)
     except ValueError:
-        raise CorruptLog(
-            f"ledger metadata with {value[:40]!r} where a number belongs", begin
-        ) from None
+        words = f"ledger metadata with {value[:40]!r} where a number belongs"
+        raise CorruptLog(words, begin) from None
 
 
 def _text_bytes(value: str) -> bytes:

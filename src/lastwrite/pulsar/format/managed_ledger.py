@@ -35,6 +35,7 @@ from lastwrite.pulsar.format.protobuf import (
     STRING,
     ProtoField,
     ProtoMessage,
+    signed,
 )
 
 COMPRESSED = b"\x47\x78"
@@ -155,7 +156,7 @@ class OffloadContext(ProtoMessage):
     def of_uuid(cls, uuid: UUID, *, complete: bool = True) -> OffloadContext:
         """The context of a ledger whose objects have that uuid in their names."""
         return cls(
-            uid_msb=_signed(uuid.int >> 64), uid_lsb=_signed(uuid.int & _U64), complete=complete
+            uid_msb=signed(uuid.int >> 64), uid_lsb=signed(uuid.int & _U64), complete=complete
         )
 
 
@@ -278,10 +279,6 @@ def _ledger_of(properties: tuple[LongProperty, ...]) -> int | None:
     return next((item.value for item in properties if item.name == LEDGER_PROPERTY), None)
 
 
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
-
-
 def _uuid(msb: int | None, lsb: int | None) -> UUID | None:
     if msb is None or lsb is None:
         return None
@@ -298,9 +295,7 @@ class Exported:
     info: ManagedLedgerInfo
     horizon: Position | None = None  # of the cursor __compaction
     compacted_ledger: int | None = None
-    last_confirmed: Position | None = (
-        None  # the topic's last entry; entry -1 of a ledger without any
-    )
+    last_confirmed: Position | None = None  # the last entry; entry -1 of a ledger without any
 
 
 def from_json(text: str) -> Exported:
@@ -335,13 +330,7 @@ def from_json(text: str) -> Exported:
 
 
 def _of_messages(document: dict[str, Any]) -> Exported:
-    terminated = document.get("terminatedPosition")
-    info = ManagedLedgerInfo(
-        ledgers=tuple(_ledger_of_messages(item) for item in document["ledgerInfo"]),
-        terminated=None if terminated is None else _nested(terminated),
-        properties=_properties(document.get("properties")),
-    )
-    return _cursor_of(document, info)
+    return _exported(document, [_ledger_of_messages(item) for item in document["ledgerInfo"]])
 
 
 def _ledger_of_messages(item: dict[str, Any]) -> LedgerInfo:
@@ -389,43 +378,38 @@ def _of_admin(document: dict[str, Any]) -> Exported:
     ledgers = []
     for n, item in enumerate(document["ledgers"]):
         uuid = item.get("offloadedContextUuid")
-        entries, size, closed = (
-            _number(item.get("entries")),
-            _number(item.get("size")),
-            _number(item.get("timestamp")),
-        )
-        if is_stats:
-            # Times are not printed; the last ledger of a topic that is not closed is the open one.
-            is_open = n == count - 1 and not entries and document.get("state") != "ClosedLedger"
-            if is_open:
-                entries, size = None, None
+        entries, size = _number(item.get("entries")), _number(item.get("size"))
+        # Statistics print no times; the last ledger of a topic that is not closed is the open one.
+        is_last = n == count - 1 and not entries
+        if is_stats and is_last and document.get("state") != "ClosedLedger":
+            entries, size = None, None
         offloaded = bool(item.get("isOffloaded", item.get("offloaded")))
         context = None
         if uuid:
             context = OffloadContext.of_uuid(UUID(str(uuid)), complete=offloaded)
         elif offloaded:
             context = OffloadContext(complete=True)
-        properties = _properties(item.get("properties"))
         ledgers.append(
             LedgerInfo(
                 ledger=_id(item["ledgerId"]),
                 entries=entries,
                 size_bytes=size,
-                closed_ms=closed,
+                closed_ms=_number(item.get("timestamp")),
                 offload=context,
-                properties=properties,
+                properties=_properties(item.get("properties")),
             )
         )
+    return _exported(document, ledgers)
+
+
+def _exported(document: dict[str, Any], ledgers: list[LedgerInfo]) -> Exported:
+    """The same with what both forms say of the topic and of its cursor."""
     terminated = document.get("terminatedPosition")
     info = ManagedLedgerInfo(
         ledgers=tuple(ledgers),
         terminated=None if terminated is None else _nested(terminated),
         properties=_properties(document.get("properties")),
     )
-    return _cursor_of(document, info)
-
-
-def _cursor_of(document: dict[str, Any], info: ManagedLedgerInfo) -> Exported:
     cursor = (document.get("cursors") or {}).get(COMPACTION_CURSOR) or {}
     mark = cursor.get("markDeletePosition") or cursor.get("markDelete")
     horizon = None

@@ -152,9 +152,7 @@ def fields(data: Buffer, at: int = 0, end: int | None = None) -> Pairs:
 
 def integer(pairs: Pairs, number: int, default: int = 0) -> int:
     """The last varint of field ``number``, unsigned."""
-    return next(
-        (value for n, value in reversed(pairs) if n == number and isinstance(value, int)), default
-    )
+    return (integers(pairs, number) or [default])[-1]
 
 
 def integers(pairs: Pairs, number: int) -> list[int]:
@@ -164,9 +162,8 @@ def integers(pairs: Pairs, number: int) -> list[int]:
 
 def blob(pairs: Pairs, number: int) -> bytes | None:
     """The last bytes of field ``number``, None where it is absent."""
-    return next(
-        (value for n, value in reversed(pairs) if n == number and isinstance(value, bytes)), None
-    )
+    found = blobs(pairs, number)
+    return found[-1] if found else None
 
 
 def blobs(pairs: Pairs, number: int) -> list[bytes]:
@@ -311,15 +308,11 @@ def _table(message: type[ProtoMessage]) -> dict[int, tuple[str, ProtoField]]:
         if field.name == "unknown":
             continue
         hint = hints[field.name]
-        places = (
-            [a for a in get_args(hint)[1:] if isinstance(a, ProtoField)]
-            if get_origin(hint) is Annotated
-            else []
-        )
+        told = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+        places = [each for each in told if isinstance(each, ProtoField)]
         if len(places) != 1 or places[0].number in table:
-            raise TypeError(
-                f"{message.__name__}.{field.name} does not say which field it is, or one that is taken"
-            )
+            name = f"{message.__name__}.{field.name}"
+            raise TypeError(f"{name} does not say which field it is, or one that is taken")
         table[places[0].number] = field.name, places[0]
     _TABLES[message] = table
     return table

@@ -23,31 +23,34 @@ import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.errors import CorruptLog, OutOfMemoryBudget, UnsupportedFormat, located
 from lastwrite.model.log import ProblemKind
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.entry import (
     COMPACTED_BATCH_INDEXES,
+    TXN_ABORT,
+    TXN_COMMIT,
     UNCOMPRESSED_SIZE,
     Entry,
     batch_parts,
+    checked,
     decode_entry,
     plain_payload,
 )
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.protobuf import without
-from lastwrite.pulsar.store.manifest import EVENT_TIME
+from lastwrite.pulsar.store.manifest import EVENT_TIME, Manifest
 from lastwrite.pulsar.store.objects import read_entries
 from lastwrite.pulsar.store.topic import Ledger, Topic
 from lastwrite.reports.verification import Comparison, Violation
 from lastwrite.storage.reading import SegmentReader
 
-_COMMITTED, _ABORTED = 21, 22  # types of markers
 _MOST_VIOLATIONS = 100  # that a report lists; all are counted
 _ALONE = -1  # the index of a message that is in no batch
 _PIECE = 1 << 20
@@ -91,9 +94,8 @@ class _Messages:
         content: bytes,
     ) -> None:
         if len(self) >= self.most:
-            raise OutOfMemoryBudget(
-                f"more than {self.most} messages to compare", remedy="raise --memory"
-            )
+            words = f"more than {self.most} messages to compare"
+            raise OutOfMemoryBudget(words, remedy="raise --memory")
         self.places.append(place)
         self.indexes.append(index)
         self.kinds.append(kind | (_KEYED if key is not None else 0))
@@ -111,9 +113,9 @@ class _Messages:
             self.take_marker(entry)
             self.markers += 1
             return
-        transaction = (
-            _ALONE if meta.transaction is None or not is_raw else self.number_of(meta.transaction)
-        )
+        transaction = _ALONE
+        if meta.transaction is not None and is_raw:
+            transaction = self.number_of(meta.transaction)
         whole = entry.metadata_bytes + entry.payload
         if entry.is_readable_batch:
             try:
@@ -129,25 +131,22 @@ class _Messages:
                     self.add(place, index, kind, key, time, transaction, common + part)
         else:
             size = len(entry.payload) if meta.uncompressed_size is None else meta.uncompressed_size
-            kind = (
-                _SINGLE | (0 if entry.value_bytes else _DELETE) | (0 if size else _BROKERS_DELETE)
-            )
-            parts = meta.num_chunks_from_msg or 0
-            if parts > 1 and meta.uuid is not None:
-                if (meta.chunk_id or 0) < parts - 1:
+            kind = _SINGLE | (0 if size else _BROKERS_DELETE)
+            kind |= 0 if entry.value_bytes else _DELETE
+            if meta.is_chunk and meta.uuid is not None:
+                if meta.is_last_chunk:
+                    self.last_parts[meta.uuid] = len(self)
+                else:
                     kind |= _PART
                     self.parts.setdefault(meta.uuid, []).append(len(self))
-                else:
-                    self.last_parts[meta.uuid] = len(self)
-            self.add(
-                place, _ALONE, kind, meta.partition_key, meta.event_time or 0, transaction, whole
-            )
+            key, time = meta.partition_key, meta.event_time or 0
+            self.add(place, _ALONE, kind, key, time, transaction, whole)
 
     def take_marker(self, entry: Entry) -> None:
         """What a marker says of its transaction."""
         meta = entry.metadata
-        if meta.transaction is not None and meta.marker_type in (_COMMITTED, _ABORTED):
-            known = self.aborted if meta.marker_type == _ABORTED else self.committed
+        if meta.transaction is not None and meta.marker_type in (TXN_COMMIT, TXN_ABORT):
+            known = self.aborted if meta.marker_type == TXN_ABORT else self.committed
             known.add(self.number_of(meta.transaction))
 
     def number_of(self, transaction: tuple[int, int]) -> int:
@@ -155,6 +154,13 @@ class _Messages:
 
     def column(self, values: array[int]) -> npt.NDArray[np.int64]:
         return np.array(values, dtype=np.int64)
+
+    def undecided(self) -> Mask:
+        """Which messages are of a transaction that has no end yet."""
+        ended = self.committed | self.aborted
+        open_ = [number for number in range(len(self.numbers)) if number not in ended]
+        found: Mask = np.isin(self.column(self.transactions), open_)
+        return found
 
     def flags(self, like_broker: bool) -> npt.NDArray[np.uint8]:
         """What each message is, aborted ones marked. To a broker each chunk is a message, and
@@ -169,8 +175,8 @@ class _Messages:
         return found
 
     @property
-    def ids(self) -> list[tuple[int, int]]:
-        return list(zip(self.places, self.indexes, strict=True))
+    def ids(self) -> Iterator[tuple[int, int]]:
+        return zip(self.places, self.indexes, strict=True)
 
 
 def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison, bool]:
@@ -201,14 +207,11 @@ def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison
     now = _Messages(most_messages)
     for entry in _compacted_entries(after.compacted):
         now.take(entry, False)
-    by_event_time, retain = manifest.order == EVENT_TIME, manifest.retain_null_key
-    so_far, like_broker = (
-        found.violation_count,
-        structs.replace(found, violations=list(found.violations)),
-    )
-    _judge(was, now, by_event_time, retain, False, found, broken)
+    so_far = found.violation_count
+    like_broker = structs.replace(found, violations=list(found.violations))
+    _judge(was, now, manifest, broken, False)
     if found.violation_count > so_far:
-        _judge(was, now, by_event_time, retain, True, like_broker, _Broken(like_broker, after))
+        _judge(was, now, manifest, _Broken(like_broker, after), True)
         if like_broker.violation_count == so_far:
             return like_broker, True
     return found, False
@@ -229,7 +232,8 @@ def _before(topic: Topic, horizon: Position, most: int) -> _Messages:
         if begin is not None and ledger.id < begin.ledger:
             continue
         for number, data in read_entries(ledger.path, first):
-            entry = _decoded(data, ledger.id, number, ledger)
+            with located(ledger.path):
+                entry = checked(decode_entry(data, ledger.id, number))
             if Position(ledger.id, number) <= horizon:
                 found.take(entry, True)
             elif entry.is_marker:
@@ -239,21 +243,10 @@ def _before(topic: Topic, horizon: Position, most: int) -> _Messages:
 
 def _compacted_entries(ledger: Ledger) -> Iterator[Entry]:
     for _, data in read_entries(ledger.path):
-        try:
+        with located(ledger.path):
             place, _, body = decode_record(data)
-        except LogError as error:
-            raise error.located(ledger.path) from error
-        yield _decoded(body, place.ledger, place.entry, ledger)
-
-
-def _decoded(data: bytes, number: int, entry: int, ledger: Ledger) -> Entry:
-    try:
-        found = decode_entry(data, number, entry)
-        if found.crc_holds is False:
-            raise CorruptLog(f"checksum does not match entry {Position(number, entry)}")
-        return found
-    except LogError as error:
-        raise error.located(ledger.path) from error
+            entry = checked(decode_entry(body, place.ledger, place.entry))
+        yield entry
 
 
 # ---------------------------------------------------------------------- what must hold
@@ -262,93 +255,74 @@ def _decoded(data: bytes, number: int, entry: int, ledger: Ledger) -> Entry:
 class _Broken:
     """The promises that do not hold."""
 
-    def __init__(self, comparison: Comparison, topic: Topic) -> None:
-        self._comparison = comparison
+    def __init__(self, found: Comparison, topic: Topic) -> None:
+        self.found = found
         self._folder = topic.folder
         self._path = topic.folder if topic.compacted is None else topic.compacted.path
 
     def add(
         self, promise: str, message: str, offset: int | None = None, path: str | None = None
     ) -> None:
-        self._comparison.violation_count += 1
-        if len(self._comparison.violations) < _MOST_VIOLATIONS:
-            self._comparison.violations.append(
-                Violation(promise, message, offset, path or self._folder)
-            )
+        self.found.violation_count += 1
+        if len(self.found.violations) < _MOST_VIOLATIONS:
+            where = path or self._folder
+            self.found.violations.append(Violation(promise, message, offset, where))
 
     def each(self, promise: str, message: str, messages: _Messages, those: Mask) -> None:
         for row in np.flatnonzero(those).tolist():
             place, index = messages.places[row], messages.indexes[row]
-            name = f"{Position.of(place)}" + (
-                f", message {index} of the batch" if index >= 0 else ""
-            )
+            name = str(Position.of(place))
+            name += f", message {index} of the batch" if index >= 0 else ""
             self.add(promise, f"{name}: {message}", place, self._path)
 
 
 def _judge(
-    was: _Messages,
-    now: _Messages,
-    by_event_time: bool,
-    retain: bool,
-    like_broker: bool,
-    found: Comparison,
-    broken: _Broken,
+    was: _Messages, now: _Messages, manifest: Manifest, broken: _Broken, like_broker: bool
 ) -> None:
+    """Hold each message that was there, and each that is, against the promises; and count them."""
+    found = broken.found
     flags = was.flags(like_broker)
-    aborted = flags & _ABORTED_DATA != 0
-    undecided = np.array(
-        [number not in was.committed | was.aborted for number in range(len(was.numbers))],
-        dtype=bool,
+    keyed, part, whole, delete, aborted = (
+        flags & bit != 0 for bit in (_KEYED, _PART, _WHOLE, _DELETE, _ABORTED_DATA)
     )
-    transactions = was.column(was.transactions)
-    in_transaction = transactions >= 0
-    is_open = np.zeros(len(was), dtype=bool)
-    is_open[in_transaction] = undecided[transactions[in_transaction]]
-    keyed, part = flags & _KEYED != 0, flags & _PART != 0
-    whole, delete = flags & _WHOLE != 0, flags & _DELETE != 0
     competes = keyed & ~part & ~aborted
     keyless = ~keyed & ~whole & ~aborted
-    kept = np.zeros(len(was), dtype=bool)
+    unread = whole & ~aborted
     keys = np.frombuffer(bytes(was.keys), dtype=">u8").reshape(-1, 2).astype(np.uint64)
-    kept[_winners(keys, np.flatnonzero(competes), flags, was.times, by_event_time)] = True
-    winners = kept.copy()
-    kept |= (keyless & retain) | (whole & ~aborted)
+    by_event_time = manifest.order == EVENT_TIME
+    winners = np.zeros(len(was), dtype=bool)
+    winners[_winners(keys, np.flatnonzero(competes), flags, was.times, by_event_time)] = True
+    kept = winners | (keyless & manifest.retain_null_key) | unread
     place_of, is_known = _joined(was, now)
     there = np.zeros(len(was), dtype=bool)
     there[place_of[is_known]] = True
+    gone, extra = ~there, there & ~kept
     if not like_broker:
         _judge_parts(was, kept, there, broken)
     broken.each("unknown", "it was not in the log before", now, ~is_known)
-    broken.each("lost", "its key's last write is gone", was, winners & ~there)
-    broken.each(
-        "lost", "it has no key, and such were to stay", was, kept & ~winners & keyless & ~there
-    )
-    broken.each(
-        "lost", "a batch that cannot be read has to stay whole", was, whole & ~aborted & ~there
-    )
-    broken.each("aborted", "its transaction was aborted", was, there & aborted)
-    broken.each("undecided", "its transaction has no end yet", was, there & is_open)
-    broken.each("keyless", "it has no key, and such were to go", was, there & keyless & ~kept)
-    broken.each(
-        "superseded",
-        "it is not its key's last write, or that is a delete",
-        was,
-        there & competes & ~kept,
-    )
+    for promise, message, those in (
+        ("lost", "its key's last write is gone", winners & gone),
+        ("lost", "it has no key, and such were to stay", kept & ~winners & keyless & gone),
+        ("lost", "a batch that cannot be read has to stay whole", unread & gone),
+        ("aborted", "its transaction was aborted", there & aborted),
+        ("undecided", "its transaction has no end yet", there & was.undecided()),
+        ("keyless", "it has no key, and such were to go", extra & keyless),
+        ("superseded", "it is not its key's last write, or that is a delete", extra & competes),
+    ):
+        broken.each(promise, message, was, those)
     before, after = (np.frombuffer(bytes(each.contents), dtype=np.uint64) for each in (was, now))
     changed = np.zeros(len(now), dtype=bool)
     changed[is_known] = before[place_of[is_known]] != after[is_known]
     broken.each("changed", "it is not what it was", now, changed)
-    order = now.ids
-    if any(low >= high for low, high in zip(order, order[1:], strict=False)):
+    if any(low >= high for low, high in pairwise(now.ids)):
         broken.add("order", "the messages are not in the log's order", None)
     found.records_before, found.records_after = len(was), len(now)
-    found.superseded = int(np.count_nonzero(competes & ~delete & ~there))
+    found.superseded = int(np.count_nonzero(competes & ~delete & gone))
     found.expired = int(np.count_nonzero(competes & delete))
-    found.keyless = int(np.count_nonzero(keyless & ~there))
+    found.keyless = int(np.count_nonzero(keyless & gone))
     if found.keyless:
-        found.first_keyless_offset = was.ids[int(np.argmax(keyless & ~there))][0]
-    found.aborted = int(np.count_nonzero(aborted & ~there))
+        found.first_keyless_offset = was.places[int(np.argmax(keyless & gone))]
+    found.aborted = int(np.count_nonzero(aborted & gone))
     found.markers = was.markers
     found.keys = len(np.unique(keys[competes], axis=0))
     found.keys_alive = int(np.count_nonzero(winners & there))
@@ -363,13 +337,10 @@ def _winners(
 ) -> list[int]:
     """The message that each key is left with; none where a delete was the last to count."""
     in_order = rows[np.lexsort((rows, keys[rows, 1], keys[rows, 0]))]
-    if not len(in_order):
-        return []
     same = (keys[in_order[1:]] == keys[in_order[:-1]]).all(axis=1)
-    borders = [0, *(np.flatnonzero(~same) + 1).tolist(), len(in_order)]
     found = []
-    for begin, end in zip(borders, borders[1:], strict=False):
-        some = in_order[begin:end].tolist()
+    for each in np.split(in_order, np.flatnonzero(~same) + 1) if len(in_order) else ():
+        some = each.tolist()
         holder = _folded(some, flags, times) if by_event_time else some[-1]
         if holder >= 0 and not flags[holder] & _DELETE:
             found.append(holder)
@@ -383,11 +354,9 @@ def _folded(rows: Sequence[int], flags: npt.NDArray[np.uint8], times: array[int]
     """
     holder = -1
     for row in rows:
-        if holder >= 0 and not (
-            times[row] >= times[holder] if flags[row] & _SINGLE else times[row] > times[holder]
-        ):
-            continue
-        holder = -1 if flags[row] & _DELETE else row
+        wins_tie = flags[row] & _SINGLE != 0
+        if holder < 0 or times[row] > times[holder] or (wins_tie and times[row] == times[holder]):
+            holder = -1 if flags[row] & _DELETE else row
     return holder
 
 
@@ -397,9 +366,8 @@ def _judge_parts(was: _Messages, kept: Mask, there: Mask, broken: _Broken) -> No
     for uuid, last in was.last_parts.items():
         if kept[last]:
             needed[was.parts.get(uuid, [])] = True
-    broken.each(
-        "lost", "the message's last chunk is there, and this one is not", was, needed & ~there
-    )
+    message = "the message's last chunk is there, and this one is not"
+    broken.each("lost", message, was, needed & ~there)
 
 
 def _joined(was: _Messages, now: _Messages) -> tuple[npt.NDArray[np.int64], Mask]:

@@ -102,17 +102,18 @@ class _Count:
             return False  # as old releases wrote them: only their messages say which of them went
         found.entries += len(table)
         is_whole = kinds == kernels.WHOLE  # one record, however many it says it has
-        found.records += int(table["records"][is_data & ~is_whole].sum()) + int(
-            np.count_nonzero(is_whole)
-        )
+        found.records += int(table["records"][is_data & ~is_whole].sum())
+        found.records += int(np.count_nonzero(is_whole))
         found.placeholders += int((entries["messages"] - table["records"])[is_batch].sum())
         found.markers += int(np.count_nonzero(~is_data))
-        found.batches += int(np.count_nonzero(is_data & ((marks & kernels.IS_BATCHED) != 0)))
-        found.encrypted += int(np.count_nonzero(is_data & ((marks & kernels.IS_ENCRYPTED) != 0)))
-        found.chunks += int(np.count_nonzero(is_data & ((marks & kernels.IS_CHUNKED) != 0)))
-        found.transactional += int(
-            np.count_nonzero(is_data & ((marks & kernels.HAS_TRANSACTION) != 0))
-        )
+
+        def marked(bit: int) -> int:
+            return int(np.count_nonzero(is_data & (marks & bit != 0)))
+
+        found.batches += marked(kernels.IS_BATCHED)
+        found.encrypted += marked(kernels.IS_ENCRYPTED)
+        found.chunks += marked(kernels.IS_CHUNKED)
+        found.transactional += marked(kernels.HAS_TRANSACTION)
         found.unreadable += int(np.count_nonzero(is_whole))
         found.bytes += int(table["size"].sum())
         checked = int(np.count_nonzero(marks & kernels.HAS_CHECKSUM))

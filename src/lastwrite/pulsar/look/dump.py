@@ -66,12 +66,10 @@ class TopicsWanted:
         )
 
     def __post_init__(self) -> None:
-        if self.blocks and (
-            self.key is not None or self.time_ms is not None or self.only is not None
-        ):
-            raise InvalidConfig(
-                "--index prints where blocks begin, and a key, a time or an id finds messages"
-            )
+        picks = (self.key, self.time_ms, self.only)
+        if self.blocks and any(each is not None for each in picks):
+            words = "--index prints where blocks begin, and a key, a time or an id finds messages"
+            raise InvalidConfig(words)
         if self.whole_batches and self.key is not None:
             raise InvalidConfig("a key picks messages, not entries")
         if self.start is not None and self.only is not None:
@@ -142,13 +140,10 @@ class _TopicDump:
     def _ledgers(self, topic: Topic) -> Iterator[tuple[Ledger, Source]]:
         if self._only is not None:
             path = self._only.removesuffix(INDEX_SUFFIX)
-            known = [(ledger, Source.BACKLOG) for ledger in topic.ledgers]
-            known += [
-                (ledger, Source.COMPACTED)
-                for ledger in (topic.compacted, *topic.strays)
-                if ledger is not None
-            ]
-            yield from ((ledger, source) for ledger, source in known if ledger.path == path)
+            for ledger in (*topic.all_ledgers, *topic.strays):
+                if ledger.path == path:
+                    is_raw = ledger in topic.ledgers
+                    yield ledger, Source.BACKLOG if is_raw else Source.COMPACTED
         elif self._wanted.compacted:
             if topic.compacted is None:
                 self._say(f"{topic.name} was never compacted here")
@@ -156,9 +151,8 @@ class _TopicDump:
                 yield topic.compacted, Source.COMPACTED
         else:
             if topic.horizon is not None and not topic.ledgers:
-                self._say(
-                    f"{topic.name} has no raw ledger here; --compacted prints its compacted one"
-                )
+                words = "has no raw ledger here; --compacted prints its compacted one"
+                self._say(f"{topic.name} {words}")
             for ledger in topic.ledgers:
                 if self._wanted.only is not None and ledger.id != self._wanted.only.ledger:
                     continue

@@ -22,9 +22,8 @@ class Entries(Document, kw_only=True):
     """What the entries of a ledger, or of several, hold."""
 
     entries: int = 0
-    records: int = (
-        0  # messages that are there: no placeholders, no markers; an encrypted batch is one
-    )
+    # messages that are there: no placeholders, no markers; an encrypted batch is one
+    records: int = 0
     batches: int = 0  # entries that are batches
     tombstones: int = 0  # with a key and without value
     keyless: int = 0
@@ -38,12 +37,9 @@ class Entries(Document, kw_only=True):
     bytes: int = 0  # of entries, without what frames them in the file
     first_publish_time: int | None = None
     last_publish_time: int | None = None
-    codecs: Counter[str] = field(
-        default_factory=Counter
-    )  # entries by compression, markers left out
-    formats: Counter[str] = field(
-        default_factory=Counter
-    )  # "checksum", "no checksum", "broker metadata"
+    codecs: Counter[str] = field(default_factory=Counter)  # entries; markers are left out
+    # "checksum", "no checksum", "broker metadata"
+    formats: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Entries) -> None:
         """Take in other entries of the same topic."""
@@ -55,27 +51,15 @@ class Entries(Document, kw_only=True):
         self.see_time(other.last_publish_time)
 
     def see_time(self, time_ms: int | None) -> None:
-        if time_ms is None:
-            return
-        if self.first_publish_time is None or time_ms < self.first_publish_time:
-            self.first_publish_time = time_ms
-        if self.last_publish_time is None or time_ms > self.last_publish_time:
-            self.last_publish_time = time_ms
+        if time_ms is not None:
+            first, last = self.first_publish_time, self.last_publish_time
+            self.first_publish_time = time_ms if first is None else min(first, time_ms)
+            self.last_publish_time = time_ms if last is None else max(last, time_ms)
 
 
-_SUMS = (
-    "entries",
-    "records",
-    "batches",
-    "tombstones",
-    "keyless",
-    "placeholders",
-    "encrypted",
-    "chunks",
-    "markers",
-    "transactional",
-    "unreadable",
-    "bytes",
+_SUMS = tuple(
+    "entries records batches tombstones keyless placeholders encrypted chunks markers "
+    "transactional unreadable bytes".split()
 )
 
 
@@ -114,9 +98,8 @@ class TopicInspection(Document, kw_only=True):
     aborted_transactions: int | None = None
     backlog_below_bytes: int = 0  # of entries up to the horizon: what expiry may take
     dirty_bytes: int = 0  # of entries beyond the horizon: what a round reads anew
-    keys: int | None = (
-        None  # distinct keys of the compacted ledger and of what lies beyond it; None: not counted
-    )
+    # distinct keys of the compacted ledger and of what lies beyond it; None: not counted
+    keys: int | None = None
     is_due: bool | None = None  # a round now would do something
     reason: str | None = None  # why it would not
     other_files: list[str] = []  # that belong to no ledger which counts

@@ -21,7 +21,7 @@ import numpy as np
 
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.engine.chunks import Chunks
-from lastwrite.errors import CorruptLog, LogError
+from lastwrite.errors import CorruptLog, LogError, located
 from lastwrite.model.columns import IS_TRANSACTIONAL, KEYLESS, TOMBSTONE, UInt64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Limits, Piece
@@ -30,6 +30,7 @@ from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES, parse_block_header
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER
 from lastwrite.pulsar.look.comparison import compare
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.topic import (
@@ -58,7 +59,6 @@ _AGAIN = (
 _MOST_KEYS = 1 << 24  # that are held at once to see that none comes twice
 _MESSAGE_BYTES = 160  # that comparing takes
 _LARGEST_BLOCK = 1 << 40
-_COMMITTED, _ABORTED = 21, 22  # types of markers
 
 
 class PulsarProof(Proof):
@@ -98,18 +98,16 @@ def _verify(
     memory_bytes: int,
 ) -> None:
     if after is None:
-        report.comparison = Comparison(folder=before or "", violation_count=1)
-        report.comparison.violations.append(
-            Violation("partition", "the topic was there before and is missing", None, before)
-        )
-        report.worsen(VerifyStatus.BROKEN, str(report.comparison.violations[0]))
+        words = "the topic was there before and is missing"
+        broken = Violation("partition", words, None, before)
+        report.comparison = Comparison(folder=before or "", violation_count=1, violations=[broken])
+        report.worsen(VerifyStatus.BROKEN, str(broken))
         return
     topic = list_topic(after)
     _verify_structure(report, topic, limits)
     if before is not None and report.status is VerifyStatus.VERIFIED:
-        report.comparison, like_broker = compare(
-            list_topic(before), topic, memory_bytes // _MESSAGE_BYTES
-        )
+        most = memory_bytes // _MESSAGE_BYTES
+        report.comparison, like_broker = compare(list_topic(before), topic, most)
         if like_broker:
             report.advice.append(
                 f"{after}: compacted as a broker would, not by the rules of Lastwrite"
@@ -125,9 +123,7 @@ def _verify_structure(report: PartitionVerification, topic: Topic, limits: Limit
     if topic.compacted is not None:
         _verify_compacted(report, topic, topic.compacted, limits)
     for ledger in topic.ledgers:
-        found = _read(ledger, limits, False)
-        _count(report, ledger, found)
-        _check_counts(found, ledger)
+        found = _read(report, ledger, limits, False)
         for problem in found.problems:
             _note(report, problem)
         seen.join(found)
@@ -141,9 +137,7 @@ def _verify_structure(report: PartitionVerification, topic: Topic, limits: Limit
             open=len(open_),
             aborted=seen.aborted_markers,
             committed=seen.committed_markers,
-            aborted_records=sum(
-                n for number, n in seen.records_of.items() if number in seen.aborted
-            ),
+            aborted_records=sum(seen.records_of.get(number, 0) for number in seen.aborted),
         )
     if seen.whole:
         report.advice.append(
@@ -159,22 +153,6 @@ def _note(report: PartitionVerification, problem: Problem) -> None:
         report.worsen(VerifyStatus.DAMAGED, str(problem))
     elif problem.kind is ProblemKind.UNSUPPORTED:
         report.worsen(VerifyStatus.UNSUPPORTED, str(problem))
-
-
-def _damaged(
-    message: str, path: str, position: int | None = None, remedy: str = _REMEDY
-) -> Problem:
-    return Problem(ProblemKind.DAMAGED, message, path, position, remedy)
-
-
-def _count(report: PartitionVerification, ledger: Ledger, found: _Seen) -> None:
-    report.segments += 1
-    report.bytes += ledger.size_bytes
-    report.batches += found.entries
-    report.records += found.messages
-    report.tombstones += found.tombstones
-    report.keyless_records += found.keyless
-    report.control_records += found.markers
 
 
 # ---------------------------------------------------------------------- a ledger
@@ -214,50 +192,57 @@ class _Seen:
             self.records_of[number] = self.records_of.get(number, 0) + records
 
 
-def _read(ledger: Ledger, limits: Limits, is_compacted: bool) -> _Seen:
-    """Read a ledger whole, and its index's blocks."""
+def _read(
+    report: PartitionVerification, ledger: Ledger, limits: Limits, is_compacted: bool
+) -> _Seen:
+    """Read a ledger whole, and its index's blocks; count it, and hold it against its metadata."""
     seen = _Seen()
     try:
         _check_blocks(ledger)
         if ledger.size_bytes:
             _read_entries(ledger, limits, is_compacted, seen)
+        for what, there, said in (
+            ("entries", seen.entries, ledger.stored_entries),
+            ("bytes of entries", seen.bytes, ledger.metadata.length),
+        ):
+            if there != said:
+                raise CorruptLog(f"{there} {what}, by the ledger's metadata {said}")
     except CorruptLog as error:
-        seen.problems.append(
-            _damaged(error.problem, error.path or ledger.path, error.at, error.remedy or _REMEDY)
-        )
+        place, remedy = error.path or ledger.path, error.remedy or _REMEDY
+        damage = Problem(ProblemKind.DAMAGED, error.problem, place, error.at, remedy)
+        seen.problems.append(damage)
     except (LogError, OSError) as error:
-        remedy = error.remedy if isinstance(error, LogError) else None
-        seen.problems.append(
-            Problem(ProblemKind.UNSUPPORTED, str(error), ledger.path, None, remedy)
-        )
+        cause = error.remedy if isinstance(error, LogError) else None
+        unread = Problem(ProblemKind.UNSUPPORTED, str(error), ledger.path, None, cause)
+        seen.problems.append(unread)
+    report.segments += 1
+    report.bytes += ledger.size_bytes
+    report.batches += seen.entries
+    report.records += seen.messages
+    report.tombstones += seen.tombstones
+    report.keyless_records += seen.keyless
+    report.control_records += seen.markers
     return seen
 
 
 def _read_entries(ledger: Ledger, limits: Limits, is_compacted: bool, seen: _Seen) -> None:
     for first, stop, begin, end in ledger.runs():
-        _read_run(
-            ledger, (begin, end), Position(ledger.id, first).offset, limits, is_compacted, seen
-        )
+        offset = None if is_compacted else Position(ledger.id, first).offset
+        _read_run(ledger, (begin, end), offset, limits, seen)
         if ledger.missing and seen.next_offset != Position(ledger.id, stop).offset:
-            raise CorruptLog(
-                f"entry {ledger.id}:{stop - 1} is not where it should be", end, ledger.path, _REMEDY
-            )
+            words = f"entry {ledger.id}:{stop - 1} is not where it should be"
+            raise CorruptLog(words, end, ledger.path, _REMEDY)
 
 
 def _read_run(
-    ledger: Ledger,
-    place: tuple[int, int],
-    first: int,
-    limits: Limits,
-    is_compacted: bool,
-    seen: _Seen,
+    ledger: Ledger, place: tuple[int, int], first: int | None, limits: Limits, seen: _Seen
 ) -> None:
-    """Read entries that follow each other without a gap, the first of offset ``first``; of a
-    compacted ledger all.
+    """Read entries that follow each other without a gap, the first of this offset; None: those of
+    a compacted ledger.
     """
     form = PulsarFormat(limits.plain_bytes)
     secret = secret_from(secrets.token_bytes(8 * SECRET_WORDS))
-    lowest = 0 if is_compacted else first
+    is_compacted, lowest = first is None, first or 0
     end = Position(ledger.id + 1, 0).offset
     piece = Piece(0, 0, ledger.path, *place, ledger.size_bytes, ledger.mtime_ns, lowest, end, True)
     following = lowest
@@ -268,12 +253,9 @@ def _read_run(
             expected = following + np.arange(len(table))
             if not np.array_equal(base, expected):
                 n = int(np.argmax(base != expected))
-                raise CorruptLog(
-                    f"entry {Position.of(int(expected[n]))} is not where it should be",
-                    chunk.shift + int(table["origin"][n]),
-                    ledger.path,
-                    _REMEDY,
-                )
+                words = f"entry {Position.of(int(expected[n]))} is not where it should be"
+                at = chunk.shift + int(table["origin"][n])
+                raise CorruptLog(words, at, ledger.path, _REMEDY)
             following = int(table["next_offset"][-1])
         seen.first_offset = int(base[0]) if seen.first_offset < 0 else seen.first_offset
         seen.next_offset = int(table["next_offset"][-1])
@@ -282,10 +264,8 @@ def _read_run(
         _tell_transactions(form, table, seen)
         for run in form.opened(chunk.buffer, table):
             records = int(table["records"][run.first : run.last].sum())
-            states, entries = (
-                np.empty(records, dtype=np.uint8),
-                np.empty((records, 2), dtype=np.uint64),
-            )
+            states = np.empty(records, dtype=np.uint8)
+            entries = np.empty((records, 2), dtype=np.uint64)
             filled = form.walk(run, table, secret, 0, states, entries, 0)
             seen.messages += records
             seen.tombstones += int(np.count_nonzero(states & TOMBSTONE))
@@ -304,13 +284,11 @@ def _tell_transactions(form: PulsarFormat, table: np.ndarray, seen: _Seen) -> No
     seen.markers += int(np.count_nonzero(is_marker))
     of_transaction = table["flags"] & IS_TRANSACTIONAL != 0
     producers = table["producer_id"]
-    for kind, known in ((_COMMITTED, seen.committed), (_ABORTED, seen.aborted)):
-        those = producers[markers == kind].tolist()
-        known.update(those)
-        if kind == _COMMITTED:
-            seen.committed_markers += len(those)
-        else:
-            seen.aborted_markers += len(those)
+    committed, aborted = (producers[markers == kind] for kind in (COMMIT_MARKER, ABORT_MARKER))
+    seen.committed.update(committed.tolist())
+    seen.aborted.update(aborted.tolist())
+    seen.committed_markers += len(committed)
+    seen.aborted_markers += len(aborted)
     data = of_transaction & ~is_marker
     for number, records in zip(
         producers[data].tolist(), table["records"][data].tolist(), strict=True
@@ -331,22 +309,16 @@ def _check_blocks(ledger: Ledger) -> None:
     with SegmentReader(ledger.path, ledger.size_bytes, ledger.mtime_ns) as reader:
         for block in index.blocks:
             if block.offset != expected:
-                _refuse(
-                    ledger, f"the index names byte {block.offset}, and a block begins at {expected}"
-                )
+                words = f"the index names byte {block.offset}, and a block begins at {expected}"
+                _refuse(ledger, words)
             if block.offset + BLOCK_HEADER_BYTES > ledger.size_bytes:
                 _refuse(ledger, f"the index names byte {block.offset}, beyond the object's end")
             reader.read_into(head, block.offset)
-            try:
+            with located(ledger.path, block.offset):
                 found = parse_block_header(head.tobytes(), 0, _LARGEST_BLOCK)
-            except LogError as error:
-                raise error.located(ledger.path, block.offset) from error
             if found.first_entry != block.first_entry:
-                _refuse(
-                    ledger,
-                    f"the block at {block.offset} begins with entry {found.first_entry}, by the index with "
-                    f"{block.first_entry}",
-                )
+                words = f"the block at {block.offset} begins with entry {found.first_entry}, "
+                _refuse(ledger, words + f"by the index with {block.first_entry}")
             expected = block.offset + found.block_bytes
     if expected != ledger.size_bytes:
         _refuse(ledger, f"its blocks end at byte {expected}, the object at {ledger.size_bytes}")
@@ -354,25 +326,6 @@ def _check_blocks(ledger: Ledger) -> None:
 
 def _refuse(ledger: Ledger, message: str) -> None:
     raise CorruptLog(message, path=ledger.path + INDEX_SUFFIX, remedy=_REMEDY)
-
-
-def _check_counts(found: _Seen, ledger: Ledger) -> None:
-    if found.problems:
-        return
-    if found.entries != ledger.stored_entries:
-        found.problems.append(
-            _damaged(
-                f"{found.entries} entries, by the ledger's metadata {ledger.stored_entries}",
-                ledger.path,
-            )
-        )
-    elif found.bytes != ledger.metadata.length:
-        found.problems.append(
-            _damaged(
-                f"{found.bytes} bytes of entries, by the ledger's metadata {ledger.metadata.length}",
-                ledger.path,
-            )
-        )
 
 
 # ---------------------------------------------------------------------- the compacted one
@@ -383,52 +336,36 @@ def _verify_compacted(
 ) -> None:
     manifest = topic.manifest
     assert manifest is not None
-    found = _read(ledger, limits, True)
-    _count(report, ledger, found)
-    _check_counts(found, ledger)
+    found = _read(report, ledger, limits, True)
     wrong = found.problems
+
+    def damaged(message: str) -> None:
+        wrong.append(Problem(ProblemKind.DAMAGED, message, ledger.path, None, _AGAIN))
+
     if not wrong:
         told: list[tuple[str, object, object]] = [
             ("entries", found.entries, manifest.entries),
             ("bytes", found.bytes, manifest.size_bytes),
             ("topic", ledger.metadata.compacted_topic, manifest.topic),
         ]
-        if (
-            ledger.is_ours
-        ):  # of a broker's, who wrote the manifest may have counted what an encrypted batch claims
+        # Of a broker's, who wrote the manifest may have counted what an encrypted batch claims.
+        if ledger.is_ours:
             told.append(("messages", found.messages, manifest.messages))
         for what, there, said in told:
             if there != said:
-                wrong.append(
-                    _damaged(f"{what}: {there}, by the manifest {said}", ledger.path, None, _AGAIN)
-                )
+                damaged(f"{what}: {there}, by the manifest {said}")
         if found.entries:
             first, last = Position.of(found.first_offset), Position.of(found.next_offset - 1)
             if last > manifest.horizon:
-                wrong.append(
-                    _damaged(
-                        f"entry {last} is beyond the horizon, {manifest.horizon}",
-                        ledger.path,
-                        None,
-                        _AGAIN,
-                    )
-                )
+                damaged(f"entry {last} is beyond the horizon, {manifest.horizon}")
             if (first, last) != (manifest.from_, manifest.to):
-                wrong.append(
-                    _damaged(
-                        f"from {first} to {last}, by the manifest from {manifest.from_} to {manifest.to}",
-                        ledger.path,
-                        None,
-                        _AGAIN,
-                    )
-                )
+                by = f"by the manifest from {manifest.from_} to {manifest.to}"
+                damaged(f"from {first} to {last}, {by}")
         if found.tombstones:  # by a broker's rules the length tells, which some clients leave out
             report.advice.append(f"{ledger.path}: {found.tombstones} deletes are in it")
         for broken in _promises(found, manifest.retain_null_key):
             if ledger.is_ours:
-                wrong.append(
-                    _damaged(f"{broken}: no compaction leaves that", ledger.path, None, _AGAIN)
-                )
+                damaged(f"{broken}: no compaction leaves that")
             else:  # a broker's: of an older release, or with settings that nobody wrote down
                 report.advice.append(f"{ledger.path}: {broken}, and Lastwrite would not leave that")
         if sum(map(len, found.keys)) > _MOST_KEYS:

@@ -43,11 +43,8 @@ class TopicReading(Iterator[Row]):
     def status(self) -> str | None:
         if self._is_limited:
             return LIMIT
-        return (
-            DAMAGED
-            if self._reader.status == END and self._reader.is_damaged
-            else self._reader.status
-        )
+        is_bad_end = self._reader.status == END and self._reader.is_damaged
+        return DAMAGED if is_bad_end else self._reader.status
 
     @property
     def next_id(self) -> str:

@@ -45,6 +45,9 @@ MARKERS = {
 }
 
 
+_OF_A_MESSAGE = tuple(
+    "batch_index message_id value event_time null_value null_key stored_value compacted_out".split()
+)
 _MESSAGE_ID = re.compile(
     r"(\d{1,10}:(?:-1|\d{1,10}))(?::(?:-1|\d{1,10})(?::(-1|\d{1,9}))?)?", re.ASCII
 )
@@ -67,10 +70,8 @@ class MessagePlace:
         """
         found = _MESSAGE_ID.fullmatch(text)
         if found is None:
-            raise InvalidConfig(
-                f"{text!r} is no message id",
-                remedy="give LEDGER:ENTRY[:PARTITION[:INDEX]], like 10:5",
-            )
+            remedy = "give LEDGER:ENTRY[:PARTITION[:INDEX]], like 10:5"
+            raise InvalidConfig(f"{text!r} is no message id", remedy=remedy)
         position = Position.parse(found[1])
         position.offset  # noqa: B018  that it fits one is checked here
         return cls(position, None if found[2] in (None, "-1") else int(found[2]))
@@ -86,6 +87,10 @@ class Place:
     file: str
     position: int
     source: Source
+
+
+def marker_name(number: int) -> str:
+    return MARKERS.get(number, str(number))
 
 
 def base64_of(data: bytes | None) -> str | None:
@@ -104,9 +109,7 @@ def message_rows(entry: Entry, size: int, place: Place, whole: bool = False) -> 
     """
     meta = entry.metadata
     if meta.is_marker:
-        yield entry_row(entry, size, place) | {
-            "marker": MARKERS.get(meta.marker_type or 0, str(meta.marker_type))
-        }
+        yield entry_row(entry, size, place) | {"marker": marker_name(meta.marker_type or 0)}
         return
     try:
         found = messages_of(entry, VALUE_LIMIT_BYTES)
@@ -196,16 +199,7 @@ def batch_row(entry: Entry, size: int, place: Place) -> Row:
     """An entry by itself, its messages not looked at."""
     meta = entry.metadata
     row = entry_row(entry, size, place)
-    for name in (
-        "batch_index",
-        "message_id",
-        "value",
-        "event_time",
-        "null_value",
-        "null_key",
-        "stored_value",
-        "compacted_out",
-    ):
+    for name in _OF_A_MESSAGE:
         del row[name]
     return row | {
         "key": _text(meta.partition_key),
@@ -216,9 +210,7 @@ def batch_row(entry: Entry, size: int, place: Place) -> Row:
         "uncompressed_size": meta.uncompressed_size,
         "payload_bytes": len(entry.payload),
         "checksum": entry.checksum,
-        "marker": MARKERS.get(meta.marker_type, str(meta.marker_type))
-        if meta.marker_type is not None
-        else None,
+        "marker": None if meta.marker_type is None else marker_name(meta.marker_type),
     }
 
 
@@ -226,9 +218,8 @@ def row_problem(entry: Entry, row: Row) -> Problem:
     """What a row says is wrong, as a value. A payload that nobody can read is no damage where its
     checksum holds: so it was sent, and compaction keeps it."""
     is_damaged = entry.crc_holds is False
-    kind, remedy = (
-        (ProblemKind.DAMAGED, DAMAGE_REMEDY) if is_damaged else (ProblemKind.RECOVERED, None)
-    )
+    kind = ProblemKind.DAMAGED if is_damaged else ProblemKind.RECOVERED
+    remedy = DAMAGE_REMEDY if is_damaged else None
     return Problem(kind, row["problem"], row["file"], row["position"], remedy)
 
 

@@ -47,8 +47,8 @@ def topic_in_memory(
     Raises:
         RemoteFailed: no answer, or none that tells.
     """
-    local = topic.local if topic.partition < 0 else f"{topic.local}-partition-{topic.partition}"
-    path = f"/admin/v2/persistent/{quote(topic.tenant)}/{quote(topic.namespace)}/{encode_local(local)}/internalStats"
+    tenant, namespace, _, local = topic.managed_ledger.split("/")
+    path = f"/admin/v2/persistent/{quote(tenant)}/{quote(namespace)}/{local}/internalStats"
     doing = f"asking for the state of {topic}"
     known = _get(admin, path, token, timeout, doing)
     if not isinstance(known, dict):
@@ -66,12 +66,8 @@ def topic_in_memory(
     ledger = properties.get(LEDGER_PROPERTY) if isinstance(properties, dict) else None
     compacted = known.get("compactedLedger")
     served = compacted.get("ledgerId") if isinstance(compacted, dict) else None
-    return TopicInMemory(
-        last,
-        mark_delete,
-        ledger if isinstance(ledger, int) else None,
-        served if isinstance(served, int) and served >= 0 else None,
-    )
+    served = served if isinstance(served, int) and served >= 0 else None
+    return TopicInMemory(last, mark_delete, ledger if isinstance(ledger, int) else None, served)
 
 
 def compaction_threshold(
@@ -105,17 +101,14 @@ def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -
     for _ in range(_MOST_REDIRECTS):
         url = urlsplit(admin)
         if url.scheme != "http" or not url.hostname:
-            raise RemoteFailed(
-                f"{doing}: {admin!r} cannot be asked",
-                path=admin,
-                remedy="give brokers a plain listener",
-            )
+            remedy = "give brokers a plain listener"
+            raise RemoteFailed(f"{doing}: {admin!r} cannot be asked", path=admin, remedy=remedy)
         connection = http.client.HTTPConnection(url.hostname, url.port or 80, timeout=timeout)
         try:
             with contextlib.closing(connection):
-                headers = {"Accept": "application/json"} | (
-                    {"Authorization": f"Bearer {token}"} if token else {}
-                )
+                headers = {"Accept": "application/json"}
+                if token:
+                    headers["Authorization"] = f"Bearer {token}"
                 connection.request("GET", path, headers=headers)
                 answer = connection.getresponse()
                 body = answer.read(_MOST_BYTES)
@@ -134,9 +127,8 @@ def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -
         if answer.status == 204 or (answer.status == 200 and not body):
             return None
         if answer.status != 200:
-            raise RemoteFailed(
-                f"{doing}: HTTP status {answer.status}", path=admin, remedy="see the broker's log"
-            )
+            words = f"{doing}: HTTP status {answer.status}"
+            raise RemoteFailed(words, path=admin, remedy="see the broker's log")
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:

@@ -28,6 +28,7 @@ from typing import Any
 
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, NotALog, RemoteFailed
 from lastwrite.pulsar.format.compacted import MessageId
+from lastwrite.pulsar.format.managed_ledger import LongProperty
 from lastwrite.pulsar.format.names import COMPACTION_CURSOR, LEDGER_PROPERTY
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.network.commands import (
@@ -39,7 +40,6 @@ from lastwrite.pulsar.network.commands import (
     CloseConsumer,
     Connect,
     LastMessageId,
-    LongProperty,
     Lookup,
     LookupResponse,
     LookupType,
@@ -348,7 +348,7 @@ class Subscription:
         ack = Ack(
             consumer_id=self._consumer,
             positions=(MessageId(ledger_id=horizon.ledger, entry_id=horizon.entry),),
-            properties=(LongProperty(key=LEDGER_PROPERTY, value=ledger),),
+            properties=(LongProperty(name=LEDGER_PROPERTY, value=ledger),),
             request_id=number,
         )
         if self.broker._protocol < ACK_RECEIPT_VERSION:

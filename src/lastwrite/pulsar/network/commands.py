@@ -17,6 +17,7 @@ from typing import Annotated
 
 from lastwrite.errors import CorruptLog, TruncatedLog
 from lastwrite.pulsar.format.compacted import MessageId
+from lastwrite.pulsar.format.managed_ledger import LongProperty
 from lastwrite.pulsar.format.protobuf import (
     BOOL,
     BYTES,
@@ -51,12 +52,6 @@ class LookupType(IntEnum):
     REDIRECT = 0
     CONNECT = 1
     FAILED = 2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LongProperty(ProtoMessage):
-    key: Annotated[str, ProtoField(1, STRING, required=True)]
-    value: Annotated[int, ProtoField(2, UINT64, required=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +190,8 @@ class BaseCommand(ProtoMessage):
     last_message_id_response: Annotated[
         LastMessageIdResponse | None, ProtoField(30, LastMessageIdResponse)
     ] = None
-    auth_challenge: Annotated[Ping | None, ProtoField(36, Ping)] = (
-        None  # what it asks does not matter: we know one answer
-    )
+    # What it asks does not matter: we know one answer.
+    auth_challenge: Annotated[Ping | None, ProtoField(36, Ping)] = None
     auth_response: Annotated[AuthResponse | None, ProtoField(37, AuthResponse)] = None
     ack_response: Annotated[AckResponse | None, ProtoField(38, AckResponse)] = None
 

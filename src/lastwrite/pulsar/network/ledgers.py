@@ -119,7 +119,7 @@ def choose_bookies(
     alive: Sequence[str],
     count: int,
     racks: Mapping[str, str],
-    refused: Mapping[str, RemoteFailed] | Collection[str] = (),
+    refused: Collection[str] = (),
 ) -> tuple[str, ...]:
     """So many of the bookies, by chance, of as many racks as may be.
 
@@ -138,9 +138,6 @@ def choose_bookies(
     chosen: list[str] = []
     while len(chosen) < count:
         seen = {racks.get(bookie) for bookie in chosen}
-        fresh = (
-            bookie for bookie in order if bookie not in chosen and racks.get(bookie) not in seen
-        )
-        any_other = (bookie for bookie in order if bookie not in chosen)
-        chosen.append(next(fresh, None) or next(any_other))
+        left = [bookie for bookie in order if bookie not in chosen]
+        chosen.append(next((each for each in left if racks.get(each) not in seen), left[0]))
     return tuple(chosen)

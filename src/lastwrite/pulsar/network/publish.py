@@ -77,13 +77,13 @@ def publish(
         RemoteFailed: no answer; or the broker does not write down what it is told, and ``path``
             says which.
     """
-    cluster, topic = hold.cluster, hold.topic
+    cluster, topic, store = hold.cluster, hold.topic, hold.cluster.store
     pause = 1 / max(cluster.access.mark_deletes_a_second, 1e-3) + _MARGIN_SECONDS
     written: list[int] = []
     acknowledged: list[int] = []
 
     def announce(ledger: int) -> None:
-        cluster.store.note(topic, ledger)
+        store.note(topic, ledger)
         written.append(ledger)
         reach("write")
 
@@ -94,17 +94,15 @@ def publish(
             _refuse_other(cluster, topic, base, written)
             at = _place(cluster, topic, horizon, subscription.last_message().mark_delete)
             ours = write_ledger(
-                cluster.store, cluster.bookies, records, quorums, custom, now_ms, announce
+                store, cluster.bookies, records, quorums, custom, now_ms, announce
             ).id
             time.sleep(max(0.0, hold.since + pause - time.monotonic()))
             if base is not None and base.ledger is not None:
-                cluster.store.note(
-                    topic, base.ledger
-                )  # it belongs to nobody as soon as the broker has read this
+                # It belongs to nobody as soon as the broker has read the acknowledgement.
+                store.note(topic, base.ledger)
             reach("acknowledge")
             acknowledged.append(ours)
-            # Where the subscription was lost at any moment before, the broker does not listen to
-            # it.
+            # A subscription that was lost before: the broker does not listen to it.
             with contextlib.suppress(RemoteFailed):
                 subscription.acknowledge(at, ours)
             hold.acknowledged()
@@ -116,11 +114,9 @@ def publish(
             reach("clear")
             return Published(ours, at, tries, _swept(cluster, topic, ours))
     _clear_away(cluster, topic, base, written, acknowledged)
-    raise RemoteFailed(
-        f"{topic}: the broker got the acknowledgement up to {at} {tries} times, and has not stored it",
-        path=cluster.store.address,
-        remedy="see the broker's log for why its subscription __compaction does not move",
-    )
+    words = f"{topic}: the broker got the acknowledgement up to {at} {tries} times, and has not stored it"
+    remedy = "see the broker's log for why its subscription __compaction does not move"
+    raise RemoteFailed(words, path=store.address, remedy=remedy)
 
 
 def sweep(hold: CursorHold) -> tuple[int, ...]:
@@ -133,14 +129,9 @@ def sweep(hold: CursorHold) -> tuple[int, ...]:
     if not cluster.store.noted(topic):
         return ()
     told, written = cluster.told(topic), cluster.written_down(topic)
-    if (
-        told is None
-        or written is None
-        or not told.ledger == told.served == written.ledger
-        or hold.again().is_lost
-    ):
+    if told is None or written is None or not told.ledger == told.served == written.ledger:
         return ()  # nobody can say what is in use: the next commit tells
-    return _swept(cluster, topic, written.ledger)
+    return () if hold.again().is_lost else _swept(cluster, topic, written.ledger)
 
 
 def _swept(cluster: Cluster, topic: TopicName, used: int | None) -> tuple[int, ...]:
@@ -209,10 +200,8 @@ def _place(
             path=cluster.store.address,
             remedy="nothing was changed; start again; if it happens again, see whether a backlog quota moves it",
         )
-    if (
-        all(ledger.ledger != horizon.ledger for ledger in info.ledgers)
-        or _last_of(cluster, info, horizon) < horizon.entry
-    ):
+    is_listed = any(ledger.ledger == horizon.ledger for ledger in info.ledgers)
+    if not is_listed or _last_of(cluster, info, horizon) < horizon.entry:
         raise CommitConflict(
             f"{topic} has no entry {horizon} any more",
             path=cluster.store.address,

@@ -19,24 +19,18 @@ def raw_ledgers(folder: str) -> list[RawSegment]:
     topic = list_topic(folder)
     here = {ledger.id: ledger for ledger in topic.ledgers}
     if topic.info is None or not topic.info.ledgers:
+        ends = [Position(each.id, each.entries).offset for each in topic.ledgers]
         return [
-            RawSegment(
-                f"ledger {each.id}",
-                Position(each.id, each.entries).offset,
-                each.metadata.length,
-                None,
-            )
-            for each in topic.ledgers
+            RawSegment(f"ledger {each.id}", end, each.metadata.length, None)
+            for each, end in zip(topic.ledgers, ends, strict=True)
         ]
     found = []
     for info in topic.info.ledgers:
         known = here.get(info.ledger)
-        entries = info.entries if info.entries is not None or known is None else known.entries
-        size = (
-            info.size_bytes
-            if info.size_bytes is not None or known is None
-            else known.metadata.length
-        )
+        entries, size = info.entries, info.size_bytes
+        if known is not None:
+            entries = known.entries if entries is None else entries
+            size = known.metadata.length if size is None else size
         found.append(
             RawSegment(
                 f"ledger {info.ledger}",

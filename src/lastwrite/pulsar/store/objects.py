@@ -20,7 +20,7 @@ from io import FileIO
 
 import numpy as np
 
-from lastwrite.errors import CorruptLog, LogError, TruncatedLog
+from lastwrite.errors import CorruptLog, TruncatedLog, located
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata, custom_items
 from lastwrite.pulsar.format.missing import MISSING, EntryRange, encode_ranges
@@ -124,9 +124,8 @@ class ObjectWriter:
             stop = min(stop, int(gaps[np.searchsorted(gaps, done, "right")]))
             end = int(ends[stop - 1])
             self._write(memoryview(data)[start:end])
-            self._count(
-                stop - done, end - start - ENTRY_HEAD_BYTES * (stop - done), int(entries[stop - 1])
-            )
+            count = stop - done
+            self._count(count, end - start - ENTRY_HEAD_BYTES * count, int(entries[stop - 1]))
             done = stop
 
     def _begin_entry(self, entry: int, framed_bytes: int) -> None:
@@ -189,13 +188,9 @@ class ObjectWriter:
         custom = {name: value for name, value in metadata.custom.items() if name != MISSING}
         if self._missing:
             custom[MISSING] = encode_ranges(self._missing)
+        items = metadata.custom_items if custom == metadata.custom else custom_items(custom)
         said = replace(
-            metadata,
-            length=self.entry_bytes,
-            last_entry=self.last_entry,
-            custom_items=metadata.custom_items
-            if custom == metadata.custom
-            else custom_items(custom),
+            metadata, length=self.entry_bytes, last_entry=self.last_entry, custom_items=items
         )
         index = IndexObject(self.size_bytes, said.encode(), tuple(self._blocks))
         files.write(self._staged_index, index.encode(), like=self._like)
@@ -214,11 +209,8 @@ class ObjectWriter:
 
 def find_staged(folder: str) -> list[str]:
     """What writers left aside in a topic folder: of those that were killed, if none is at work."""
-    return [
-        os.path.join(folder, name)
-        for name in sorted(os.listdir(folder))
-        if name.endswith(ASIDE_SUFFIX)
-    ]
+    names = sorted(os.listdir(folder))
+    return [os.path.join(folder, name) for name in names if name.endswith(ASIDE_SUFFIX)]
 
 
 def read_index(path: str) -> IndexObject:
@@ -231,10 +223,8 @@ def read_index(path: str) -> IndexObject:
     """
     index_path = path + INDEX_SUFFIX
     try:
-        with open(index_path, "rb") as file:
+        with open(index_path, "rb") as file, located(index_path):
             return IndexObject.decode(file.read())
-    except LogError as error:
-        raise error.located(index_path) from error
     except OSError as error:
         raise files.to_log_error(error, index_path, "read the object") from error
 
@@ -253,12 +243,8 @@ def checked_index(path: str) -> IndexObject:
         raise files.to_log_error(error, path, "read the object") from error
     if index.data_bytes != size:
         kind = TruncatedLog if size < index.data_bytes else CorruptLog
-        raise kind(
-            f"the data object has {size} bytes, its index says {index.data_bytes}",
-            min(size, index.data_bytes),
-            path,
-            "fetch it again",
-        )
+        words = f"the data object has {size} bytes, its index says {index.data_bytes}"
+        raise kind(words, min(size, index.data_bytes), path, "fetch it again")
     return index
 
 
@@ -277,15 +263,13 @@ def read_entries(
     block = index.block_of(max(first, 0)) or next(iter(index.blocks), None)
     if block is None:
         return
-    with mapped(path, index.data_bytes) as data:
-        view = memoryview(data)[block.offset :]
-        try:
-            for entry, at, size in walk_data(view, bool(index.missing)):
-                if last is not None and entry > last:
-                    return
-                if entry >= first:
-                    yield entry, bytes(view[at : at + size])
-        except LogError as error:
-            raise error.located(path, block.offset) from error
-        finally:
-            view.release()
+    with (
+        mapped(path, index.data_bytes) as data,
+        memoryview(data)[block.offset :] as view,
+        located(path, block.offset),
+    ):
+        for entry, at, size in walk_data(view, bool(index.missing)):
+            if last is not None and entry > last:
+                return
+            if entry >= first:
+                yield entry, bytes(view[at : at + size])

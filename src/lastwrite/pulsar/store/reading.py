@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, overload
 
-from lastwrite.errors import CorruptLog, LogError
+from lastwrite.errors import CorruptLog, LogError, located
 from lastwrite.pulsar.format.compacted import MessageId, decode_record
 from lastwrite.pulsar.format.entry import Entry, decode_entry
 from lastwrite.pulsar.format.offload import (
@@ -150,9 +150,8 @@ class LedgerReader:
             places, damage = self._walk(data, len(self._firsts) - 1)
             end = self._firsts[-1] + len(places)
             if damage is None and end != self.count:
-                raise CorruptLog(
-                    f"{end} entries, and its index says {self.count}", len(data), remedy=_REMEDY
-                )
+                words = f"{end} entries, and its index says {self.count}"
+                raise CorruptLog(words, len(data), remedy=_REMEDY)
 
     @contextmanager
     def _opened(self) -> Iterator[memoryview]:
@@ -183,9 +182,8 @@ class LedgerReader:
         """Where an entry's bytes begin, and how many there are."""
         block = bisect_right(self._firsts, number) - 1
         if block < 0:
-            raise CorruptLog(
-                f"the index names no block that could hold entry {number}", remedy=_REMEDY
-            )
+            words = f"the index names no block that could hold entry {number}"
+            raise CorruptLog(words, remedy=_REMEDY)
         first, start = self._firsts[block], self._starts[block]
         if number == first:
             at = self._first_of(data, block)
@@ -196,9 +194,8 @@ class LedgerReader:
                 self._places[block] = self._walk(data, block)
             places, damage = self._places[block]
             if number - first >= len(places):
-                raise damage or CorruptLog(
-                    f"entry {number} is not in the block that should hold it", start
-                )
+                words = f"entry {number} is not in the block that should hold it"
+                raise damage or CorruptLog(words, start)
             at = places[number - first]
         return at + ENTRY_HEAD_BYTES, EntryHead._make(ENTRY_HEAD.unpack_from(data, at)).size
 
@@ -207,9 +204,8 @@ class LedgerReader:
         start, first = self._starts[block], self._firsts[block]
         header = parse_block_header(data, start, len(data))
         if header.first_entry != first:
-            raise CorruptLog(
-                f"block of entry {header.first_entry}, by the index {first}", start, remedy=_REMEDY
-            )
+            words = f"block of entry {header.first_entry}, by the index {first}"
+            raise CorruptLog(words, start, remedy=_REMEDY)
         at = start + BLOCK_HEADER_BYTES
         if not self._is_entry(data, at, first, start + header.block_bytes):
             raise CorruptLog(f"block of entry {first} without it", start, remedy=_REMEDY)
@@ -242,11 +238,10 @@ class LedgerReader:
             return False
         if head.entry != number:
             raise CorruptLog(f"entry {head.entry} where {number} follows", at, remedy=_REMEDY)
-        if head.size > end - at - ENTRY_HEAD_BYTES:
-            left = end - at - ENTRY_HEAD_BYTES
-            raise CorruptLog(
-                f"entry {number} of {head.size} bytes, {left} are left", at, remedy=_REMEDY
-            )
+        left = end - at - ENTRY_HEAD_BYTES
+        if head.size > left:
+            words = f"entry {number} of {head.size} bytes, {left} are left"
+            raise CorruptLog(words, at, remedy=_REMEDY)
         return True
 
 
@@ -282,10 +277,8 @@ class CompactedOffsets(Sequence[int]):
 
     def _offset(self, number: int) -> int:
         found = self._reader.begin(number, _MOST_ID_BYTES)
-        try:
+        with located(self._reader.ledger.path, found.position):
             size = int.from_bytes(found.data[:4], "big")
             if not 4 <= 4 + size <= len(found.data):
                 raise CorruptLog(f"id of {size} bytes in a compacted record", 0)
             return MessageId.decode(found.data, 4, 4 + size).position.offset
-        except LogError as error:
-            raise error.located(self._reader.ledger.path, found.position) from error

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from lastwrite.encoding.layout import Buffer
-from lastwrite.errors import LogError
+from lastwrite.errors import LogError, located
 from lastwrite.pulsar.format.entry_log import walk_entry_log, walk_journal
 from lastwrite.pulsar.format.names import INDEX_SUFFIX, parse_map_file_name, parse_object_name
 from lastwrite.pulsar.format.offload import walk_data
@@ -71,11 +71,8 @@ def entries_in(path: str, kind: FileKind) -> Iterator[StoredIn]:
             file.
         LogError: it cannot be read.
     """
-    with mapped(path) as data:
-        try:
-            yield from _entries(path, kind, memoryview(data))
-        except LogError as error:
-            raise error.located(path) from error
+    with mapped(path) as data, located(path):
+        yield from _entries(path, kind, memoryview(data))
 
 
 def _entries(path: str, kind: FileKind, data: Buffer) -> Iterator[StoredIn]:
@@ -86,20 +83,15 @@ def _entries(path: str, kind: FileKind, data: Buffer) -> Iterator[StoredIn]:
             yield StoredIn(ledger, number, at, bytes(data[at : at + size]))
     elif kind is FileKind.MAP_FILE:
         folder = parse_map_file_name(os.path.basename(os.path.dirname(os.path.abspath(path))))
+        ledger = NO_LEDGER if folder is None else folder[0]
         for pair in walk_sequence_file(data):
             if pair.key >= 0:  # -1 is the ledger's metadata
-                yield StoredIn(
-                    NO_LEDGER if folder is None else folder[0], pair.key, pair.at, pair.value
-                )
+                yield StoredIn(ledger, pair.key, pair.at, pair.value)
     elif kind is not FileKind.INDEX_OBJECT:
         walk = walk_entry_log if kind is FileKind.ENTRY_LOG else walk_journal
         for record in walk(data):
-            yield StoredIn(
-                record.ledger,
-                record.entry,
-                record.at,
-                bytes(data[record.at : record.at + record.size]),
-            )
+            body = bytes(data[record.at : record.at + record.size])
+            yield StoredIn(record.ledger, record.entry, record.at, body)
 
 
 def _has_gaps(path: str) -> bool:

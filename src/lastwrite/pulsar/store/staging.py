@@ -76,9 +76,7 @@ class StagedLedger:
             self._block_bytes if unit.folder is not None else 0, dtype=np.uint8
         )
         self._filled = 0  # of the block that is open, its head included; 0: none is
-        self._blocks: list[
-            tuple[int, int]
-        ] = []  # of each block its first entry, and where it begins
+        self._blocks: list[tuple[int, int]] = []  # of each its first entry, and where it begins
         self._entries = 0
         self._size = 0  # of the blocks that are closed
         self._begun = 0  # up to here the disk was told to write
@@ -110,9 +108,8 @@ class StagedLedger:
             if not self._filled:
                 self._blocks.append((self._entries, self._size))
                 self._filled = BLOCK_HEADER_BYTES
-            end = int(
-                np.searchsorted(ends, before + self._block_bytes - self._filled, side="right")
-            )
+            room = self._block_bytes - self._filled
+            end = int(np.searchsorted(ends, before + room, side="right"))
             if end == done and self._filled == BLOCK_HEADER_BYTES:
                 end += 1  # larger than a block: it has one to itself
             if end > done:
@@ -185,11 +182,8 @@ def owner_of_new(folder: str, source: str | None) -> Ownership:
     if source is None:
         return ownership.of_new(folder)
     found = files.owner_of(source)
-    return (
-        found
-        if os.path.dirname(os.path.abspath(source)) == os.path.abspath(folder)
-        else found.as_far_as_may()
-    )
+    is_here = os.path.dirname(os.path.abspath(source)) == os.path.abspath(folder)
+    return found if is_here else found.as_far_as_may()
 
 
 def discard(path: str) -> None:
