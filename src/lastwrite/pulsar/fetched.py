@@ -40,9 +40,7 @@ class FetchedLedger(FrozenDocument, frozen=True, kw_only=True):
 
 
 class FetchedTopic(FrozenDocument, frozen=True, kw_only=True):
-    """One topic: its ledgers in the log's order, the compacted one last, and what was not as it
-    should be.
-    """
+    """One topic: its ledgers in the log's order, the compacted one last, and what is wrong."""
 
     topic: str  # the full name, a partition's own
     folder: str

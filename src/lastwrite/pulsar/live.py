@@ -215,9 +215,7 @@ def _access(config: LiveConfig) -> Access:
 
 @dataclass(slots=True)
 class _Live:
-    """One topic on its way through a round. ``hold``: nobody else may compact it; None: we only
-    look.
-    """
+    """One topic on its way through a round; ``hold`` keeps others away, None: we only look."""
 
     cluster: Cluster
     config: LiveConfig

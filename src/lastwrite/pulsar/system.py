@@ -189,9 +189,7 @@ class PulsarSystem(System):
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        """Topics of another archive: what a reader of compacted topics needs, without the backlog
-        that it does not.
-        """
+        """Topics of another archive: all that readers of compacted topics need."""
 
         def publish_one(copy: CommitPlan) -> LogError | OSError | None:
             return publish.publish_copy(copy.log, _new_ledger(copy), to)

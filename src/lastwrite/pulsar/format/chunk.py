@@ -75,9 +75,8 @@ _UNSUPPORTED = (kernels.TOO_FAR, kernels.BAD_TRANSACTION)
 _CODECS = tuple(Codec)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
 _PLAIN_BYTES = 1 << 20  # of the buffer for opened payloads, until one needs more
-_RUN_BYTES = (
-    1 << 19
-)  # what is opened before it is walked: it shall still be in the second-level cache then
+# What is opened before it is walked: it shall still be in the second-level cache then.
+_RUN_BYTES = 1 << 19
 
 
 class _Fault(NamedTuple):
@@ -121,9 +120,7 @@ class PulsarFormat:
 
     @property
     def entries(self) -> kernels.EntryTable:
-        """Row for row with the table of the last ``split``, and longer: what each entry is
-        (``kernels.ENTRY``).
-        """
+        """What each entry is (``kernels.ENTRY``), row for row with the last table, and longer."""
         return self._entries
 
     def split(
@@ -143,21 +140,12 @@ class PulsarFormat:
             UnsupportedFormat: a ledger, entry or transaction id is larger than we handle.
         """
         fault, self._fault = self._fault, None
-        if fault is not None and (fault.buffer is buffer, fault.start, fault.lowest_offset) == (
-            True,
-            start,
-            lowest_offset,
-        ):
-            raise fault.error
+        if fault is not None and fault.buffer is buffer:
+            if (fault.start, fault.lowest_offset) == (start, lowest_offset):
+                raise fault.error
+        given, limit, reading = (self._table, self._entries), self._limit, self._reading
         rows, consumed, code, at, wanted = kernels.split(
-            buffer,
-            start,
-            end,
-            self._table,
-            self._entries,
-            lowest_offset,
-            self._limit,
-            self._reading,
+            buffer, start, end, *given, lowest_offset, limit, reading
         )
         table, consumed, self._held = self._table[:rows], int(consumed), buffer
         if code in (kernels.OK, kernels.NEED_MORE):
@@ -257,9 +245,8 @@ class PulsarFormat:
                 break
             try:
                 if size:  # else it is dropped
-                    self._codecs.open_into(
-                        _CODECS[codec], held[start:stop], size, plain[used : used + size]
-                    )
+                    room = plain[used : used + size]
+                    self._codecs.open_into(_CODECS[codec], held[start:stop], size, room)
                 used += size
             except LogError:
                 self._entries["kind"][b] = kernels.WHOLE
@@ -276,10 +263,8 @@ class PulsarFormat:
         if entry["kind"] != kernels.BATCH or not row["codec"]:
             start, size = int(entry["key_at"]), max(int(entry["key_length"]), 0)
             if entry["kind"] == kernels.BATCH:
-                start, size = (
-                    int(entry["payload_at"]),
-                    int(row["position"] + row["size"] - entry["payload_at"]),
-                )
+                start = int(entry["payload_at"])
+                size = int(row["position"] + row["size"]) - start
             if used:
                 return -1
             self._plain = np.empty(size, dtype=np.uint8)
@@ -461,11 +446,8 @@ class PulsarFormat:
 
         Returns (``out``, grown if it had to be; position behind; the size of each with its head).
         """
-        part, entries, notes = (
-            table[first:last],
-            self._entries[first:last],
-            self._notes[: last - first],
-        )
+        part, entries = table[first:last], self._entries[first:last]
+        notes = self._notes[: last - first]
         thin, held, view, stop = memoryview(self._thin), memoryview(buffer), memoryview(out), at
         begins = entries["framed_at"] if not self._reading & KEEPS_PREFIX else part["position"]
         heads = np.diff(notes[:, kernels.HEAD], prepend=0)
@@ -473,10 +455,9 @@ class PulsarFormat:
         thinned = notes[:, kernels.END] - notes[:, kernels.START]
         same = (actions[first:last] == COPY) & (thinned == part["plain_end"] - part["plain_start"])
         behinds = part["position"] + part["size"]
-        copied = np.where(
-            entries["kind"] == kernels.WHOLE, begins, np.where(same, entries["payload_at"], -1)
-        )
-        copied = np.where(notes[:, kernels.KEPT] < 0, behinds, copied)
+        is_dropped, is_whole = notes[:, kernels.KEPT] < 0, entries["kind"] == kernels.WHOLE
+        places = (behinds, begins, entries["payload_at"])
+        copied = np.select((is_dropped, is_whole, same), places, -1)
         sizes = np.empty(last - first, dtype=np.int64)
         for n, (codec, start, end, head, copy, behind, size) in enumerate(
             zip(
@@ -490,11 +471,9 @@ class PulsarFormat:
                 strict=True,
             )
         ):
-            packed = (
-                held[copy:behind]
-                if copy >= 0
-                else self._codecs.compress(_CODECS[codec], thin[start:end])
-            )
+            packed: bytes | memoryview = held[copy:behind]
+            if copy < 0:
+                packed = self._codecs.compress(_CODECS[codec], thin[start:end])
             begin = stop + head
             stop = begin + len(packed)
             slack = len(view) - begin - size  # room promised to the entries behind this one

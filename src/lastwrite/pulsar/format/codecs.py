@@ -67,9 +67,7 @@ GREATEST_RATIO = {Codec.NONE: 1, Codec.LZ4: 255, Codec.ZLIB: 1032, Codec.SNAPPY:
 
 
 class Codecs:
-    """Opens and packs payloads with contexts that are made once: a worker's, not to be shared by
-    threads.
-    """
+    """Opens and packs payloads with contexts that are made once. Not for two threads."""
 
     def __init__(self) -> None:
         self._zstd_opener = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
@@ -95,15 +93,7 @@ class Codecs:
             return self._open_zstd(view, size, out)
         if size > len(out):
             return False
-        opened: bytes | memoryview
-        if codec is Codec.NONE:
-            opened = view
-        elif codec is Codec.LZ4:
-            opened = self._opened_lz4(view, size)
-        elif codec is Codec.ZLIB:
-            opened = self._opened_zlib(view, size)
-        else:
-            opened = self._opened_snappy(view, size)
+        opened = _opened(codec, view, size)
         if len(opened) != size:
             raise CorruptLog(f"{codec.label} data of {len(opened)} bytes claim to hold {size}", 0)
         memoryview(out)[:size] = opened
@@ -184,28 +174,20 @@ class Codecs:
             raise CorruptLog("zstd data end inside their frame", len(data))
         return True
 
-    @staticmethod
-    def _opened_lz4(data: memoryview, size: int) -> bytes:
-        try:
-            opened: bytes = lz4.block.decompress(data, uncompressed_size=size)
-        except lz4.block.LZ4BlockError as error:
-            raise CorruptLog(f"broken lz4 data: {error}", 0) from None
-        return opened
 
-    @staticmethod
-    def _opened_zlib(data: memoryview, size: int) -> bytes:
-        try:
+def _opened(codec: Codec, data: memoryview, size: int) -> bytes | memoryview:
+    """What ``data`` of any codec but ZSTD hold, which should be ``size`` bytes."""
+    try:
+        if codec is Codec.LZ4:
+            return bytes(lz4.block.decompress(data, uncompressed_size=size))
+        if codec is Codec.ZLIB:
             # Java's inflater stops when it has what it was asked for; 0 would mean no bound here.
             return zlib.decompressobj().decompress(data, size) if size else b""
-        except zlib.error as error:
-            raise CorruptLog(f"broken zlib data: {error}", 0) from None
-
-    @staticmethod
-    def _opened_snappy(data: memoryview, size: int) -> bytes:
-        try:
+        if codec is Codec.SNAPPY:
             claim = int(cramjam.snappy.decompress_raw_len(data))
             if claim != size:
                 raise CorruptLog(f"snappy data of {claim} bytes claim to hold {size}", 0)
             return bytes(cramjam.snappy.decompress_raw(data))
-        except cramjam.DecompressionError as error:
-            raise CorruptLog(f"broken snappy data: {error}", 0) from None
+        return data
+    except (lz4.block.LZ4BlockError, zlib.error, cramjam.DecompressionError) as error:
+        raise CorruptLog(f"broken {codec.label} data: {error}", 0) from None

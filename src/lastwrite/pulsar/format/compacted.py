@@ -64,9 +64,7 @@ class MessageId(ProtoMessage):
 
 
 def is_record(data: Buffer) -> bool:
-    """Whether an entry's bytes are a compacted ledger's record rather than a raw entry; neither
-    need be sound.
-    """
+    """Whether the bytes are a compacted ledger's record, not a raw entry; either may be damaged."""
     return len(data) > 4 and data[4] == _LEDGER_TAG and data[0] != _FRAME_MARK
 
 

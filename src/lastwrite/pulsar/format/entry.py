@@ -97,9 +97,7 @@ class EncryptionKey(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata(ProtoMessage):
-    """MessageMetadata. What lies in ``property_fields`` and ``encryption_keys`` is not looked into
-    until asked.
-    """
+    """MessageMetadata. ``property_fields`` and ``encryption_keys`` are decoded when asked for."""
 
     # fmt: off
     producer_name:             Annotated[str, ProtoField(1, STRING, required=True)]
@@ -196,9 +194,7 @@ class SingleMetadata(ProtoMessage):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry as it lies in its ledger; ``metadata_bytes`` and ``payload`` are its bytes,
-    ``prefix`` a broker's.
-    """
+    """An entry as it lies in its ledger."""
 
     ledger: int
     entry: int
@@ -483,9 +479,7 @@ def encode_single(
 def encode_batch(
     messages: Sequence[Message], *, codec: Codec = Codec.NONE, producer_name: str = "p-1"
 ) -> tuple[Metadata, bytes]:
-    """Metadata and payload of a batch, as the Java client makes them: what it says of itself is its
-    first message's.
-    """
+    """Metadata and payload of a batch, as the Java client makes them from its first message."""
     first, last = messages[0], messages[-1]
     plain = b"".join(encode_part(message) for message in messages)
     meta = Metadata(
@@ -546,9 +540,7 @@ def rebatched(
 
 
 def patched(metadata: bytes, indexes: Sequence[int], uncompressed_size: int) -> bytes:
-    """A batch's metadata with who stayed and the new size of the payload; every other byte as it
-    was.
-    """
+    """A batch's metadata with these indexes and this size of the payload, else byte for byte."""
     rest = without(metadata, UNCOMPRESSED_SIZE, COMPACTED_BATCH_INDEXES)
     rest = inserted(rest, UNCOMPRESSED_SIZE, put(UNCOMPRESSED_SIZE, uncompressed_size))
     return inserted(

@@ -93,9 +93,7 @@ class LogRecord(NamedTuple):
     entry: int
     last_confirmed: int
     length: int
-    digest: (
-        Digest | None
-    )  # the one that holds; None: neither CRC-32C nor CRC-32, and none was named
+    digest: Digest | None  # that holds; None: neither CRC-32C nor CRC-32, and none was named
     at: int
     size: int
 
@@ -272,9 +270,7 @@ def encode_record(
     digest: Digest = Digest.CRC32C,
     password: bytes = b"",
 ) -> bytes:
-    """An entry's record. Without more words it came after entry - 1 was confirmed, to a ledger that
-    held nothing.
-    """
+    """An entry's record; by default entry - 1 was confirmed, and the ledger held nothing."""
     head = RECORD_HEAD.pack(
         ledger,
         entry,

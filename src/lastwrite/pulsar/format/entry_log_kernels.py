@@ -34,10 +34,7 @@ STORED = np.dtype(
     [
         ("ledger", np.int64),
         ("entry", np.int64),
-        (
-            "confirmed",
-            np.int64,
-        ),  # the last entry that the writer knew to be safe when it added this one; -1: none
+        ("confirmed", np.int64),  # up to it all were safe when the writer added this one; -1: none
         ("length", np.int64),  # payload bytes of the ledger up to and with this entry
         ("at", np.int64),  # of the payload, in the file
         ("size", np.int64),
@@ -60,15 +57,15 @@ WRITTEN_END = 4  # of a journal: what follows was never written
 
 FRAME_BYTES = 12  # before an entry in a data object: its size and its id
 _HEAD_BYTES = 32  # what a digest covers besides the payload
-_SMALLEST_BYTES = (
-    16  # ledger and entry: a bookie's own records may have no more; a size below is padding
-)
+# Ledger and entry: a bookie's own records may have no more; a size below is padding.
+_SMALLEST_BYTES = 16
 _PADDING_BYTE = 0xF0  # of the writer for direct I/O, up to the next multiple
 _ALIGNMENT = 4096
 _MOST_TO_PROVE = 64 << 20
 _PADDING_MARK = -256  # of a journal
 
 
+# Seven lines too long: a part of the loop would have as many parameters as the function.
 @njit(cache=True, nogil=True)
 def walk(data, at, must_prove, wanted, is_journal, table, scratch):
     """Find records of the ``wanted`` ledgers (ascending) from byte ``at`` on; fill ``table``
@@ -141,9 +138,7 @@ def walk(data, at, must_prove, wanted, is_journal, table, scratch):
 
 @njit(cache=True, nogil=True)
 def _digest(where, body, size, scratch):
-    """Which digest holds, and where the payload lies then. A digest is not named by the record:
-    both are tried.
-    """
+    """Which digest holds, and where the payload lies then. No record names its digest: try both."""
     if size >= _HEAD_BYTES + 4:
         payload = size - _HEAD_BYTES - 4
         copy_bytes(scratch, 0, where, body, _HEAD_BYTES)

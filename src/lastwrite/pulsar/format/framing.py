@@ -14,7 +14,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lastwrite.encoding.big_endian import i64, u32
+from lastwrite.encoding.intrinsics import (
+    address,
+    copy_bytes,
+    store8,
+    store32,
+    store64,
+    swap32,
+    swap64,
+)
 from lastwrite.model.columns import ROW_BASE_OFFSET, ROW_POSITION, ROW_SIZE, ByteArray
+from lastwrite.pulsar.format.kernels import put_varint
 from lastwrite.pulsar.format.protobuf import put
 
 ENTRY_HEAD_BYTES = 12
@@ -22,24 +33,8 @@ _LEDGER_TAG, _ENTRY_TAG, _PARTITION = 0x08, 0x10, 3
 
 
 def id_tail(partition: int) -> ByteArray:
-    """What all ids of a topic end with: the partition, -1 of a topic without partitions, as a
-    broker writes it.
-    """
+    """The end of all ids of a topic: its partition, or -1, as a broker writes it."""
     return np.frombuffer(put(_PARTITION, partition), dtype=np.uint8)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _put32(out, at, value):
-    out[at] = (value >> 24) & 0xFF
-    out[at + 1] = (value >> 16) & 0xFF
-    out[at + 2] = (value >> 8) & 0xFF
-    out[at + 3] = value & 0xFF
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _put64(out, at, value):
-    _put32(out, at, (value >> 32) & 0xFFFFFFFF)
-    _put32(out, at + 4, value & 0xFFFFFFFF)
 
 
 @njit(cache=True, nogil=True)
@@ -49,16 +44,6 @@ def _varint_bytes(value):
         value >>= 7
         size += 1
     return size
-
-
-@njit(cache=True, nogil=True)
-def _put_varint(out, at, value):
-    while value >= 0x80:
-        out[at] = (value & 0x7F) | 0x80
-        value >>= 7
-        at += 1
-    out[at] = value
-    return at + 1
 
 
 @njit(cache=True, nogil=True)
@@ -77,53 +62,37 @@ def framed_sizes(rows, tail_bytes, sizes):
 
 @njit(cache=True, nogil=True)
 def frame(data, rows, first, last, tail, entry_id, out, at):
-    """Write the entries of ``rows[first:last]`` to ``out`` from ``at`` on, numbered from
-    ``entry_id``; their end.
-    """
+    """Frame ``rows[first:last]`` at ``out[at]``, numbered from ``entry_id``; where they end."""
+    source, target, end = address(data), address(out), address(tail)
     for i in range(first, last):
         ledger = rows[i, ROW_BASE_OFFSET] >> 32
         entry = rows[i, ROW_BASE_OFFSET] & 0xFFFFFFFF
         body = rows[i, ROW_SIZE]
         id_bytes = 2 + _varint_bytes(ledger) + _varint_bytes(entry) + len(tail)
-        _put32(out, at, 8 + id_bytes + body)
-        _put64(out, at + 4, entry_id + i - first)
-        _put32(out, at + 12, id_bytes)
-        out[at + 16] = _LEDGER_TAG
-        to = _put_varint(out, at + 17, ledger)
-        out[to] = _ENTRY_TAG
-        to = _put_varint(out, to + 1, entry)
-        for n in range(len(tail)):
-            out[to + n] = tail[n]
-        to += len(tail)
-        _put32(out, to, body)
-        to += 4
-        source = rows[i, ROW_POSITION]
-        out[to : to + body] = data[source : source + body]
-        at = to + body
+        store32(target, at, swap32(np.uint64(8 + id_bytes + body)))
+        store64(target, at + 4, swap64(np.uint64(entry_id + i - first)))
+        store32(target, at + 12, swap32(np.uint64(id_bytes)))
+        store8(target, at + 16, np.uint64(_LEDGER_TAG))
+        at = put_varint(target, at + 17, ledger)
+        store8(target, at, np.uint64(_ENTRY_TAG))
+        at = put_varint(target, at + 1, entry)
+        copy_bytes(target, at, end, 0, len(tail))
+        store32(target, at + len(tail), swap32(np.uint64(body)))
+        at += len(tail) + 4
+        copy_bytes(target, at, source, rows[i, ROW_POSITION], body)
+        at += body
     return at
 
 
 @njit(cache=True, nogil=True)
 def renumber(data, at, end, shift):
-    """Add ``shift`` to the ids of the whole entries in ``data[at:end]``; how many there are, -1:
-    they are not whole.
-    """
+    """Add ``shift`` to the ids in ``data[at:end]``; how many, -1: the entries are not whole."""
+    target = address(data)
     count = 0
     while at < end:
-        if end - at < ENTRY_HEAD_BYTES:
+        if end - at < ENTRY_HEAD_BYTES or u32(target, at) > end - at - ENTRY_HEAD_BYTES:
             return -1
-        size = (
-            np.int64(data[at]) << 24
-            | np.int64(data[at + 1]) << 16
-            | np.int64(data[at + 2]) << 8
-            | data[at + 3]
-        )
-        if size > end - at - ENTRY_HEAD_BYTES:
-            return -1
-        number = np.int64(0)
-        for n in range(8):
-            number = number << 8 | np.int64(data[at + 4 + n])
-        _put64(data, at + 4, number + shift)
-        at += ENTRY_HEAD_BYTES + size
+        store64(target, at + 4, swap64(np.uint64(i64(target, at + 4) + shift)))
+        at += ENTRY_HEAD_BYTES + u32(target, at)
         count += 1
     return count

@@ -164,9 +164,8 @@ IS_CHUNKED = 128  # a chunk of a message that has more
 IS_DROPPED = 256  # nothing of it is asked for
 
 # How entries are read, as bits (``Policy.reading``).
-LIKE_BROKER = (
-    1  # as release 4.2.4 counts: each chunk competes, and a value is empty by its length alone
-)
+# As release 4.2.4 counts: each chunk competes, and a value is empty by its length alone.
+LIKE_BROKER = 1
 KEEPS_PREFIX = 2  # a broker's metadata stay in front of an entry
 TELLS_GROUPS = 4  # a record's version says which message in chunks it is of
 SKIPS_CHECKSUMS = 8  # they are not held against the bytes
@@ -678,9 +677,7 @@ def _message(data, at, end):
 
 @njit(cache=True, nogil=True)
 def _next_index(data, at, end, packed_end):
-    """The next of compacted_batch_indexes from ``at`` on: (index or -1, position behind, end of a
-    packed field).
-    """
+    """The next compacted_batch_index: (index or -1, position behind, end of a packed field)."""
     while at < end:
         if at < packed_end:
             value, at = _varint(data, at, packed_end)
@@ -832,7 +829,7 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _put_varint(out, at, value):
+def put_varint(out, at, value):
     rest = np.uint64(value)
     while rest >= np.uint64(128):
         store8(out, at, (rest & np.uint64(127)) | np.uint64(128))
@@ -933,7 +930,7 @@ def head_room(row, entry):
 def _put_indexes(out, at, kept):
     for i in range(len(kept)):
         store16(out, at, np.uint64(0x01F8))  # tag 248
-        at = _put_varint(out, at + 2, kept[i])
+        at = put_varint(out, at + 2, kept[i])
     return at
 
 
@@ -967,7 +964,7 @@ def put_head(data, row, entry, size, kept, keeps_prefix, out, at):
             begin = field
             if not sized and tag >= 80:
                 store8(out, at, np.uint64(72))
-                at = _put_varint(out, at + 1, size)
+                at = put_varint(out, at + 1, size)
                 sized = True
             if not listed and tag >= 256:
                 at = _put_indexes(out, at, kept)
@@ -978,7 +975,7 @@ def put_head(data, row, entry, size, kept, keeps_prefix, out, at):
     at += place - begin
     if not sized:
         store8(out, at, np.uint64(72))
-        at = _put_varint(out, at + 1, size)
+        at = put_varint(out, at + 1, size)
     if not listed:
         at = _put_indexes(out, at, kept)
     store32(out, frame + 6, swap32(np.uint64(at - frame - 10)))
@@ -1003,9 +1000,7 @@ def _note(rows, filled, begin, at, row, kept):
 
 @njit(cache=True, nogil=True)
 def stays_as_it_is(row, entry, action):
-    """Whether an entry that is not dropped is copied: all but a batch, and a batch that says
-    already what is kept.
-    """
+    """Whether an entry is copied: no batch, or one that says already what is kept."""
     if entry.kind != BATCH or entry.marks & IS_HUGE:
         return True
     return action == COPY and entry.kept > 0 and entry.plain_size >= 0
@@ -1232,9 +1227,7 @@ def rooms(table, entries, first, last, enough):
 
 @njit(cache=True, nogil=True)
 def rebuilt_size(table, entries, count):
-    """Bytes that the first ``count`` entries need as a rule once rebuilt: all but batches that
-    grow.
-    """
+    """Bytes that the first ``count`` entries need once rebuilt, save for batches that grow."""
     size = np.int64(0)
     for b in range(count):
         size += table[b].size

@@ -162,9 +162,7 @@ class OffloadContext(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerInfo(ProtoMessage):
-    """One ledger of a topic. The open one has neither entries nor size nor a time; ask the ledger
-    itself.
-    """
+    """One ledger of a topic. The open one has neither entries nor size nor a time."""
 
     # fmt: off
     ledger:     Annotated[int, ProtoField(1, INT64, required=True)]
@@ -188,9 +186,7 @@ class LedgerInfo(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedLedgerInfo(ProtoMessage):
-    """The ledgers of a topic. A broker writes them in no order; ``decode_node`` gives them in that
-    of their ids.
-    """
+    """The ledgers of a topic, in no order; ``decode_node`` sorts them by their ids."""
 
     # fmt: off
     ledgers:    Annotated[tuple[LedgerInfo, ...], ProtoField(1, LedgerInfo, repeated=True)] = ()
@@ -200,9 +196,7 @@ class ManagedLedgerInfo(ProtoMessage):
 
     @classmethod
     def decode_node(cls, data: bytes) -> ManagedLedgerInfo:
-        """Decode what the metadata store's node holds, compressed or not; errors as ``decode`` and
-        ``unwrapped``.
-        """
+        """Decode a node of the metadata store; errors as ``decode`` and ``unwrapped``."""
         return cls.decode(unwrapped(data)).in_order
 
     @property
@@ -213,9 +207,7 @@ class ManagedLedgerInfo(ProtoMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CursorInfo(ProtoMessage):
-    """ManagedCursorInfo; ``cursors_ledger`` -1: the rest is the truth, else that ledger's last
-    entry is.
-    """
+    """ManagedCursorInfo. ``cursors_ledger`` -1: the rest counts, else that ledger's last entry."""
 
     # fmt: off
     cursors_ledger:     Annotated[int, ProtoField(1, INT64, required=True)]
@@ -295,6 +287,7 @@ class Exported:
     info: ManagedLedgerInfo
     horizon: Position | None = None  # of the cursor __compaction
     compacted_ledger: int | None = None
+    compacted_entries: int | None = None  # of that ledger
     last_confirmed: Position | None = None  # the last entry; entry -1 of a ledger without any
 
 
@@ -418,11 +411,15 @@ def _exported(document: dict[str, Any], ledgers: list[LedgerInfo]) -> Exported:
     elif mark is not None:
         horizon = _nested(mark).position
     ledger = _number((cursor.get("properties") or {}).get(LEDGER_PROPERTY))
-    last = document.get("lastConfirmedEntry")
+    last, told = document.get("lastConfirmedEntry"), document.get("compactedLedger")
+    count = None
+    if isinstance(told, dict) and told.get("ledgerId") == ledger is not None:
+        count = told.get("entries")
     return Exported(
         info=info.in_order,
         horizon=horizon,
         compacted_ledger=ledger,
+        compacted_entries=count if isinstance(count, int) and count >= 0 else None,
         last_confirmed=None if last is None else Position.parse(str(last)),
     )
 

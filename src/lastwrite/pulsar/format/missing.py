@@ -88,10 +88,11 @@ def decode_ranges(text: bytes) -> tuple[EntryRange, ...]:
     for part in text.decode().split(","):
         first, _, last = part.partition("-")
         found.append(EntryRange(int(first), int(last or first)))
-    ends = [-2, *(place for each in found for place in each)]
-    low = [ends[n] + (2 if n % 2 == 0 else 0) for n in range(len(ends) - 1)]
-    if any(b < a for a, b in zip(low, ends[1:], strict=True)) or ends[-1] > MAX_ENTRY:
-        raise CorruptLog(f"the missing entries {text[:40]!r} do not rise")
+    end = -2  # two ranges that touch were one
+    for first_entry, last_entry in found:
+        if not end + 2 <= first_entry <= last_entry <= MAX_ENTRY:
+            raise CorruptLog(f"the missing entries {text[:40]!r} do not rise")
+        end = last_entry
     return tuple(found)
 
 

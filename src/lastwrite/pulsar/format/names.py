@@ -174,9 +174,7 @@ def _no_topic(text: str) -> InvalidConfig:
 
 
 def encode_local(local: str) -> str:
-    """A topic's local name as part of a managed ledger's name: as Java's ``URLEncoder`` does it, in
-    UTF-8.
-    """
+    """A local name as part of a managed ledger's, in UTF-8 as Java's ``URLEncoder`` does it."""
     return quote_plus(local, safe="*").replace("~", "%7E")
 
 
@@ -186,9 +184,7 @@ def object_name(uuid: UUID, ledger: int) -> str:
 
 
 def parse_object_name(name: str) -> tuple[UUID, int] | None:
-    """The uuid and the ledger of a data object's name, None where it is no such name; an index
-    object's is none.
-    """
+    """Uuid and ledger of a data object's name; None: no such name, or an index object's."""
     found = _OBJECT.fullmatch(name)
     if found is None or int(found[2]) > _MAX_I64:
         return None

@@ -150,55 +150,37 @@ def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
         CorruptLog: another magic, another length of the header, a block shorter than its header, an
             entry below 0.
     """
-    header = BlockHeader._make(_head(BLOCK.unpack_from, data, at, end))
-    _check_block(
-        header.magic,
-        BLOCK_MAGIC,
-        header.header_bytes,
-        header.block_bytes,
-        header.first_entry,
-        at,
-        end,
-    )
+    _check_room(at, end)
+    header = BlockHeader._make(BLOCK.unpack_from(data, at))
+    _check_block(header, BLOCK_MAGIC, at, end)
     return header
 
 
 def _parse_streamed_header(data: Buffer, at: int, end: int) -> StreamedBlockHeader:
-    header = StreamedBlockHeader._make(_head(STREAMED_BLOCK.unpack_from, data, at, end))
-    _check_block(
-        header.magic,
-        STREAMED_BLOCK_MAGIC,
-        header.header_bytes,
-        header.block_bytes,
-        header.first_entry,
-        at,
-        end,
-    )
+    _check_room(at, end)
+    header = StreamedBlockHeader._make(STREAMED_BLOCK.unpack_from(data, at))
+    _check_block(header, STREAMED_BLOCK_MAGIC, at, end)
     if header.ledger < 0:
         raise CorruptLog(f"block of ledger {header.ledger}", at + 28)
     return header
 
 
-def _head(unpack: object, data: Buffer, at: int, end: int) -> tuple[int, ...]:
+def _check_room(at: int, end: int) -> None:
     if end - at < BLOCK_HEADER_BYTES:
         raise TruncatedLog(f"block header in {end - at} bytes", at)
-    values: tuple[int, ...] = unpack(data, at)  # type: ignore[operator]
-    return values
 
 
-def _check_block(
-    magic: int, right: int, header_bytes: int, block_bytes: int, first: int, at: int, end: int
-) -> None:
-    if magic != right:
-        raise CorruptLog(f"no block of an offloaded ledger: magic {magic:08x}", at)
-    if header_bytes != BLOCK_HEADER_BYTES:
-        raise CorruptLog(f"block with a header of {header_bytes} bytes", at + 4)
-    if block_bytes < BLOCK_HEADER_BYTES:
-        raise CorruptLog(f"block of {block_bytes} bytes", at + 12)
-    if block_bytes > end - at:
-        raise TruncatedLog(f"block of {block_bytes} bytes, {end - at} are left", at + 12)
-    if first < 0:
-        raise CorruptLog(f"block whose first entry is {first}", at + 20)
+def _check_block(found: BlockHeader | StreamedBlockHeader, magic: int, at: int, end: int) -> None:
+    if found.magic != magic:
+        raise CorruptLog(f"no block of an offloaded ledger: magic {found.magic:08x}", at)
+    if found.header_bytes != BLOCK_HEADER_BYTES:
+        raise CorruptLog(f"block with a header of {found.header_bytes} bytes", at + 4)
+    if found.block_bytes < BLOCK_HEADER_BYTES:
+        raise CorruptLog(f"block of {found.block_bytes} bytes", at + 12)
+    if found.block_bytes > end - at:
+        raise TruncatedLog(f"block of {found.block_bytes} bytes, {end - at} are left", at + 12)
+    if found.first_entry < 0:
+        raise CorruptLog(f"block whose first entry is {found.first_entry}", at + 20)
 
 
 def is_padding(data: Buffer, at: int, end: int) -> bool:
@@ -222,13 +204,11 @@ def walk_data(data: Buffer, has_gaps: bool = False) -> Iterator[tuple[int, int, 
     expected: int | None = None
     while at < len(data):
         header = parse_block_header(data, at, len(data))
-        if expected is not None and header.first_entry != expected:
-            if not has_gaps or header.first_entry < expected:
-                raise CorruptLog(
-                    f"block begins with entry {header.first_entry}, not {expected}", at + 20
-                )
-        expected = header.first_entry
-        for entry, begin, size in _entries(data, at, header.block_bytes, expected):
+        first = header.first_entry
+        if expected is not None and (first < expected or (first > expected and not has_gaps)):
+            raise CorruptLog(f"block begins with entry {first}, not {expected}", at + 20)
+        expected = first
+        for entry, begin, size in block_entries(data, at, header.block_bytes, expected):
             yield entry, begin, size
             expected = entry + 1
         at += header.block_bytes
@@ -244,24 +224,26 @@ def walk_streamed(data: Buffer) -> Iterator[tuple[int, int, int, int]]:
         first = expected.get(header.ledger, header.first_entry)
         if header.first_entry != first:
             raise CorruptLog(f"block begins with entry {header.first_entry}, not {first}", at + 20)
-        for entry, begin, size in _entries(data, at, header.block_bytes, first):
+        for entry, begin, size in block_entries(data, at, header.block_bytes, first):
             yield header.ledger, entry, begin, size
             expected[header.ledger] = entry + 1
         at += header.block_bytes
 
 
-def _entries(
+def block_entries(
     data: Buffer, block: int, block_bytes: int, expected: int
 ) -> Iterator[tuple[int, int, int]]:
+    """The entries of the block at byte ``block``, from id ``expected`` on, as ``walk_data`` gives
+    and refuses them; its header is not looked at.
+    """
     at, end = block + BLOCK_HEADER_BYTES, block + block_bytes
     while end - at >= ENTRY_HEAD_BYTES:
         head = EntryHead._make(ENTRY_HEAD.unpack_from(data, at))
         if head.size < 0:
             break
-        if head.size > end - at - ENTRY_HEAD_BYTES:
-            raise CorruptLog(
-                f"entry of {head.size} bytes, its block has {end - at - ENTRY_HEAD_BYTES} left", at
-            )
+        left = end - at - ENTRY_HEAD_BYTES
+        if head.size > left:
+            raise CorruptLog(f"entry of {head.size} bytes, its block has {left} left", at)
         if head.entry != expected:
             raise CorruptLog(f"entry {head.entry} where {expected} belongs", at + 4)
         yield head.entry, at + ENTRY_HEAD_BYTES, head.size
@@ -321,33 +303,26 @@ class IndexObject:
         """The ledger's metadata.
 
         Raises:
-            CorruptLog: they are none; they name a last entry that the blocks, the bytes of the data
-                or the entries that
-            are noted as missing contradict.
+            CorruptLog: they are none; or the blocks, the bytes of the data or the missing entries
+                contradict their last entry.
         """
         found = LedgerMetadata.decode(self.metadata_bytes)
         last = -1 if found.last_entry is None else found.last_entry
         missing = () if MISSING not in found.custom else decode_ranges(found.custom[MISSING])
         most = self.data_bytes // ENTRY_HEAD_BYTES + entries_in(missing)
-        if not -1 <= last < most or (last >= 0) != (len(self.blocks) > 0):
-            raise CorruptLog(
-                f"index of a ledger up to entry {last}: {len(self.blocks)} blocks, {self.data_bytes} bytes"
-            )
-        begins = {block.first_entry for block in self.blocks}
-        if missing and (
-            missing[-1].last >= last or not begins.issuperset(each.last + 1 for each in missing)
-        ):
-            raise CorruptLog(
-                f"index of a ledger up to entry {last}, whose blocks contradict what is said to be missing"
-            )
+        words, begins = (
+            f"index of a ledger up to entry {last}",
+            [b.first_entry for b in self.blocks],
+        )
+        if not -1 <= last < most or (last >= 0) != (len(begins) > 0):
+            raise CorruptLog(f"{words}: {len(begins)} blocks, {self.data_bytes} bytes")
+        behind = {each.last + 1 for each in missing}
+        if missing and (missing[-1].last >= last or not behind.issubset(begins)):
+            raise CorruptLog(f"{words}, whose blocks contradict what is said to be missing")
         first = missing[0].last + 1 if missing and not missing[0].first else 0
-        if self.blocks and (
-            self.blocks[0].first_entry != first or self.blocks[-1].first_entry > last
-        ):
-            raise CorruptLog(
-                f"index of a ledger up to entry {last}, whose blocks begin with entries "
-                f"{self.blocks[0].first_entry} to {self.blocks[-1].first_entry}"
-            )
+        if begins and (begins[0] != first or begins[-1] > last):
+            words += f", whose blocks begin with entries {begins[0]} to {begins[-1]}"
+            raise CorruptLog(words)
         return found
 
     @property
@@ -381,19 +356,12 @@ class IndexObject:
         head = IndexHead._make(INDEX_HEAD.unpack_from(data))
         if head.magic == STREAMED_INDEX_MAGIC:
             raise UnsupportedFormat("an index of layout V2", 0)
-        _check_index(
-            head.magic, INDEX_MAGIC, head.index_bytes, head.data_bytes, head.header_bytes, data
-        )
-        if head.blocks < 0 or head.metadata_bytes < 0:
-            raise CorruptLog(
-                f"index of {head.blocks} blocks, with metadata of {head.metadata_bytes} bytes", 24
-            )
+        _check_index(head, INDEX_MAGIC, data)
         blocks_at = INDEX_HEAD.size + head.metadata_bytes
-        if blocks_at + head.blocks * INDEX_ENTRY.size != len(data):
-            raise CorruptLog(
-                f"index of {len(data)} bytes with metadata of {head.metadata_bytes} and {head.blocks} blocks",
-                24,
-            )
+        has_room = blocks_at + head.blocks * INDEX_ENTRY.size == len(data)
+        if head.blocks < 0 or head.metadata_bytes < 0 or not has_room:
+            words = f"metadata of {head.metadata_bytes} and {head.blocks} blocks"
+            raise CorruptLog(f"index of {len(data)} bytes with {words}", 24)
         return cls(
             data_bytes=head.data_bytes,
             metadata_bytes=bytes(data[INDEX_HEAD.size : blocks_at]),
@@ -405,17 +373,10 @@ class IndexObject:
         size = INDEX_HEAD.size + len(self.metadata_bytes) + len(self.blocks) * INDEX_ENTRY.size
         if size > _MAX_I32:
             raise ValueError(f"an index of {size} bytes")
-        head = INDEX_HEAD.pack(
-            INDEX_MAGIC,
-            size,
-            self.data_bytes,
-            BLOCK_HEADER_BYTES,
-            len(self.blocks),
-            len(self.metadata_bytes),
-        )
-        return (
-            head + self.metadata_bytes + b"".join(INDEX_ENTRY.pack(*block) for block in self.blocks)
-        )
+        counts = len(self.blocks), len(self.metadata_bytes)
+        head = INDEX_HEAD.pack(INDEX_MAGIC, size, self.data_bytes, BLOCK_HEADER_BYTES, *counts)
+        blocks = b"".join(INDEX_ENTRY.pack(*block) for block in self.blocks)
+        return head + self.metadata_bytes + blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,14 +406,7 @@ class StreamedIndexObject:
         if len(data) < STREAMED_INDEX_HEAD.size:
             raise TruncatedLog(f"index of {len(data)} bytes", 0)
         head = StreamedIndexHead._make(STREAMED_INDEX_HEAD.unpack_from(data))
-        _check_index(
-            head.magic,
-            STREAMED_INDEX_MAGIC,
-            head.index_bytes,
-            head.data_bytes,
-            head.header_bytes,
-            data,
-        )
+        _check_index(head, STREAMED_INDEX_MAGIC, data)
         ledgers: list[StreamedLedger] = []
         at = STREAMED_INDEX_HEAD.size
         while at < len(data):
@@ -484,28 +438,20 @@ class StreamedIndexObject:
             + b"".join(INDEX_ENTRY.pack(*block) for block in one.blocks)
             for one in self.ledgers
         )
-        size = STREAMED_INDEX_HEAD.size + len(body)
-        return (
-            STREAMED_INDEX_HEAD.pack(
-                STREAMED_INDEX_MAGIC, size, self.data_bytes, BLOCK_HEADER_BYTES
-            )
-            + body
-        )
+        sizes = STREAMED_INDEX_HEAD.size + len(body), self.data_bytes, BLOCK_HEADER_BYTES
+        return STREAMED_INDEX_HEAD.pack(STREAMED_INDEX_MAGIC, *sizes) + body
 
 
-def _check_index(
-    magic: int, right: int, index_bytes: int, data_bytes: int, header_bytes: int, data: Buffer
-) -> None:
-    if magic != right:
-        raise CorruptLog(f"no index of an offloaded ledger: magic {magic:08x}", 0)
-    if index_bytes > len(data):
-        raise TruncatedLog(f"index of {index_bytes} bytes, {len(data)} are there", 4)
-    if index_bytes != len(data):
-        raise CorruptLog(f"index of {index_bytes} bytes, {len(data)} are there", 4)
-    if data_bytes < 0:
-        raise CorruptLog(f"index of {data_bytes} bytes of data", 8)
-    if header_bytes != BLOCK_HEADER_BYTES:
-        raise CorruptLog(f"index of blocks with headers of {header_bytes} bytes", 16)
+def _check_index(head: IndexHead | StreamedIndexHead, magic: int, data: Buffer) -> None:
+    if head.magic != magic:
+        raise CorruptLog(f"no index of an offloaded ledger: magic {head.magic:08x}", 0)
+    if head.index_bytes != len(data):
+        kind = TruncatedLog if head.index_bytes > len(data) else CorruptLog
+        raise kind(f"index of {head.index_bytes} bytes, {len(data)} are there", 4)
+    if head.data_bytes < 0:
+        raise CorruptLog(f"index of {head.data_bytes} bytes of data", 8)
+    if head.header_bytes != BLOCK_HEADER_BYTES:
+        raise CorruptLog(f"index of blocks with headers of {head.header_bytes} bytes", 16)
 
 
 def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[IndexEntry, ...]:
@@ -514,14 +460,10 @@ def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[IndexEn
     blocks = tuple(IndexEntry._make(values) for values in INDEX_ENTRY.iter_unpack(found))
     for n, block in enumerate(blocks):
         if block.first_entry < 0 or not 0 <= block.offset < data_bytes:
-            raise CorruptLog(
-                f"block of entry {block.first_entry} at byte {block.offset} of {data_bytes}",
-                at + 20 * n,
-            )
+            words = f"block of entry {block.first_entry} at byte {block.offset} of {data_bytes}"
+            raise CorruptLog(words, at + 20 * n)
     for n, (low, high) in enumerate(pairwise(blocks)):
         if low.first_entry >= high.first_entry or low.offset >= high.offset:
-            raise CorruptLog(
-                f"blocks of entries {low.first_entry} and {high.first_entry} out of order",
-                at + 20 * n,
-            )
+            words = f"blocks of entries {low.first_entry} and {high.first_entry} out of order"
+            raise CorruptLog(words, at + 20 * n)
     return blocks

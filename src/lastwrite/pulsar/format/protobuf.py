@@ -52,9 +52,7 @@ Pairs = list[tuple[int, int | bytes]]
 
 
 class Span(NamedTuple):
-    """Where one field lies: its tag begins at ``start``, its value at ``value``, what follows it at
-    ``end``.
-    """
+    """Where a field lies: ``start`` of its tag, ``value``, and ``end`` of the value."""
 
     number: int
     wire_type: int
@@ -221,9 +219,7 @@ class ProtoField:
         return self.of_varint(decode_varint(data, span.value, span.end)[0])
 
     def of_varint(self, value: int) -> int | bool:
-        """What an unsigned 64-bit number means as this field; 32-bit kinds keep the low half, as
-        Java does.
-        """
+        """What a varint means as this field; 32-bit kinds keep the low half, as Java does."""
         if self.kind is ProtoKind.BOOL:
             return value != 0
         if self.kind is ProtoKind.INT64:

@@ -87,9 +87,8 @@ class _Reader:
         first = int.from_bytes(self.take(1, what), "big", signed=True)
         if first >= -112:
             return first
-        value = int.from_bytes(
-            self.take(-112 - first if first >= -120 else -120 - first, what), "big"
-        )
+        size = -112 - first if first >= -120 else -120 - first
+        value = int.from_bytes(self.take(size, what), "big")
         return value if first >= -120 else ~value
 
     def text(self, what: str) -> str:
@@ -161,11 +160,8 @@ def walk_sequence_file(
             if skip is None:
                 raise
             skip(error)
-            if (
-                header.has_blocks
-                or reader.at - at < 2 * 4 + _KEY_BYTES
-                or isinstance(error, TruncatedLog)
-            ):
+            is_lost = header.has_blocks or isinstance(error, TruncatedLog)
+            if is_lost or reader.at - at < 2 * 4 + _KEY_BYTES:
                 found = bytes(data[at + 1 :]).find(_SYNC_ESCAPE_BYTES + header.sync)
                 reader.at = reader.end if found < 0 else at + 1 + found
 
@@ -220,11 +216,8 @@ def _opened(codec: str | None, stored: bytes, at: int, limit_bytes: int) -> byte
     except zlib.error as error:
         raise CorruptLog(f"broken zlib data: {error}", at) from None
     if len(out) > limit_bytes:
-        raise OutOfMemoryBudget(
-            f"a record decompresses to more than {limit_bytes} bytes",
-            at,
-            remedy="allow more memory with --memory",
-        )
+        words = f"a record decompresses to more than {limit_bytes} bytes"
+        raise OutOfMemoryBudget(words, at, remedy="allow more memory with --memory")
     if not stream.eof:
         raise CorruptLog(f"zlib data stop early, after {len(out)} bytes", at)
     return out

@@ -23,10 +23,7 @@ SURVEYED = np.dtype(
         ("records", np.int64),  # as a round counts them
         ("messages", np.int64),  # as the entry itself does, placeholders left out
         ("marker", np.int64),  # marker_type; -1: none
-        (
-            "transaction",
-            np.int64,
-        ),  # of data and of markers, as ``producer_id`` in a batch table; -1: none
+        ("transaction", np.int64),  # of data and markers, as a batch's ``producer_id``; -1: none
         ("publish_time", np.int64),
         ("is_part", np.int64),  # 1: a chunk of a message, not its last
     ]

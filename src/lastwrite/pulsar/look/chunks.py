@@ -21,9 +21,7 @@ MOST_GROUPS = 10  # maxPendingChunkedMessage of the stock client
 
 
 class ChunkGroups:
-    """The messages of which some parts have come. ``limit_bytes``: of the payloads held, all groups
-    together.
-    """
+    """Messages that have come in part, with up to ``limit_bytes`` of payloads in all."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes

@@ -105,9 +105,7 @@ class _Messages:
         self.contents += hashlib.blake2b(content, digest_size=8).digest()
 
     def take(self, entry: Entry, is_raw: bool) -> None:
-        """Write down the messages of an entry. What was compacted before is of transactions that
-        were committed.
-        """
+        """Note the messages of an entry. A compacted ledger holds committed ones only."""
         meta, place = entry.metadata, Position(entry.ledger, entry.entry).offset
         if entry.is_marker:
             self.take_marker(entry)
@@ -163,9 +161,7 @@ class _Messages:
         return found
 
     def flags(self, like_broker: bool) -> npt.NDArray[np.uint8]:
-        """What each message is, aborted ones marked. To a broker each chunk is a message, and
-        lengths tell deletes.
-        """
+        """What each message is. To a broker each chunk is a message, and lengths tell deletes."""
         found = np.array(self.kinds, dtype=np.uint8)
         if like_broker:
             found &= ~np.uint8(_PART | _DELETE)
@@ -397,10 +393,7 @@ def _compare_ledgers(before: Topic, after: Topic, broken: _Broken) -> None:
     for ledger in before.ledgers:
         now = here.get(ledger.id)
         if now is None:
-            is_beyond = (
-                after.horizon is None or Position(ledger.id, ledger.entries - 1) > after.horizon
-            )
-            if ledger.entries and is_beyond:
+            if ledger.is_beyond(after.horizon):
                 broken.add("backlog", f"raw ledger {ledger.id} is beyond the horizon, and is gone")
         elif not _is_same(ledger, now):
             broken.add("backlog", f"raw ledger {ledger.id} is not what it was", None, now.path)

@@ -174,11 +174,8 @@ class _TopicDump:
             if wanted.time_ms is not None and entry.metadata.publish_time < wanted.time_ms:
                 continue
             where = Place(topic.name, ledger.path, position, source)
-            if wanted.whole_batches:
-                rows = iter([batch_row(entry, size, where)])
-            else:
-                rows = message_rows(entry, size, where, whole=True)
-            for row in rows:
+            rows = message_rows(entry, size, where, whole=True)
+            for row in [batch_row(entry, size, where)] if wanted.whole_batches else rows:
                 if row["problem"] is not None:
                     self.note(row_problem(entry, row))
                 if wanted.index is not None and row["batch_index"] != wanted.index:

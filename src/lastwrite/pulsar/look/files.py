@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 
 from lastwrite.errors import LogError
 from lastwrite.model.log import Problem
-from lastwrite.pulsar.format.compacted import decode_record, is_record
-from lastwrite.pulsar.format.entry import Entry, decode_entry
+from lastwrite.pulsar.format.compacted import is_record
+from lastwrite.pulsar.format.entry import Entry
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.rows import Place, batch_row, message_rows, row_problem
-from lastwrite.pulsar.look.walk import checksum_problem
 from lastwrite.pulsar.rules.horizon import Source
 from lastwrite.pulsar.store.objects import read_index
+from lastwrite.pulsar.store.reading import decoded
 from lastwrite.pulsar.store.single import FileKind, StoredIn, entries_in
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import problem_of
@@ -30,14 +30,9 @@ def decoded_in(stored: StoredIn) -> tuple[Entry, int, Source]:
     Raises:
         CorruptLog: it is none; positions count from the stored entry's begin.
     """
-    if not is_record(stored.data):
-        return decode_entry(stored.data, stored.ledger, stored.number), 0, Source.BACKLOG
-    position, _, body = decode_record(stored.data)
-    return (
-        decode_entry(body, position.ledger, position.entry),
-        len(stored.data) - len(body),
-        Source.COMPACTED,
-    )
+    source = Source.COMPACTED if is_record(stored.data) else Source.BACKLOG
+    entry, body = decoded(stored, None if source is Source.COMPACTED else stored.ledger)
+    return entry, len(stored.data) - len(body), source
 
 
 def walk_file(
@@ -75,12 +70,8 @@ def file_rows(
         if start is not None and Position(entry.ledger, entry.entry) < start:
             continue
         place = Place(None, path, position, source)
-        rows = (
-            iter([batch_row(entry, size, place)])
-            if whole_batches
-            else message_rows(entry, size, place, whole=True)
-        )
-        for row in rows:
+        rows = message_rows(entry, size, place, whole=True)
+        for row in [batch_row(entry, size, place)] if whole_batches else rows:
             if row["problem"] is not None:
                 note(row_problem(entry, row))
             if key is None or row["key"] == key:
@@ -103,10 +94,3 @@ def index_rows(path: str) -> Iterator[Row]:
             "end": index.block_end(block),
             "file": path,
         }
-
-
-def problem_with(entry: Entry, path: str, position: int) -> Problem | None:
-    """What is wrong with an entry by itself."""
-    if entry.crc_holds is False:
-        return problem_of(checksum_problem(entry, path, position), path)
-    return None

@@ -20,7 +20,7 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.format.entry import Entry, messages_of
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.count import count_ledger
-from lastwrite.pulsar.look.files import index_rows, problem_with, walk_file
+from lastwrite.pulsar.look.files import index_rows, walk_file
 from lastwrite.pulsar.look.inspection import (
     Entries,
     LedgerInspection,
@@ -110,9 +110,8 @@ def inspect_file(path: str, kind: FileKind, progress: Progress) -> PulsarFile:
     counts = found.contents = Entries()
     ledgers: Counter[int] = Counter()
     for entry, position, size, _, stored in walk_file(path, kind, found.problems.append):
-        problem = problem_with(entry, path, position)
-        if problem is not None:
-            found.problems.append(problem)
+        if entry.crc_holds is False:
+            found.problems.append(problem_of(checksum_problem(entry, path, position), path))
             continue
         ledgers[stored.ledger] += 1
         try:
@@ -292,9 +291,7 @@ class _Inspection:
 
 
 def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspection) -> int:
-    """About how many bytes of a ledger's entries lie at or below the horizon; exact but for the
-    ledger that it cuts.
-    """
+    """About how many bytes of entries lie up to the horizon; a share in the ledger it cuts."""
     if horizon is None or ledger.id > horizon.ledger or not ledger.entries:
         return 0
     if ledger.id < horizon.ledger:

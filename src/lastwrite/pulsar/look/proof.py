@@ -237,9 +237,7 @@ def _read_entries(ledger: Ledger, limits: Limits, is_compacted: bool, seen: _See
 def _read_run(
     ledger: Ledger, place: tuple[int, int], first: int | None, limits: Limits, seen: _Seen
 ) -> None:
-    """Read entries that follow each other without a gap, the first of this offset; None: those of
-    a compacted ledger.
-    """
+    """Read a run of entries, the first of this offset; None: those of a compacted ledger."""
     form = PulsarFormat(limits.plain_bytes)
     secret = secret_from(secrets.token_bytes(8 * SECRET_WORDS))
     is_compacted, lowest = first is None, first or 0

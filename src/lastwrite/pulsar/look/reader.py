@@ -239,9 +239,7 @@ class TopicReader:
             self.at = Start(view.horizon + 1)
 
     def _delivered(self, found: Found) -> Found | None:
-        """What a consumer gets of an entry: nothing of a marker, of aborted data, or before a
-        message's last part.
-        """
+        """What a consumer gets of an entry: no marker, no aborted data, of parts the last."""
         entry, view = found.entry, self._view
         if found.place.source is Source.BACKLOG and view is not None:
             if view.undecided is not None and found.offset >= view.undecided:

@@ -79,9 +79,7 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an entry was found: its topic, the file, the byte at which its bytes begin, the part of
-    the topic.
-    """
+    """Where an entry was found; ``position`` is the byte of the file at which it begins."""
 
     name: TopicName | None
     file: str

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 from lastwrite.errors import (
     CommitConflict,
-    CorruptLog,
     InvalidConfig,
     LogError,
     UnsupportedFormat,
     located,
 )
-from lastwrite.pulsar.format.entry import Entry, Message, messages_of
+from lastwrite.pulsar.format.entry import Entry, Message, checked, messages_of
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.reader import Start, TopicReader
@@ -97,16 +96,12 @@ def entry_writes(entry: Entry, offset: int) -> list[Write]:
 
 
 def keyed_messages(entry: Entry) -> list[Message]:
-    """The messages of an entry with a key; errors as ``entry.messages_of``, UnsupportedFormat of an
-    encrypted entry.
-    """
+    """The keyed messages; errors as ``messages_of``, UnsupportedFormat of an encrypted entry."""
     if entry.is_encrypted:
         raise UnsupportedFormat(
             "an encrypted message", remedy="decrypt the topic into another one first"
         )
-    if entry.crc_holds is False:
-        raise CorruptLog(f"entry {entry.ledger}:{entry.entry} with a checksum that does not hold")
-    found = messages_of(entry, VALUE_LIMIT_BYTES)
+    found = messages_of(checked(entry), VALUE_LIMIT_BYTES)
     return [message for message in found if message.key is not None and not message.compacted_out]
 
 

@@ -19,9 +19,7 @@ _READ_ENTRIES = 4096
 
 
 class Walked(NamedTuple):
-    """An entry, the byte of the file at which it begins as it was sent, its size, and its number in
-    the ledger.
-    """
+    """An entry, where it begins in the file, its size as it was sent, its number in the ledger."""
 
     entry: Entry
     position: int

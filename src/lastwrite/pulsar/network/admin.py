@@ -95,9 +95,7 @@ def compaction_threshold(
 
 
 def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -> Any:
-    """The JSON at ``path``, from whichever broker the first one sends us to; None: an answer
-    without any.
-    """
+    """The JSON at ``path`` of the broker that ``admin`` sends us to; None: an empty answer."""
     for _ in range(_MOST_REDIRECTS):
         url = urlsplit(admin)
         if url.scheme != "http" or not url.hostname:

@@ -266,9 +266,7 @@ class Bookies:
         return None if code in _NOT_THERE else packet
 
     def _is_answered(self, link: Link) -> bool:
-        """Whether the bookie knows requests to read: it says of a ledger that cannot be that it has
-        not got it.
-        """
+        """Whether the bookie reads at all: of an impossible ledger it says that it has none."""
         doing = "asking for a ledger that cannot be"
         link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, _NO_LEDGER, 0)], doing)
         return self._answer(link, _READ, _NO_LEDGER, doing).code in _NOT_THERE
@@ -333,9 +331,7 @@ class _Reading:
         self._largest = RECORD_HEAD.size
 
     def take(self, entry: int) -> bytes:
-        """The next entry; errors as ``Bookies.read``. After ``CorruptLog`` the entries beyond can
-        be taken.
-        """
+        """The next entry; errors as ``Bookies.read``, and one may go on after ``CorruptLog``."""
         if self._next <= self._last and entry + self._ahead // 2 >= self._next:
             self._ask(min(entry + self._ahead, self._last + 1))
         payload = self._received(entry)

@@ -192,9 +192,7 @@ class Broker:
             raise
 
     def _listen(self) -> None:
-        """Until the end: answer pings, hand out answers, note which consumers the broker has
-        closed.
-        """
+        """Until the end: answer pings, hand out answers, note which consumers were closed."""
         try:
             while not self._is_closed:
                 frame = self._link.receive("listening", seconds=1.0)

@@ -161,9 +161,7 @@ class Cluster:
         )
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:
-        """How far the topic is compacted, as its broker goes by it; where nobody tells, as it is
-        written down.
-        """
+        """How far the topic is compacted: as its broker says, else as it is written down."""
         return self.in_memory(topic) or self.written_down(topic)
 
 
@@ -233,8 +231,6 @@ class CursorHold:
 
 @contextlib.contextmanager
 def looking_at(cluster: Cluster, topic: TopicName) -> Iterator[Subscription]:
-    """A subscription that keeps nobody away and leaves nothing behind; errors as of ``CursorHold``, but
-    never LogHeld.
-    """
+    """A subscription that keeps nobody away and leaves nothing; errors as of ``CursorHold``."""
     with cluster.owner_of(topic) as broker, broker.look(topic.full) as looking:
         yield looking

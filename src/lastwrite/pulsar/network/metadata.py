@@ -307,9 +307,7 @@ class MetadataStore:
             ) from error
 
     def delete_ledger(self, number: int) -> None:
-        """Delete a ledger; one that is not there is deleted. The bookies let go of its entries by
-        and by.
-        """
+        """Delete a ledger, if it is there. The bookies remove its entries later."""
         with contextlib.suppress(NoNodeError):
             self._asked(_delete(self._ledger_path(number)), f"deleting ledger {number}")
 

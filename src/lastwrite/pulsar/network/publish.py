@@ -185,9 +185,7 @@ def _refuse_other(
 def _place(
     cluster: Cluster, topic: TopicName, horizon: Position, mark_delete: Position | None
 ) -> Position:
-    """The position to acknowledge: the horizon, or where the subscription stands behind it with
-    nothing in between.
-    """
+    """The horizon, or the subscription's position if no entry lies between the two."""
     found = cluster.store.managed_ledger(topic)
     info = ManagedLedgerInfo() if found is None else found[1]
     if mark_delete is not None and mark_delete > horizon:

@@ -88,9 +88,7 @@ def rules_of(names: Mapping[str, object]) -> dict[str, object]:
 
 
 def _ledgers(uri: str) -> str:
-    """The path of the ledgers in the metadata store, of ``zk+hierarchical://HOST:PORT/ledgers`` or
-    the like.
-    """
+    """The path of the ledgers in ``zk+hierarchical://HOST:PORT/ledgers`` or the like."""
     text = uri.strip().removeprefix("metadata-store:")
     path = text.partition("://")[2] if "://" in text else text.partition(":")[2]
     slash = path.find("/")

@@ -78,9 +78,7 @@ class StoredLedger:
         return int(holes[0]) if len(holes) else len(entries)
 
     def end_beyond(self, first: int) -> int:
-        """The end of the entries from ``first`` on between which nothing is missing but what is
-        broken.
-        """
+        """The end of the entries from ``first`` on of which all are whole or broken."""
         known = np.union1d(self.rows["entry"], np.array(self.broken, np.int64))
         known = known[known >= first]
         end = first + int(np.argmin(np.append(known == first + np.arange(len(known)), False)))
@@ -103,9 +101,7 @@ class Bookies:
         self.problems: list[Problem] = []
 
     def find(self, wanted: Iterable[int]) -> dict[int, StoredLedger]:
-        """What lies of the wanted ledgers; one of which nothing lies here is not in it. Held: 64
-        bytes an entry.
-        """
+        """What there is of each wanted ledger, if anything. Holds 64 bytes an entry."""
         ids = np.unique(np.array(list(wanted), np.int64))
         if not len(ids):
             return {}
@@ -171,9 +167,7 @@ class Bookies:
         return StoredLedger(ledger, chosen, confirmed, damage, lost)
 
     def _damage(self, ledger: int, chosen: Rows, broken: Rows) -> Iterator[Problem]:
-        """What is wrong with copies whose digest does not hold; a few are named, the others
-        counted.
-        """
+        """The copies whose digest does not hold: a few by name, then how many more."""
         if len(broken) and not len(chosen):
             yield self._problem(
                 ProblemKind.DAMAGED,
@@ -218,9 +212,7 @@ class Bookies:
             maps.clear()
 
     def write(self, stored: StoredLedger, end: int, writer: ObjectWriter) -> None:
-        """Write the entries before ``end`` that are there to a data object. Held: a window of 8
-        MiB.
-        """
+        """Write the entries before ``end`` to a data object. Holds a window of 8 MiB."""
         rows = stored.rows[: int(np.searchsorted(stored.rows["entry"], end))]
         end = len(rows)
         framed = rows["size"] + kernels.FRAME_BYTES
@@ -275,9 +267,7 @@ def _magic(path: str) -> bytes:
 
 
 def _begin(file: BookieFile, data: ByteArray) -> tuple[int, bool, Problem | None]:
-    """Where records begin (-1: there are none), whether the file was closed in order, and what is
-    wrong with it.
-    """
+    """Where records begin (-1: none), whether the file was closed in order, what is wrong."""
     head = data[:20].tobytes()
     magic = _JOURNAL_MAGIC if file.is_journal else _LOG_MAGIC
     if not head.strip(b"\0"):

@@ -15,7 +15,6 @@ Source: Pulsar 4.2.4; docs/formats/pulsar-compaction.md, "The commit"; docs/form
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -132,23 +131,16 @@ def _is_json(data: bytes) -> bool:
 
 
 def _of_json(data: bytes) -> Said:
-    text = data.decode(errors="replace")
-    exported = from_json(text)
-    said = Said(
-        exported.info,
+    found = from_json(data.decode(errors="replace"))
+    return Said(
+        found.info,
         data,
-        True,
-        exported.horizon if exported.compacted_ledger is not None else None,
-        exported.compacted_ledger,
-        last_confirmed=exported.last_confirmed,
+        is_json=True,
+        horizon=found.horizon if found.compacted_ledger is not None else None,
+        compacted_ledger=found.compacted_ledger,
+        compacted_entries=found.compacted_entries,
+        last_confirmed=found.last_confirmed,
     )
-    compacted = json.loads(text).get("compactedLedger")
-    ledger = said.compacted_ledger
-    if isinstance(compacted, dict) and compacted.get("ledgerId") == ledger is not None:
-        entries = compacted.get("entries")
-        if isinstance(entries, int) and entries >= 0:
-            return replace(said, compacted_entries=entries)
-    return said
 
 
 def _read(path: str) -> bytes:

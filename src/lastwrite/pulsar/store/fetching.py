@@ -111,9 +111,7 @@ def fetch(
 
 
 def objects_of(archive: str, name: TopicName) -> set[tuple[str, int]]:
-    """All data objects in the folders of a namespace's topics: their paths, and when they were
-    written in ns.
-    """
+    """The data objects of a namespace's topics: their paths, and when they were written, ns."""
     namespace = os.path.dirname(mirror_folder(archive, name))
     return {
         (path, os.stat(path).st_mtime_ns)
@@ -237,9 +235,7 @@ class _Run:
         return [self._plan(name, self._completed(name, said.get(name))) for name in sorted(names)]
 
     def unreadable(self, topic: TopicName) -> Iterator[int]:
-        """The topic's ledgers of which a file was found that cannot be read at all, so that nobody
-        knows their size.
-        """
+        """The topic's ledgers of which a file cannot be read at all: their size is unknown."""
         for problem in self.problems:
             named = named_by(problem.path) if problem.kind is ProblemKind.DAMAGED else None
             if named is not None and (named[0] == topic or (named[0] is None and self.is_of_one)):
@@ -291,9 +287,7 @@ class _Run:
         return _Plan(name, said, offloaded)
 
     def look_into_bookies(self, plans: Sequence[_Plan]) -> None:
-        """Find in the bookies' files what offloaded ledgers do not give; the compacted ones once it
-        is known which.
-        """
+        """Find on bookies what was not offloaded, then the compacted ledgers that cursors name."""
         if self.bookies is None:
             return
         wanted = {
@@ -450,9 +444,7 @@ class _Bringing:
         return made
 
     def _rescued(self, info: LedgerInfo, end: int, is_open: bool) -> FetchedLedger | None:
-        """Bring what is whole of a ledger that lies nowhere whole, with what earlier fetches
-        brought; None: nothing.
-        """
+        """Bring the whole entries of a damaged ledger, and earlier fetches' ones; None: none."""
         stored = self._run.stored.get(info.ledger, NOTHING)
         present = list(self._mirror.indexes(info.ledger))
         offloads = self._plan.offloads(info)
@@ -511,9 +503,7 @@ class _Bringing:
         return self._fetched(found.ledger, how, path, found.path, is_compacted=is_compacted)
 
     def _end_of_open(self, ledger: int, stored: StoredLedger, confirmed: int) -> int:
-        """Behind the last entry of an open ledger that is taken; before entry ``confirmed`` all are
-        safe.
-        """
+        """Where an open ledger is cut; before entry ``confirmed`` all are safe."""
         there = stored.end_beyond(confirmed)
         if self._run.recover:
             return there
@@ -578,9 +568,7 @@ class _Bringing:
     # ---------------------------------------------------------------- the compacted ledger
 
     def _compacted(self, number: int, horizon: Position) -> FetchedLedger | None:
-        """Bring the compacted ledger, and let the manifest name it unless one names a later horizon
-        already.
-        """
+        """Bring the compacted ledger and name it, unless a manifest has a later horizon."""
         manifest = self._mirror.manifest
         if manifest is not None and manifest.horizon >= horizon:
             if manifest.ledger == number:

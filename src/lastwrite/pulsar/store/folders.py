@@ -31,12 +31,7 @@ from lastwrite.pulsar.format.names import (
     parse_object_name,
     parse_streamed_name,
 )
-from lastwrite.pulsar.format.offload import (
-    BLOCK_HEADER_BYTES,
-    ENTRY_HEAD,
-    ENTRY_HEAD_BYTES,
-    EntryHead,
-)
+from lastwrite.pulsar.format.offload import block_entries
 from lastwrite.pulsar.format.sequence_file import METADATA_KEY, walk_sequence_file
 from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, read_index
 from lastwrite.storage.files import to_log_error
@@ -209,18 +204,13 @@ def object_entries(found: Offloaded) -> Iterator[tuple[int, bytes]]:
     blocks = read_index(found.path).blocks
     with mapped(found.path) as data:
         for n, block in enumerate(blocks):
-            at, expected = block.offset + BLOCK_HEADER_BYTES, block.first_entry
-            end = min(len(data), blocks[n + 1].offset if n + 1 < len(blocks) else len(data))
-            while end - at >= ENTRY_HEAD_BYTES:
-                head = EntryHead._make(ENTRY_HEAD.unpack_from(data, at))
-                at += ENTRY_HEAD_BYTES
-                if not 0 <= head.size <= end - at or head.entry != expected:
-                    break
-                if expected > found.last_entry:
-                    break
-                yield expected, data[at : at + head.size].tobytes()
-                at += head.size
-                expected += 1
+            end = blocks[n + 1].offset if n + 1 < len(blocks) else len(data)
+            size = min(len(data), end) - block.offset
+            with contextlib.suppress(CorruptLog):
+                for entry, at, length in block_entries(data, block.offset, size, block.first_entry):
+                    if entry > found.last_entry:
+                        break
+                    yield entry, data[at : at + length].tobytes()
 
 
 def map_file_entries(

@@ -129,9 +129,7 @@ def write_known(folder: str, known: Known) -> None:
 def expected_entries(
     info: ManagedLedgerInfo | None, last_confirmed: Position | None, known: Known | None
 ) -> dict[int, int | None]:
-    """How many entries each ledger of the topic has at least, in the log's order; None: nobody
-    knows.
-    """
+    """How many entries each ledger has at least, in the log's order; None: not known."""
     told: Mapping[int, int] = {} if known is None else known.entries
     if info is None:
         return dict(sorted(told.items()))

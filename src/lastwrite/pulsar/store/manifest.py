@@ -51,9 +51,7 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The compacted ledger of a topic. ``from_``, ``to``: its first and last entry; the horizon
-    where it is empty.
-    """
+    """A topic's compacted ledger. ``from_``, ``to``: its ends, or the horizon if it is empty."""
 
     topic: str  # the full name, a partition's own
     ledger: int

@@ -120,9 +120,7 @@ class Mirror:
             yield path, index
 
     def find(self, ledger: int, entries: int, uid: uuid.UUID | None = None) -> str | None:
-        """The data object of the ledger with so many entries, under that uuid if one is given;
-        None: it is not here.
-        """
+        """The ledger's data object with so many entries (and that uuid); None: it is not here."""
         for path, count in self.present(ledger):
             parsed = parse_object_name(os.path.basename(path))
             if count == entries and uid in (None, parsed and parsed[0]):
@@ -255,9 +253,7 @@ class Mirror:
         ]
 
     def clear_compacted(self, kept: int | None) -> None:
-        """Remove compacted ledgers but this one: no manifest names them. Raw ledgers stay, whatever
-        they are.
-        """
+        """Remove all compacted ledgers but this one; raw ledgers stay."""
         for ledger in sorted(self._objects):
             if ledger != kept and any(map(_is_compacted, self._objects[ledger])):
                 for path in self._objects.pop(ledger):
@@ -265,9 +261,7 @@ class Mirror:
 
     @property
     def known(self) -> Known:
-        """What an earlier fetch knew of the topic; nothing where that cannot be read: this one
-        writes it anew.
-        """
+        """What an earlier fetch knew; nothing if that is damaged: this one writes it again."""
         with contextlib.suppress(CorruptLog):
             return read_known(self.folder) or Known(topic=self.topic.full)
         return Known(topic=self.topic.full)
@@ -291,9 +285,7 @@ class Mirror:
             files.fsync_dir(self.folder)
 
     def is_compacted(self, ledger: int, horizon: Position) -> None:
-        """Let the manifest say that all up to ``horizon`` is compacted into ``ledger``, which was
-        brought.
-        """
+        """Let the manifest name ``ledger``, which was brought, and ``horizon``."""
         (path,) = self._objects[ledger]
         known = self.manifest
         if known is not None and known.object == os.path.basename(path):
@@ -310,9 +302,7 @@ class Mirror:
             files.fsync_dir(self.folder)
 
     def is_published(self, ledger: int, horizon: Position) -> None:
-        """Give the compacted ledger that counts here the number and the horizon that the cluster
-        knows.
-        """
+        """Give the compacted ledger the number and the horizon that the cluster knows."""
         known = read_manifest(self.folder)
         if known is None or (known.ledger, known.horizon) == (ledger, horizon):
             return

@@ -338,9 +338,7 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
 
 
 def _copy_all(source: str, folder: str) -> None:
-    """Copy a damaged topic's files, also those that cannot be read or that contradict each other;
-    the manifest last.
-    """
+    """Copy all files of a damaged topic, unread, the manifest last."""
     side = (FETCHED, MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST)
     names = sorted(_names(source), key=lambda n: (n == MANIFEST, not n.endswith(INDEX_SUFFIX), n))
     for name in names:

@@ -21,12 +21,13 @@ from lastwrite.errors import CorruptLog, LogError, located
 from lastwrite.pulsar.format.compacted import MessageId, decode_record
 from lastwrite.pulsar.format.entry import Entry, decode_entry
 from lastwrite.pulsar.format.offload import (
-    BLOCK_HEADER_BYTES,
     ENTRY_HEAD,
     ENTRY_HEAD_BYTES,
     EntryHead,
+    block_entries,
     parse_block_header,
 )
+from lastwrite.pulsar.store.single import StoredIn
 from lastwrite.pulsar.store.topic import Ledger
 from lastwrite.storage.files import to_log_error
 
@@ -45,7 +46,7 @@ class StoredEntry(NamedTuple):
     data: bytes
 
 
-def decoded(stored: StoredEntry, ledger: int | None) -> tuple[Entry, bytes]:
+def decoded(stored: StoredEntry | StoredIn, ledger: int | None) -> tuple[Entry, bytes]:
     """A stored entry, and its bytes as it was sent; of a compacted ledger (``ledger`` None) the
     record's entry.
 
@@ -92,9 +93,7 @@ class LedgerReader:
         return self._firsts
 
     def behind(self, number: int) -> int:
-        """Where to go on behind damage at an entry: with the next block's first entry, or at the
-        ledger's end.
-        """
+        """Where to go on after damage: at the next block's first entry, or the ledger's end."""
         block = bisect_right(self._firsts, number)
         return self._firsts[block] if block < len(self._firsts) else self.count
 
@@ -141,9 +140,7 @@ class LedgerReader:
             )
 
     def check_end(self) -> None:
-        """See that the object ends with the last entry that the ledger's metadata name. Errors as
-        ``read``.
-        """
+        """Check that the object ends with the last entry by its metadata. Errors as ``read``."""
         if not self._firsts:
             return
         with self._opened() as data:
@@ -206,43 +203,23 @@ class LedgerReader:
         if header.first_entry != first:
             words = f"block of entry {header.first_entry}, by the index {first}"
             raise CorruptLog(words, start, remedy=_REMEDY)
-        at = start + BLOCK_HEADER_BYTES
-        if not self._is_entry(data, at, first, start + header.block_bytes):
-            raise CorruptLog(f"block of entry {first} without it", start, remedy=_REMEDY)
-        return at
+        for _, at, _ in block_entries(data, start, header.block_bytes, first):
+            return at - ENTRY_HEAD_BYTES
+        raise CorruptLog(f"block of entry {first} without it", start, remedy=_REMEDY)
 
     def _walk(self, data: memoryview, block: int) -> tuple[array[int], CorruptLog | None]:
-        """Where the heads of a block's entries lie; and what ended the walk, if anything did before
-        the block's end.
-        """
+        """Where the heads of a block's entries lie, and the damage that ended the walk, if any."""
         start, number = self._starts[block], self._firsts[block]
-        at = self._first_of(data, block)
-        end = start + parse_block_header(data, start, len(data)).block_bytes
+        self._first_of(data, block)
+        size = parse_block_header(data, start, len(data)).block_bytes
         found = array("q")
         try:
-            while self._is_entry(data, at, number, end):
-                found.append(at)
-                at += ENTRY_HEAD_BYTES + int(ENTRY_HEAD.unpack_from(data, at)[0])
-                number += 1
+            found.extend(
+                at - ENTRY_HEAD_BYTES for _, at, _ in block_entries(data, start, size, number)
+            )
         except CorruptLog as error:
             return found, error
         return found, None
-
-    @staticmethod
-    def _is_entry(data: memoryview, at: int, number: int, end: int) -> bool:
-        """Whether entry ``number`` begins at ``at``; if not, the block's entries end there."""
-        if end - at < ENTRY_HEAD_BYTES:
-            return False
-        head = EntryHead._make(ENTRY_HEAD.unpack_from(data, at))
-        if head.size < 0:  # padding
-            return False
-        if head.entry != number:
-            raise CorruptLog(f"entry {head.entry} where {number} follows", at, remedy=_REMEDY)
-        left = end - at - ENTRY_HEAD_BYTES
-        if head.size > left:
-            words = f"entry {number} of {head.size} bytes, {left} are left"
-            raise CorruptLog(words, at, remedy=_REMEDY)
-        return True
 
 
 _MOST_ID_BYTES = 4 + 4096

@@ -42,9 +42,7 @@ _MAGICS = {
 
 
 class StoredIn(NamedTuple):
-    """An entry's ledger (-1: neither the file nor its name says), its number, and where its bytes
-    begin.
-    """
+    """An entry's ledger (-1: not known), its number, and where its bytes begin."""
 
     ledger: int
     number: int

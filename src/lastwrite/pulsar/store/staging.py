@@ -59,9 +59,7 @@ _MISTAKE = "nothing was changed; please report this"
 
 
 class StagedLedger:
-    """Appends records to ``<folder>/<attempt>.aside``. ``unit.folder`` None: nothing is written,
-    only counted.
-    """
+    """Appends records to ``<folder>/<attempt>.aside``; ``unit.folder`` None: it only counts."""
 
     def __init__(self, unit: RewriteUnit) -> None:
         name = name_or_none(
@@ -147,9 +145,7 @@ class StagedLedger:
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write what is left and the index, and name the files in ``result``; of a part only
-        ``join`` asks for it.
-        """
+        """Write the rest and the index, and name the files in ``result``; of a part the data."""
         if self._filled:
             self._close_block()
         result.bytes_written = self._size

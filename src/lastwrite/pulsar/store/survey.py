@@ -97,9 +97,7 @@ class Survey:
 
     @classmethod
     def decode(cls, data: bytes, size_bytes: int, mtime_ns: int) -> Survey | None:
-        """The survey of the file's bytes; None where they are of another object, of another
-        release, or damaged.
-        """
+        """The survey of the file's bytes; None: of another object or release, or damaged."""
         if len(data) < _HEAD.size + 4 or data[-4:] != _digest(data[:-4]):
             return None
         magic, version, size, mtime, entries, messages, largest, parts, runs, marks = (
@@ -194,9 +192,7 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> Survey:
 
 
 def keep_survey(ledger: Ledger, spend: Spend = free) -> Survey:
-    """As ``survey_of``; written beside the ledger where it was not. That it cannot be written is no
-    trouble.
-    """
+    """As ``survey_of``; also tries to keep it beside the ledger."""
     found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX
     if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:

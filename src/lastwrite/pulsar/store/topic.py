@@ -31,6 +31,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import BinaryIO
 from uuid import NAMESPACE_URL, UUID, uuid5
 
@@ -114,9 +115,7 @@ def partition_of(name: TopicName) -> TopicPartition:
 
 
 def locate(path: str) -> str | None:
-    """The topic folder at or above ``path``, else ``path`` where there is one below; None: nothing
-    of Pulsar's.
-    """
+    """The topic folder at or above ``path``; else ``path`` if topics lie below it; else None."""
     whole = os.path.abspath(str(path))
     real = os.path.realpath(whole)
     # The real path decides what the topic is called, where that is the name of one.
@@ -158,11 +157,11 @@ def find_topics(path: str, topic: str | None = None, partition: int | None = Non
     """
     place = locate(path)
     if place is None:
-        raise NotALog(
-            "no topic of Pulsar here" if os.path.exists(path) else "no such file or folder",
-            path=str(path),
-            remedy="give an archive that lastwrite fetch made, TENANT/NAMESPACE/persistent/TOPIC below it",
+        words = "no topic of Pulsar here" if os.path.exists(path) else "no such file or folder"
+        remedy = (
+            "give an archive that lastwrite fetch made, TENANT/NAMESPACE/persistent/TOPIC below it"
         )
+        raise NotALog(words, path=str(path), remedy=remedy)
     whole = os.path.abspath(place)
     found = [whole] if is_topic_folder(whole) else list(_topics_below(whole))
     named = sorted((name_of(folder), folder) for folder in found)
@@ -181,10 +180,7 @@ def _is_named(name: TopicName, text: str) -> bool:
     wanted = TopicName.parse(text)
     if "/" not in text:
         wanted = TopicName(name.tenant, name.namespace, wanted.local, wanted.partition)
-    return wanted.with_partition(-1) == name.with_partition(-1) and wanted.partition in (
-        -1,
-        name.partition,
-    )
+    return wanted in (name, name.with_partition(-1))
 
 
 # ---------------------------------------------------------------------- what lies in one
@@ -214,19 +210,19 @@ class Ledger:
         return self.entries - entries_in(self.missing)
 
     def runs(self) -> Iterator[tuple[int, int, int, int]]:
-        """Entries without a gap: the first, the end, and where in the object they begin and end,
-        with their blocks.
-        """
+        """Runs of entries without a gap: first, end, and the bytes of the object that hold them."""
         begins = [each.last + 1 for each in self.missing]
         ends = [each.first for each in self.missing if each.first] + [self.entries]
         if len(begins) < len(ends):
             begins.insert(0, 0)
-        places = [
-            block.offset
-            for first in begins[1:]
-            if (block := self.index.block_of(first)) is not None
-        ]
+        blocks = map(self.index.block_of, begins[1:])
+        places = [block.offset for block in blocks if block is not None]
         yield from zip(begins, ends, [0, *places], [*places, self.size_bytes], strict=True)
+
+    def is_beyond(self, horizon: Position | None) -> bool:
+        """Whether it has entries beyond the horizon."""
+        last = Position(self.id, self.entries - 1)
+        return self.entries > 0 and (horizon is None or last > horizon)
 
     @property
     def is_compacted(self) -> bool:
@@ -412,15 +408,14 @@ class _Listing:
     def _check_compacted(self, manifest: Manifest, ledger: Ledger | None) -> None:
         path = os.path.join(self._folder, manifest.object)
         if ledger is None:
-            if not any(
-                p.path.startswith(path) and p.kind is ProblemKind.DAMAGED for p in self._problems
-            ):
+            damaged = (p.path for p in self._problems if p.kind is ProblemKind.DAMAGED)
+            if not any(each.startswith(path) for each in damaged):
                 self._damaged("the manifest names this object, and it is not there", path)
         elif ledger.entries != manifest.entries or not ledger.is_compacted:
-            self._damaged(
-                f"a ledger of {ledger.entries} entries, and the manifest names a compacted one of {manifest.entries}",
-                path,
+            words = (
+                f"a ledger of {ledger.entries} entries, and the manifest names a compacted one of "
             )
+            self._damaged(words + str(manifest.entries), path)
 
     def _check_forgotten(self, strays: Sequence[Ledger], ledgers: Sequence[Ledger]) -> None:
         """Without a manifest a compacted ledger is what a crash left of the first round, unless the
@@ -443,9 +438,8 @@ class _Listing:
 
     def _chosen(self, raw: Sequence[Ledger], listed: dict[int, LedgerInfo]) -> Iterator[Ledger]:
         """One object a ledger: of several the one that the topic's metadata name."""
-        for number, same in groupby(
-            sorted(raw, key=lambda ledger: ledger.id), key=lambda ledger: ledger.id
-        ):
+        by_id = attrgetter("id")
+        for number, same in groupby(sorted(raw, key=by_id), key=by_id):
             objects = list(same)
             info = listed.get(number)
             if len(objects) > 1 and info is not None and info.offload is not None:
@@ -473,9 +467,7 @@ class _Listing:
             yield ledger
 
     def _check_horizon(self, known: Known, manifest: Manifest | None) -> None:
-        """The compacted ledger that a fetch knew of may be the only place of what raw ledgers have
-        lost.
-        """
+        """The compacted ledger that a fetch knew of may alone have what raw ledgers have lost."""
         path = os.path.join(self._folder, MANIFEST)
         if manifest is None and any(problem.path == path for problem in self._problems):
             return
@@ -500,20 +492,15 @@ class _Listing:
         manifest: Manifest | None,
         known: Known | None,
     ) -> None:
-        """Hold what lies here against what is known. Entries at or below the horizon need not be
-        here.
-        """
+        """Hold what lies here against what is known; entries up to the horizon may be missing."""
         here = {ledger.id: ledger for ledger in ledgers}
         expected = expected_entries(info, self._last_confirmed, known)
         damaged = {} if known is None else known.damaged
         for number in sorted({*expected, *here, *(damaged if info is None else ())}):
-            if number in self._doubtful or any(
-                _is_of(problem, number) for problem in self._problems
-            ):
+            if number in self._doubtful or any(_is_of(each, number) for each in self._problems):
                 continue
             ledger, count = here.get(number), expected.get(number)
-            stored = 0 if ledger is None else ledger.entries
-            missing = () if ledger is None else ledger.missing
+            stored, missing = (0, ()) if ledger is None else (ledger.entries, ledger.missing)
             if count is not None and count > stored:
                 missing = (*missing, EntryRange(stored, count - 1))
             if missing:
@@ -549,9 +536,7 @@ class _Listing:
 
 
 def brought_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:
-    """The uuid in the names of a ledger's objects that we made of ``stored`` of its first
-    ``entries`` entries.
-    """
+    """The uuid of objects that we made of ``stored`` of a ledger's first ``entries`` entries."""
     return uuid5(NAMESPACE_URL, f"{name.full}/{ledger}/{entries}/{stored}")
 
 

@@ -68,17 +68,8 @@ def log_of(topic: Topic, spend: Spend | None = None) -> PartitionLog:
     return _Reading(topic, spend or free).log()
 
 
-def _is_beyond(ledger: Ledger, horizon: Position | None) -> bool:
-    """Whether the ledger has entries beyond the horizon."""
-    return ledger.entries > 0 and (
-        horizon is None or Position(ledger.id, ledger.entries - 1) > horizon
-    )
-
-
 def _is_whole(ledger: Ledger, horizon: Position | None) -> bool:
-    """Whether nothing that the object lacks is beyond the horizon; else the topic is damaged, as
-    its listing says.
-    """
+    """Whether no entry beyond the horizon is missing; else the listing says what is."""
     return not ledger.missing or (
         horizon is not None and Position(ledger.id, ledger.missing[-1].last) <= horizon
     )
@@ -160,7 +151,7 @@ class _Reading:
         ledgers = [
             ledger
             for ledger in self._topic.ledgers
-            if _is_beyond(ledger, horizon) and _is_whole(ledger, horizon)
+            if ledger.is_beyond(horizon) and _is_whole(ledger, horizon)
         ]
         found = []
         for ledger, survey in zip(ledgers, _in_threads(ledgers, self._survey), strict=True):
@@ -189,9 +180,7 @@ class _Reading:
 def _new_horizon(
     beyond: Sequence[_Beyond], undecided: Position | None, aborted: Collection[int]
 ) -> Position | None:
-    """The last entry that is neither a marker nor aborted, before what is not decided; None: there
-    is none.
-    """
+    """The last entry before undecided data that is no marker and not aborted; None: none is."""
     for each in reversed(beyond):
         entry = each.survey.entries - 1
         if undecided is not None and each.position(entry) >= undecided:
@@ -275,9 +264,7 @@ def _place_of(ledger: Ledger, found: Survey, entry: int) -> int:
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """Positions at which the segment may be cut into pieces of about so many bytes: at blocks and
-    at marks.
-    """
+    """Where a segment may be cut into pieces of about this size: at blocks and marks."""
     start, end = segment.position, segment.position + segment.size_bytes
     cuts = [start]
     if segment.size_bytes > piece_bytes * 3 // 2:
@@ -310,9 +297,7 @@ def record_count(log: PartitionLog) -> int:
 
 
 def has_parts(log: PartitionLog) -> bool:
-    """Whether there are chunks of messages beside the last of each, as far as is known of the
-    compacted ledger.
-    """
+    """Whether there are chunks of messages besides the last ones, as far as is known."""
     told = (_told_of(log, segment) for segment in log.segments)
     return any(found is not None and found.parts for found in told)
 

@@ -80,9 +80,7 @@ class TopicView:
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
     def backlog_at(self, offset: int) -> tuple[LedgerReader | None, int]:
-        """The ledger that holds the first entry at ``offset`` or behind it, and its number there;
-        None: none does.
-        """
+        """The ledger and the number of the first entry from ``offset`` on; None: there is none."""
         wanted = Position.of(max(offset, 0))
         for reader in self.backlog[bisect_left(self.backlog, wanted.ledger, key=_ledger_id) :]:
             number = wanted.entry if reader.ledger.id == wanted.ledger else 0
@@ -91,9 +89,7 @@ class TopicView:
         return None, 0
 
     def is_read(self, ledger: int, number: int) -> bool:
-        """Whether readers get the entry of the backlog: it is no marker, and of no aborted
-        transaction.
-        """
+        """Whether readers get the entry: no marker, and not of an aborted transaction."""
         return self._run_unread(ledger, number) is None
 
     def _run_unread(self, ledger: int, number: int) -> int | None:
@@ -209,9 +205,7 @@ def _missing_below(topic: Topic) -> Iterator[Problem]:
 
 
 def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) -> dict[int, Survey]:
-    """The surveys of the ledgers with entries beyond ``horizon``; what cannot be read is added to
-    ``problems``.
-    """
+    """The surveys of ledgers beyond ``horizon``; damage goes to ``problems``."""
     found: dict[int, Survey] = {}
     for ledger in topic.ledgers:
         if horizon is not None and Position(ledger.id, ledger.entries - 1) <= horizon:
@@ -242,9 +236,7 @@ def _key(ledger: Ledger) -> tuple[object, ...]:
 
 
 def _identity(folder: str) -> tuple[object, ...]:
-    """What changes whenever a file of the folder comes, goes or is replaced, the manifest above
-    all.
-    """
+    """What changes when a file of the folder comes, goes or is replaced."""
     found: list[object] = []
     for path in (os.path.join(folder, MANIFEST), folder):
         try:
