@@ -14,7 +14,6 @@ Source: Pulsar 4.2.4 ``TopicName``, ``Codec``, ``DataBlockUtils``,
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from urllib.parse import quote_plus, unquote_plus
@@ -116,7 +115,7 @@ class TopicName:
         Raises:
             InvalidConfig: they are no managed ledger's name.
         """
-        return cls.of_managed_ledger("/".join(path.split(os.sep)[-4:]))
+        return cls.of_managed_ledger("/".join(path.split("/")[-4:]))
 
     @classmethod
     def _of_parts(cls, text: str, tenant: str, namespace: str, local: str) -> TopicName:
