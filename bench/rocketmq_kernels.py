@@ -69,9 +69,6 @@ def main() -> None:
     table = np.zeros(len(data) // 91 + 1, kernels.MESSAGE)
     records = kernels.split(data, 0, len(data), table, True)[0]
     rows = table[:records].copy()
-    picked, codes = np.arange(records), np.ascontiguousarray(rows["tags_code"])
-    units, wide = np.zeros(20 * records, np.uint8), np.zeros(46 * records, np.uint8)
-    none = np.empty(0, np.int64)
     hashes, places, times = (np.zeros(4 * records, np.int64) for _ in range(3))
     entries, _ = kernels.index_keys(data, rows, 0, records, hashes, places, times)
     index = index_file.new_index_file(500_000, 4 * records)
@@ -84,15 +81,6 @@ def main() -> None:
     found = {
         "split": best(lambda: kernels.split(data, 0, len(data), table, False)),
         "split and CRC-32 of bodies": best(lambda: kernels.split(data, 0, len(data), table, True)),
-        "fill units of 20 bytes": best(lambda: kernels.fill_units(rows, picked, codes, units, 0)),
-        "fill units of 46 bytes": best(
-            lambda: kernels.fill_batch_units(rows, picked, codes, none, False, wide, 0)
-        ),
-        "split index": best(
-            lambda: kernels.split_index(
-                wide, 0, len(wide), np.empty(records, kernels.UNIT), np.int64(0)
-            )
-        ),
         "index keys": best(
             lambda: kernels.index_keys(data, rows, 0, records, hashes, places, times)
         ),

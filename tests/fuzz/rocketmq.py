@@ -181,17 +181,13 @@ def targets() -> list[Target]:
             of_queue,
             lambda data, _, rng: check_units(data, rng),
             (
-                "rocketmq.kernels:split_index",
                 "rocketmq.units:consume_queue_units",
                 "rocketmq.units:batch_units",
                 "rocketmq.units:valid_count",
                 "rocketmq.units:find_offset",
-                "rocketmq.units:find_batch",
-                "rocketmq.units:find_time",
                 "rocketmq.chunk_kernels:count_units",
                 "rocketmq.chunk_kernels:follow_units",
                 "rocketmq.chunk_kernels:compare_units",
-                "rocketmq.units:is_extension_address",
             ),
             share=3,
         ),
@@ -506,16 +502,13 @@ def _broken_queue(rng: random.Random, queues: list[bytes]) -> bytes:
 
 
 def check_units(data: bytes, rng: random.Random) -> str:
-    """Valid units by the columns and by both kernels; answers within them."""
+    """Valid units by the columns and by the kernel; answers within them."""
     buffer = INPUT.put(data)
     batch = units.batch_units(data)
     valid = units.valid_count(batch)
     assert chunk_kernels.count_units(buffer, True) == valid
     chunk_kernels.count_units(buffer, False)
     floor = rng.choice([0, 0, 5, 2**62])
-    table = np.zeros(rng.choice([2, 100]), kernels.UNIT)
-    rows, at, code, place = kernels.split_index(buffer, 0, len(data), table, floor)
-    assert rows <= valid and at == 46 * rows and 0 <= place <= len(data)
     wrong, unit, _, _ = chunk_kernels.follow_units(
         buffer, rng.choice([0, 2**62]), rng.choice([5000, 2**63 - 1]), floor
     )
@@ -523,15 +516,8 @@ def check_units(data: bytes, rng: random.Random) -> str:
     records = _some_rows(rng)
     chunk_kernels.compare_units(buffer, rng.randrange(4), records, 0)
     for offset in (0, 1, rng.choice(_EXTREMES)):
-        assert 0 <= units.find_offset(batch, offset) <= valid and -1 <= units.find_batch(
-            batch, offset
-        ) < max(valid, 1)
-        assert 0 <= units.find_time(batch, offset) <= valid
-    plain = units.consume_queue_units(data)
-    units.valid_count(plain)
-    for code in plain["tags_code"][:4].tolist():
-        if units.is_extension_address(code):
-            units.extension_byte(code)
+        assert 0 <= units.find_offset(batch, offset) <= valid
+    units.valid_count(units.consume_queue_units(data))
     return "all valid" if valid == len(batch) else "some"
 
 
@@ -561,7 +547,7 @@ def _side_files() -> list[Target]:
         opened = index_file.IndexFile.of(data)
         index_file.find_slots(data)
         for n in range(3):
-            opened.lookup("orders", f"key-{n}")
+            opened.addresses("orders", f"key-{n}")
         for slot in range(min(opened.slots, 9)):
             opened.slot(slot)
 

@@ -38,14 +38,13 @@ def damaged(draw: random.Random) -> bytes:
 
 def main() -> None:
     edge, draw = Edge(), random.Random(1)
-    table, indexed = np.zeros(100, kernels.MESSAGE), np.zeros(100, kernels.UNIT)
+    table = np.zeros(100, kernels.MESSAGE)
     hashes, places, times = (np.zeros(1000, np.int64) for _ in range(3))
     seen = 0
     for _ in range(ROUNDS):
         data = edge.put(damaged(draw))
         rows = kernels.split(data, 0, len(data), table, draw.random() < 0.5)[0]
         kernels.index_keys(data, table, 0, rows, hashes, places, times)
-        kernels.split_index(data, 0, len(data), indexed, 0)
         seen += rows
     print(seen)
     sys.stdout.flush()

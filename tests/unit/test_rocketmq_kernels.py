@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.rocketmq.format import index_file, kernels, units
+from lastwrite.rocketmq.format import index_file, kernels
 from lastwrite.rocketmq.format.java_hash import decode, index_hash, is_blank, string_hash
 from lastwrite.rocketmq.format.record import Message, encode_blank, encode_message, make_message
 from tests.support.rocketmq.records import (
@@ -153,84 +153,6 @@ def test_hashes_of_any_bytes_are_those_of_java(raw: bytes) -> None:
 def test_blank_as_the_twin_sees_it(raw: bytes) -> None:
     data = array(raw + b"x")
     assert kernels._is_blank(data.ctypes.data, 0, len(raw)) == is_blank(decode(raw))
-
-
-def reference_units(rows: np.ndarray, picked: list[int], inner: bool) -> bytes:
-    out = b""
-    for i in picked:
-        row = rows[i]
-        inner_batch = inner and row["marks"] & kernels.HAS_INNER
-        base, number = (
-            (row["inner_base"], row["inner_num"]) if inner_batch else (row["queue_offset"], 1)
-        )
-        out += units.BATCH_UNIT.pack(
-            row["physical_offset"],
-            row["size"],
-            row["tags_code"],
-            row["store_time"],
-            base,
-            number,
-            -1,
-            0,
-        )
-    return out
-
-
-@given(logs, st.data())
-def test_units_are_those_of_the_tables(found: list[Message], data: st.DataObject) -> None:
-    rows = split(log_of(found))[0]
-    picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=8)) if len(rows) else []
-    chosen, codes = np.array(picked, np.int64), np.ascontiguousarray(rows["tags_code"])
-    out = np.full(20 * len(picked) + 3, 0xEE, np.uint8)
-    assert kernels.fill_units(rows, chosen, codes, out, 3) == len(out)
-    expected = b"".join(
-        units.CONSUME_QUEUE_UNIT.pack(
-            rows[i]["physical_offset"], rows[i]["size"], rows[i]["tags_code"]
-        )
-        for i in picked
-    )
-    assert out.tobytes() == b"\xee" * 3 + expected
-    none = np.empty(0, np.int64)
-    for inner in (False, True):
-        out = np.full(46 * len(picked) + 3, 0xEE, np.uint8)
-        assert kernels.fill_batch_units(rows, chosen, codes, none, inner, out, 3) == len(out)
-        assert out.tobytes() == b"\xee" * 3 + reference_units(rows, picked, inner)
-    places = np.arange(len(picked), dtype=np.int64) * 1000
-    kernels.fill_batch_units(rows, chosen, codes, places, False, out, 3)
-    assert units.batch_units(out[3:].tobytes())["physical_offset"].tolist() == places.tolist()
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(-2, 50), st.integers(-1, 3), st.integers(-1, 60), st.integers(-1, 4)),
-        max_size=9,
-    ),
-    st.integers(0, 45),
-)
-def test_split_index_sees_what_the_twin_sees(
-    rows: list[tuple[int, int, int, int]], behind: int
-) -> None:
-    data = b"".join(units.BATCH_UNIT.pack(p, s, 5, 6, b, n, -1, 0) for p, s, b, n in rows) + bytes(
-        behind
-    )
-    table = np.zeros(20, kernels.UNIT)
-    count, consumed, code, at = kernels.split_index(array(data), 0, len(data), table, 0)
-    seen, floor, wanted_code = [], 0, kernels.END
-    for p, s, b, n in rows:
-        if p < 0 or s <= 0 or b < 0 or n <= 0:
-            break
-        if b < floor:
-            wanted_code = kernels.BAD_ORDER
-            break
-        floor = b + n
-        seen.append((46 * len(seen), p, s, 5, 6, b, n))
-    assert [tuple(row.tolist()) for row in table[:count]] == seen
-    assert (consumed, code, at) == (
-        46 * count,
-        wanted_code,
-        46 * count + (28 if wanted_code == kernels.BAD_ORDER else 0),
-    )
-    assert count == 0 or units.valid_count(units.batch_units(data)) >= count
 
 
 def slow_index(found: list[Message], tags: bool) -> list[tuple[int, int, int]]:

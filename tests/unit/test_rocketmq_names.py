@@ -153,15 +153,3 @@ def test_properties_that_would_not_come_back_are_refused() -> None:
     for pair in (("", "a"), ("a", ""), ("a\x01", "b"), ("a", "b\x02"), ("a\x02", "b")):
         with pytest.raises(ValueError):
             properties.build([pair])
-
-
-def test_delivery_times() -> None:
-    assert [properties.delivery_time_ms(level, 1000) for level in (1, 5, 18, 99, 0, -1)] == [
-        2_000,
-        61_000,
-        7_201_000,
-        7_201_000,
-        2_000,
-        2_000,
-    ]
-    assert properties.delivery_time_ms(2, 0, "1s 1d") == 86_400_000

@@ -202,40 +202,26 @@ class IndexFile:
         at = INDEX_HEADER.size + 4 * self.slots + INDEX_ENTRY.size * number
         return IndexEntry._make(INDEX_ENTRY.unpack_from(self.data, at))
 
-    def store_time_ms(self, entry: IndexEntry) -> int:
-        """When the entry's record was stored, to the second below."""
-        return self.header.first_store_time_ms + 1000 * entry.seconds
+    def addresses(self, topic: str, key: str) -> list[int]:
+        """The addresses that the file has for the key's hash, the newest first.
 
-    def lookup(
-        self,
-        topic: str,
-        key: str,
-        begin_ms: int = 0,
-        end_ms: int = (1 << 63) - 1,
-        limit: int = 1 << 20,
-    ) -> list[int]:
-        """Addresses of records that may have the key, the newest first, stored from ``begin_ms`` to
-        ``end_ms``.
-
-        Walks the chain as a broker does: it ends at 0, at an entry that points to itself or past
-        the count, and before ``begin_ms``; also at one that does not point down, so that a chain
-        that lies cannot go round. Times are known to the second, so those at the edges may lie a
-        little outside.
+        Raises:
+            CorruptLog: the chain leaves its slot, or does not go down.
         """
         wanted = index_hash(topic, key)
-        number = self.slot(wanted % self.slots)
-        found: list[int] = []
-        # The first store time of a new file is the last one of the file before until its first
-        # entry is there.
-        while 0 < number < self.header.count and len(found) < limit:
+        slot = wanted % self.slots
+        number = self.slot(slot)
+        found = []
+        while number:
+            if not 0 < number < self.header.count:
+                raise CorruptLog(f"slot {slot} leads to entry {number} of {self.header.count - 1}")
             entry = self.entry(number)
-            if entry.seconds < 0:
-                break
-            stored_ms = self.store_time_ms(entry)
-            if entry.hash == wanted and begin_ms <= stored_ms + 999 and stored_ms <= end_ms:
+            if entry.hash % self.slots != slot or entry.hash < 0:
+                raise CorruptLog(f"slot {slot} leads to entry {number}, which belongs elsewhere")
+            if entry.hash == wanted:
                 found.append(entry.physical_offset)
-            if not 0 < entry.previous < number or stored_ms + 999 < begin_ms:
-                break
+            if not 0 <= entry.previous < number:
+                raise CorruptLog(f"entry {number} is followed by {entry.previous}")
             number = entry.previous
         return found
 

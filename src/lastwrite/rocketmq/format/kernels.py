@@ -1,4 +1,4 @@
-"""Kernels over RocketMQ records and units: split, index keys, fill units.
+"""Kernels over RocketMQ records: split, index keys, index entries.
 
 Each works on whole chunks, checks every size and length before it trusts one, and reports what it
 found as a code and a position instead of raising. What is called for every record is given the
@@ -29,10 +29,8 @@ from lastwrite.encoding.intrinsics import (
     load16,
     load32,
     load64,
-    store16,
     store32,
     store64,
-    swap16,
     swap32,
     swap64,
     trailing_zeros,
@@ -91,25 +89,9 @@ HAS_DELAY = 1  # a property DELAY
 HAS_MULTI_DISPATCH = 2  # a property INNER_MULTI_DISPATCH
 HAS_INNER = 4  # both INNER_NUM and INNER_BASE
 BAD_NUMBER = 8  # one of them is no number: to a broker the record is broken
-BLANK_KEY = (
-    16  # KEYS is nothing but white space; its length is in the bits from KEY_LENGTH_SHIFT on
-)
+# KEYS is nothing but white space; its length is in the bits from KEY_LENGTH_SHIFT on
+BLANK_KEY = 16
 KEY_LENGTH_SHIFT = 16
-
-UNIT = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            "position",
-            "physical_offset",
-            "size",
-            "tags_code",
-            "store_time",
-            "base",
-            "number",
-        )
-    ]
-)
 
 MessageTable = npt.NDArray[np.void]
 
@@ -296,6 +278,8 @@ def _decimal(source, at, end, largest):
 def _properties(source, at, end, bound, row):
     """Note in ``row`` what the properties ``[at, end)`` say; of a name that is there twice the last
     counts.
+
+    One function: what it finds is a dozen local numbers, which a call would have to carry.
     """
     key_at = np.int64(-1)
     key_length = np.int64(-1)
@@ -400,6 +384,8 @@ def split(data, start, end, table, check_crc):
     After BLANK it is the room that the blank record states; whoever goes on does so in the next
     file. After END and the codes of damage the position is where they were found.
 
+    One function, since each check needs the numbers that those before it have read.
+
     Like a broker it does not check the record's address; ``physical_offset - position`` is the same
     in all rows of a sound log, and where it is not, the bytes are stale ones of another place.
     """
@@ -478,88 +464,6 @@ def split(data, start, end, table, check_crc):
         rows += 1
         at += size
     return rows, at, OK, at, 0
-
-
-@njit(cache=True, nogil=True)
-def split_index(data, start, end, table, lowest_base):
-    """Read the valid units of 46 bytes in ``data[start:end]``, one row of ``table`` (UNIT) each,
-    until it is full.
-
-    Returns (rows, position behind the last, code, position). END: the first unit that is not valid,
-    or the end of the bytes, which need not be a unit's; BAD_ORDER: a base below ``lowest_base`` or
-    below where the unit before ends.
-    """
-    rows = 0
-    at = np.int64(start)
-    source = address(data)
-    floor = np.int64(lowest_base)
-    while rows < len(table):
-        if end - at < 46:
-            return rows, at, END, at
-        physical = i64(source, at)
-        size = i32(source, at + 8)
-        base = i64(source, at + 28)
-        number = i16(source, at + 36)
-        if physical < 0 or size <= 0 or base < 0 or number <= 0:
-            return rows, at, END, at
-        if base < floor or base > _MAX_I64 - number:
-            return rows, at, BAD_ORDER, at + 28
-        row = table[rows]
-        row.position = at
-        row.physical_offset = physical
-        row.size = size
-        row.tags_code = i64(source, at + 12)
-        row.store_time = i64(source, at + 20)
-        row.base = base
-        row.number = number
-        floor = base + number
-        rows += 1
-        at += 46
-    return rows, at, OK, at
-
-
-@njit(cache=True, nogil=True)
-def fill_units(table, picked, codes, out, at):
-    """Write a consume queue unit of 20 bytes for each of the rows ``picked`` of a MESSAGE table,
-    one behind another.
-
-    ``codes``: the tags codes, a row of the table each. ``out`` has room for ``20 * len(picked)``
-    bytes from ``at`` on. Returns the position behind.
-    """
-    target = address(out)
-    for i in range(len(picked)):
-        row = table[picked[i]]
-        store64(target, at, swap64(np.uint64(row.physical_offset)))
-        store32(target, at + 8, swap32(np.uint64(row.size)))
-        store64(target, at + 12, swap64(np.uint64(codes[picked[i]])))
-        at += 20
-    return at
-
-
-@njit(cache=True, nogil=True)
-def fill_batch_units(table, picked, codes, physical, inner, out, at):
-    """Write a unit of 46 bytes for each of the rows ``picked``, one behind another.
-
-    ``physical``: the records' addresses, one for each of ``picked``, where it has any, else as the
-    rows say them. ``inner``: base and number from INNER_BASE and INNER_NUM where both are there, as
-    in a batch consume queue; else, and in a compaction index always, the queue offset and 1.
-    ``codes``, ``out`` and what is returned as ``fill_units``.
-    """
-    target = address(out)
-    for i in range(len(picked)):
-        row = table[picked[i]]
-        place = physical[i] if len(physical) > 0 else row.physical_offset
-        store64(target, at, swap64(np.uint64(place)))
-        store32(target, at + 8, swap32(np.uint64(row.size)))
-        store64(target, at + 12, swap64(np.uint64(codes[picked[i]])))
-        store64(target, at + 20, swap64(np.uint64(row.store_time)))
-        many = inner and row.marks & HAS_INNER != 0
-        store64(target, at + 28, swap64(np.uint64(row.inner_base if many else row.queue_offset)))
-        store16(target, at + 36, swap16(np.uint64(row.inner_num if many else np.int64(1))))
-        store32(target, at + 38, np.uint64(0xFFFFFFFF))
-        store32(target, at + 42, np.uint64(0))
-        at += 46
-    return at
 
 
 @njit(cache=True, nogil=True, inline="always")

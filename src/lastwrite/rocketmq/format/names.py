@@ -62,8 +62,6 @@ CONSUMER_OFFSETS = "consumerOffset.json"
 BACKUP_SUFFIX = ".bak"
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages: their tags code is the time of delivery
-
-DEFAULT_COMMIT_LOG_BYTES = 1 << 30  # mappedFileSizeCommitLog
 DEFAULT_CONSUME_QUEUE_BYTES = 6_000_000  # mappedFileSizeConsumeQueue
 DEFAULT_BATCH_QUEUE_BYTES = 13_800_000  # mapperFileSizeBatchConsumeQueue
 DEFAULT_COMPACTION_LOG_BYTES = 104_857_600  # compactionMappedFileSize, before log_sizes

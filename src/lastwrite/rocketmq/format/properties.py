@@ -27,28 +27,15 @@ VALUE_END: Final = 0x02
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
 UNIQUE_KEY: Final = "UNIQ_KEY"
-WAIT: Final = "WAIT"
-CLUSTER: Final = "CLUSTER"
 INNER_NUM: Final = "INNER_NUM"  # of an inner batch: its messages
 INNER_BASE: Final = "INNER_BASE"  # of an inner batch: its first queue offset
 DELAY: Final = "DELAY"  # a level of messageDelayLevel, from 1
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QUEUE: Final = "REAL_QID"
-TRANSACTION_PREPARED: Final = "TRAN_MSG"
-PRODUCER_GROUP: Final = "PGROUP"
-TRANSACTION_ID: Final = "__transactionId__"
 MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"  # further (light) queues, separated by commas
 MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"  # its offsets there
-SHARDING_KEY: Final = "__SHARDINGKEY"
 RECORD_CRC: Final = "__CRC32#"
 
 RECORD_CRC_BYTES: Final = 20
 _RECORD_CRC_HEAD = RECORD_CRC.encode() + bytes([NAME_END])
-
-DEFAULT_DELAY_LEVELS: Final = (
-    "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # messageDelayLevel
-)
-_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def items(raw: bytes) -> list[tuple[bytes, bytes]]:
@@ -104,18 +91,3 @@ def record_crc_holds(record: bytes | memoryview) -> bool | None:
     if not tail.startswith(_RECORD_CRC_HEAD) or tail[-1] != VALUE_END or not digits.isdigit():
         return None
     return int(digits[::-1]) == record_crc(record)
-
-
-def delivery_time_ms(level: int, store_time_ms: int, levels: str = DEFAULT_DELAY_LEVELS) -> int:
-    """When a delayed message is due: the tags code of its unit in the queue of
-    ``SCHEDULE_TOPIC_XXXX``.
-
-    A level beyond the last counts as the last. ``levels``: the setting messageDelayLevel.
-    """
-    known = levels.split()
-    if level > len(known):
-        level = len(known)
-    if level < 1:
-        return store_time_ms + 1000
-    text = known[level - 1]
-    return store_time_ms + int(text[:-1]) * _UNIT_MS[text[-1]]

@@ -21,9 +21,9 @@ import ipaddress
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from lastwrite.encoding.compression import Codec, decompress
 from lastwrite.encoding.layout import I32, I64, At, Buffer, layout
@@ -68,6 +68,8 @@ COMPRESSION_MASK = 0x700  # means something only with COMPRESSED
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200
 COMPRESSION_ZLIB = 0x300
+
+IS_INNER = NEEDS_UNWRAP | INNER_BATCH  # both: the body is a sequence of messages
 
 BLANK_BYTES = 8
 SMALLEST_RECORD_BYTES = 91  # IPv4 hosts, magic v1, neither body, topic nor properties
@@ -177,12 +179,10 @@ def compression_of(sys_flag: int) -> Compression:
     """
     if not sys_flag & COMPRESSED:
         return Compression.NONE
-    try:
-        return _COMPRESSIONS[sys_flag & COMPRESSION_MASK]
-    except KeyError:
-        raise UnsupportedFormat(
-            f"unknown compression type {(sys_flag & COMPRESSION_MASK) >> 8}", 36
-        ) from None
+    kind = sys_flag & COMPRESSION_MASK
+    if kind not in _COMPRESSIONS:
+        raise UnsupportedFormat(f"unknown compression type {kind >> 8}", 36)
+    return _COMPRESSIONS[kind]
 
 
 class Host(NamedTuple):
@@ -211,23 +211,23 @@ LOCALHOST = Host(b"\x7f\0\0\1", 10911)
 class Message:
     """A record, every field as it lies on disk.  Sizes and lengths are those of its parts."""
 
-    magic: int
-    body_crc: int
-    queue_id: int
-    flag: int
-    queue_offset: int
-    physical_offset: int
-    sys_flag: int
-    born_time_ms: int
-    born_host: Host
-    store_time_ms: int
-    store_host: Host
-    reconsume_times: int
-    prepared_offset: int
-    body: bytes  # as stored: perhaps compressed
-    topic_bytes: bytes
-    properties_bytes: bytes
-    properties: dict[str, str]  # parsed from the bytes
+    magic: int = MAGIC_V1
+    body_crc: int = 0
+    queue_id: int = 0
+    flag: int = 0
+    queue_offset: int = 0
+    physical_offset: int = 0
+    sys_flag: int = 0
+    born_time_ms: int = 0
+    born_host: Host = LOCALHOST
+    store_time_ms: int = 0
+    store_host: Host = LOCALHOST
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    body: bytes = b""  # as stored: perhaps compressed
+    topic_bytes: bytes = b""
+    properties_bytes: bytes = b""
+    properties: dict[str, str] = field(default_factory=dict)  # parsed from the bytes
 
     @property
     def topic(self) -> str:
@@ -255,19 +255,13 @@ class Message:
     @property
     def size(self) -> int:
         """Bytes of the record."""
-        topic_length = 2 if self.magic == MAGIC_V2 else 1
-        return (
-            self.body_at
-            + len(self.body)
-            + topic_length
-            + len(self.topic_bytes)
-            + 2
-            + len(self.properties_bytes)
-        )
+        lengths = 4 if self.magic == MAGIC_V2 else 3  # of topic and properties
+        parts = (self.body, self.topic_bytes, self.properties_bytes)
+        return self.body_at + lengths + sum(map(len, parts))
 
     @property
     def is_inner_batch(self) -> bool:
-        return self.sys_flag & (NEEDS_UNWRAP | INNER_BATCH) == NEEDS_UNWRAP | INNER_BATCH
+        return self.sys_flag & IS_INNER == IS_INNER
 
     @property
     def body_crc_holds(self) -> bool:
@@ -306,75 +300,65 @@ def decode_message(buffer: Buffer, at: int, end: int) -> Message:
         CorruptLog: size 0 (the end of what was written), a blank record, another magic, lengths
             that do not add up; positions are bytes of ``buffer``.
     """
-    left = end - at
-    if left < BLANK_BYTES:
-        raise TruncatedLog(f"record cut short: {max(left, 0)} bytes", at)
-    size, magic = Blank._make(BLANK.unpack_from(buffer, at))
-    if magic == MAGIC_BLANK:
-        raise CorruptLog(f"a blank record, which ends the file {size} bytes before its last", at)
-    if size == 0:
-        raise CorruptLog("no record: its size is 0, as behind the last one written", at)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise CorruptLog(f"record of magic {magic & 0xFFFF_FFFF:08X}", at + 4)
-    if size < SMALLEST_RECORD_BYTES:
-        raise CorruptLog(f"record of {size} bytes", at)
-    if size > left:
-        raise TruncatedLog(f"record cut short: {left} of {size} bytes", at)
+    size = _record_size(buffer, at, end)
     end = at + size
     head = RecordHead._make(RECORD_HEAD.unpack_from(buffer, at))
-    born_bytes, store_bytes = (
-        _host_bytes(head.sys_flag, BORN_V6),
-        _host_bytes(head.sys_flag, STORE_V6),
-    )
-    topic_length_bytes = 2 if magic == MAGIC_V2 else 1
+    born_bytes = _host_bytes(head.sys_flag, BORN_V6)
+    store_bytes = _host_bytes(head.sys_flag, STORE_V6)
+    topic_length_bytes = 2 if head.magic == MAGIC_V2 else 1
     fixed = 74 + born_bytes + store_bytes + topic_length_bytes
     if size < fixed:
         raise CorruptLog(f"record of {size} bytes, its fixed fields take {fixed}", at)
-    place = at + 48
-    born_host = _decode_host(buffer, place, born_bytes)
-    place += born_bytes
-    (store_time_ms,) = STORED.unpack_from(buffer, place)
-    place += 8
-    store_host = _decode_host(buffer, place, store_bytes)
-    place += store_bytes
-    tail = RecordTail._make(RECORD_TAIL.unpack_from(buffer, place))
-    place += 16
+    stored_at = at + RECORD_HEAD.size + born_bytes
+    (store_time_ms,) = STORED.unpack_from(buffer, stored_at)
+    tail_at = stored_at + STORED.size + store_bytes
+    tail = RecordTail._make(RECORD_TAIL.unpack_from(buffer, tail_at))
+    body_at = tail_at + RECORD_TAIL.size
     if not 0 <= tail.body_length <= size - fixed:
-        raise CorruptLog(f"body of {tail.body_length} bytes in a record of {size}", place - 4)
-    body = bytes(buffer[place : place + tail.body_length])
-    place += tail.body_length
+        raise CorruptLog(f"body of {tail.body_length} bytes in a record of {size}", body_at - 4)
+    place = body_at + tail.body_length
     topic_length = _signed(buffer, place, topic_length_bytes)
     if not 0 <= topic_length <= size - fixed - tail.body_length:
         raise CorruptLog(f"topic of {topic_length} bytes in a record of {size}", place)
-    place += topic_length_bytes
-    topic_bytes = bytes(buffer[place : place + topic_length])
-    place += topic_length
-    properties_length = _signed(buffer, place, 2)
-    place += 2
+    topic_at = place + topic_length_bytes
+    place = topic_at + topic_length + 2
+    properties_length = _signed(buffer, place - 2, 2)
     if properties_length != end - place:
         raise CorruptLog(
             f"properties of {properties_length} bytes, the record leaves {end - place}", place - 2
         )
     properties_bytes = bytes(buffer[place:end])
     return Message(
-        magic=magic,
-        body_crc=head.body_crc,
-        queue_id=head.queue_id,
-        flag=head.flag,
-        queue_offset=head.queue_offset,
-        physical_offset=head.physical_offset,
-        sys_flag=head.sys_flag,
-        born_time_ms=head.born_time_ms,
-        born_host=born_host,
+        *head[1:],
+        born_host=_decode_host(buffer, at + RECORD_HEAD.size, born_bytes),
         store_time_ms=store_time_ms,
-        store_host=store_host,
+        store_host=_decode_host(buffer, stored_at + STORED.size, store_bytes),
         reconsume_times=tail.reconsume_times,
         prepared_offset=tail.prepared_offset,
-        body=body,
-        topic_bytes=topic_bytes,
+        body=bytes(buffer[body_at : body_at + tail.body_length]),
+        topic_bytes=bytes(buffer[topic_at : topic_at + topic_length]),
         properties_bytes=properties_bytes,
         properties=parse(properties_bytes),
     )
+
+
+def _record_size(buffer: Buffer, at: int, end: int) -> int:
+    """What the record at ``at`` states; see ``decode_message`` for what it raises."""
+    left = end - at
+    if left < BLANK_BYTES:
+        raise TruncatedLog(f"record cut short: {max(left, 0)} bytes", at)
+    size, magic = BLANK.unpack_from(buffer, at)
+    if magic == MAGIC_BLANK:
+        raise CorruptLog(f"a blank record, which ends the file {size} bytes before its last", at)
+    if size == 0:
+        raise CorruptLog("no record: its size is 0, as after the last one written", at)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise CorruptLog(f"record of magic {magic & 0xFFFF_FFFF:08X}", at + 4)
+    if size < SMALLEST_RECORD_BYTES:
+        raise CorruptLog(f"record of {size} bytes", at)
+    if size > left:
+        raise TruncatedLog(f"record cut short: {left} of {size} bytes", at)
+    return int(size)
 
 
 def _signed(buffer: Buffer, at: int, size: int) -> int:
@@ -390,45 +374,23 @@ def make_message(
     body: bytes = b"",
     properties: dict[str, str] | None = None,
     *,
-    magic: int = MAGIC_V1,
-    queue_id: int = 0,
-    flag: int = 0,
-    queue_offset: int = 0,
-    physical_offset: int = 0,
-    sys_flag: int = 0,
-    born_time_ms: int = 0,
-    born_host: Host = LOCALHOST,
-    store_time_ms: int = 0,
-    store_host: Host = LOCALHOST,
-    reconsume_times: int = 0,
-    prepared_offset: int = 0,
     closed: bool = True,
+    **fields: Any,
 ) -> Message:
     """A message whose checksum and host bits agree with its parts; ``closed`` as in
-    ``properties.build``.
+    ``properties.build``, ``fields`` are others of ``Message``.
     """
-    sys_flag &= ~(BORN_V6 | STORE_V6)
-    sys_flag |= (BORN_V6 if born_host.is_v6 else 0) | (STORE_V6 if store_host.is_v6 else 0)
     raw = build(properties or {}, closed=closed)
-    return Message(
-        magic=magic,
+    made = Message(
+        **fields,
         body_crc=body_crc(body),
-        queue_id=queue_id,
-        flag=flag,
-        queue_offset=queue_offset,
-        physical_offset=physical_offset,
-        sys_flag=sys_flag,
-        born_time_ms=born_time_ms,
-        born_host=born_host,
-        store_time_ms=store_time_ms,
-        store_host=store_host,
-        reconsume_times=reconsume_times,
-        prepared_offset=prepared_offset,
         body=body,
         topic_bytes=topic.encode(),
         properties_bytes=raw,
         properties=parse(raw),
     )
+    bits = (BORN_V6 if made.born_host.is_v6 else 0) | (STORE_V6 if made.store_host.is_v6 else 0)
+    return replace(made, sys_flag=made.sys_flag & ~(BORN_V6 | STORE_V6) | bits)
 
 
 def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
@@ -517,12 +479,9 @@ def decompress_body(
     compression = compression_of(sys_flag)
     if compression is Compression.ZLIB:
         return _inflate(body, body_at, limit_bytes)
+    codec = Codec.LZ4 if compression is Compression.LZ4 else Codec.ZSTD
     try:
-        return bytes(
-            decompress(
-                Codec.LZ4 if compression is Compression.LZ4 else Codec.ZSTD, body, limit_bytes
-            )
-        )
+        return bytes(decompress(codec, body, limit_bytes))
     except OutOfMemoryBudget:
         raise _past_limit(limit_bytes, body_at) from None
     except LogError as error:
@@ -596,9 +555,8 @@ def _decode_item(body: bytes, at: int, record: Message) -> tuple[Message, int]:
     if not _SMALLEST_ITEM_BYTES <= head.size <= left:
         raise CorruptLog(f"message of an inner batch of {head.size} bytes, {left} are left", place)
     if not 0 <= head.body_length <= head.size - _SMALLEST_ITEM_BYTES:
-        raise CorruptLog(
-            f"body of {head.body_length} bytes in a message of {head.size}", place + 16
-        )
+        wrong = f"body of {head.body_length} bytes in a message of {head.size}"
+        raise CorruptLog(wrong, place + 16)
     end = at + head.size
     properties_at = at + INNER_HEAD.size + head.body_length + 2
     properties_length = _signed(body, properties_at - 2, 2)
@@ -607,17 +565,15 @@ def _decode_item(body: bytes, at: int, record: Message) -> tuple[Message, int]:
             f"properties of {properties_length} bytes, {end - properties_at} are left", place
         )
     raw = body[properties_at:end]
-    return (
-        replace(
-            record,
-            flag=head.flag,
-            body=body[at + INNER_HEAD.size : properties_at - 2],
-            body_crc=head.body_crc,
-            properties_bytes=raw,
-            properties=parse(raw),
-        ),
-        end,
+    item = replace(
+        record,
+        flag=head.flag,
+        body=body[at + INNER_HEAD.size : properties_at - 2],
+        body_crc=head.body_crc,
+        properties_bytes=raw,
+        properties=parse(raw),
     )
+    return item, end
 
 
 def encode_inner(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
@@ -627,9 +583,8 @@ def encode_inner(messages: Sequence[tuple[int, bytes, bytes]]) -> bytes:
         if len(raw) > _MAX_I16:
             raise ValueError(f"properties of {len(raw)} bytes")
         size = _SMALLEST_ITEM_BYTES + len(body) + len(raw)
-        out += (
-            INNER_HEAD.pack(size, 0, 0, flag, len(body)) + body + struct.pack(">h", len(raw)) + raw
-        )
+        out += INNER_HEAD.pack(size, 0, 0, flag, len(body))
+        out += body + struct.pack(">h", len(raw)) + raw
     return bytes(out)
 
 

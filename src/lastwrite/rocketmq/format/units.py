@@ -19,8 +19,8 @@ Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``SparseConsumeQ
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left, bisect_right
-from typing import Annotated, NamedTuple
+from bisect import bisect_left
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,8 +81,7 @@ FILLER_SIZE = (1 << 31) - 1
 FILLER = CONSUME_QUEUE_UNIT.pack(0, FILLER_SIZE, 0)
 END_UNIT = BATCH_UNIT.pack(-1, 0, 0, 0, 0, 0, -1, 0)
 
-EXTENSION_BASE = -(1 << 63)
-FIRST_EXTENSION_END = -(1 << 31)  # a tags code below this is an address
+EXTENSION_BASE = -(1 << 63)  # plus a byte of the extension: the tags code that names it
 
 Units = npt.NDArray[np.void]
 
@@ -106,6 +105,29 @@ def batch_units(data: Buffer) -> Units:
     return np.frombuffer(data, BATCH_DTYPE, len(data) // BATCH_UNIT.size)
 
 
+def queue_units(data: Buffer, *, is_batch: bool) -> Units:
+    """The whole units of a file of a consume queue, of either kind."""
+    return batch_units(data) if is_batch else consume_queue_units(data)
+
+
+def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
+    """The first and the last queue offset of a unit in a file of either kind, which begins at byte
+    ``start`` of its queue.
+    """
+    if units.dtype == BATCH_DTYPE:
+        base = int(units["base"][row])
+        return base, base + int(units["number"][row]) - 1
+    offset = start // CONSUME_QUEUE_UNIT.size + row
+    return offset, offset
+
+
+def lower_bound(column: npt.NDArray[Any], wanted: int, count: int) -> int:
+    """The first of ``count`` ascending values that is not below ``wanted``, else ``count``. Looks
+    at the logarithm of their number, so that a mapped file is not read.
+    """
+    return bisect_left(range(count), wanted, key=lambda row: int(column[row]))
+
+
 def valid_count(units: Units) -> int:
     """How many units there are before the first that is not valid, of either kind.
 
@@ -116,7 +138,7 @@ def valid_count(units: Units) -> int:
     for first in range(0, len(units), step):
         some = units[first : first + step]
         good = (some["physical_offset"] >= 0) & (some["size"] > 0)
-        if "base" in (some.dtype.names or ()):
+        if units.dtype == BATCH_DTYPE:
             good &= (some["base"] >= 0) & (some["number"] > 0)
         if not good.all():
             return first + int(np.argmin(good))
@@ -124,47 +146,14 @@ def valid_count(units: Units) -> int:
 
 
 def find_offset(units: Units, offset: int, count: int | None = None) -> int:
-    """Which of the first ``count`` units of 46 bytes answers a reader of queue offset ``offset`` in
-    a compaction index.
+    """Which of the first ``count`` units of 46 bytes answers a reader of queue offset ``offset``:
+    the first whose last offset is not below it, else ``count``.
 
-    The first whose last offset is not below it: the record itself, else the next larger one;
-    ``count`` where there is none. ``count``: of valid units, found where it is not given. Looks at
-    the logarithm of their number.
+    ``count``: of valid units, found where it is not given.
     """
     if count is None:
         count = valid_count(units)
-    bases, numbers = units["base"], units["number"]
-    return bisect_left(range(count), offset, key=lambda i: int(bases[i]) + int(numbers[i]) - 1)
-
-
-def find_batch(units: Units, offset: int, count: int | None = None) -> int:
-    """Which unit of a batch consume queue's file covers ``offset``: the last whose base is not
-    above it, -1 if none.
-    """
-    if count is None:
-        count = valid_count(units)
-    bases = units["base"]
-    return bisect_right(range(count), offset, key=lambda i: int(bases[i])) - 1
-
-
-def find_time(units: Units, time_ms: int, count: int | None = None) -> int:
-    """The first unit of 46 bytes whose store time is not below ``time_ms``; ``count`` where there
-    is none.
-    """
-    if count is None:
-        count = valid_count(units)
-    times = units["store_time_ms"]
-    return bisect_left(range(count), time_ms, key=lambda i: int(times[i]))
-
-
-def is_extension_address(tags_code: int) -> bool:
-    """Whether a consume queue's tags code is an address in the extension."""
-    return tags_code < FIRST_EXTENSION_END
-
-
-def extension_byte(tags_code: int) -> int:
-    """The byte in the extension's files that such a tags code names."""
-    return tags_code - EXTENSION_BASE
+    return bisect_left(range(count), offset, key=lambda row: offsets_of(units, row, 0)[1])
 
 
 def decode_extension(buffer: Buffer, at: int, end: int) -> Extension | None:

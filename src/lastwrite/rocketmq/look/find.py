@@ -496,7 +496,7 @@ class StoreFinder:
                 index = IndexFile.of(map_whole(file))
                 for topic_ in topics:
                     for part in parts:
-                        for address in chain_of(index, topic_, part):
+                        for address in index.addresses(topic_, part):
                             if address >= self.log.start and self._has(
                                 address, topic_, part, key, is_unique
                             ):
@@ -751,30 +751,6 @@ class StoreFinder:
             if message.queue_offset >= first:
                 first = message.queue_offset + 1
                 yield Found(message, file.path, position, BY_COMPACTION_SCAN, False)
-
-
-def chain_of(index: IndexFile, topic: str, key: str) -> list[int]:
-    """The addresses that an index file has for the key's hash, newest first.
-
-    Raises:
-        _Lie: the chain leaves its slot, or does not go down.
-    """
-    wanted = index_hash(topic, key)
-    slot = wanted % index.slots
-    number = index.slot(slot)
-    found = []
-    while number:
-        if not 0 < number < index.header.count:
-            raise _Lie(f"slot {slot} leads to entry {number} of {index.header.count - 1}")
-        entry = index.entry(number)
-        if entry.hash % index.slots != slot or entry.hash < 0:
-            raise _Lie(f"slot {slot} leads to entry {number}, which belongs elsewhere")
-        if entry.hash == wanted:
-            found.append(entry.physical_offset)
-        if not 0 <= entry.previous < number:
-            raise _Lie(f"entry {number} is followed by {entry.previous}")
-        number = entry.previous
-    return found
 
 
 def by_queue(chunk: Chunk) -> Iterator[tuple[TopicPartition, Int64Array]]:
