@@ -183,6 +183,8 @@ def targets() -> list[Target]:
             (
                 "rocketmq.units:consume_queue_units",
                 "rocketmq.units:batch_units",
+                "rocketmq.units:queue_units",
+                "rocketmq.units:offsets_of",
                 "rocketmq.units:valid_count",
                 "rocketmq.units:find_offset",
                 "rocketmq.chunk_kernels:count_units",
@@ -517,7 +519,7 @@ def check_units(data: bytes, rng: random.Random) -> str:
     chunk_kernels.compare_units(buffer, rng.randrange(4), records, 0)
     for offset in (0, 1, rng.choice(_EXTREMES)):
         assert 0 <= units.find_offset(batch, offset) <= valid
-    units.valid_count(units.consume_queue_units(data))
+    units.valid_count(units.queue_units(data, is_batch=False))
     return "all valid" if valid == len(batch) else "some"
 
 

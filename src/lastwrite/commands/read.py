@@ -25,7 +25,7 @@ from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.look.rows import message_rows
 from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, Answer, PullStatus, answer, taken
 from lastwrite.rocketmq.store import lock
-from lastwrite.rocketmq.store.compacted import Block, CompactedQueue, FilesMoved, first_damage
+from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, RecordBlock, first_damage
 from lastwrite.rocketmq.store.reading import find_place
 from lastwrite.rocketmq.store.topics import compacted_queues, compacted_topics, read_topics
 
@@ -141,7 +141,7 @@ class Reading(Iterator[Row]):
         count = taken(entries.sizes[at : at + most].tolist(), most)
         return int(entries.lasts[at + count - 1]) + 1 if count else self.next_offset
 
-    def _rows_of(self, block: Block, number: int) -> Iterator[Row]:
+    def _rows_of(self, block: RecordBlock, number: int) -> Iterator[Row]:
         begin = int(block.table["position"][number])
         end = begin + int(block.table["size"][number])
         message = decode_message(memoryview(block.buffer), begin, end)

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.document import UNPRINTED, Document, FrozenDocument, figure
+from lastwrite.rocketmq.store.reading import MappedFile
 
-NO_END = (1 << 63) - 1  # an address that is behind every log
+NO_END = (1 << 63) - 1  # an address after every log's end
 
 
 class QueueKind(StrEnum):
@@ -26,21 +27,8 @@ class QueueKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LogFile:
-    """A file of the commit log."""
-
-    path: str
-    start: int  # address of its first byte
-    size_bytes: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.size_bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Stretch:
-    """Rows or index entries of one piece, one behind another in a scratch file."""
+    """Rows or index entries of one piece, one after another in a scratch file."""
 
     path: str
     position: int
@@ -51,10 +39,10 @@ class Stretch:
 class WalkUnit:
     """A piece of a commit log file: the records that begin from ``start`` to before ``end``.
 
-    ``is_exact``: a record begins at ``start``; else the first one behind it must be looked for.
+    ``is_exact``: a record begins at ``start``; else the first one after it must be looked for.
     """
 
-    file: LogFile
+    file: MappedFile
     start: int
     end: int
     is_exact: bool
@@ -68,14 +56,13 @@ class WalkUnit:
 
 
 @dataclass(slots=True)
-class Walked:
+class WalkedPiece:
     """What a piece holds."""
 
     begin: int = -1  # address of the first record; -1: none was found
-    end: int = -1  # behind the last
-    stop: int = (
-        0  # why the walk ended: 0 at the piece's end, else a code of ``rocketmq.store.walking``
-    )
+    end: int = -1  # after the last
+    # why the walk ended: 0 at the piece's end, else a code of ``rocketmq.store.walking``
+    stop: int = 0
     stop_at: int = -1  # address that the code speaks of
     records: int = 0
     last_record: int = -1  # address of the last one that may be indexed
@@ -87,14 +74,13 @@ class Walked:
 class QueueState:
     """What a consume queue holds."""
 
-    next_number: int = (
-        -1
-    )  # of the next unit, in a batch consume queue counted by units; -1: it is empty
+    # of the next unit, in a batch consume queue counted by units; -1: it is empty
+    next_number: int = -1
     end: int = -1  # where its last record ends; of a batch consume queue where it begins; -1: none
     tail_path: str = ""  # of the file that the next unit goes into, or that is full
     tail_start: int = 0  # the byte of the queue at which that file begins
     first_number: int = 0  # of the first unit that is no filler
-    spare: tuple[str, ...] = ()  # names of files behind the end, which a broker's start deletes
+    spare: tuple[str, ...] = ()  # names of files after the end, which a broker's start deletes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +95,7 @@ class QueueUnit:
     file_bytes: int
     folder: str  # where files are written aside
     delay_ms: int | None = None  # of this queue of delayed messages: units tell when they are due
-    is_cut: bool = False  # its last file has units behind the end, which go
+    is_cut: bool = False  # its last file has units after the end, which go
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +120,7 @@ class LogUnit:
     state: LogState
     log_bytes: int
     index_bytes: int
-    commit_log: tuple[LogFile, ...]
+    commit_log: tuple[MappedFile, ...]
     folder: str
 
 
@@ -179,9 +165,8 @@ BuildUnit = QueueUnit | LogUnit | IndexUnit
 class Built:
     """Files that were written aside, durably, for one queue or the index."""
 
-    files: list[tuple[str, str]] = field(
-        default_factory=list
-    )  # path below the tree, where it was written
+    # path below the tree, where it was written
+    files: list[tuple[str, str]] = field(default_factory=list)
     is_anew: bool = False  # what the queue had goes
     added: int = 0  # units, or entries
     passed: int = 0  # records that a broker passes over too
@@ -238,9 +223,8 @@ class QueueReport(Document, kw_only=True):
     queue: int
     status: DispatchStatus
     units_added: int = 0
-    next_offset: int | None = (
-        None  # of a consume queue; of a compaction log the highest one in it and one
-    )
+    # of a consume queue; of a compaction log the highest one in it and one
+    next_offset: int | None = None
     files_written: int = 0
     records_passed: int = 0  # their offset was there, or is below 0
     records_keyless: int = 0  # which no compaction log takes
@@ -302,7 +286,7 @@ class DispatchReport(Document, kw_only=True):
 
     @property
     def is_damaged(self) -> bool:
-        return any(problem.kind == "damaged" for problem in self.problems)
+        return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
 
     @property
     def exit_status(self) -> int:

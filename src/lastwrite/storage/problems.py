@@ -60,6 +60,31 @@ def problem_of(error: LogError, path: str, shift: int = 0, remedy: str = DAMAGE_
     return Problem(kind, error.problem, error.path or path, at, said)
 
 
+def damaged(
+    message: str, path: str, position: int | None = None, remedy: str | None = DAMAGE_REMEDY
+) -> Problem:
+    """Bytes that contradict their format, or files that do not go together."""
+    return Problem(ProblemKind.DAMAGED, message, path, position, remedy)
+
+
+def recovered(
+    message: str, path: str, position: int | None = None, remedy: str | None = None
+) -> Problem:
+    """What a crash left, which is no damage."""
+    return Problem(ProblemKind.RECOVERED, message, path, position, remedy)
+
+
+def error_of(problems: Sequence[Problem]) -> LogError | None:
+    """The first damage among the problems, else the first of them, as an error; None: of none."""
+    if not problems:
+        return None
+    damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]
+    first = (damage or problems)[0]
+    more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+    kind = CorruptLog if damage else UnsupportedFormat
+    return kind(first.message + more, first.position, first.path, first.remedy)
+
+
 def limited(rows: Iterator[RowT], limit: int | None, problems: Sequence[Problem]) -> Iterator[RowT]:
     """At most ``limit`` rows; at their end the first of the ``problems`` that were met meanwhile,
     raised.
@@ -71,9 +96,6 @@ def limited(rows: Iterator[RowT], limit: int | None, problems: Sequence[Problem]
             count += 1
             if count == limit:
                 break
-    if problems:
-        damage = [problem for problem in problems if problem.kind is ProblemKind.DAMAGED]
-        first = (damage or problems)[0]
-        more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
-        kind = CorruptLog if damage else UnsupportedFormat
-        raise kind(first.message + more, first.position, first.path, first.remedy)
+    error = error_of(problems)
+    if error is not None:
+        raise error

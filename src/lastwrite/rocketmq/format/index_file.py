@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from lastwrite.encoding.layout import I32, I64, At, Buffer, layout
 from lastwrite.errors import CorruptLog, InvalidConfig, TruncatedLog
@@ -197,10 +198,19 @@ class IndexFile:
         at = INDEX_HEADER.size + 4 * number
         return int.from_bytes(bytes(self.data[at : at + 4]), "big", signed=True)
 
+    def entry_at(self, number: int) -> int:
+        """Where entry ``number`` lies in the file; the first that is used is 1."""
+        return INDEX_HEADER.size + 4 * self.slots + INDEX_ENTRY.size * number
+
     def entry(self, number: int) -> IndexEntry:
         """Entry ``number``, 1 to count - 1."""
-        at = INDEX_HEADER.size + 4 * self.slots + INDEX_ENTRY.size * number
-        return IndexEntry._make(INDEX_ENTRY.unpack_from(self.data, at))
+        return IndexEntry._make(INDEX_ENTRY.unpack_from(self.data, self.entry_at(number)))
+
+    def entries(self) -> npt.NDArray[np.void]:
+        """All entries from number 1 on, without a copy."""
+        if self.header.count < 2:
+            return np.empty(0, ENTRY_DTYPE)
+        return np.frombuffer(self.data, ENTRY_DTYPE, self.header.count - 1, self.entry_at(1))
 
     def addresses(self, topic: str, key: str) -> list[int]:
         """The addresses that the file has for the key's hash, the newest first.

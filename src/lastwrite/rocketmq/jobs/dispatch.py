@@ -28,10 +28,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from lastwrite.engine.runner import Failed, Runner, each
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.work import Failed
 from lastwrite.rocketmq.dispatch_work import (
     NO_END,
     BuildUnit,
@@ -41,7 +41,6 @@ from lastwrite.rocketmq.dispatch_work import (
     IndexState,
     IndexUnit,
     LogDamage,
-    LogFile,
     LogState,
     LogUnit,
     QueueKind,
@@ -49,7 +48,7 @@ from lastwrite.rocketmq.dispatch_work import (
     QueueState,
     QueueUnit,
     Stretch,
-    Walked,
+    WalkedPiece,
     WalkUnit,
 )
 from lastwrite.rocketmq.format import index_file, kernels, names
@@ -57,11 +56,12 @@ from lastwrite.rocketmq.format.sides import Topic
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.store import beyond, dispatched, links, lock, reading, trees, walking
 from lastwrite.rocketmq.store.building import build
-from lastwrite.rocketmq.store.reading import Part
+from lastwrite.rocketmq.store.reading import MappedFile, Part
+from lastwrite.rocketmq.store.topics import read_topics
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import runner_for, shared_folder
-from lastwrite.spark.work import Runner, each
+from lastwrite.storage.problems import damaged, recovered
 from lastwrite.storage.scratch import ScratchFolders
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def dispatch(
+def dispatch(  # one parameter an option of the command line
     path: str,
     config: Mapping[str, object] | None = None,
     whole_log: bool = False,
@@ -123,24 +123,14 @@ def dispatch(
         stack.enter_context(lock.hold(root, held))
         lock.refuse_unclean(root, goes_on=unclean)
         trees.clear(root)
-        runner, memory_plan = stack.enter_context(
-            runner_for(spark, master, memory, conf or {}, progress)
-        )
-        scratch = stack.enter_context(contextlib.closing(_scratch(runner, memory_plan)))
+        runner, plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
+        scratch = stack.enter_context(contextlib.closing(_scratch(runner, plan)))
+        report = DispatchReport(path=root, now_ms=now)
         job = _Dispatch(
-            root,
-            settings,
-            now,
-            whole_log,
-            lock.was_killed(root),
-            unclean,
-            runner,
-            memory_plan,
-            scratch,
-            progress,
+            root, settings, whole_log, unclean, _Workers(runner, plan, scratch, progress), report
         )
         try:
-            report = job.run()
+            job.run()
         except BaseException:
             with contextlib.suppress(LogError, OSError):
                 trees.clear(root)  # what was written aside; else the next dispatch does it
@@ -161,76 +151,89 @@ def _scratch(runner: Runner, plan: MemoryPlan) -> ScratchFolders:
     return ScratchFolders(parent or None, 0 if parent else plan.scratch_bytes)
 
 
-@dataclass(slots=True)
-class _Sizes:
-    """Bytes of files: of those that are there, else as the settings say."""
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """What runs the tasks, and what they may use."""
 
-    queue: int
-    batch: int
-    log: int
-    log_index: int
-
-
-@dataclass(slots=True)
-class _Dispatch:
-    """One dispatch on its way."""
-
-    root: str
-    settings: DispatchConfig
-    now_ms: int
-    whole_log: bool
-    is_unclean: bool
-    goes_on: bool  # records that a killed broker lost are given up
     runner: Runner
     memory: MemoryPlan
     scratch: ScratchFolders
     progress: Progress
+
+    def walk(self, units: Sequence[WalkUnit]) -> list[WalkedPiece]:
+        """Read pieces of the commit log; scratch memory is shared by their sizes."""
+        weights = [unit.end - unit.start for unit in units]
+        total = max(1, sum(weights))
+        shared = [
+            replace(unit, memory_bytes=self.scratch.memory_bytes * weight // total)
+            for unit, weight in zip(units, weights, strict=True)
+        ]
+        return _sound(
+            self.runner.run_tasks("walk", walking.walk_all, shared, weights, self.progress)
+        )
+
+    def build(self, units: Sequence[BuildUnit]) -> list[Built]:
+        weights = [_weight(unit) for unit in units]
+        return _sound(self.runner.run_tasks("build", each(build), units, weights, self.progress))
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Bytes of files: of those that are there, else as the settings say."""
+
+    queue: int = 0
+    batch: int = 0
+    log: int = 0
+    log_index: int = 0
+
+
+@dataclass(slots=True)
+class _Dispatch:
+    """One dispatch on its way into its report."""
+
+    root: str
+    settings: DispatchConfig
+    whole_log: bool
+    goes_on: bool  # records that a killed broker lost are given up
+    workers: _Workers
+    report: DispatchReport
     topics: dict[str, Topic] = field(default_factory=dict)
-    log: tuple[LogFile, ...] = ()
+    log: tuple[MappedFile, ...] = ()
     queues: dict[tuple[QueueKind, TopicPartition], QueueState] = field(default_factory=dict)
     logs: dict[TopicPartition, LogState] = field(default_factory=dict)
     index: IndexState = field(default_factory=IndexState)
     stale_indexes: list[str] = field(default_factory=list)
-    sizes: _Sizes = field(default_factory=lambda: _Sizes(0, 0, 0, 0))
+    sizes: _Sizes = field(default_factory=_Sizes)
     queued_from: int = 0
     indexed_from: int = 0
     read_from: int = 0
     until: int = NO_END  # the commit log ends here, or may be dispatched no further
     rows: dict[tuple[bytes, int], list[Stretch]] = field(default_factory=dict)
-    entries: list[tuple[Stretch, int]] = field(
-        default_factory=list
-    )  # with the address at which the piece ends
+    # with the address at which the piece ends
+    entries: list[tuple[Stretch, int]] = field(default_factory=list)
     last_record: int = -1
-    bad: tuple[LogFile, int, str] | None = (
-        None  # where the log is damaged: the address of a record, and why
-    )
-    report: DispatchReport = field(default_factory=lambda: DispatchReport(path="", now_ms=0))
+    # where the log is damaged: the file, the address of a record, and why
+    bad: tuple[MappedFile, int, str] | None = None
 
-    def run(self) -> DispatchReport:
-        self.report = DispatchReport(path=self.root, now_ms=self.now_ms)
+    def run(self) -> None:
         self._look()
         self._walk()
         found = dict(self.queues)
         built = self._build()
-        if self._settle(built, found):
+        if self._may_install(built, found):
             self._install(built)
         else:
             self._leave(built, found)
-        return self.report
 
     # ------------------------------------------------------------------ look
 
     def _look(self) -> None:
         """What is there, and from where on the commit log must be read."""
-        self.topics = dispatched.topics(self.root)
+        self.topics = read_topics(self.root)
         found = reading.read_commit_log(self.root, self._folders())
-        for problem in found.problems:
-            if (
-                problem.kind == ProblemKind.DAMAGED
-                and os.path.basename(problem.path) != trees.GUARD
-            ):
-                raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
-        files = [LogFile(file.path, file.start, file.size_bytes) for file in found.files]
+        others = (p for p in found.problems if os.path.basename(p.path) != trees.GUARD)
+        replace(found, problems=tuple(others)).sound()
+        files = list(found.files)
         while files and walking.is_empty(files[-1]):
             files.pop()
         self.log = tuple(files)
@@ -247,17 +250,16 @@ class _Dispatch:
         kinds = [QueueKind.ORDINARY]
         if ends[QueueKind.BATCH] or any(topic.has_batch_queues for topic in self.topics.values()):
             kinds.append(QueueKind.BATCH)
-        self.queued_from = (
-            start if is_whole else max(start, min(max(ends[kind], default=-1) for kind in kinds))
-        )
+        self.queued_from = start
+        if not is_whole:
+            self.queued_from = max(start, min(max(ends[kind], default=-1) for kind in kinds))
         self.indexed_from = NO_END
+        starts = [self.queued_from, *self._log_starts()]
         if self.settings.has_index:
             self._look_at_index()
             self.indexed_from = max(start, self.index.last_address + 1)
-        starts = [self.queued_from, *self._log_starts()]
-        if self.settings.has_index:
-            # The record at the last address is in the index; the one behind it begins nobody knows
-            # where.
+            # The record at the last address is in the index; where the one after it begins nothing
+            # tells.
             starts.append(max(start, self.index.last_address))
         self.read_from = start if is_whole else max(start, min(starts))
 
@@ -272,13 +274,16 @@ class _Dispatch:
         if name is None or end < 0:
             return True
         number = self.queues[QueueKind.ORDINARY, name].next_number - 1
-        address = dispatched.address_of(
-            reading.read_queue(self.root, Part.CONSUME_QUEUE, name), number
-        )
-        place = (
-            bisect_right([file.start for file in self.log], -1 if address is None else address) - 1
-        )
-        return place >= 0 and address is not None and walking.has_record(self.log[place], address)
+        queue = reading.read_queue(self.root, Part.CONSUME_QUEUE, name)
+        address = dispatched.address_of(queue, number)
+        if address is None or not self.log or address < self.log[0].start:
+            return False
+        return walking.has_record(self._file_of(address), address)
+
+    def _file_of(self, address: int) -> MappedFile:
+        """The file with the address: the last one that begins at it or before it, else the first."""
+        place = bisect_right([file.start for file in self.log], address) - 1
+        return self.log[max(place, 0)]
 
     def _folders(self) -> dict[str, object]:
         given = {
@@ -293,38 +298,26 @@ class _Dispatch:
 
     def _look_at_queues(self) -> None:
         sizes: dict[QueueKind, int] = {}
-        for kind, part in (
-            (QueueKind.ORDINARY, Part.CONSUME_QUEUE),
-            (QueueKind.BATCH, Part.BATCH_QUEUE),
-        ):
-            for name in reading.list_queues(self.root, part):
-                log = reading.read_queue(self.root, part, name)
+        for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
+            for name in reading.list_queues(self.root, Part(kind)):
+                log = reading.read_queue(self.root, Part(kind), name)
                 self.queues[kind, name] = dispatched.read_queue_state(log, kind)
-                if (
-                    log.file_size is not None
-                    and sizes.setdefault(kind, log.file_size) != log.file_size
-                ):
+                size = log.file_size
+                if size is not None and sizes.setdefault(kind, size) != size:
                     raise CorruptLog(
-                        f"files of {log.file_size} bytes, those of other queues have {sizes[kind]}",
+                        f"files of {size} bytes, those of other queues have {sizes[kind]}",
                         None,
                         log.files[0].path,
                         dispatched.MAKE_ANEW,
                     )
-        settings = self.settings
-        ordinary = (
-            sizes.get(QueueKind.ORDINARY)
-            or settings.consume_queue_bytes
-            or names.DEFAULT_CONSUME_QUEUE_BYTES
-        )
-        batch = (
-            sizes.get(QueueKind.BATCH)
-            or settings.batch_queue_bytes
-            or names.DEFAULT_BATCH_QUEUE_BYTES
-        )
+        given = self.settings
+        ordinary = sizes.get(QueueKind.ORDINARY) or given.consume_queue_bytes
+        batch = sizes.get(QueueKind.BATCH) or given.batch_queue_bytes
+        ordinary = ordinary or names.DEFAULT_CONSUME_QUEUE_BYTES
         self.sizes.queue = -(-ordinary // 20) * 20  # as the broker rounds it
-        if batch % 46:
+        self.sizes.batch = batch or names.DEFAULT_BATCH_QUEUE_BYTES
+        if self.sizes.batch % 46:
             raise InvalidConfig(f"mapperFileSizeBatchConsumeQueue of {batch} is no multiple of 46")
-        self.sizes.batch = batch
 
     def _look_at_logs(self) -> None:
         settings = self.settings
@@ -355,7 +348,7 @@ class _Dispatch:
             raise InvalidConfig(
                 f"a compaction index of {self.sizes.log_index} bytes holds no message"
             )
-        for (kind, name), _ in self.queues.items():
+        for kind, name in self.queues:
             if kind is QueueKind.ORDINARY and name.topic in compacted:
                 self.logs.setdefault(name, LogState())
 
@@ -364,7 +357,7 @@ class _Dispatch:
         for name, state in self.logs.items():
             queue = self.queues.get((QueueKind.ORDINARY, name))
             if queue is None:
-                # what it has lies behind the ends of all others, or the whole log is to be read
+                # what it has lies after the ends of all others, or the whole log is to be read
                 yield self.queued_from
                 continue
             if state.highest + 1 >= queue.next_number:
@@ -379,7 +372,9 @@ class _Dispatch:
 
     def _look_at_index(self) -> None:
         settings = self.settings
-        newest = dispatched.index_time_of_checkpoint(self.root) if self.is_unclean else None
+        newest = None
+        if lock.was_killed(self.root):
+            newest = dispatched.read_checkpoint(self.root).index_time_ms
         self.index, self.stale_indexes = dispatched.read_index_state(
             self.root, settings.index_slots, settings.index_entries, newest
         )
@@ -392,58 +387,51 @@ class _Dispatch:
         self.bad = None
         if not self.log:
             return
-        first = max(bisect_right([file.start for file in self.log], self.read_from) - 1, 0)
-        at = min(max(self.read_from, self.log[first].start), self.log[first].end)
-        if at < self.log[first].end and not walking.begins_a_record(self.log[first], at):
-            at = self.log[first].start  # whoever said so was wrong; a file's begin never is
+        file = self._file_of(self.read_from)
+        at = min(max(self.read_from, file.start), file.end)
+        if at < file.end and not walking.begins_a_record(file, at):
+            at = file.start  # what said so was wrong; a file's begin never is
         self.report.log_end = self.until = self.report.read_from = at
-        pieces = list(self._pieces(first, at))
+        pieces = list(self._pieces(self.log.index(file), at))
         if not pieces:
             return  # nothing was written from there on
-        results = self._run_walks(pieces)
-        last = Walked(end=at)
+        results = self.workers.walk(pieces)
+        last = WalkedPiece(end=at)
         expected = at
         for n, (unit, walked) in enumerate(zip(pieces, results, strict=True)):
             if n and unit.file != pieces[n - 1].file:
                 if not self._goes_on(pieces[n - 1].file, last, unit.file):
                     break
-                last, expected = Walked(end=unit.start), unit.start
+                last, expected = WalkedPiece(end=unit.start), unit.start
             if last.stop or expected >= unit.end:
-                continue  # behind the file's end, or all of it is one record
+                continue  # after the file's end, or all of it is one record
             if walked.begin != expected:
-                walked = self._run_walks([replace(unit, start=expected, is_exact=True)])[0]
+                walked = self.workers.walk([replace(unit, start=expected, is_exact=True)])[0]
             self._accept(walked)
             last, expected = walked, walked.end
         else:
-            self._look_behind(pieces[-1].file, last)
+            self._look_at_end(pieces[-1].file, last)
         self.report.log_end = self.until
         self.report.read_from = at
         self.report.bytes_read = max(self.until - at, 0)
 
-    def _goes_on(self, file: LogFile, last: Walked, following: LogFile) -> bool:
+    def _goes_on(self, file: MappedFile, last: WalkedPiece, following: MappedFile) -> bool:
         """Whether the log goes on in the next file; after damage, or a file that is missing, it
         does not.
         """
         if last.stop not in (0, kernels.BLANK):
-            self.bad = (
-                file,
-                last.end,
-                f"{walking.WORDS[last.stop]}, and the log goes on in {following.path}",
-            )
+            wrong = f"{walking.WORDS[last.stop]}, and the log goes on in {following.path}"
         elif following.start != file.end:
             is_there = any(other.start == file.end for other in self.log)
             what = "holds no record" if is_there else "is missing"
-            self.bad = (
-                file,
-                last.end,
-                f"the file that begins at {file.end} {what}, and the log goes on after it",
-            )
+            wrong = f"the file that begins at {file.end} {what}, and the log goes on after it"
         else:
             return True
+        self.bad = file, last.end, wrong
         return False
 
-    def _look_behind(self, file: LogFile, last: Walked) -> None:
-        """Say how the newest file ends: where nothing more was written, in a record cut short, or
+    def _look_at_end(self, file: MappedFile, last: WalkedPiece) -> None:
+        """Note how the newest file ends: where nothing more was written, in a record cut short, or
         in damage.
         """
         if last.stop in (0, kernels.BLANK):
@@ -452,17 +440,13 @@ class _Dispatch:
         if beyond.survey([file], last.end + 1).records:
             self.bad = file, last.end, words
         elif last.stop != kernels.END:
-            self.report.problems.append(
-                Problem(
-                    ProblemKind.RECOVERED,
-                    f"{words}: the log ends at physical offset {last.end}",
-                    file.path,
-                    last.end - file.start,
-                    "nothing to do: a crash cut the last record short, and a broker's start removes it",
-                )
+            wrong = f"{words}: the log ends at physical offset {last.end}"
+            remedy = (
+                "nothing to do: a crash cut the last record short, and a broker's start removes it"
             )
+            self.report.problems.append(recovered(wrong, file.path, last.end - file.start, remedy))
 
-    def _accept(self, walked: Walked) -> None:
+    def _accept(self, walked: WalkedPiece) -> None:
         self.until = max(self.until, walked.end)
         self.report.records += walked.records
         self.last_record = max(self.last_record, walked.last_record)
@@ -472,12 +456,10 @@ class _Dispatch:
             self.entries.append((walked.entries, walked.end))
 
     def _pieces(self, first: int, at: int) -> Iterator[WalkUnit]:
-        size = min(_MOST_PIECE_BYTES, self.memory.limits().piece_bytes)
-        compacted = frozenset(
-            name
-            for name, topic in self.topics.items()
-            if topic.is_compacted and self.settings.has_compaction
-        )
+        size = min(_MOST_PIECE_BYTES, self.workers.memory.limits().piece_bytes)
+        compacted: frozenset[str] = frozenset()
+        if self.settings.has_compaction:
+            compacted = frozenset(n for n, topic in self.topics.items() if topic.is_compacted)
         for file in self.log[first:]:
             start = max(at, file.start)
             is_exact = True
@@ -493,21 +475,10 @@ class _Dispatch:
                     self.indexed_from,
                     compacted,
                     self.settings.index_tags,
-                    self.scratch.folder,
-                    self.scratch.memory,
+                    self.workers.scratch.folder,
+                    self.workers.scratch.memory,
                 )
                 start, is_exact = end, False
-
-    def _run_walks(self, units: Sequence[WalkUnit]) -> list[Walked]:
-        weights = [unit.end - unit.start for unit in units]
-        total = max(1, sum(weights))
-        shared = [
-            replace(unit, memory_bytes=self.scratch.memory_bytes * weight // total)
-            for unit, weight in zip(units, weights, strict=True)
-        ]
-        return _sound(
-            self.runner.run_tasks("walk", walking.walk_all, shared, weights, self.progress)
-        )
 
     # ------------------------------------------------------------------ build
 
@@ -555,28 +526,16 @@ class _Dispatch:
         delay_ms: int | None,
     ) -> QueueUnit:
         state = self.queues.get((kind, name), QueueState())
-        is_batch = kind is QueueKind.BATCH
         is_cut = self._is_beyond(kind, state)
         if is_cut:  # units of records that the log does not have: a broker's start cuts them off
-            part = Part.BATCH_QUEUE if is_batch else Part.CONSUME_QUEUE
-            state = dispatched.read_queue_state(
-                reading.read_queue(self.root, part, name), kind, self.until
-            )
+            queue = reading.read_queue(self.root, Part(kind), name)
+            state = dispatched.read_queue_state(queue, kind, self.until)
             self.queues[kind, name] = state
-        return QueueUnit(
-            kind,
-            name,
-            tuple(rows),
-            self.until,
-            state,
-            self.sizes.batch if is_batch else self.sizes.queue,
-            folder,
-            delay_ms,
-            is_cut,
-        )
+        size = self.sizes.batch if kind is QueueKind.BATCH else self.sizes.queue
+        return QueueUnit(kind, name, tuple(rows), self.until, state, size, folder, delay_ms, is_cut)
 
     def _is_beyond(self, kind: QueueKind, state: QueueState) -> bool:
-        """Whether the queue's last unit is of a record behind the log's end."""
+        """Whether the queue's last unit is of a record after the log's end."""
         return state.end >= self.until if kind is QueueKind.BATCH else state.end > self.until
 
     def _name(self, raw: bytes, queue: int) -> TopicPartition | None:
@@ -585,25 +544,15 @@ class _Dispatch:
             topic = raw.decode()
         except UnicodeDecodeError:
             topic = ""
-        if (
-            not topic
-            or topic in (".", "..")
-            or "/" in topic
-            or "\0" in topic
-            or len(raw) > 255
-            or queue < 0
-        ):
-            problem = Problem(
-                ProblemKind.DAMAGED,
-                f"records of topic {raw!r}, queue {queue}: no folder can have such a name",
-                self._commit_log,
-                None,
-                "they were left out; no client can have sent them",
-            )
-            if problem not in self.report.problems:
-                self.report.problems.append(problem)
-            return None
-        return TopicPartition(topic, queue)
+        is_name = topic not in ("", ".", "..") and not {"/", "\0"} & set(topic)
+        if is_name and len(raw) <= 255 and queue >= 0:
+            return TopicPartition(topic, queue)
+        wrong = f"records of topic {raw!r}, queue {queue}: no folder can have such a name"
+        remedy = "they were left out; no client can have sent them"
+        problem = damaged(wrong, self._commit_log, None, remedy)
+        if problem not in self.report.problems:
+            self.report.problems.append(problem)
+        return None
 
     def _index_units(self, folder: str) -> Iterator[IndexUnit]:
         """The index files that take the entries, in their order."""
@@ -616,14 +565,13 @@ class _Dispatch:
         left = [(stretch, 0, self._counted(stretch, end)) for stretch, end in self.entries]
         left = [part for part in left if part[2]]
         newest = min(self.last_record, self.until - 1)
-        room = capacity - old.count if old.name else 0
-        if not left and (room or newest <= old.last_address):
-            return
         path, count, name = old.path, old.count, old.name
+        room = capacity - old.count if old.name else 0
         last_address, before = old.last_address, None
-        if not room:
-            path, count, name, room = "", 1, self._index_name(name), capacity - 1
-        while True:
+        # A broker makes the next file for the first record after a full one, be it without a key.
+        while left or (not room and newest > last_address):
+            if not room:
+                path, count, name, room = "", 1, self._index_name(name), capacity - 1
             taken: list[tuple[Stretch, int, int]] = []
             while left and room:
                 stretch, first, some = left.pop(0)
@@ -648,11 +596,6 @@ class _Dispatch:
                 stretch, first, part = taken[-1]
                 before = stretch, first + part - 1
                 last_address = int(walking.read_entries(*before, 1)[1][0])
-            # A broker makes the next file for the first record behind a full one, be it without a
-            # key.
-            if not left and (room or newest <= last_address):
-                return
-            path, count, name, room = "", 1, self._index_name(name), capacity - 1
 
     def _counted(self, stretch: Stretch, end: int) -> int:
         """How many of a piece's entries are of records that may be dispatched."""
@@ -662,54 +605,47 @@ class _Dispatch:
         return int(places.searchsorted(self.until))
 
     def _index_name(self, before: str) -> str:
-        """As a broker names an index file by its clock, but behind the name ``before``."""
-        at = time.localtime(self.now_ms // 1000)
-        name = time.strftime("%Y%m%d%H%M%S", at) + f"{self.now_ms % 1000:03d}"
+        """As a broker names an index file by its clock, but after the name ``before``."""
+        seconds, ms = divmod(self.report.now_ms, 1000)
+        name = time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{ms:03d}"
         return name if name > before else f"{int(before) + 1:017d}"
 
     def _build(self) -> list[tuple[BuildUnit, Built]]:
         """Write aside what changes; where offsets are left out, once more up to there."""
         units = self._units()
-        built = self._run_builds(units)
+        built = self.workers.build(units)
         if self.report.read_from > self.report.log_start and any(
             one.gap_at >= 0 or one.begins_late for one in built
         ):
-            # What lies before is lacking in one queue that others have: it was lost alone.
+            # What lies before is missing in one queue that others have: it was lost alone.
             self.queued_from = self.read_from = self.report.log_start
             self.rows.clear()
             self.entries.clear()
             self.report.records, self.report.problems = 0, []
             self._walk()
-            trees.clear(self.root)
-            units = self._units()
-            built = self._run_builds(units)
+            units, built = self._build_again()
         gaps = [one for one in built if one.gap_at >= 0]
         if gaps:
             worst = min(gaps, key=lambda one: one.gap_at)
-            place = max(bisect_right([file.start for file in self.log], worst.gap_at) - 1, 0)
-            self.bad = (
-                self.log[place],
-                worst.gap_at,
-                f"the log leaves records out: it has {worst.gap}",
-            )
+            wrong = f"the log leaves records out: it has {worst.gap}"
+            self.bad = self._file_of(worst.gap_at), worst.gap_at, wrong
             self.until = self.report.log_end = min(self.until, worst.gap_at)
-            trees.clear(self.root)
-            units = self._units()
-            built = self._run_builds(units)
+            units, built = self._build_again()
         return list(zip(units, built, strict=True))
 
-    def _run_builds(self, units: Sequence[BuildUnit]) -> list[Built]:
-        weights = [_weight(unit) for unit in units]
-        return _sound(self.runner.run_tasks("build", each(build), units, weights, self.progress))
+    def _build_again(self) -> tuple[list[BuildUnit], list[Built]]:
+        trees.clear(self.root)
+        units = self._units()
+        return units, self.workers.build(units)
 
     # ------------------------------------------------------------------ what is missing
 
-    def _settle(
+    def _may_install(
         self,
         built: Sequence[tuple[BuildUnit, Built]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> bool:
-        """Say what is damaged or missing; whether what was built may be put in place.
+        """Note what is damaged or missing; whether what was built may be put in place.
 
         ``found``: the queues as they were before any was cut back.
         """
@@ -722,14 +658,13 @@ class _Dispatch:
         if self.bad is not None:
             self._tell_damage(*self.bad, built, ahead, found)
             return not ahead
-        proofs = (
-            [f"consume queues list records there: queue offsets {_in_words(ahead)}"]
-            if ahead
-            else []
-        )
+        proofs = []
+        if ahead:
+            proofs.append(f"consume queues list records there: queue offsets {_in_words(ahead)}")
         if self.settings.has_index and self.index.last_address >= self.until:
             proofs.append(f"the index names the physical offset {self.index.last_address}")
-        reached = dispatched.address_of_checkpoint(self.root)
+        checkpoint = dispatched.read_checkpoint(self.root)
+        reached = max(checkpoint.confirm_offset, checkpoint.consume_queue_offset)
         if reached > self.until:
             proofs.append(f"by the checkpoint it had reached {reached}")
         if not proofs:
@@ -740,9 +675,7 @@ class _Dispatch:
         message = f"the log ends at physical offset {self.until}, and had more: {'; '.join(proofs)}"
         if self.goes_on:
             remedy = "given up by --unclean, as a broker's start gives it up"
-            self.report.problems.append(
-                Problem(ProblemKind.RECOVERED, message, place, position, remedy)
-            )
+            self.report.problems.append(recovered(message, place, position, remedy))
             return True
         damage = LogDamage(
             physical_offset=self.until,
@@ -761,13 +694,11 @@ class _Dispatch:
     def _listed(
         self, kind: QueueKind, name: TopicPartition, start: int, end: int = NO_END
     ) -> tuple[int, int] | None:
-        return beyond.listed(
-            reading.read_queue(self.root, beyond.PART_OF[kind], name), kind, start, end
-        )
+        return beyond.listed(reading.read_queue(self.root, Part(kind), name), kind, start, end)
 
     def _tell_damage(
         self,
-        file: LogFile,
+        file: MappedFile,
         address: int,
         words: str,
         built: Sequence[tuple[BuildUnit, Built]],
@@ -790,12 +721,10 @@ class _Dispatch:
             and one.next_number >= 0
         }
         lost = beyond.lost_between(there, ahead, rest, ends)
-        message = f"{words}; the record begins at physical offset {address}; "
-        message += (
-            f"lost: queue offsets {beyond.in_words(lost)}"
-            if lost
-            else "which queue offsets are lost is unknown"
-        )
+        which = "which queue offsets are lost is unknown"
+        if lost:
+            which = f"lost: queue offsets {beyond.in_words(lost)}"
+        message = f"{words}; the record begins at physical offset {address}; {which}"
         if rest.records:
             message += (
                 f"; {rest.records:,} whole records follow from physical offset {rest.first}: "
@@ -821,9 +750,7 @@ class _Dispatch:
             "and remove the rest"
         )
         remedy = f"{done}; {save}; restore the file from a replica; {what_else}"
-        self.report.problems.append(
-            Problem(ProblemKind.DAMAGED, message, damage.path, damage.position, remedy)
-        )
+        self.report.problems.append(damaged(message, damage.path, damage.position, remedy))
         self.report.damage = damage
 
     def _leave(
@@ -890,14 +817,13 @@ class _Dispatch:
             )
         )
         if one.too_large:
+            folder = os.path.join(self.root, Part.COMPACTION_LOG, name.topic, str(name.partition))
+            wrong = f"{one.too_large} records are too large for a compaction log's files"
+            remedy = (
+                "a broker loses them too; raise compactionMappedFileSize before the log is made"
+            )
             self.report.problems.append(
-                Problem(
-                    ProblemKind.UNSUPPORTED,
-                    f"{one.too_large} records are too large for a compaction log's files",
-                    os.path.join(self.root, Part.COMPACTION_LOG, name.topic, str(name.partition)),
-                    None,
-                    "a broker loses them too; raise compactionMappedFileSize before the log is made",
-                )
+                Problem(ProblemKind.UNSUPPORTED, wrong, folder, None, remedy)
             )
 
 
@@ -918,10 +844,8 @@ def _sound(results: Sequence[T | Failed[U]]) -> list[T]:
     for result in results:
         if isinstance(result, Failed):
             error = result.error
-            raise (
-                error
-                if isinstance(error, LogError)
-                else LogError(f"{type(error).__name__}: {error}")
-            )
+            if isinstance(error, LogError):
+                raise error
+            raise LogError(f"{type(error).__name__}: {error}")
         sound.append(result)
     return sound

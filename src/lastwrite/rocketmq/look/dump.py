@@ -4,29 +4,29 @@ what is known of them; index entries; small files. Rows come while files are rea
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain
 
-import numpy as np
-
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.table import Row
-from lastwrite.rocketmq.format import names, sides
-from lastwrite.rocketmq.format.index_file import ENTRY_DTYPE, INDEX_HEADER, IndexFile
+from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.look.find import Found, StoreFinder, has_key
 from lastwrite.rocketmq.look.rows import (
     batch_unit_rows,
     consume_queue_rows,
     extension_rows,
+    key_rows,
     message_rows,
+    side_rows,
 )
 from lastwrite.rocketmq.look.walk import LogWalk
 from lastwrite.rocketmq.store import lock
 from lastwrite.rocketmq.store.reading import (
+    INDEX_LIMIT_BYTES,
+    PART_OF_KIND,
     FileKind,
     MappedFile,
     MappedLog,
@@ -34,28 +34,19 @@ from lastwrite.rocketmq.store.reading import (
     StorePlace,
     find_place,
     list_queues,
-    map_whole,
     read_files,
     read_index_files,
     read_one_file,
     read_queue,
     read_whole,
 )
-from lastwrite.storage.problems import limited, problem_of
-from lastwrite.storage.reading import read_small
+from lastwrite.rocketmq.store.topics import topics_or_none
+from lastwrite.storage.problems import damaged, limited, problem_of
 
 BY_WALK = "commit log"
 BY_COMPACTION_WALK = "compaction log"
-
-_ENTRIES_AT_ONCE = 1 << 14
+_MOST_QUEUES = 1 << 10  # of a topic that its settings may name
 _INDEX_PARTS = (Part.CONSUME_QUEUE, Part.EXTENSION, Part.BATCH_QUEUE, Part.COMPACTION_INDEX)
-_PART_OF = {
-    FileKind.CONSUME_QUEUE: Part.CONSUME_QUEUE,
-    FileKind.EXTENSION: Part.EXTENSION,
-    FileKind.BATCH_QUEUE: Part.BATCH_QUEUE,
-    FileKind.COMPACTION_INDEX: Part.COMPACTION_INDEX,
-}
-_INDEX_LIMIT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +86,8 @@ class Wanted:
     @property
     def is_found(self) -> bool:
         """Whether one message, or those of a key, are asked for, and not a stretch."""
-        return any(
-            value is not None
-            for value in (self.commit_log_offset, self.key, self.unique_key, self.message_id)
-        )
+        ways = (self.commit_log_offset, self.key, self.unique_key, self.message_id)
+        return any(way is not None for way in ways)
 
 
 def dump_store(
@@ -159,29 +148,17 @@ class _StoreDump:
     def _messages(self) -> Iterator[Row]:
         wanted = self._wanted
         any_row = False
-        finder = self._finder()
-        try:
+        with closing(self._finder()) as finder:
             for found in self._found(finder):
-                for row in message_rows(
-                    found.message,
-                    found.file,
-                    found.position,
-                    found.found_by,
-                    found.is_commit_log,
-                    wanted.whole_batches,
-                ):
+                for row in message_rows(*found, wanted.whole_batches):
                     if self._precedes(row):
                         continue
                     any_row = True
                     if row["problem"] is not None:
-                        self.note(
-                            Problem(ProblemKind.DAMAGED, row["problem"], found.file, found.position)
-                        )
+                        self.note(damaged(row["problem"], found.file, found.position, None))
                     if wanted.decode:
                         row["decoded"] = _decoded(row)
                     yield row
-        finally:
-            finder.close()
         if not any_row and wanted.is_found:
             self._say("no such message")
 
@@ -221,22 +198,21 @@ class _StoreDump:
         elif (self._topic, self._queue, wanted.offset) != (None, None, None):
             yield from self._queues(finder)
         else:
-            start = 0
-            if wanted.time_ms is not None:
-                address = finder.address_at(wanted.time_ms)
-                if address is None:
-                    return
-                start = address
-            if (
-                not finder.log.files
-                and place.root is not None
-                and list_queues(place.root, Part.COMPACTION_LOG)
-            ):
-                self._say("there is no commit log: these are the compaction logs")
-                yield from self._compacted(finder)
-                return
-            for file, position, message in LogWalk(finder.log, self.note).records(start):
-                yield Found(message, file.path, position, BY_WALK)
+            yield from self._whole_log(finder)
+
+    def _whole_log(self, finder: StoreFinder) -> Iterator[Found]:
+        """The commit log from the time that was asked for on; where there is none, compaction logs."""
+        time_ms = self._wanted.time_ms
+        start = 0 if time_ms is None else finder.address_at(time_ms)
+        if start is None:
+            return
+        root = self._place.root
+        if not finder.log.files and root is not None and list_queues(root, Part.COMPACTION_LOG):
+            self._say("there is no commit log: these are the compaction logs")
+            yield from self._compacted(finder)
+            return
+        for file, position, message in LogWalk(finder.log, self.note).records(start):
+            yield Found(message, file.path, position, BY_WALK)
 
     def _queues(self, finder: StoreFinder) -> Iterator[Found]:
         for name in self._names(finder):
@@ -261,11 +237,10 @@ class _StoreDump:
         """What the compaction log still has of a queue from ``first`` on, and the commit log no
         longer.
         """
-        if end is not None and end <= first:
+        root = self._place.root
+        if (end is not None and end <= first) or root is None:
             return
-        if self._place.root is None or name not in list_queues(
-            self._place.root, Part.COMPACTION_LOG
-        ):
+        if name not in list_queues(root, Part.COMPACTION_LOG):
             return
         any_found = False
         for found in finder.compacted(name, first):
@@ -283,15 +258,12 @@ class _StoreDump:
         if self._topic is not None and self._queue is not None:
             return [TopicPartition(self._topic, self._queue)]
         found = set(finder.queues(self._topic, self._queue))
-        for topic in self._topics().values():
-            if self._topic in (None, topic.name) and found:
-                count = max(topic.read_queues, topic.write_queues)
-                found |= {
-                    TopicPartition(topic.name, queue)
-                    for queue in range(min(count, 1 << 10))
-                    if self._queue in (None, queue)
-                    and any(name.topic == topic.name for name in found)
-                }
+        topics = {name.topic for name in found}
+        for topic in topics_or_none(self._place.root, self.note).values():
+            if topic.name in topics:
+                count = min(max(topic.read_queues, topic.write_queues), _MOST_QUEUES)
+                queues = range(count) if self._queue is None else [self._queue]
+                found |= {TopicPartition(topic.name, n) for n in queues if 0 <= n < count}
         if not found:
             if self._place.root is not None:
                 self._say(
@@ -300,47 +272,28 @@ class _StoreDump:
             found = set(finder.queues_in_log(self._topic, self._queue))
         return sorted(found)
 
-    def _topics(self) -> dict[str, sides.Topic]:
-        path = (
-            ""
-            if self._place.root is None
-            else os.path.join(self._place.root, names.CONFIG, names.TOPICS)
-        )
-        if not os.path.isfile(path):
-            return {}
-        try:
-            return sides.decode_topics(read_small(path))
-        except LogError as error:
-            self.note(problem_of(error, path))
-            return {}
-
     def _compacted(self, finder: StoreFinder) -> Iterator[Found]:
         wanted, place = self._wanted, self._place
-        if (
-            wanted.commit_log_offset is not None
-            or wanted.message_id is not None
-            or wanted.time_ms is not None
-        ):
+        if (wanted.commit_log_offset, wanted.message_id, wanted.time_ms) != (None, None, None):
             raise InvalidConfig(
                 "a compaction log is asked by queue offset or by key: its records have addresses of their own",
                 remedy="leave --compacted out, or give --offset or --key",
             )
         if place.file is not None and (place.root is None or place.name is None):
-            for file, position, message in LogWalk(
-                finder.log, self.note, is_compaction=True
-            ).records():
+            walk = LogWalk(finder.log, self.note, is_compaction=True)
+            for file, position, message in walk.records():
                 yield Found(message, file.path, position, BY_COMPACTION_WALK, False)
             return
         root = place.root or place.path
+        only = None if place.file is None else place.path
         key = wanted.key if wanted.key is not None else wanted.unique_key
-        for name in list_queues(root, Part.COMPACTION_LOG):
-            if self._topic not in (None, name.topic) or self._queue not in (None, name.partition):
-                continue
-            for found in finder.compacted(
-                name, wanted.offset or 0, place.path if place.file is not None else None
-            ):
+        for name in filter(self._is_wanted, list_queues(root, Part.COMPACTION_LOG)):
+            for found in finder.compacted(name, wanted.offset or 0, only):
                 if key is None or has_key(found.message, key, wanted.key is None):
                     yield found
+
+    def _is_wanted(self, name: TopicPartition) -> bool:
+        return self._topic in (None, name.topic) and self._queue in (None, name.partition)
 
     # ------------------------------------------------------------------ indexes
 
@@ -356,19 +309,15 @@ class _StoreDump:
         parts = [place.part] if place.part in _INDEX_PARTS else list(_INDEX_PARTS)
         if place.part in (Part.COMPACTION, Part.COMPACTION_LOG) or self._wanted.compacted:
             parts = [Part.COMPACTION_INDEX]
-        if place.part is not Part.INDEX:
-            for part in parts:
-                for name in list_queues(place.root, part):
-                    if self._topic in (None, name.topic) and self._queue in (None, name.partition):
-                        yield from self._index_log(read_queue(place.root, part, name), part, name)
+        for part in parts if place.part is not Part.INDEX else ():
+            for name in filter(self._is_wanted, list_queues(place.root, part)):
+                yield from self._index_log(read_queue(place.root, part, name), part, name)
         if place.part in (None, Part.INDEX) and self._topic is None and not self._wanted.compacted:
-            log = read_index_files(place.root)
-            self._note_all(log)
-            for file in log.files:
-                yield from self._guarded(self._key_rows(file), file.path)
+            yield from self._index_log(read_index_files(place.root), Part.INDEX, None)
 
     def _index_log(self, log: MappedLog, part: Part, name: TopicPartition | None) -> Iterator[Row]:
-        self._note_all(log)
+        for problem in log.problems:
+            self.note(problem)
         for file in log.files:
             yield from self._guarded(self._entry_rows(file, part, name), file.path)
 
@@ -376,7 +325,9 @@ class _StoreDump:
         self, file: MappedFile, part: Part, name: TopicPartition | None
     ) -> Iterator[Row]:
         first = self._wanted.offset or 0
-        data = read_whole(file, _INDEX_LIMIT_BYTES)
+        if part is Part.INDEX:
+            return key_rows(file)
+        data = read_whole(file, INDEX_LIMIT_BYTES)
         if part is Part.CONSUME_QUEUE:
             return consume_queue_rows(data, name, file.path, file.start, first)
         if part is Part.EXTENSION:
@@ -384,50 +335,18 @@ class _StoreDump:
         index = "batchconsumequeue" if part is Part.BATCH_QUEUE else "compaction"
         return batch_unit_rows(data, name, file.path, index, first)
 
-    def _key_rows(self, file: MappedFile) -> Iterator[Row]:
-        """The entries of a file of key hashes, as they were written."""
-        index = IndexFile.of(map_whole(file))
-        base = INDEX_HEADER.size + 4 * index.slots
-        size = ENTRY_DTYPE.itemsize
-        for begin in range(1, index.header.count, _ENTRIES_AT_ONCE):
-            count = min(_ENTRIES_AT_ONCE, index.header.count - begin)
-            at = base + size * begin
-            some = np.frombuffer(bytes(index.data[at : at + size * count]), ENTRY_DTYPE)
-            for n, (hash_, address, seconds, previous) in enumerate(some.tolist(), begin):
-                yield {
-                    "index": "index",
-                    "entry": n,
-                    "slot": hash_ % index.slots,
-                    "hash": hash_,
-                    "physical_offset": address,
-                    "seconds": seconds,
-                    "store_timestamp": index.header.first_store_time_ms + 1000 * seconds,
-                    "previous": previous,
-                    "file": file.path,
-                    "position": base + size * n,
-                }
-
     def _guarded(self, rows: Iterator[Row], path: str) -> Iterator[Row]:
         try:
             yield from rows
         except LogError as error:
             self.note(problem_of(error, path))
 
-    def _note_all(self, log: MappedLog) -> None:
-        for problem in log.problems:
-            self.note(problem)
-
     # ------------------------------------------------------------------ single files
 
     def _file_rows(self, place: StorePlace) -> Iterator[Row]:
         kind = place.file
-        if kind is FileKind.INDEX:
-            log = read_one_file(place.path)
-            return chain.from_iterable(
-                self._guarded(self._key_rows(file), file.path) for file in log.files
-            )
-        if kind in _PART_OF:
-            return self._index_log(read_one_file(place.path), _PART_OF[kind], place.name)
+        if kind is FileKind.INDEX or (kind is not None and kind.has_units):
+            return self._index_log(read_one_file(place.path), PART_OF_KIND[kind], place.name)
         return self._guarded(side_rows(place), place.path)
 
     def _config(self) -> Iterator[Row]:
@@ -437,63 +356,10 @@ class _StoreDump:
                 yield from self._file_rows(find_place(path))
 
 
-def side_rows(place: StorePlace) -> Iterator[Row]:
-    """The entries of a small file.
-
-    Raises:
-        CorruptLog: it is none of what its name says.
-    """
-    data = read_small(place.path)
-    if place.file is FileKind.CHECKPOINT:
-        found = sides.decode_checkpoint(data)
-        yield {
-            "commit_log_timestamp": found.commit_log_time_ms,
-            "consume_queue_timestamp": found.consume_queue_time_ms,
-            "index_timestamp": found.index_time_ms,
-            "master_flushed_offset": found.master_flushed_offset,
-            "confirm_offset": found.confirm_offset,
-            "consume_queue_offset": found.consume_queue_offset,
-            "recovery_timestamp": found.recovery_time_ms,
-        }
-    elif place.file is FileKind.ABORT:
-        yield {"abort": True, "process": sides.decode_abort(data)}
-    elif place.file is FileKind.LOCK:
-        yield {"lock": data[:64].decode("utf-8", "backslashreplace")}
-    elif place.file is FileKind.TOPICS:
-        for topic in sides.decode_topics(data).values():
-            yield {
-                "topic": topic.name,
-                "read_queues": topic.read_queues,
-                "write_queues": topic.write_queues,
-                "perm": topic.perm,
-                "order": topic.is_ordered,
-                "filter_type": topic.filter_type,
-                "sys_flag": topic.system_flag,
-                "attributes": topic.attributes,
-            }
-    elif place.file is FileKind.CONSUMER_OFFSETS:
-        for (topic_name, group), offsets in sides.decode_consumer_offsets(data).items():
-            for queue, offset in offsets.items():
-                yield {"topic": topic_name, "group": group, "queue_id": queue, "offset": offset}
-    elif place.file is FileKind.POSITIONS:
-        for name, position in sides.decode_positions(data).items():
-            topic_name, _, queue_text = name.rpartition("_")
-            queue_number = names.parse_queue_name(queue_text)
-            if queue_number is None:
-                raise CorruptLog(f"position of {name!r}, which names no queue", path=place.path)
-            yield {"topic": topic_name, "queue_id": queue_number, "position": position}
-    else:
-        try:
-            yield {"file": os.path.basename(place.path), "content": json.loads(data)}
-        except (ValueError, RecursionError) as error:
-            raise CorruptLog(f"no JSON: {error}", path=place.path) from None
-
-
 def _decoded(row: Row) -> Row:
     """The body as text where it is text."""
+    body = None if row["body"] is None else base64.b64decode(row["body"])
     try:
-        return {
-            "body": None if row["body"] is None else base64.b64decode(row["body"]).decode("utf-8")
-        }
+        return {"body": None if body is None else body.decode("utf-8")}
     except UnicodeDecodeError:
         return {"body": None}

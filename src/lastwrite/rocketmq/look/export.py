@@ -12,6 +12,7 @@ not compressed: it is the body then.
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,20 +22,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lastwrite.encoding.slices import gathered
+from lastwrite.engine.runner import Failed
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.work import Failed
 from lastwrite.reports.document import Document
+from lastwrite.reports.table import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.format import record
 from lastwrite.rocketmq.format.kernels import MessageTable
 from lastwrite.rocketmq.format.names import file_name
-from lastwrite.rocketmq.format.property_columns import property_items
-from lastwrite.rocketmq.look.find import rows_of_queue
-from lastwrite.rocketmq.look.rows import BODY_LIMIT_BYTES, message_rows
-from lastwrite.rocketmq.look.table import text_column
+from lastwrite.rocketmq.look.rows import TRANSACTIONS, message_rows
+from lastwrite.rocketmq.look.table import body_column, property_maps, text_column
 from lastwrite.rocketmq.look.walk import Chunk, LogWalk
 from lastwrite.rocketmq.store import lock
 from lastwrite.rocketmq.store.reading import (
@@ -59,9 +58,6 @@ FORMATS = ("parquet", "json")
 SPARK_FROM_BYTES = 256 << 20  # of log; below it Spark would cost more than it gives
 PART_BYTES = 128 << 20  # of log, in one part
 
-_HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_TRANSACTIONS = {4: "prepared", 8: "commit", 12: "rollback"}
-
 
 class ExportReport(Document, kw_only=True):
     """What was written."""
@@ -76,7 +72,7 @@ class ExportReport(Document, kw_only=True):
 
     @property
     def exit_status(self) -> int:
-        return 3 if any(problem.kind is ProblemKind.DAMAGED for problem in self.problems) else 0
+        return 3 if any(one.kind is ProblemKind.DAMAGED for one in self.problems) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +86,7 @@ class _Job:
     queue: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """What a task says of its file."""
-
-    messages: int
-    parts: int
-    bytes: int
-    problems: tuple[Problem, ...]
-
-
-def export(
+def export(  # one parameter an option of the command line
     path: str,
     to: str,
     format: str = "parquet",
@@ -134,21 +120,7 @@ def export(
         raise EnvironmentUnfit(
             "Parquet needs pyarrow", remedy="pip install 'lastwrite[frames]', or --format json"
         )
-    place = find_place(path)
-    if place.root is not None:
-        lock.refuse_if_held(place.root)
-    if place.file is FileKind.COMMIT_LOG:
-        log = read_one_file(path)
-    elif place.file is None and place.part is Part.COMMIT_LOG:
-        log = read_files(path)
-    elif place.file is None and place.part is None and place.root is not None:
-        log = read_commit_log(place.root, config)
-    else:
-        raise InvalidConfig(
-            "only a commit log is written as a folder",
-            path=path,
-            remedy="give the store, or leave --to out",
-        )
+    log = _find_log(path, config)
     report = ExportReport(path=str(path), to=to, format=format, problems=list(log.problems))
     where = place_of(spark, log.size_bytes, SPARK_FROM_BYTES)
     tell = progress or NoProgress()
@@ -168,37 +140,59 @@ def export(
     return report
 
 
+def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
+    """The commit log at ``path``; see ``export`` for what it raises."""
+    place = find_place(path)
+    if place.root is not None:
+        lock.refuse_if_held(place.root)
+    if place.file is FileKind.COMMIT_LOG:
+        return read_one_file(path)
+    if place.file is None and place.part is Part.COMMIT_LOG:
+        return read_files(path)
+    if place.file is None and place.part is None and place.root is not None:
+        return read_commit_log(place.root, config)
+    raise InvalidConfig(
+        "only a commit log is written as a folder",
+        path=path,
+        remedy="give the store, or leave --to out",
+    )
+
+
 # ---------------------------------------------------------------------- one file of the log
 
 
-def _write_file(job: _Job, file: MappedFile) -> _Done:
-    problems: list[Problem] = []
-    walk = LogWalk(job.log, problems.append, checks_crc=True)
-    messages = parts = written = 0
+def _write_file(job: _Job, file: MappedFile) -> ExportReport:
+    """Write the parts of one file; the report is about it alone."""
+    done = ExportReport(path=file.path, to=job.folder, format=job.format)
+    walk = LogWalk(job.log, done.problems.append, checks_crc=True)
     held: list[Any] = []
     held_bytes = start = 0
+
+    def put() -> None:
+        done.bytes += _put(job, start, held)
+        done.parts += 1
+        held.clear()
+
     for chunk in walk.chunks(file.start, file.end):
-        rows = rows_of_queue(chunk, job.topic, job.queue)
+        rows = chunk.rows_of(job.topic, job.queue)
         if not len(rows):
             continue
         if not held:
-            start = chunk.file.start + chunk.position(int(rows[0]))
+            start, held_bytes = chunk.file.start + chunk.position(int(rows[0])), 0
         bad = {
             problem.position - 8 - chunk.base
-            for problem in problems
+            for problem in done.problems
             if problem.position is not None
         }
         some = _batches(chunk, rows, bad) if job.format == "parquet" else [_lines(chunk, rows)]
         held += [batch for batch, _ in some]
-        messages += sum(count for _, count in some)
+        done.messages += sum(count for _, count in some)
         held_bytes += int(chunk.table["size"][rows].sum())
         if held_bytes >= PART_BYTES:
-            written += _put(job, start, held)
-            parts, held, held_bytes = parts + 1, [], 0
+            put()
     if held:
-        written += _put(job, start, held)
-        parts += 1
-    return _Done(messages, parts, written, tuple(problems))
+        put()
+    return done
 
 
 def _put(job: _Job, start: int, held: list[Any]) -> int:
@@ -274,14 +268,11 @@ def _batches(chunk: Chunk, rows: Int64Array, bad: set[int]) -> list[tuple[Any, i
     hold (``bad`` positions).
     """
     table = chunk.table[rows]
-    inner = (
-        table["sys_flag"] & (record.NEEDS_UNWRAP | record.INNER_BATCH)
-    ) == record.NEEDS_UNWRAP | record.INNER_BATCH
-    odd = inner | np.isin(table["position"], np.fromiter(bad, np.int64, len(bad)))
+    is_bad = np.isin(table["position"], np.fromiter(bad, np.int64, len(bad)))
+    odd = chunk.is_inner_batch(rows) | is_bad
+    compressed = ((table["sys_flag"] & record.COMPRESSED) != 0) & (table["body_length"] > 0)
     bodies: dict[int, bytes] = {}
-    for n in np.flatnonzero(
-        ((table["sys_flag"] & record.COMPRESSED) != 0) & (table["body_length"] > 0)
-    ).tolist():
+    for n in np.flatnonzero(compressed).tolist():
         row = table[n]
         stored = chunk.bytes_at(int(row["body_at"]), int(row["body_length"]))
         try:
@@ -302,8 +293,6 @@ def _batches(chunk: Chunk, rows: Int64Array, bad: set[int]) -> list[tuple[Any, i
 
 
 def _from_rows(rows: list[dict[str, Any]]) -> Any:
-    import base64
-
     import pyarrow as pa
 
     schema = _schema()
@@ -321,7 +310,6 @@ def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]
     import pyarrow as pa
 
     data, count = chunk.buffer, len(table)
-    items = property_items(data, table["properties_at"], table["properties_length"])
     small = {
         name: pa.array(table[name].astype(np.int32))
         for name in ("queue_id", "size", "magic", "body_crc", "flag", "sys_flag", "reconsume_times")
@@ -341,12 +329,8 @@ def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]
         "store_timestamp": pa.array(table["store_time"]),
         "store_host": _hosts(chunk, table, "store_host_at", record.STORE_V6),
         "prepared_transaction_offset": pa.array(table["prepared_offset"]),
-        "properties": pa.MapArray.from_arrays(
-            pa.array(items.offsets, pa.int32()),
-            text_column(data, items.name_at, items.name_length),
-            text_column(data, items.value_at, items.value_length),
-        ),
-        "body": _bodies(data, table, bodies),
+        "properties": property_maps(data, table),
+        "body": body_column(data, table, bodies),
         "stored_body": pa.array(stored, pa.binary()),
         "compression": pa.array(
             [_compression(flag) for flag in table["sys_flag"].tolist()], pa.string()
@@ -355,7 +339,7 @@ def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]
         "position": pa.array(table["position"] + chunk.base),
         "message_id": _message_ids(chunk, table),
         "transaction": pa.array(
-            [_TRANSACTIONS.get(kind) for kind in transactions.tolist()], pa.string()
+            [TRANSACTIONS.get(kind) for kind in transactions.tolist()], pa.string()
         ),
         "batch_index": pa.nulls(count, pa.int32()),
         "problem": pa.nulls(count, pa.string()),
@@ -368,44 +352,31 @@ def _compression(sys_flag: int) -> str:
     return str(record.compression_of(sys_flag)) if sys_flag & record.COMPRESSED else "none"
 
 
-def _bodies(data: ByteArray, table: MessageTable, bodies: Mapping[int, bytes]) -> Any:
-    import pyarrow as pa
-
-    joined, offsets = gathered(data, table["body_at"], table["body_length"])
-    if not bodies:
-        return pa.Array.from_buffers(
-            pa.binary(), len(table), [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
-        )
-    whole = joined.tobytes()
-    ends = offsets.tolist()
-    return pa.array(
-        [bodies[n] if n in bodies else whole[ends[n] : ends[n + 1]] for n in range(len(table))],
-        pa.binary(),
-    )
-
-
 def _hosts(chunk: Chunk, table: MessageTable, at: str, bit: int) -> Any:
     """Hosts as text: each distinct one is put into words once."""
     import pyarrow as pa
 
     out = np.empty(len(table), dtype=object)
+    for rows, raw in _raw_hosts(chunk, table, at, bit):
+        distinct = np.ascontiguousarray(raw).view(np.dtype((np.void, raw.shape[1]))).ravel()
+        hosts, which = np.unique(distinct, return_inverse=True)
+        words = [
+            str(record.Host(host[:-4], int.from_bytes(host[-4:], "big", signed=True)))
+            for host in map(bytes, hosts)
+        ]
+        out[rows] = np.array(words, dtype=object)[which.ravel()]
+    return pa.array(out.tolist(), pa.string())
+
+
+def _raw_hosts(
+    chunk: Chunk, table: MessageTable, at: str, bit: int
+) -> Iterator[tuple[Int64Array, ByteArray]]:
+    """Rows, and their hosts' bytes, a row each: those of IPv4 and those of IPv6."""
     wide = (table["sys_flag"] & bit) != 0
     for size, where in ((8, ~wide), (20, wide)):
         rows = np.flatnonzero(where)
         if len(rows):
-            raw = np.ascontiguousarray(chunk.buffer[table[at][rows][:, None] + np.arange(size)])
-            hosts, which = np.unique(
-                raw.view(np.dtype((np.void, size))).ravel(), return_inverse=True
-            )
-            words = np.array(
-                [
-                    str(record.Host(host[:-4], int.from_bytes(host[-4:], "big", signed=True)))
-                    for host in (bytes(host) for host in hosts)
-                ],
-                dtype=object,
-            )
-            out[rows] = words[which.ravel()]
-    return pa.array(out.tolist(), pa.string())
+            yield rows, chunk.buffer[table[at][rows][:, None] + np.arange(size)]
 
 
 def _message_ids(chunk: Chunk, table: MessageTable) -> Any:
@@ -413,16 +384,10 @@ def _message_ids(chunk: Chunk, table: MessageTable) -> Any:
     import pyarrow as pa
 
     out = np.empty(len(table), dtype=object)
-    wide = (table["sys_flag"] & record.STORE_V6) != 0
-    for size, where in ((8, ~wide), (20, wide)):
-        rows = np.flatnonzero(where)
-        if len(rows):
-            hosts = chunk.buffer[table["store_host_at"][rows][:, None] + np.arange(size)]
-            places = table["physical_offset"][rows].astype(">i8").view(np.uint8).reshape(-1, 8)
-            raw = np.concatenate([hosts, places], axis=1)
-            digits = np.empty((len(rows), 2 * raw.shape[1]), np.uint8)
-            digits[:, 0::2], digits[:, 1::2] = _HEX[raw >> 4], _HEX[raw & 15]
-            text = digits.tobytes().decode("ascii")
-            step = digits.shape[1]
-            out[rows] = [text[n : n + step] for n in range(0, len(text), step)]
+    for rows, hosts in _raw_hosts(chunk, table, "store_host_at", record.STORE_V6):
+        places = table["physical_offset"][rows].astype(">i8").view(np.uint8).reshape(-1, 8)
+        raw = np.concatenate([hosts, places], axis=1)
+        digits = raw.tobytes().hex().upper()
+        step = 2 * raw.shape[1]
+        out[rows] = [digits[n : n + step] for n in range(0, len(digits), step)]
     return pa.array(out.tolist(), pa.string())

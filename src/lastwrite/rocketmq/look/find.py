@@ -2,11 +2,11 @@
 
 Each is looked up where a broker would: a consume queue for offsets and times, an index file for
 keys, the address itself for message ids. What an index says is believed only where the record
-agrees. Where an index is missing, ends early, or lies, the answer is found in the commit log
-itself, as if the index had been built anew, and ``say`` is told.
+agrees. Where an index is missing, ends early, or contradicts the log, the answer is found in the
+commit log itself, as if the index had been rebuilt, and ``say`` is told.
 
 A consume queue lacks what a broker had not dispatched when it was killed, so at its end the commit
-log behind its last message is asked too.
+log after its last message is searched too.
 
 Source: RocketMQ 5.5.0 ``ConsumeQueue``, ``BatchConsumeQueue``, ``IndexFile.selectPhyOffset``,
 ``MQAdminImpl.viewMessage``; docs/formats/rocketmq.md; docs/formats/rocketmq-compaction.md, "A
@@ -25,20 +25,21 @@ from typing import NamedTuple
 import numpy as np
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
-from lastwrite.rocketmq.format import kernels, names, properties, record, sides, units
+from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.rocketmq.format import kernels, properties, record, units
 from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.java_hash import index_hash
 from lastwrite.rocketmq.format.record import Message, decode_message
-from lastwrite.rocketmq.look.walk import RECORD_LIMIT_BYTES, Chunk, LogWalk
+from lastwrite.rocketmq.look.walk import RECORD_LIMIT_BYTES, LogWalk
 from lastwrite.rocketmq.store.reading import (
+    INDEX_LIMIT_BYTES,
     LogReader,
     MappedFile,
     MappedLog,
     Part,
     commit_log_folders,
     list_queues,
+    log_of_one,
     map_whole,
     read_commit_log,
     read_index_files,
@@ -46,10 +47,8 @@ from lastwrite.rocketmq.store.reading import (
     read_whole,
     without_stopped_roll,
 )
-from lastwrite.storage.problems import problem_of
-from lastwrite.storage.reading import read_small
-
-INDEX_LIMIT_BYTES = 1 << 30  # of one file of a queue's index, read whole
+from lastwrite.rocketmq.store.topics import topics_or_none
+from lastwrite.storage.problems import damaged
 
 # What led to a record.
 BY_ADDRESS = "address"
@@ -61,7 +60,7 @@ BY_SCAN = "commit log (no index)"
 BY_COMPACTION_SCAN = "compaction log (no index)"
 
 _LMQ_QUEUE = 0  # where multi-dispatch queues have their messages
-_NO_UNIT = (record.TRANSACTION_PREPARED, record.TRANSACTION_ROLLBACK)
+_QUEUES = (Part.CONSUME_QUEUE, Part.BATCH_QUEUE)
 
 
 class Found(NamedTuple):
@@ -83,10 +82,31 @@ class _Unit(NamedTuple):
     number: int
     file: str
     position: int
+    found_by: str
+
+    @classmethod
+    def of(cls, table: units.Units, row: int, file: MappedFile, place: int = 0) -> _Unit:
+        """A row of a table that begins with unit number ``place`` of the file."""
+        is_batch = table.dtype == units.BATCH_DTYPE
+        unit_bytes = table.dtype.itemsize
+        at = (place + row) * unit_bytes
+        first, last = units.offsets_of(table, row, file.start + place * unit_bytes)
+        address, size = int(table["physical_offset"][row]), int(table["size"][row])
+        by = BY_BATCH_QUEUE if is_batch else BY_QUEUE
+        return cls(first, address, size, last - first + 1, file.path, at, by)
+
+    @property
+    def is_filler(self) -> bool:
+        return self.size == units.FILLER_SIZE
+
+    @property
+    def end(self) -> int:
+        """The address after its record."""
+        return self.address + self.size
 
 
-class _Lie(Exception):
-    """An index contradicts the log. Never leaves this module."""
+class _Contradiction(Exception):
+    """How an index contradicts the log. Never leaves this module."""
 
 
 def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
@@ -98,14 +118,9 @@ def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
     offsets = message.properties.get(properties.MULTI_QUEUE_OFFSET)
     if queues and offsets:
         for queue, offset in zip(queues.split(","), offsets.split(","), strict=False):
+            number = _LMQ_QUEUE if queue.startswith("%LMQ%") else message.queue_id
             with suppress(ValueError):
-                found.append(
-                    (
-                        queue,
-                        _LMQ_QUEUE if queue.startswith("%LMQ%") else message.queue_id,
-                        int(offset),
-                    )
-                )
+                found.append((queue, number, int(offset)))
     return found
 
 
@@ -202,9 +217,7 @@ class StoreFinder:
         try:
             host, address = record.parse_message_id(text)
         except InvalidConfig:
-            if (
-                len(text) != 32
-            ):  # a unique key has 32 characters as a rule; anything else is a mistake
+            if len(text) != 32:  # as a unique key has as a rule; anything else is a mistake
                 raise
             host, address = None, -1
         if host is not None and self.log.find(address) is not None:
@@ -221,21 +234,19 @@ class StoreFinder:
                 yield self.found(message, address, BY_ADDRESS)
                 return
         before = len(self._said)
-        any_found = False
-        for found in self.by_key(text, topic, is_unique=True):
-            if not any_found:
-                self.say(
-                    f"no message at the address in the id {text}; it is taken for a unique key"
-                )
-            any_found = True
-            yield found
-        if not any_found and len(self._said) == before:
+        by_key = self.by_key(text, topic, is_unique=True)
+        first = next(by_key, None)
+        if first is not None:
+            self.say(f"no message at the address in the id {text}; it is taken for a unique key")
+            yield first
+            yield from by_key
+        elif len(self._said) == before:
             self.say(f"no message has the id or the unique key {text}")
 
     def _bounds(self) -> str:
-        return (
-            f"it has {self.log.start} to {self.log.end - 1}" if self.log.files else "there is none"
-        )
+        if not self.log.files:
+            return "there is none"
+        return f"it has {self.log.start} to {self.log.end - 1}"
 
     def _walk(self) -> LogWalk:
         return LogWalk(self.log, self._note)
@@ -258,7 +269,7 @@ class StoreFinder:
         """The queues whose records the commit log has, by reading all of it."""
         found: set[TopicPartition] = set()
         for chunk in self._walk().chunks():
-            for name, _ in by_queue(chunk):
+            for name, _ in chunk.by_queue():
                 if topic in (None, name.topic) and queue in (None, name.partition):
                     found.add(name)
         return sorted(found)
@@ -266,23 +277,24 @@ class StoreFinder:
     def queue(self, name: TopicPartition, first: int = 0) -> Iterator[Found]:
         """The queue's records from queue offset ``first`` on, as its consume queue leads to them.
 
-        Where offsets are left out, between units and behind the last, the commit log itself is
-        asked.
+        Where offsets are left out, between units and after the last, the commit log itself is
+        searched.
         """
         next_offset, reached = first, self.log.start
         any_unit = False
-        for unit, by in self._units(name, first):
-            if (
-                0 <= unit.address < self.log.start and reached == self.log.start
-            ):  # none has been found yet
-                self._say_expired(name)
+        for unit in self._units(name, first):
+            if self._is_expired(unit) and reached == self.log.start:  # none has been found yet
+                self.say(
+                    f"the consume queue of {name} begins with messages that the commit log no longer "
+                    f"has (it begins at {self.log.start})"
+                )
                 any_unit = True
                 continue
             try:
                 message = self._believed(unit, name, next_offset)
-            except _Lie as contradiction:
+            except _Contradiction as wrong:
                 self.say(
-                    f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({contradiction}): the "
+                    f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({wrong}): the "
                     f"index of {name} was rebuilt in memory from the commit log"
                 )
                 yield from self._scan(name, next_offset, reached)
@@ -290,117 +302,87 @@ class StoreFinder:
             if unit.offset > next_offset:
                 for found in self._scan(name, next_offset, reached, unit.address):
                     self.say(
-                        f"the {by} of {name} lacks offset {found.message.queue_offset}: it was found in the "
-                        "commit log"
+                        f"the {unit.found_by} of {name} lacks offset {found.message.queue_offset}: "
+                        "it was found in the commit log"
                     )
                     yield found
             any_unit = True
-            next_offset, reached = unit.offset + unit.number, unit.address + unit.size
-            yield self.found(message, unit.address, by)
+            next_offset, reached = unit.offset + unit.number, unit.end
+            yield self.found(message, unit.address, unit.found_by)
         last = None if any_unit else self._last_unit(name)
         if last is not None:  # all its units lie below what was asked for
             any_unit = True
-            with suppress(_Lie):
+            with suppress(_Contradiction):
                 self._believed(last, name, 0)
-                reached = last.address + last.size
-        any_scanned = False
-        for found in self._scan(name, next_offset, reached):
-            if not any_scanned and self._root is not None:
-                self.say(
-                    f"the consume queue of {name} ends before offset {found.message.queue_offset}: what follows was "
-                    "found in the commit log"
-                    if any_unit
-                    else f"there is no consume queue of {name}: its index was rebuilt in memory from the commit log"
-                )
-            any_scanned = True
-            yield found
+                reached = last.end
+        rest = self._scan(name, next_offset, reached)
+        head = next(rest, None)
+        if head is None:
+            return
+        if self._root is not None:
+            self.say(
+                f"the consume queue of {name} ends before offset {head.message.queue_offset}: what "
+                "follows was found in the commit log"
+                if any_unit
+                else f"there is no consume queue of {name}: its index was rebuilt in memory from the commit log"
+            )
+        yield head
+        yield from rest
 
-    def _say_expired(self, name: TopicPartition) -> None:
-        self.say(
-            f"the consume queue of {name} begins with messages that the commit log no longer has (it begins at "
-            f"{self.log.start})"
-        )
+    def _is_expired(self, unit: _Unit) -> bool:
+        return 0 <= unit.address < self.log.start
 
     def _believed(self, unit: _Unit, name: TopicPartition, at_least: int) -> Message:
         if unit.offset + unit.number <= at_least:
-            raise _Lie(f"offset {unit.offset} where {at_least} or more should follow")
+            raise _Contradiction(f"offset {unit.offset} where {at_least} or more should follow")
         try:
             message = self.read(unit.address, unit.size)
         except LogError as error:
-            raise _Lie(error.problem) from error
+            raise _Contradiction(error.problem) from error
         if (name.topic, name.partition, unit.offset) not in dispatches_of(message):
             if not message.is_inner_batch or (message.topic, message.queue_id) != (
                 name.topic,
                 name.partition,
             ):
-                raise _Lie(
+                raise _Contradiction(
                     f"it leads to offset {message.queue_offset} of {message.topic}-{message.queue_id}"
                 )
         return message
 
-    def _units(self, name: TopicPartition, first: int) -> Iterator[tuple[_Unit, str]]:
+    def _units(self, name: TopicPartition, first: int) -> Iterator[_Unit]:
         """The queue's units from queue offset ``first`` on, without fillers."""
         size = units.CONSUME_QUEUE_UNIT.size
-        log = self._files(Part.CONSUME_QUEUE, name)
-        for problem in log.problems:
-            self._note(problem)
-        for file in log.files:
-            if file.end <= first * size:
-                continue
-            entries = units.consume_queue_units(read_whole(file, INDEX_LIMIT_BYTES))
-            number = file.start // size
-            count = units.valid_count(entries)
-            for n in range(max(first - number, 0), count):
-                address, record_size, _ = entries[n].tolist()
-                if record_size != units.FILLER_SIZE:
-                    yield _Unit(number + n, address, record_size, 1, file.path, n * size), BY_QUEUE
-            if count < len(entries) and not log.is_last(file):
-                # Where units are missing in the middle the next file's first would be taken for the
-                # next message.
-                yield _Unit(number + count, -1, 0, 1, file.path, count * size), BY_QUEUE
-        log = self._files(Part.BATCH_QUEUE, name)
-        for problem in log.problems:
-            self._note(problem)
-        for file in log.files:
-            entries = units.batch_units(read_whole(file, INDEX_LIMIT_BYTES))
-            count = units.valid_count(entries)
-            for n in range(units.find_offset(entries, first, count), count):
-                unit = entries[n]
-                yield (
-                    _Unit(
-                        int(unit["base"]),
-                        int(unit["physical_offset"]),
-                        int(unit["size"]),
-                        int(unit["number"]),
-                        file.path,
-                        n * units.BATCH_UNIT.size,
-                    ),
-                    BY_BATCH_QUEUE,
-                )
+        for part in _QUEUES:
+            log = self._files(part, name)
+            for problem in log.problems:
+                self._note(problem)
+            for file in log.files:
+                if part is Part.CONSUME_QUEUE and file.end <= first * size:
+                    continue
+                table, count = _valid_units(file, part)
+                if part is Part.BATCH_QUEUE:
+                    begin = units.find_offset(table, first, count)
+                else:
+                    begin = max(first - file.start // size, 0)
+                for row in range(begin, count):
+                    unit = _Unit.of(table, row, file)
+                    if not unit.is_filler or part is Part.BATCH_QUEUE:
+                        yield unit
+                if part is Part.CONSUME_QUEUE and count < len(table) and not log.is_last(file):
+                    # Where units are missing in the middle the next file's first would be taken for
+                    # the next message.
+                    yield _Unit.of(table, count, file)._replace(address=-1, size=0)
 
     def _files(self, part: Part, name: TopicPartition) -> MappedLog:
         return read_queue(self._root, part, name) if self._root is not None else MappedLog()
 
     def _last_unit(self, name: TopicPartition) -> _Unit | None:
         """The last valid unit of the queue's index; None: it has none."""
-        for part, decode in (
-            (Part.CONSUME_QUEUE, units.consume_queue_units),
-            (Part.BATCH_QUEUE, units.batch_units),
-        ):
+        for part in _QUEUES:
             for file in reversed(self._files(part, name).files):
-                entries = decode(read_whole(file, INDEX_LIMIT_BYTES))
-                count = units.valid_count(entries)
+                table, count = _valid_units(file, part)
                 if count:
-                    one, size = entries[count - 1], entries.dtype.itemsize
-                    is_batch = part is Part.BATCH_QUEUE
-                    return _Unit(
-                        int(one["base"]) if is_batch else file.start // size + count - 1,
-                        int(one["physical_offset"]),
-                        int(one["size"]),
-                        int(one["number"]) if is_batch else 1,
-                        file.path,
-                        (count - 1) * size,
-                    )
+                    return _Unit.of(table, count - 1, file)
         return None
 
     def _scan(
@@ -409,36 +391,35 @@ class StoreFinder:
         """The queue's records with queue offset ``first`` or more, in the order of the commit log."""
         if end is not None and end <= self.log.start:
             return
-        topic = name.topic.encode()
         for chunk in self._walk().chunks(start, end):
             table = chunk.table
             picked = (table["queue_id"] == name.partition) & (table["queue_offset"] >= first)
-            picked &= ~np.isin(table["sys_flag"] & record.TRANSACTION_MASK, _NO_UNIT)
-            picked &= _equal(chunk, "topic_at", "topic_length", topic)
+            picked &= chunk.is_dispatched(slice(None)) & chunk.has_topic(name.topic)
             # A batch may begin below and end above; of multi-dispatch only the properties tell.
             picked |= (table["marks"] & (kernels.HAS_MULTI_DISPATCH | kernels.HAS_INNER)) != 0
             for row in np.flatnonzero(picked).tolist():
                 message = chunk.message(row)
                 if any(
-                    (topic_, queue) == (name.topic, name.partition)
+                    (topic, queue) == (name.topic, name.partition)
                     and offset + _messages(message) > first
-                    for topic_, queue, offset in dispatches_of(message)
+                    for topic, queue, offset in dispatches_of(message)
                 ):
                     yield Found(message, chunk.file.path, chunk.position(row), BY_SCAN)
 
-    # ------------------------------------------------------------------ keys
+    def _first_late(
+        self, name: TopicPartition, time_ms: int, first: int, start: int = 0, end: int | None = None
+    ) -> int | None:
+        """The queue offset of the first record that was stored at ``time_ms`` or later, by
+        ``_scan``.
+        """
+        late = (
+            found.message.queue_offset
+            for found in self._scan(name, first, start, end)
+            if found.message.store_time_ms >= time_ms
+        )
+        return next(late, None)
 
-    def topics(self) -> list[str]:
-        """Every topic that the store's folders and its settings know."""
-        found = {name.topic for name in self.queues()}
-        if self._root is not None:
-            path = os.path.join(self._root, names.CONFIG, names.TOPICS)
-            if os.path.isfile(path):
-                try:
-                    found |= set(sides.decode_topics(read_small(path)))
-                except LogError as error:
-                    self._note(problem_of(error, path))
-        return sorted(found)
+    # ------------------------------------------------------------------ keys
 
     def by_key(
         self, key: str, topic: str | None = None, is_unique: bool = False
@@ -486,7 +467,11 @@ class StoreFinder:
                     "there is no index file: the index was rebuilt in memory from the commit log"
                 )
             return None
-        topics = [topic] if topic is not None else self.topics()
+        if topic is not None:
+            topics = {topic}
+        else:  # every one that the store's folders and its settings know
+            topics = {name.topic for name in self.queues()}
+            topics.update(topics_or_none(self._root, self._note))
         parts = [key] if " " not in key else [part for part in key.split(" ") if part][:1]
         found: set[int] = set()
         missing: list[tuple[int, int | None]] = []
@@ -494,14 +479,14 @@ class StoreFinder:
         for file in files.files:
             try:
                 index = IndexFile.of(map_whole(file))
-                for topic_ in topics:
+                for topic_ in sorted(topics):
                     for part in parts:
                         for address in index.addresses(topic_, part):
                             if address >= self.log.start and self._has(
                                 address, topic_, part, key, is_unique
                             ):
                                 found.add(address)
-            except (LogError, _Lie) as error:
+            except (LogError, _Contradiction) as error:
                 said = error.problem if isinstance(error, LogError) else str(error)
                 self.say(
                     f"{file.path} lies ({said}): the index was rebuilt in memory from the commit log"
@@ -513,26 +498,26 @@ class StoreFinder:
                     missing.append((reached, header.first_physical_offset))
                 reached = max(reached, header.last_physical_offset)
         missing.append((reached, None))
-        return found, [
-            (start, end) for start, end in missing if end is None or end > self.log.start
-        ]
+        return found, [part for part in missing if part[1] is None or part[1] > self.log.start]
 
     def _has(self, address: int, topic: str, part: str, key: str, is_unique: bool) -> bool:
         """Whether the record at ``address`` has the key; another one with the same hash is no lie.
 
         Raises:
-            _Lie: no record is there, or none of its keys has such a hash.
+            _Contradiction: no record is there, or none of its keys has such a hash.
         """
         try:
             message = self.read(address)
         except LogError as error:
-            raise _Lie(error.problem) from error
+            raise _Contradiction(error.problem) from error
         wanted = index_hash(topic, part)
         keys = [*message.properties.get(properties.KEYS, "").split(" "), message.unique_key or ""]
         if message.tags:
             keys.append(f"T#{message.tags}")  # what 5.5.0 enters beside them
         if not any(one and index_hash(message.topic, one) == wanted for one in keys):
-            raise _Lie(f"it leads from {part!r} to {address}, where a record has no such key")
+            raise _Contradiction(
+                f"it leads from {part!r} to {address}, where a record has no such key"
+            )
         return message.topic == topic and has_key(message, key, is_unique)
 
     def _scan_key(
@@ -540,7 +525,7 @@ class StoreFinder:
     ) -> Iterator[Found]:
         wanted = key.encode("utf-8", "surrogateescape")
         for chunk in self._walk().chunks(start, end):
-            for row in _rows_with(chunk, wanted):
+            for row in chunk.rows_with(wanted):
                 message = chunk.message(row)
                 if topic in (None, message.topic) and has_key(message, key, is_unique):
                     yield Found(message, chunk.file.path, chunk.position(row), BY_SCAN)
@@ -575,76 +560,47 @@ class StoreFinder:
         """
         try:
             return self._search_time(name, time_ms)
-        except _Lie as contradiction:
+        except _Contradiction as wrong:
             self.say(
-                f"the consume queue of {name} cannot be searched for a time ({contradiction}): "
-                "its index was rebuilt in "
-                "memory from the commit log"
+                f"the consume queue of {name} cannot be searched for a time ({wrong}): "
+                "its index was rebuilt in memory from the commit log"
             )
-        for found in self._scan(name, 0):
-            if found.message.store_time_ms >= time_ms:
-                return found.message.queue_offset
-        return None
+        return self._first_late(name, time_ms, 0)
 
     def _search_time(self, name: TopicPartition, time_ms: int) -> int | None:
         """By halves over the units."""
-        log, dtype = self._files(Part.CONSUME_QUEUE, name), units.CONSUME_QUEUE_DTYPE
-        is_batch = not log.files
-        if is_batch:
-            log, dtype = self._files(Part.BATCH_QUEUE, name), units.BATCH_DTYPE
-        if not log.files:
-            raise _Lie("there is none")
-        size = dtype.itemsize
+        part = next((part for part in _QUEUES if self._files(part, name).files), None)
+        if part is None:
+            raise _Contradiction("there is none")
+        log = self._files(part, name)
+        dtype = units.queue_units(b"", is_batch=part is Part.BATCH_QUEUE).dtype
         firsts = [0]  # the number of each file's first unit
         for file in log.files:
-            firsts.append(firsts[-1] + file.size_bytes // size)
-        last = units.valid_count(_units_of(read_whole(log.files[-1], INDEX_LIMIT_BYTES), dtype))
-        low, high = 0, firsts[-2] + last
-        total = high
+            firsts.append(firsts[-1] + file.size_bytes // dtype.itemsize)
+        total = firsts[-2] + _valid_units(log.files[-1], part)[1]
         with LogReader(log) as reader:
 
             def unit_at(number: int) -> _Unit:
                 n = bisect_right(firsts, number) - 1
-                file, at = log.files[n], (number - firsts[n]) * size
-                data = reader.read(file.start + at, size)
-                if len(data) < size:
-                    raise _Lie("a unit cannot be read")
-                one = np.frombuffer(data, dtype)[0]
-                return _Unit(
-                    int(one["base"]) if is_batch else (file.start + at) // size,
-                    int(one["physical_offset"]),
-                    int(one["size"]),
-                    int(one["number"]) if is_batch else 1,
-                    file.path,
-                    at,
-                )
+                file, place = log.files[n], number - firsts[n]
+                data = reader.read(file.start + place * dtype.itemsize, dtype.itemsize)
+                if len(data) < dtype.itemsize:
+                    raise _Contradiction("a unit cannot be read")
+                return _Unit.of(np.frombuffer(data, dtype), 0, file, place)
 
             def is_late(number: int) -> bool:
                 unit = unit_at(number)
-                if unit.size == units.FILLER_SIZE or (
-                    unit.size > 0 and 0 <= unit.address < self.log.start
-                ):
+                if unit.is_filler or (unit.size > 0 and self._is_expired(unit)):
                     return False
                 return self._believed(unit, name, 0).store_time_ms >= time_ms
 
-            while low < high:
-                middle = (low + high) // 2
-                if is_late(middle):
-                    high = middle
-                else:
-                    low = middle + 1
-            if low < total:
-                return self._earlier(name, time_ms, unit_at(low - 1) if low else None, unit_at(low))
-            after = unit_at(total - 1) if total else None
-        reached = (
-            after.address + after.size
-            if after is not None and after.size != units.FILLER_SIZE
-            else 0
-        )
-        for found in self._scan(name, 0, reached):
-            if found.message.store_time_ms >= time_ms:
-                return found.message.queue_offset
-        return None
+            found = bisect_left(range(total), True, key=is_late)
+            if found < total:
+                before = unit_at(found - 1) if found else None
+                return self._earlier(name, time_ms, before, unit_at(found))
+            last = unit_at(total - 1) if total else None
+        reached = 0 if last is None or last.is_filler else last.end
+        return self._first_late(name, time_ms, 0, reached)
 
     def _earlier(
         self, name: TopicPartition, time_ms: int, before: _Unit | None, unit: _Unit
@@ -653,19 +609,13 @@ class StoreFinder:
         it.
         """
         ahead = 0 if before is None else before.offset + before.number
+        found = None
         if unit.offset > ahead:
-            is_live = (
-                before is not None
-                and before.address >= self.log.start
-                and before.size != units.FILLER_SIZE
-            )
-            start = (
-                before.address + before.size if before is not None and is_live else self.log.start
-            )
-            for found in self._scan(name, ahead, start, unit.address):
-                if found.message.store_time_ms >= time_ms:
-                    return found.message.queue_offset
-        return unit.offset
+            start = self.log.start
+            if before is not None and before.address >= start and not before.is_filler:
+                start = before.end
+            found = self._first_late(name, time_ms, ahead, start, unit.address)
+        return unit.offset if found is None else found
 
     # ------------------------------------------------------------------ compaction logs
 
@@ -675,7 +625,7 @@ class StoreFinder:
         """The records of the queue's compaction log from queue offset ``first`` on, as its index
         leads to them.
 
-        ``only``: nothing but this file's. Behind a file's last unit may be zeros or stale records:
+        ``only``: nothing but this file's. After a file's last unit may be zeros or stale records:
         nobody reads them.
         """
         assert self._root is not None
@@ -684,143 +634,65 @@ class StoreFinder:
         log = without_stopped_roll(self._root, log, index)
         for problem in chain(log.problems, index.problems):
             self._note(problem)
-        by_name = {file.start: file for file in index.files}
-        for lonely in sorted(by_name.keys() - {file.start for file in log.files}):
-            self._note(
-                Problem(
-                    ProblemKind.DAMAGED,
-                    "an index without its log file",
-                    by_name[lonely].path,
-                    None,
-                    "a broker does not start on it: restore the file of the same name in compactionLog",
-                )
+        pairs = {file.start: file for file in index.files}
+        for lonely in sorted(pairs.keys() - set(log.starts)):
+            lonely_index = "an index without its log file"
+            remedy = (
+                "a broker does not start on it: restore the file of the same name in compactionLog"
             )
+            self._note(damaged(lonely_index, pairs[lonely].path, None, remedy))
         next_offset = first
-        reader = LogReader(log)
-        try:
+        with LogReader(log) as reader:
             for file in log.files:
-                if only is not None and os.path.basename(file.path) != os.path.basename(only):
+                base = os.path.basename(file.path)
+                if only is not None and base != os.path.basename(only):
                     continue
-                pair = by_name.get(file.start)
+                pair = pairs.get(file.start)
                 try:
                     for found in self._indexed(file, pair, reader, next_offset):
                         next_offset = found.message.queue_offset + 1
                         yield found
-                except _Lie as contradiction:
+                except _Contradiction as wrong:
                     self.say(
-                        f"{pair.path if pair else file.path}: {contradiction}; "
-                        f"the index of {os.path.basename(file.path)} "
-                        f"of {name} was rebuilt in memory from the compaction log"
+                        f"{pair.path if pair else file.path}: {wrong}; the index of {base} of {name} "
+                        "was rebuilt in memory from the compaction log"
                     )
                     for found in self._framed(file, next_offset):
                         next_offset = found.message.queue_offset + 1
                         yield found
-        finally:
-            reader.close()
 
     def _indexed(
         self, file: MappedFile, pair: MappedFile | None, reader: LogReader, first: int
     ) -> Iterator[Found]:
         if pair is None:
-            raise _Lie("it has no index file")
-        entries = units.batch_units(read_whole(pair, INDEX_LIMIT_BYTES))
-        count = units.valid_count(entries)
-        for n in range(units.find_offset(entries, first, count), count):
-            address, size = int(entries["physical_offset"][n]), int(entries["size"][n])
-            offset = int(entries["base"][n])
+            raise _Contradiction("it has no index file")
+        table, count = _valid_units(pair, Part.COMPACTION_INDEX)
+        for n in range(units.find_offset(table, first, count), count):
+            address, size = int(table["physical_offset"][n]), int(table["size"][n])
+            offset = int(table["base"][n])
             where = f"unit {n} (offset {offset}) lies"
             if not file.start <= address <= file.end - size:
-                raise _Lie(f"{where}: its record would lie in another file")
+                raise _Contradiction(f"{where}: its record would lie in another file")
             if offset < first:
-                raise _Lie(f"{where}: {first} or more should follow")
+                raise _Contradiction(f"{where}: {first} or more should follow")
             data = reader.read(address, size)
             try:
                 message = decode_message(data, 0, len(data))
             except LogError as error:
-                raise _Lie(f"{where}: {error.problem}") from error
+                raise _Contradiction(f"{where}: {error.problem}") from error
             if message.queue_offset != offset or message.size != size:
-                raise _Lie(
+                raise _Contradiction(
                     f"{where}: it leads to offset {message.queue_offset} of {message.size} bytes"
                 )
             first = offset + 1
             yield Found(message, file.path, address - file.start, BY_COMPACTION_INDEX, False)
 
     def _framed(self, file: MappedFile, first: int) -> Iterator[Found]:
-        alone = MappedLog((file,), (), file.size_bytes, (file.start,))
-        for _, position, message in LogWalk(alone, self._note, is_compaction=True).records():
+        walk = LogWalk(log_of_one(file), self._note, is_compaction=True)
+        for _, position, message in walk.records():
             if message.queue_offset >= first:
                 first = message.queue_offset + 1
                 yield Found(message, file.path, position, BY_COMPACTION_SCAN, False)
-
-
-def by_queue(chunk: Chunk) -> Iterator[tuple[TopicPartition, Int64Array]]:
-    """The rows of a chunk by the queue that their record names, in order."""
-    table = chunk.table
-    for length in np.unique(table["topic_length"]).tolist():
-        rows = np.flatnonzero(table["topic_length"] == length)
-        topics = _gather(chunk.buffer, table["topic_at"][rows], length)
-        keys = np.concatenate(
-            [topics, table["queue_id"][rows].astype(">i4").view(np.uint8).reshape(-1, 4)], axis=1
-        )
-        flat = np.ascontiguousarray(keys).view(np.dtype((np.void, length + 4))).ravel()
-        _, firsts, which = np.unique(flat, return_index=True, return_inverse=True)
-        for group, first in enumerate(firsts.tolist()):
-            row = int(rows[first])
-            topic = chunk.bytes_at(int(table["topic_at"][row]), length).decode("utf-8", "replace")
-            yield TopicPartition(topic, int(table["queue_id"][row])), rows[which == group]
-
-
-def rows_of_queue(chunk: Chunk, topic: str | None, queue: int | None) -> Int64Array:
-    """The rows of a chunk whose record names the topic and the queue; None: any."""
-    picked = np.ones(len(chunk.table), dtype=np.bool_)
-    if queue is not None:
-        picked &= chunk.table["queue_id"] == queue
-    if topic is not None:
-        picked &= _equal(chunk, "topic_at", "topic_length", topic.encode())
-    return np.flatnonzero(picked)
-
-
-def _equal(
-    chunk: Chunk, at: str, length: str, wanted: bytes
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Row for row whether a field of the records is ``wanted``."""
-    out: np.ndarray[tuple[int], np.dtype[np.bool_]] = chunk.table[length] == len(wanted)
-    rows = np.flatnonzero(out)
-    if len(rows) and wanted:
-        same = _gather(chunk.buffer, chunk.table[at][rows], len(wanted)) == np.frombuffer(
-            wanted, np.uint8
-        )
-        out[rows] = same.all(axis=1)
-    return out
-
-
-def _gather(buffer: ByteArray, starts: Int64Array, length: int) -> ByteArray:
-    """``length`` bytes from each start, a row each."""
-    rows: ByteArray = buffer[starts[:, None] + np.arange(length)]
-    return rows
-
-
-def _rows_with(chunk: Chunk, wanted: bytes) -> list[int]:
-    """The rows in whose properties the bytes stand, wherever; each once."""
-    table = chunk.table
-    if not len(table) or not wanted:
-        return []
-    end = int(table["position"][-1] + table["size"][-1])
-    data = chunk.bytes_at(0, end)
-    hits = []
-    at = data.find(wanted)
-    while at >= 0:
-        hits.append(at)
-        at = data.find(wanted, at + 1)
-    rows = np.searchsorted(table["position"], np.asarray(hits, dtype=np.int64), side="right") - 1
-    inside = rows >= 0
-    rows, places = rows[inside], np.asarray(hits, dtype=np.int64)[inside]
-    rows = rows[places >= table["properties_at"][rows]]
-    return [int(row) for row in np.unique(rows)]
-
-
-def _units_of(data: bytes, dtype: np.dtype[np.void]) -> units.Units:
-    return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
 
 
 def has_key(message: Message, key: str, is_unique: bool = False) -> bool:
@@ -835,8 +707,12 @@ def has_key(message: Message, key: str, is_unique: bool = False) -> bool:
 def _messages(message: Message) -> int:
     """How many queue offsets the record takes."""
     text = message.properties.get(properties.INNER_NUM, "")
-    return (
-        int(text)
-        if message.is_inner_batch and text.isascii() and text.isdigit() and len(text) < 10
-        else 1
-    )
+    is_number = text.isascii() and text.isdigit() and len(text) < 10
+    return int(text) if message.is_inner_batch and is_number else 1
+
+
+def _valid_units(file: MappedFile, part: Part) -> tuple[units.Units, int]:
+    """The units of an index's file, and how many are valid."""
+    data = read_whole(file, INDEX_LIMIT_BYTES)
+    table = units.queue_units(data, is_batch=part is not Part.CONSUME_QUEUE)
+    return table, units.valid_count(table)

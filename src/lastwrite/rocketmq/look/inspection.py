@@ -33,34 +33,26 @@ class Messages(Document, kw_only=True):
     last_timestamp: int | None = None
     formats: Counter[str] = field(default_factory=Counter)  # records by magic: "v1", "v2"
     codecs: Counter[str] = field(default_factory=Counter)  # records by compression
-    endings: Counter[str] = field(
-        default_factory=Counter
-    )  # records by how their properties end: tells old brokers
+    # records by how their properties end: tells old brokers
+    endings: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Messages) -> None:
-        """Take in other records of the same log."""
-        for name in _SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("formats", "codecs", "endings"):
-            getattr(self, name).update(getattr(other, name))
-        for name, best in (("first_timestamp", min), ("last_timestamp", max)):
-            known = [
-                value for value in (getattr(self, name), getattr(other, name)) if value is not None
-            ]
-            setattr(self, name, best(known, default=None))
+        """Take in other records of the same log, without their offsets."""
+        for name in self.__struct_fields__:
+            mine, more = getattr(self, name), getattr(other, name)
+            if isinstance(mine, Counter):
+                mine.update(more)
+            elif name in ("first_timestamp", "last_timestamp"):
+                known = [time for time in (mine, more) if time is not None]
+                best = min if name == "first_timestamp" else max
+                setattr(self, name, best(known, default=None))
+            elif name not in ("first_offset", "last_offset"):
+                setattr(self, name, mine + more)
 
-
-_SUMS = (
-    "records",
-    "messages",
-    "tombstones",
-    "keyless",
-    "inner_batches",
-    "delayed",
-    "prepared",
-    "rolled_back",
-    "bytes",
-)
+    def widen(self, first: int, last: int) -> None:
+        """Let the offsets reach from ``first`` to ``last`` at least."""
+        self.first_offset = first if self.first_offset is None else min(self.first_offset, first)
+        self.last_offset = last if self.last_offset is None else max(self.last_offset, last)
 
 
 class FileOfLog(Document, kw_only=True):
@@ -70,7 +62,7 @@ class FileOfLog(Document, kw_only=True):
     kind: str
     bytes: int
     start: int | None = None  # the address of its first byte, by its name
-    end_position: int | None = None  # behind the last record or unit
+    end_position: int | None = None  # after the last record or unit
     ending: str | None = None  # "blank", "open", "never written", "damaged", "full"
     entries: int | None = None  # records, units, entries
     first_offset: int | None = None
@@ -85,7 +77,7 @@ class LogInspection(Document, kw_only=True):
     folders: list[str]
     file_size: int | None = None  # of each file, as the files say
     start: int = 0  # the first address
-    end: int | None = None  # the address behind the last record
+    end: int | None = None  # the address after the last record
     bytes: int = 0
     contents: Annotated[Messages, Spread(but=("bytes",))] = field(default_factory=Messages)
     files: list[FileOfLog] = []
@@ -99,7 +91,7 @@ class IndexOfQueue(Document, kw_only=True):
     units: int = 0  # without fillers
     fillers: int = 0
     first_offset: int | None = None
-    end_offset: int | None = None  # behind the last
+    end_offset: int | None = None  # after the last
     expired: int = 0  # lead to what the commit log no longer has
     lacking: int | None = None  # records of the commit log that no unit leads to
     wrong: int | None = None  # units that lead to anything but their record

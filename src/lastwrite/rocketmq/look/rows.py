@@ -7,18 +7,23 @@ Numbers are those on disk, times are milliseconds, bytes are base64.
 from __future__ import annotations
 
 import base64
+import json
+import os
 from collections.abc import Iterator
 
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import TopicPartition
-from lastwrite.reports.table import Row
+from lastwrite.reports.table import BODY_LIMIT_BYTES, Row
+from lastwrite.rocketmq.format import names, record, sides, units
 from lastwrite.rocketmq.format import properties as properties_
-from lastwrite.rocketmq.format import record, units
+from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.record import Message
+from lastwrite.rocketmq.store.reading import FileKind, MappedFile, StorePlace, map_whole
+from lastwrite.storage.reading import read_small
 
-BODY_LIMIT_BYTES = 256 << 20  # of one body, decompressed
+_ENTRIES_AT_ONCE = 1 << 14
 
-_TRANSACTIONS = {
+TRANSACTIONS = {
     record.TRANSACTION_PREPARED: "prepared",
     record.TRANSACTION_COMMIT: "commit",
     record.TRANSACTION_ROLLBACK: "rollback",
@@ -82,6 +87,9 @@ def message_row(
         elif is_commit_log and properties_.RECORD_CRC in message.properties:
             if properties_.record_crc_holds(record.encode_message(message)) is False:
                 problem = problem or "the record's checksum does not hold"
+    message_id = None
+    if is_commit_log:
+        message_id = record.offset_message_id(message.store_host, message.physical_offset)
     return {
         "topic": message.topic,
         "queue_id": message.queue_id,
@@ -104,10 +112,8 @@ def message_row(
         "compression": _compression(message),
         "file": file,
         "position": position,
-        "message_id": record.offset_message_id(message.store_host, message.physical_offset)
-        if is_commit_log
-        else None,
-        "transaction": _TRANSACTIONS.get(message.sys_flag & record.TRANSACTION_MASK),
+        "message_id": message_id,
+        "transaction": TRANSACTIONS.get(message.sys_flag & record.TRANSACTION_MASK),
         "batch_index": batch_index,
         "properties_raw": None if _is_told_whole(message) else base64_of(message.properties_bytes),
         "found_by": found_by,
@@ -223,5 +229,82 @@ def extension_rows(
         at += unit.size
 
 
-def damaged(error: CorruptLog, path: str) -> CorruptLog:
-    return CorruptLog(error.problem, error.at, error.path or path, error.remedy)
+def key_rows(file: MappedFile) -> Iterator[Row]:
+    """The entries of an index file, as they were written.
+
+    Raises:
+        CorruptLog: it is none.
+    """
+    index = IndexFile.of(map_whole(file))
+    header = index.header
+    entries = index.entries()
+    for begin in range(0, len(entries), _ENTRIES_AT_ONCE):
+        some = entries[begin : begin + _ENTRIES_AT_ONCE].tolist()
+        for number, (hash_, address, seconds, previous) in enumerate(some, begin + 1):
+            yield {
+                "index": "index",
+                "entry": number,
+                "slot": hash_ % index.slots,
+                "hash": hash_,
+                "physical_offset": address,
+                "seconds": seconds,
+                "store_timestamp": header.first_store_time_ms + 1000 * seconds,
+                "previous": previous,
+                "file": file.path,
+                "position": index.entry_at(number),
+            }
+
+
+# ---------------------------------------------------------------------- small files
+
+
+def side_rows(place: StorePlace) -> Iterator[Row]:
+    """The entries of a small file.
+
+    Raises:
+        CorruptLog: it is none of what its name says.
+    """
+    data = read_small(place.path)
+    if place.file is FileKind.CHECKPOINT:
+        found = sides.decode_checkpoint(data)
+        yield {
+            "commit_log_timestamp": found.commit_log_time_ms,
+            "consume_queue_timestamp": found.consume_queue_time_ms,
+            "index_timestamp": found.index_time_ms,
+            "master_flushed_offset": found.master_flushed_offset,
+            "confirm_offset": found.confirm_offset,
+            "consume_queue_offset": found.consume_queue_offset,
+            "recovery_timestamp": found.recovery_time_ms,
+        }
+    elif place.file is FileKind.ABORT:
+        yield {"abort": True, "process": sides.decode_abort(data)}
+    elif place.file is FileKind.LOCK:
+        yield {"lock": data[:64].decode("utf-8", "backslashreplace")}
+    elif place.file is FileKind.TOPICS:
+        for topic in sides.decode_topics(data).values():
+            yield {
+                "topic": topic.name,
+                "read_queues": topic.read_queues,
+                "write_queues": topic.write_queues,
+                "perm": topic.perm,
+                "order": topic.is_ordered,
+                "filter_type": topic.filter_type,
+                "sys_flag": topic.system_flag,
+                "attributes": topic.attributes,
+            }
+    elif place.file is FileKind.CONSUMER_OFFSETS:
+        for (topic_name, group), offsets in sides.decode_consumer_offsets(data).items():
+            for queue, offset in offsets.items():
+                yield {"topic": topic_name, "group": group, "queue_id": queue, "offset": offset}
+    elif place.file is FileKind.POSITIONS:
+        for name, position in sides.decode_positions(data).items():
+            topic_name, _, queue_text = name.rpartition("_")
+            queue_number = names.parse_queue_name(queue_text)
+            if queue_number is None:
+                raise CorruptLog(f"position of {name!r}, which names no queue", path=place.path)
+            yield {"topic": topic_name, "queue_id": queue_number, "position": position}
+    else:
+        try:
+            yield {"file": os.path.basename(place.path), "content": json.loads(data)}
+        except (ValueError, RecursionError) as error:
+            raise CorruptLog(f"no JSON: {error}", path=place.path) from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,17 +14,17 @@ from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.table import BODY_LIMIT_BYTES, READ_LATER, Write, column_names
 from lastwrite.rocketmq.format.java_hash import decode
+from lastwrite.rocketmq.format.kernels import MessageTable
 from lastwrite.rocketmq.format.property_columns import property_items
 from lastwrite.rocketmq.format.record import (
     COMPRESSED,
-    INNER_BATCH,
-    NEEDS_UNWRAP,
+    IS_INNER,
     Message,
     decode_message,
     decompress_body,
     split_inner,
 )
-from lastwrite.rocketmq.store.compacted import Block, CompactedQueue, FilesMoved, first_damage
+from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, RecordBlock, first_damage
 
 ROCKETMQ_SCHEMA = (
     "topic STRING, queue INT, offset BIGINT, key STRING, value BINARY, born_timestamp BIGINT, store_timestamp BIGINT, "
@@ -59,30 +60,24 @@ def rocketmq_batches(file: LogFile) -> Iterator[Any]:
         raise damage
 
 
-def _message_batch(block: Block, name: TopicPartition) -> Any:
+def _message_batch(block: RecordBlock, name: TopicPartition) -> Any:
     table = block.table
-    is_inner = (table["sys_flag"] & (NEEDS_UNWRAP | INNER_BATCH)) == NEEDS_UNWRAP | INNER_BATCH
-    if is_inner.any():
+    if (table["sys_flag"] & IS_INNER == IS_INNER).any():
         return _decoded_batch(block, name)
     import pyarrow as pa
 
     table = table[table["key_length"] >= 0]
-    items = property_items(block.buffer, table["properties_at"], table["properties_length"])
-    properties = pa.MapArray.from_arrays(
-        pa.array(items.offsets, pa.int32()),
-        text_column(block.buffer, items.name_at, items.name_length),
-        text_column(block.buffer, items.value_at, items.value_length),
-    )
+    bodies = _decompressed(block, table)
     count = len(table)
     columns = [
         pa.array([name.topic] * count, pa.string()),
         pa.array(np.full(count, name.partition, np.int32)),
         pa.array(table["queue_offset"]),
         text_column(block.buffer, table["key_at"], table["key_length"]),
-        _values(block, table),
+        body_column(block.buffer, table, bodies, is_delete_null=True),
         pa.array(table["born_time"]),
         pa.array(table["store_time"]),
-        properties,
+        property_maps(block.buffer, table),
     ]
     return pa.RecordBatch.from_arrays(columns, column_names(ROCKETMQ_SCHEMA))
 
@@ -97,46 +92,67 @@ def text_column(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> Any
         column.validate(full=True)
     except pa.ArrowInvalid:
         whole = joined.tobytes()
-        texts = [
-            decode(whole[begin:end])
-            for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-        ]
+        texts = [decode(whole[begin:end]) for begin, end in pairwise(offsets.tolist())]
         column = pa.array(texts, pa.string())
     return column
 
 
-def _values(block: Block, table: Any) -> Any:
-    """The bodies as an Arrow column, null where a body is empty: a delete."""
+def property_maps(data: ByteArray, table: MessageTable) -> Any:
+    """The properties as an Arrow column of maps."""
     import pyarrow as pa
 
-    compressed = np.flatnonzero(
-        ((table["sys_flag"] & COMPRESSED) != 0) & (table["body_length"] > 0)
+    items = property_items(data, table["properties_at"], table["properties_length"])
+    return pa.MapArray.from_arrays(
+        pa.array(items.offsets, pa.int32()),
+        text_column(data, items.name_at, items.name_length),
+        text_column(data, items.value_at, items.value_length),
     )
-    joined, offsets = gathered(block.buffer, table["body_at"], table["body_length"])
-    if not len(compressed):
-        is_there = np.packbits(table["body_length"] > 0, bitorder="little")
-        buffers = [pa.py_buffer(is_there), pa.py_buffer(offsets), pa.py_buffer(joined)]
+
+
+def body_column(
+    data: ByteArray,
+    table: MessageTable,
+    plain: Mapping[int, bytes],
+    *,
+    is_delete_null: bool = False,
+) -> Any:
+    """The bodies as an Arrow column; ``plain`` has those that are compressed, by row.
+
+    ``is_delete_null``: a body that is empty becomes null.
+    """
+    import pyarrow as pa
+
+    joined, offsets = gathered(data, table["body_at"], table["body_length"])
+    if not plain:
+        present = None
+        if is_delete_null:
+            present = pa.py_buffer(np.packbits(table["body_length"] > 0, bitorder="little"))
+        buffers = [present, pa.py_buffer(offsets), pa.py_buffer(joined)]
         return pa.Array.from_buffers(pa.binary(), len(table), buffers)
-    whole = joined.tobytes()
-    bodies = [
-        whole[begin:end]
-        for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
-    ]
-    for number in compressed.tolist():
+    whole, ends = joined.tobytes(), offsets.tolist()
+    bodies = [plain[n] if n in plain else whole[ends[n] : ends[n + 1]] for n in range(len(table))]
+    return pa.array([body or None for body in bodies] if is_delete_null else bodies, pa.binary())
+
+
+def _decompressed(block: RecordBlock, table: MessageTable) -> dict[int, bytes]:
+    """The bodies that are compressed, by their row of ``table``."""
+    found = {}
+    compressed = ((table["sys_flag"] & COMPRESSED) != 0) & (table["body_length"] > 0)
+    for number in np.flatnonzero(compressed).tolist():
         row = table[number]
+        at, length = int(row["body_at"]), int(row["body_length"])
+        position = int(row["position"])
+        body = block.buffer[at : at + length].tobytes()
         try:
-            bodies[number] = decompress_body(
-                bodies[number],
-                int(row["sys_flag"]),
-                int(row["body_at"] - row["position"]),
-                BODY_LIMIT_BYTES,
+            found[number] = decompress_body(
+                body, int(row["sys_flag"]), at - position, BODY_LIMIT_BYTES
             )
         except LogError as error:
-            raise error.located(block.file.path, int(row["position"]) + block.shift) from error
-    return pa.array([body or None for body in bodies], pa.binary())
+            raise error.located(block.file.path, position + block.shift) from error
+    return found
 
 
-def _decoded_batch(block: Block, name: TopicPartition) -> Any:
+def _decoded_batch(block: RecordBlock, name: TopicPartition) -> Any:
     """As ``_message_batch``, message by message: for inner batches, which brokers do not make in
     compaction topics.
     """
@@ -175,7 +191,7 @@ def _decoded_batch(block: Block, name: TopicPartition) -> Any:
 
 
 def queue_end(root: str, name: TopicPartition) -> int:
-    """The queue offset behind the last message; 0 where there is none."""
+    """The queue offset after the last message; 0 where there is none."""
     queue = CompactedQueue(root, name)
     while True:
         try:
@@ -198,7 +214,7 @@ def rocketmq_writes(root: str, name: TopicPartition) -> Iterator[Write]:
         raise damage
 
 
-def block_writes(block: Block) -> list[Write]:
+def block_writes(block: RecordBlock) -> list[Write]:
     """The last write of every key in a block, the latest first.
 
     Raises:
@@ -221,7 +237,7 @@ def block_writes(block: Block) -> list[Write]:
     for row in zip(*(block.table[column][::-1].tolist() for column in columns), strict=True):
         position, size, offset, time_ms, sys_flag, body_at, body_length, key_at, key_length = row
         try:
-            if sys_flag & (NEEDS_UNWRAP | INNER_BATCH) == NEEDS_UNWRAP | INNER_BATCH:
+            if sys_flag & IS_INNER == IS_INNER:
                 inner = split_inner(
                     decode_message(data, position, position + size), BODY_LIMIT_BYTES
                 )

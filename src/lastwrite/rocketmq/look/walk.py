@@ -1,10 +1,10 @@
 """Read a commit log or a compaction log from front to back, past blank ends and whatever is
 damaged.
 
-A record is believed where its frame adds up *and* it says of itself the address at which it lies.
-That tells three things apart that look alike: the end of what was written, stale bytes behind it (a
-broker may pad a write from a used buffer), and damage with whole records behind it. Behind damage
-the walk goes on at the next place that says its own address.
+A record is believed where its frame adds up *and* it states the address at which it lies. That
+tells three things apart that look alike: the end of what was written, stale bytes after it (a
+broker may pad a write from a used buffer), and damage with whole records after it. After damage the
+walk goes on at the next place that states its own address.
 
 Source: RocketMQ 5.5.0 ``CommitLog.checkMessageAndReturnSize``; docs/formats/rocketmq.md, "Record";
 docs/formats/rocketmq-compaction.md, "What 5.5.0 does otherwise than older releases".
@@ -13,26 +13,31 @@ docs/formats/rocketmq-compaction.md, "What 5.5.0 does otherwise than older relea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from lastwrite.errors import LogError
-from lastwrite.model.columns import ByteArray
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.rocketmq.format import kernels
 from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
 from lastwrite.rocketmq.format.properties import RECORD_CRC, RECORD_CRC_BYTES, record_crc_holds
 from lastwrite.rocketmq.format.record import (
+    IS_INNER,
     MAGIC_V1,
     MAGIC_V2,
     PHYSICAL_OFFSET_AT,
     SMALLEST_RECORD_BYTES,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
     Message,
     decode_message,
 )
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog
-from lastwrite.storage.problems import CHUNK_BYTES, DAMAGE_REMEDY
+from lastwrite.storage.problems import CHUNK_BYTES, damaged, recovered
 from lastwrite.storage.reading import SegmentReader
 
 RECORD_LIMIT_BYTES = 256 << 20
@@ -46,6 +51,7 @@ _MAGICS = tuple((magic & 0xFFFF_FFFF).to_bytes(4, "big") for magic in (MAGIC_V1,
 _CRC_HEAD = np.frombuffer(RECORD_CRC.encode() + b"\x01", np.uint8)
 
 Note = Callable[[Problem], None]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class Chunk(NamedTuple):
@@ -71,11 +77,78 @@ class Chunk(NamedTuple):
     def bytes_at(self, at: int, length: int) -> bytes:
         return self.buffer[at : at + length].tobytes()
 
+    @property
+    def end(self) -> int:
+        """The address after the last record."""
+        return self.file.start + self.position(len(self.table) - 1) + int(self.table["size"][-1])
+
+    def is_dispatched(self, rows: Int64Array | slice) -> Flags:
+        """Row for row whether a broker gives the record a unit in its queue."""
+        stage = self.table["sys_flag"][rows] & TRANSACTION_MASK
+        return ~np.isin(stage, (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK))
+
+    def is_inner_batch(self, rows: Int64Array | slice) -> Flags:
+        """Row for row whether the body is a sequence of messages."""
+        flags: Flags = self.table["sys_flag"][rows] & IS_INNER == IS_INNER
+        return flags
+
+    def has_topic(self, topic: str) -> Flags:
+        """Row for row whether the record is of the topic."""
+        wanted = topic.encode()
+        out: Flags = self.table["topic_length"] == len(wanted)
+        rows = np.flatnonzero(out)
+        if len(rows) and wanted:
+            topics = self._gather(self.table["topic_at"][rows], len(wanted))
+            out[rows] = (topics == np.frombuffer(wanted, np.uint8)).all(axis=1)
+        return out
+
+    def rows_of(self, topic: str | None, queue: int | None) -> Int64Array:
+        """The rows of the topic and the queue; None: of any."""
+        picked = np.ones(len(self.table), dtype=np.bool_)
+        if queue is not None:
+            picked &= self.table["queue_id"] == queue
+        if topic is not None:
+            picked &= self.has_topic(topic)
+        return np.flatnonzero(picked)
+
+    def by_queue(self) -> Iterator[tuple[TopicPartition, Int64Array]]:
+        """The rows by the queue that their record names, in order."""
+        table = self.table
+        for length in np.unique(table["topic_length"]).tolist():
+            rows = np.flatnonzero(table["topic_length"] == length)
+            topics = self._gather(table["topic_at"][rows], length)
+            queues = table["queue_id"][rows].astype(">i4").view(np.uint8).reshape(-1, 4)
+            flat = np.ascontiguousarray(np.concatenate([topics, queues], axis=1))
+            named = flat.view(np.dtype((np.void, length + 4))).ravel()
+            _, firsts, which = np.unique(named, return_index=True, return_inverse=True)
+            for group, first in enumerate(firsts.tolist()):
+                row = int(rows[first])
+                topic = self.bytes_at(int(table["topic_at"][row]), length)
+                name = TopicPartition(topic.decode("utf-8", "replace"), int(table["queue_id"][row]))
+                yield name, rows[which == group]
+
+    def rows_with(self, wanted: bytes) -> list[int]:
+        """The rows in whose properties the bytes stand, wherever; each once."""
+        table = self.table
+        if not len(table) or not wanted:
+            return []
+        data = self.bytes_at(0, int(table["position"][-1] + table["size"][-1]))
+        hits = np.asarray(list(_hits(data, wanted)), dtype=np.int64)
+        rows = np.searchsorted(table["position"], hits, side="right") - 1
+        inside = rows >= 0
+        rows, hits = rows[inside], hits[inside]
+        return [int(row) for row in np.unique(rows[hits >= table["properties_at"][rows]])]
+
+    def _gather(self, starts: Int64Array, length: int) -> ByteArray:
+        """``length`` bytes from each start, a row each."""
+        rows: ByteArray = self.buffer[starts[:, None] + np.arange(length)]
+        return rows
+
 
 class Ending(NamedTuple):
     """How a file ends."""
 
-    position: int  # behind the last record
+    position: int  # after the last record
     blank: bool  # by a blank record
     damage: str | None = None  # by bytes that are neither a record nor an end
 
@@ -107,7 +180,6 @@ class LogWalk:
             CHUNK_BYTES // SMALLEST_RECORD_BYTES // 2, dtype=MESSAGE
         )
         self.endings: dict[str, Ending] = {}
-        self.bad_crcs = 0
         written = (file.start for file in reversed(log.files) if _is_written(file))
         self._last_written = 0 if is_compaction else next(written, 0)
 
@@ -138,7 +210,8 @@ class LogWalk:
                     self._buffer, 0, have, self._table, self._checks_crc
                 )
                 if code == kernels.BAD_CRC:
-                    self._note_crc(file, position + at)
+                    wrong = kernels.CODES[kernels.BAD_CRC]
+                    self._note(damaged(wrong, file.path, position + int(at)))
                     more, consumed, code, at, wanted = kernels.split(
                         self._buffer, consumed, have, self._table[rows : rows + 1], False
                     )
@@ -189,7 +262,7 @@ class LogWalk:
     def _past(
         self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int
     ) -> int | None:
-        """Where records go on behind a place where there is none; None: the file ends there. Says
+        """Where records go on after a place where there is none; None: the file ends there. Notes
         what is wrong.
         """
         room = file.size_bytes - position
@@ -198,7 +271,7 @@ class LogWalk:
             self.endings[file.path] = Ending(position, True)
             if wanted != room:
                 wrong = f"a blank record that states {wanted} bytes are left, where {room} are"
-                self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
+                self._note(damaged(wrong, file.path, position))
             return None
         if (
             code == kernels.END
@@ -213,25 +286,17 @@ class LogWalk:
             wrong = f"a record of {wanted} bytes where {room} are left"
         if after is not None:
             wrong = f"{wrong}; {after - position} bytes up to the next whole record are lost"
-            self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
+            self._note(damaged(wrong, file.path, position))
             return after
         self.endings[file.path] = Ending(position, False, wrong)
         if not is_last:
             wrong = f"the log ends here, and files follow: {wrong}"
-            self._note(Problem(ProblemKind.DAMAGED, wrong, file.path, position, DAMAGE_REMEDY))
+            self._note(damaged(wrong, file.path, position))
         elif code in (kernels.END, _BAD_ADDRESS):
-            wrong = "stale bytes after the log's end"
-            self._note(
-                Problem(
-                    ProblemKind.RECOVERED, wrong, file.path, position, "a broker never reads them"
-                )
-            )
+            wrong, remedy = "stale bytes after the log's end", "a broker never reads them"
+            self._note(recovered(wrong, file.path, position, remedy))
         else:
-            self._note(
-                Problem(
-                    ProblemKind.RECOVERED, f"torn tail: {wrong}", file.path, position, TORN_REMEDY
-                )
-            )
+            self._note(recovered(f"torn tail: {wrong}", file.path, position, TORN_REMEDY))
         return None
 
     def _is_blank(self, reader: SegmentReader, position: int, room: int) -> bool:
@@ -249,17 +314,16 @@ class LogWalk:
             have = min(len(buffer), file.size_bytes - position)
             reader.read_into(buffer[:have], position)
             if not buffer[:have].any() and file.start >= self._last_written:
-                return None  # behind what was written
+                return None  # after what was written
             data = buffer[:have].tobytes()
-            for hit in sorted(_hits(data)):
+            for hit in sorted(chain.from_iterable(_hits(data, magic, 4) for magic in _MAGICS)):
                 at = hit - 4
-                said = int.from_bytes(
-                    data[at + PHYSICAL_OFFSET_AT : at + _FRAME_BYTES], "big", signed=True
-                )
-                if said == file.start + position + at and self._is_whole(
-                    file, reader, position + at
-                ):
-                    return position + at
+                stated = data[at + PHYSICAL_OFFSET_AT : at + _FRAME_BYTES]
+                if len(stated) < 8:
+                    break
+                if int.from_bytes(stated, "big", signed=True) == file.start + position + at:
+                    if self._is_whole(file, reader, position + at):
+                        return position + at
             if have < len(buffer) or position + have >= file.size_bytes:
                 return None
             position += have - _FRAME_BYTES
@@ -288,30 +352,15 @@ class LogWalk:
             at, size = int(table["position"][row]), int(table["size"][row])
             if record_crc_holds(memoryview(self._buffer)[at : at + size]) is False:
                 wrong = "the record's checksum does not hold"
-                self._note(
-                    Problem(ProblemKind.DAMAGED, wrong, file.path, position + at, DAMAGE_REMEDY)
-                )
-
-    def _note_crc(self, file: MappedFile, position: int) -> None:
-        self.bad_crcs += 1
-        self._note(
-            Problem(
-                ProblemKind.DAMAGED,
-                kernels.CODES[kernels.BAD_CRC],
-                file.path,
-                int(position),
-                DAMAGE_REMEDY,
-            )
-        )
+                self._note(damaged(wrong, file.path, position + at))
 
 
-def _hits(data: bytes) -> Iterator[int]:
-    """Where a record's magic lies with room for its address, in no order."""
-    for magic in _MAGICS:
-        at = data.find(magic, 4)
-        while 0 <= at <= len(data) - _FRAME_BYTES + 4:
-            yield at
-            at = data.find(magic, at + 1)
+def _hits(data: bytes, wanted: bytes, start: int = 0) -> Iterator[int]:
+    """Where the bytes stand, from ``start`` on, ascending."""
+    at = data.find(wanted, start)
+    while at >= 0:
+        yield at
+        at = data.find(wanted, at + 1)
 
 
 def _is_written(file: MappedFile) -> bool:

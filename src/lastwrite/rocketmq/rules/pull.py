@@ -23,18 +23,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 # Settings of the broker, and of the stock client where it asks for no less.
 MAX_MESSAGES = 32  # the stock pull consumer's pullBatchSize
-MEMORY_BYTES, MEMORY_MESSAGES = (
-    262_144,
-    32,
-)  # maxTransferBytesOnMessageInMemory, maxTransferCountOnMessageInMemory
-DISK_BYTES, DISK_MESSAGES = (
-    65_536,
-    8,
-)  # maxTransferBytesOnMessageInDisk, maxTransferCountOnMessageInDisk
+# maxTransferBytesOnMessageInMemory, maxTransferCountOnMessageInMemory
+MEMORY_BYTES, MEMORY_MESSAGES = 262_144, 32
+# maxTransferBytesOnMessageInDisk, maxTransferCountOnMessageInDisk
+DISK_BYTES, DISK_MESSAGES = 65_536, 8
 SMALLEST_MAX_BYTES, LARGEST_MAX_BYTES = 100, 128 << 20
 
 # Codes of the answer on the wire.
@@ -59,19 +55,24 @@ class PullStatus(StrEnum):
             return SUCCESS
         if self is PullStatus.OFFSET_OVERFLOW_BADLY:
             return PULL_OFFSET_MOVED
-        if (
-            self in (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE)
-            and offset != 0
-        ):
+        is_empty = self in (PullStatus.NO_MATCHED_LOGIC_QUEUE, PullStatus.NO_MESSAGE_IN_QUEUE)
+        if is_empty and offset != 0:
             return PULL_OFFSET_MOVED
         return PULL_NOT_FOUND
 
 
-class OffsetRange(NamedTuple):
+class FileOffsets(NamedTuple):
     """The offsets that the index of one file names, both included."""
 
     first: int
     last: int
+
+
+class ListedOffsets(Protocol):
+    """Those of all files of a queue, in order; None: of a pair of files without a valid unit."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int, /) -> FileOffsets | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,12 @@ class Answer:
     file: int | None = None  # its place in the list
 
 
-def answer(offset: int, files: Sequence[OffsetRange | None] | None) -> Answer:
+def answer(offset: int, files: ListedOffsets | None) -> Answer:
     """The answer to a pull at ``offset`` of a queue whose files, in their order, name these
     offsets.
 
-    ``files``: None for a queue without compaction log; an entry is None for a pair of files without
-    a valid unit. It is asked for no more entries than the search needs, those at its end first.
+    ``files``: None for a queue without compaction log. It is asked for no more entries than the
+    search needs, those at its end first.
     """
     if files is None:
         return Answer(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
@@ -112,12 +113,12 @@ def answer(offset: int, files: Sequence[OffsetRange | None] | None) -> Answer:
     return Answer(PullStatus.FOUND, offset, smallest, largest, number)
 
 
-def _smallest(files: Sequence[OffsetRange | None]) -> int:
+def _smallest(files: ListedOffsets) -> int:
     first = files[0] if files else None
     return 0 if first is None else first.first
 
 
-def _largest(files: Sequence[OffsetRange | None]) -> int:
+def _largest(files: ListedOffsets) -> int:
     """The offset behind the last message. A broker looks for it in the last two files and in no
     other.
     """
@@ -128,7 +129,7 @@ def _largest(files: Sequence[OffsetRange | None]) -> int:
     return 0
 
 
-def _find_file(offset: int, files: Sequence[OffsetRange | None]) -> int | None:
+def _find_file(offset: int, files: ListedOffsets) -> int | None:
     """The file that holds ``offset``, else the one behind the last that ends below it."""
     for number in range(len(files) - 1, -1, -1):
         held = files[number]
@@ -154,12 +155,11 @@ def taken(
     for read from disk: they lie further from the log's end than ``accessMessageInMemoryMaxRatio``
     of its memory. The first always goes.
     """
-    most_bytes = min(
-        max(max_bytes, SMALLEST_MAX_BYTES),
-        LARGEST_MAX_BYTES,
-        DISK_BYTES if on_disk else MEMORY_BYTES,
-    )
-    most = min(max_messages, DISK_MESSAGES if on_disk else MEMORY_MESSAGES)
+    own_bytes, own_messages = MEMORY_BYTES, MEMORY_MESSAGES
+    if on_disk:
+        own_bytes, own_messages = DISK_BYTES, DISK_MESSAGES
+    most_bytes = min(max(max_bytes, SMALLEST_MAX_BYTES), LARGEST_MAX_BYTES, own_bytes)
+    most = min(max_messages, own_messages)
     count = total = 0
     for size in sizes:
         if count and (count >= most or total + size > most_bytes):

@@ -11,36 +11,29 @@ docs/formats/rocketmq.md.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.dispatch_work import NO_END, LogFile, OffsetRange, QueueKind
-from lastwrite.rocketmq.format import dispatch as rules
+from lastwrite.rocketmq.dispatch_work import NO_END, OffsetRange, QueueKind
 from lastwrite.rocketmq.format import kernels, units
-from lastwrite.rocketmq.format.kernels import BAD_NUMBER, HAS_INNER, MESSAGE
+from lastwrite.rocketmq.format.kernels import BAD_NUMBER, HAS_INNER
 from lastwrite.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 from lastwrite.rocketmq.store import walking
-from lastwrite.rocketmq.store.reading import MappedLog, Part
+from lastwrite.rocketmq.store.reading import MappedFile, MappedLog
 from lastwrite.storage.mapping import mapped
-
-_TABLE_ROWS = 4096
-PART_OF = {QueueKind.ORDINARY: Part.CONSUME_QUEUE, QueueKind.BATCH: Part.BATCH_QUEUE}
 
 Name = tuple[str, int]  # topic, queue
 
 
 @dataclass(slots=True)
-class Survey:
+class WholeRecords:
     """The whole records of a stretch of the commit log."""
 
     first: int = -1  # address; -1: there is none
     last: int = -1
-    end: int = -1  # behind the last one
+    end: int = -1  # after the last one
     records: int = 0
     record_bytes: int = 0
     bad: list[int] = field(default_factory=list)  # addresses where the log is damaged
@@ -63,8 +56,8 @@ class Survey:
 
 
 def survey(
-    files: Sequence[LogFile], start: int, end: int = NO_END, *, is_exact: bool = False
-) -> Survey:
+    files: Sequence[MappedFile], start: int, end: int = NO_END, *, is_exact: bool = False
+) -> WholeRecords:
     """The whole records from ``start`` to before ``end``, past whatever is damaged.
 
     ``is_exact``: a record begins at ``start``; else the first one from there on is looked for.
@@ -72,69 +65,26 @@ def survey(
     Raises:
         LogError: a file cannot be read, or is not as large as it was.
     """
-    found = Survey()
-    table = np.empty(_TABLE_ROWS, MESSAGE)
+    found = WholeRecords()
     for file in files:
         if file.end <= start or file.start >= end:
             continue
-        written = min(walking.written_end(file), end) - file.start
+        first, last = max(start, file.start), min(walking.written_end(file), end)
+        exact = is_exact or start < file.start
         with mapped(file.path, file.size_bytes) as data:
-            at = max(start - file.start, 0)
-            _survey_file(
-                found, file, data, at, written, table, is_exact=is_exact or start < file.start
-            )
+            for table in walking.whole_records(file, data, first, last, found.bad, is_exact=exact):
+                found._add(file.start, table)
+                _number(found, data, table)
     return found
 
 
-def _survey_file(
-    found: Survey,
-    file: LogFile,
-    data: ByteArray,
-    at: int,
-    written: int,
-    table: kernels.MessageTable,
-    *,
-    is_exact: bool,
-) -> None:
-    is_lost = not is_exact
-    while at < written:
-        if is_lost:
-            at = int(rules.find_record(data, at, written, file.start))
-            if at < 0:
-                return
-        n, to, code, _, _ = kernels.split(data, at, len(data), table, False)
-        sound = int(rules.count_sound(table, n, file.start))
-        if sound:
-            found._add(file.start, table[:sound])
-            _number(found, data, table[:sound])
-        if sound == n and code == kernels.OK:
-            at, is_lost = int(to), False
-            continue
-        if sound == n and code == kernels.BLANK:
-            return
-        bad = int(table[sound]["position"]) if sound < n else int(to)
-        if (not is_lost or sound) and (code != kernels.END or sound < n):
-            found.bad.append(file.start + bad)
-        at, is_lost = bad + 1, True
-
-
-def _number(found: Survey, data: ByteArray, table: kernels.MessageTable) -> None:
+def _number(found: WholeRecords, data: ByteArray, table: kernels.MessageTable) -> None:
     """Note which queue offsets the records have, but those that no queue has a unit of."""
     stage = table["sys_flag"] & TRANSACTION_MASK
     queued = table[(stage == 0) | (stage == TRANSACTION_COMMIT)]
-    columns = (
-        queued[name].tolist()
-        for name in (
-            "topic_at",
-            "topic_length",
-            "queue_id",
-            "queue_offset",
-            "marks",
-            "inner_base",
-            "inner_num",
-        )
-    )
-    for at, length, queue, offset, marks, base, number in zip(*columns, strict=True):
+    columns = ["topic_at", "topic_length", "queue_id", "queue_offset", "marks"]
+    columns += ["inner_base", "inner_num"]
+    for at, length, queue, offset, marks, base, number in queued[columns].tolist():
         topic = data[at : at + length].tobytes().decode("utf-8", "replace")
         is_batch = marks & HAS_INNER and not marks & BAD_NUMBER
         first, count = (base, number) if is_batch else (offset, 1)
@@ -150,42 +100,33 @@ def listed(
     """The first and the last queue offset that a consume queue lists of records from ``start`` to
     before ``end``.
     """
-    size = units.BATCH_UNIT.size if kind is QueueKind.BATCH else units.CONSUME_QUEUE_UNIT.size
-    first = last = -1
+    found: list[int] = []
     for file in log.files:
         with mapped(file.path) as data:
-            table = (
-                units.batch_units(data)
-                if kind is QueueKind.BATCH
-                else units.consume_queue_units(data)
-            )
+            table = units.queue_units(data, is_batch=kind is QueueKind.BATCH)
             count = units.valid_count(table)
-            places = table["physical_offset"]
-            low = bisect_left(range(count), start, key=lambda i, at=places: int(at[i]))  # type: ignore[misc]
-            high = bisect_left(range(count), end, key=lambda i, at=places: int(at[i]))  # type: ignore[misc]
-            if low >= high:
-                continue
-            if kind is QueueKind.BATCH:
-                low_offset = int(table["base"][low])
-                high_offset = int(table["base"][high - 1]) + int(table["number"][high - 1]) - 1
-            else:
-                low_offset, high_offset = (file.start // size + n for n in (low, high - 1))
-            first = low_offset if first < 0 else first
-            last = high_offset
-    return None if first < 0 else (first, last)
+            low, high = (
+                units.lower_bound(table["physical_offset"], at, count) for at in (start, end)
+            )
+            if low < high:
+                found += (
+                    units.offsets_of(table, low, file.start)[0],
+                    units.offsets_of(table, high - 1, file.start)[1],
+                )
+    return (found[0], found[-1]) if found else None
 
 
 def lost_between(
     there: Mapping[Name, tuple[int, int]],
     ahead: Collection[Name],
-    beyond: Survey,
+    beyond: WholeRecords,
     ends: Mapping[Name, int],
 ) -> list[OffsetRange]:
     """The queue offsets of what is damaged: as the consume queues list them, else what is missing
     in between.
 
     ``there``: listed of the damaged bytes; ``ahead``: queues that list what lies from there on, so
-    that nothing need be guessed; ``ends``: of each queue the offset behind its last whole record
+    that nothing need be guessed; ``ends``: of each queue the offset after its last whole record
     before the damage.
     """
     lost = ranges_of(there, "consume queue")

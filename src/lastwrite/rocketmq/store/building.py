@@ -29,7 +29,6 @@ from lastwrite.rocketmq.dispatch_work import (
     BuildUnit,
     Built,
     IndexUnit,
-    LogFile,
     LogUnit,
     QueueKind,
     QueueState,
@@ -39,6 +38,7 @@ from lastwrite.rocketmq.format import dispatch as rules
 from lastwrite.rocketmq.format import index_file, units
 from lastwrite.rocketmq.format.kernels import put_entries
 from lastwrite.rocketmq.format.names import COMPACTION_LOGS, COMPACTION_QUEUES, file_name
+from lastwrite.rocketmq.store.reading import MappedFile
 from lastwrite.rocketmq.store.walking import read_entries, read_rows
 from lastwrite.storage import files, ownership
 from lastwrite.storage.mapping import mapped, mapped_for_writing
@@ -98,9 +98,8 @@ class _Staged:
         """Append the first bytes of another file."""
         with mapped(path) as data:
             if len(data) < size_bytes:
-                raise LogError(
-                    f"the file has {len(data)} bytes, {size_bytes} were expected", path=path
-                )
+                wrong = f"the file has {len(data)} bytes, {size_bytes} were expected"
+                raise LogError(wrong, path=path)
             for at in range(0, size_bytes, _COPY_BYTES):
                 self.append(data[at : min(at + _COPY_BYTES, size_bytes)])
 
@@ -129,13 +128,17 @@ class _QueueFiles:
 
     def begin_at(self, number: int) -> None:
         """Begin an empty queue, or one anew, at this unit; what was written is dropped."""
+        self.drop()
+        self._state = None
+        self._at = number * self._unit_bytes
+
+    def drop(self) -> None:
+        """Remove what was written."""
         if self._file is not None:
             self._end_file()
         for _, path in self.done:
             files.unlink(path)
         self.done.clear()
-        self._state = None
-        self._at = number * self._unit_bytes
 
     def append(self, data: ByteArray) -> None:
         while len(data):
@@ -161,9 +164,8 @@ class _QueueFiles:
         elif self._state.tail_start == self._start:
             self._file.append_file(self._state.tail_path, held)
         else:
-            raise CorruptLog(
-                "the queue's last file is not where its end is", None, self._state.tail_path
-            )
+            wrong = "the queue's last file is not where its end is"
+            raise CorruptLog(wrong, None, self._state.tail_path)
 
     def _end_file(self) -> None:
         assert self._file is not None
@@ -172,13 +174,9 @@ class _QueueFiles:
         self._file = None
 
     def close(self) -> None:
-        if (
-            self._unit.is_cut
-            and self._file is None
-            and not self.done
-            and self._at % self._unit.file_bytes
-        ):
-            self._open()
+        if self._unit.is_cut and self._file is None and not self.done:
+            if self._at % self._unit.file_bytes:
+                self._open()
         if self._file is not None:
             self._end_file()
 
@@ -213,7 +211,7 @@ def _build_queue(unit: QueueUnit) -> Built:
             offset = int(rows[place, rules.OFFSET])
             built.gap = f"queue offset {offset} of {unit.name}, where {expected} would come next"
             out.close()
-            _drop(out.done)
+            out.drop()
             return built
         if state[rules.IS_ANEW]:
             built.is_anew, built.added = unit.state.next_number >= 0 or built.is_anew, 0
@@ -232,11 +230,6 @@ def _build_queue(unit: QueueUnit) -> Built:
     built.files = out.done
     built.bytes_written = len(out.done) * unit.file_bytes
     return built
-
-
-def _drop(done: Sequence[tuple[str, str]]) -> None:
-    for _, path in done:
-        files.unlink(path)
 
 
 # ---------------------------------------------------------------------- compaction logs
@@ -307,13 +300,13 @@ class _PairFiles:
 class _CommitLog:
     """Files of the commit log, mapped one after the other."""
 
-    def __init__(self, log: Sequence[LogFile]) -> None:
+    def __init__(self, log: Sequence[MappedFile]) -> None:
         self._log, self._starts = log, [file.start for file in log]
         self._stack = ExitStack()
         self._place = -1
         self._data: ByteArray = np.empty(0, np.uint8)
 
-    def at(self, address: int) -> tuple[ByteArray, LogFile]:
+    def at(self, address: int) -> tuple[ByteArray, MappedFile]:
         """The file that holds an address, and its bytes."""
         place = bisect_right(self._starts, address) - 1
         if place != self._place:
@@ -339,8 +332,7 @@ def _build_log(unit: LogUnit) -> Built:
     try:
         for stretch in unit.rows:
             rows = read_rows(stretch)
-            pairs: Int64Array = np.empty(len(rows), np.int64)
-            positions: Int64Array = np.empty(len(rows), np.int64)
+            pairs, positions = np.empty((2, len(rows)), np.int64)
             rules.place_records(
                 rows, unit.until, unit.log_bytes, unit.index_bytes, state, pairs, positions
             )
@@ -365,19 +357,19 @@ def _build_log(unit: LogUnit) -> Built:
 
 def _runs(rows: Int64Array, pairs: Int64Array) -> Iterator[tuple[int, int]]:
     """Neighbouring rows that go into one pair, of about as many bytes as are copied at once."""
-    behind = np.cumsum(rows[:, rules.SIZE])
+    ends = np.cumsum(rows[:, rules.SIZE])
     start = 0
     while start < len(rows):
         end = int(np.searchsorted(pairs, pairs[start], "right"))  # pairs only rise
-        before = int(behind[start - 1]) if start else 0
-        end = min(end, max(start + 1, int(np.searchsorted(behind, before + _COPY_BYTES, "right"))))
+        before = int(ends[start - 1]) if start else 0
+        end = min(end, max(start + 1, int(np.searchsorted(ends, before + _COPY_BYTES, "right"))))
         yield start, end
         start = end
 
 
 def _copy(
     data: ByteArray,
-    file: LogFile,
+    file: MappedFile,
     rows: Int64Array,
     out: _PairFiles,
     pair: int,
@@ -407,11 +399,8 @@ def _build_index(unit: IndexUnit) -> Built:
     file = _Staged(unit.folder)
     size = index_file.index_bytes(unit.slots, unit.capacity)
     if unit.old_path:
-        held = (
-            index_file.INDEX_HEADER.size
-            + 4 * unit.slots
-            + index_file.INDEX_ENTRY.size * max(unit.old_count, 1)
-        )
+        held = index_file.INDEX_HEADER.size + 4 * unit.slots
+        held += index_file.INDEX_ENTRY.size * max(unit.old_count, 1)
         file.append_file(unit.old_path, min(held, size))
     else:
         address, stored = unit.last_address, unit.last_stored

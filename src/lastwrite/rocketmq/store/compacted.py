@@ -1,11 +1,11 @@
 """A queue's compaction log for readers: from a queue offset on, file by file, through the index.
 
 A file's index is searched by halves, so that finding an offset reads some 20 units, and the records
-that follow are read a chunk at a time along it. What the index does not name is not read: behind
+that follow are read a chunk at a time along it. What the index does not name is not read: after
 its last unit may lie stale bytes of another run (docs/formats/rocketmq-compaction.md). Each
 record is held against its unit. Where the two disagree the file is walked record by record, which
-tells a damaged record (it is left out, and said so) from an index that lies (another is made in
-memory, and said so). A file whose index is missing is walked, too.
+tells a damaged record (it is left out, and noted) from a wrong index (another is made in memory,
+and noted). A file whose index is missing is walked, too.
 
 Files may go while they are read: a live broker renames and deletes. So both files of a pair are
 opened before either is read, and where one is gone ``FilesMoved`` says that the folder has to be
@@ -18,29 +18,29 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lastwrite.errors import CommitConflict, CorruptLog, OutOfMemoryBudget
+from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.rocketmq.format import kernels
 from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
 from lastwrite.rocketmq.format.record import MAGIC_V1, MAGIC_V2, RECORD_HEAD, RecordHead
 from lastwrite.rocketmq.format.units import BATCH_UNIT, BatchUnit, batch_units, valid_count
-from lastwrite.rocketmq.rules.pull import OffsetRange
-from lastwrite.rocketmq.store.reading import MappedFile, Part, read_queue
+from lastwrite.rocketmq.rules.pull import FileOffsets
+from lastwrite.rocketmq.store.reading import INDEX_LIMIT_BYTES, MappedFile, Part, read_queue
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.problems import damaged, error_of, recovered
 
 CHUNK_BYTES = 4 << 20
-_INDEX_LIMIT_BYTES = 1 << 30  # of one index file; by default they have 10 MiB
 _WALKED_ROWS = 1 << 12
 _UNIT_BYTES = BATCH_UNIT.size
 _MOST_LISTINGS = 8  # until a queue whose files keep changing is given up
 
-_RESTORE = "restore this file from a replica or a backup"
+_RESTORE_INDEX = "a broker needs the file itself: restore it from a replica or a backup"
 _CODES_OF_DAMAGE = (
     kernels.NEED_MORE,
     kernels.BAD_SIZE,
@@ -56,14 +56,14 @@ class FilesMoved(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class FilePair:
     """A file of the log and its index."""
 
     log: MappedFile
     index: MappedFile | None
 
 
-class Entries(NamedTuple):
+class RecordPlaces(NamedTuple):
     """The records of one file, a row each, in order."""
 
     positions: Int64Array  # in the log's file
@@ -74,12 +74,12 @@ class Entries(NamedTuple):
     is_rebuilt: bool  # by a walk through the log
 
     @property
-    def range(self) -> OffsetRange | None:
-        return OffsetRange(int(self.bases[0]), int(self.lasts[-1])) if len(self.bases) else None
+    def range(self) -> FileOffsets | None:
+        return FileOffsets(int(self.bases[0]), int(self.lasts[-1])) if len(self.bases) else None
 
 
-class Block(NamedTuple):
-    """Whole records in a buffer, one behind another. Positions in ``table`` are the buffer's;
+class RecordBlock(NamedTuple):
+    """Whole records in a buffer, one after another. Positions in ``table`` are the buffer's;
     ``shift`` is what they lack to the file's."""
 
     file: MappedFile
@@ -97,7 +97,7 @@ class _Stop(NamedTuple):
     position: int
 
 
-class Ranges(Sequence[OffsetRange | None]):
+class Ranges:
     """The offsets that each file names, found when they are asked for."""
 
     def __init__(self, queue: CompactedQueue) -> None:
@@ -106,14 +106,11 @@ class Ranges(Sequence[OffsetRange | None]):
     def __len__(self) -> int:
         return len(self._queue.pairs)
 
-    @overload
-    def __getitem__(self, number: int) -> OffsetRange | None: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[OffsetRange | None]: ...
-    def __getitem__(self, number: int | slice) -> OffsetRange | None | Sequence[OffsetRange | None]:
-        if isinstance(number, slice):
-            return [self[n] for n in range(*number.indices(len(self)))]
-        return self._queue.range_of(range(len(self))[number])
+    def __getitem__(self, number: int) -> FileOffsets | None:
+        return self._queue.range_of(number)
+
+    def __iter__(self) -> Iterator[FileOffsets | None]:
+        return map(self._queue.range_of, range(len(self)))
 
 
 class CompactedQueue:
@@ -128,10 +125,10 @@ class CompactedQueue:
         self.name = name
         self.notes: list[Problem] = []
         self.damage: list[Problem] = []
-        self.pairs: tuple[Pair, ...] = ()
+        self.pairs: tuple[FilePair, ...] = ()
         self.exists = False
-        self._ranges: dict[int, OffsetRange | None] = {}
-        self._rebuilt: dict[int, Entries] = {}
+        self._ranges: dict[int, FileOffsets | None] = {}
+        self._rebuilt: dict[int, RecordPlaces] = {}
         self._seen: tuple[tuple[int, int], ...] = ()
         self._listings = 0
         self.refresh()
@@ -162,21 +159,14 @@ class CompactedQueue:
         logs = read_queue(self.root, Part.COMPACTION_LOG, self.name)
         indexes = read_queue(self.root, Part.COMPACTION_INDEX, self.name)
         index_of = {file.start: file for file in indexes.files}
-        self.pairs = tuple(Pair(file, index_of.pop(file.start, None)) for file in logs.files)
+        self.pairs = tuple(FilePair(file, index_of.pop(file.start, None)) for file in logs.files)
         for problem in (*logs.problems, *indexes.problems):
             self._note(problem)
         for file in index_of.values():
-            self._note(
-                Problem(
-                    ProblemKind.DAMAGED,
-                    "an index without its log file",
-                    file.path,
-                    None,
-                    "a broker does not start on this store: restore the log file",
-                )
-            )
+            remedy = "a broker does not start on this store: restore the log file"
+            self._note(damaged("an index without its log file", file.path, None, remedy))
 
-    def range_of(self, number: int) -> OffsetRange | None:
+    def range_of(self, number: int) -> FileOffsets | None:
         """The offsets that the file's index names; None: none, as in a new pair of files.
 
         Raises:
@@ -186,7 +176,7 @@ class CompactedQueue:
             self._ranges[number] = self._find_range(number)
         return self._ranges[number]
 
-    def entries(self, number: int) -> Entries:
+    def entries(self, number: int) -> RecordPlaces:
         """All records of the file, as its index names them, or as a walk finds them where the index
         cannot be right.
 
@@ -201,7 +191,7 @@ class CompactedQueue:
             self._rebuild(number, "the index contradicts itself")
         return self._rebuilt[number]
 
-    def blocks(self, offset: int = 0) -> Iterator[Block]:
+    def blocks(self, offset: int = 0) -> Iterator[RecordBlock]:
         """The records from ``offset`` on, through all files; each block is valid until the next is
         asked for.
 
@@ -223,7 +213,7 @@ class CompactedQueue:
                 self.refresh()
                 number = 0
 
-    def blocks_of(self, number: int, offset: int, check_crc: bool = True) -> Iterator[Block]:
+    def blocks_of(self, number: int, offset: int, check_crc: bool = True) -> Iterator[RecordBlock]:
         """The records of one file from ``offset`` on; each block is valid until the next is asked
         for.
 
@@ -237,10 +227,8 @@ class CompactedQueue:
             at = int(np.searchsorted(entries.lasts, offset))
             while at < len(entries.bases):
                 until = _chunk_end(entries, at)
-                begin, end = (
-                    int(entries.positions[at]),
-                    int(entries.positions[until - 1] + entries.sizes[until - 1]),
-                )
+                begin = int(entries.positions[at])
+                end = int(entries.positions[until - 1] + entries.sizes[until - 1])
                 if len(buffer) < end - begin:
                     buffer = np.empty(end - begin, np.uint8)
                 log.read_into(buffer[: end - begin], begin)
@@ -249,7 +237,9 @@ class CompactedQueue:
                 good = _agreeing(table[:rows], entries, at, begin)
                 if good:
                     last = int(entries.lasts[at + good - 1])
-                    yield Block(pair.log, buffer, table[:good], begin, entries.is_rebuilt, last)
+                    yield RecordBlock(
+                        pair.log, buffer, table[:good], begin, entries.is_rebuilt, last
+                    )
                     offset = last + 1
                 at += good
                 if at == until:
@@ -266,7 +256,7 @@ class CompactedQueue:
 
     # ------------------------------------------------------------------ the index
 
-    def _find_range(self, number: int) -> OffsetRange | None:
+    def _find_range(self, number: int) -> FileOffsets | None:
         pair = self.pairs[number]
         wrong = "the index is missing"
         if pair.index is not None:
@@ -278,7 +268,7 @@ class CompactedQueue:
                 if count:
                     first, last = index.unit(0), index.unit(count - 1)
                     if first.base <= last.base and log.is_record(first) and log.is_record(last):
-                        return OffsetRange(first.base, last.base + last.number - 1)
+                        return FileOffsets(first.base, last.base + last.number - 1)
                     wrong = "the index names places without such a record"
                 elif log.first_size() == 0:
                     return None
@@ -287,18 +277,17 @@ class CompactedQueue:
         self._rebuild(number, wrong)
         return self._rebuilt[number].range
 
-    def _read_index(self, number: int) -> Entries | None:
+    def _read_index(self, number: int) -> RecordPlaces | None:
         """The index as it lies there; None: it cannot be right."""
         pair = self.pairs[number]
-        if (
-            self.range_of(number) is None
-        ):  # looks at its first and last unit, and walks where they are wrong
+        # Looks at its first and last unit, and walks where they are wrong.
+        if self.range_of(number) is None:
             none: Int64Array = np.empty(0, np.int64)
-            return Entries(none, none, none, none, is_rebuilt=False)
+            return RecordPlaces(none, none, none, none, is_rebuilt=False)
         if number in self._rebuilt:
             return self._rebuilt[number]
         assert pair.index is not None
-        if pair.index.size_bytes > _INDEX_LIMIT_BYTES:
+        if pair.index.size_bytes > INDEX_LIMIT_BYTES:
             raise OutOfMemoryBudget(
                 f"an index of {pair.index.size_bytes} bytes", path=pair.index.path
             )
@@ -320,7 +309,7 @@ class CompactedQueue:
             and bool((positions[1:] >= ends[:-1]).all())
             and bool((lasts >= bases).all())
         )
-        found = Entries(positions, sizes, bases, lasts, is_rebuilt=False)
+        found = RecordPlaces(positions, sizes, bases, lasts, is_rebuilt=False)
         return found if is_right and found.range == self.range_of(number) else None
 
     def _rebuild(self, number: int, wrong: str) -> None:
@@ -330,85 +319,60 @@ class CompactedQueue:
         entries, stop = self._walk(number)
         self._take(number, entries)
         path = pair.log.path if pair.index is None else pair.index.path
-        self._note(
-            Problem(
-                ProblemKind.RECOVERED,
-                f"{wrong}: it was rebuilt in memory from the log's {len(entries.bases)} records",
-                path,
-                None,
-                "a broker needs the file itself: restore it from a replica or a backup",
-            )
-        )
+        made = f"{wrong}: it was rebuilt in memory from the log's {len(entries.bases)} records"
+        self._note(recovered(made, path, None, _RESTORE_INDEX))
         if stop.code in _CODES_OF_DAMAGE:
-            self._note(
-                Problem(
-                    ProblemKind.RECOVERED,
-                    "without an index nothing tells whether what follows is damaged or left "
-                    f"by another run: {kernels.CODES[stop.code]}",
-                    pair.log.path,
-                    stop.position,
-                )
+            unknown = (
+                "without an index nothing tells whether what follows is damaged or left by another "
+                f"run: {kernels.CODES[stop.code]}"
             )
+            self._note(recovered(unknown, pair.log.path, stop.position))
 
-    def _take(self, number: int, entries: Entries) -> None:
+    def _take(self, number: int, entries: RecordPlaces) -> None:
         self._rebuilt[number] = entries
         self._ranges[number] = entries.range
 
-    def _is_true(self, number: int, entries: Entries, at: int, stop: _Stop) -> bool:
+    def _is_true(self, number: int, entries: RecordPlaces, at: int, stop: _Stop) -> bool:
         """Whether the index is right about entry ``at``, which no whole record answers: then the
-        record is damaged, which is noted. Else the index lies, and a better one takes its place."""
+        record is damaged, which is noted. Else the index is wrong, and a better one takes its
+        place."""
         self._check_unmoved()
         pair = self.pairs[number]
         if not entries.is_rebuilt:
             walked, end = self._walk(number)
             place = int(np.searchsorted(walked.positions, entries.positions[at]))
-            is_framed = place < len(walked.bases) and all(
-                int(column[place]) == int(entry[at])
-                for column, entry in zip(walked[:4], entries[:4], strict=True)
-            )
-            is_behind = place == len(walked.bases) and all(
-                np.array_equal(column, entry[:place])
-                for column, entry in zip(walked[:4], entries[:4], strict=True)
-            )
-            if not is_framed and not is_behind:
+            columns = list(zip(walked[:4], entries[:4], strict=True))
+            if place < len(walked.bases):
+                is_right = all(int(ours[place]) == int(told[at]) for ours, told in columns)
+            else:
+                is_right = all(np.array_equal(ours, told[:place]) for ours, told in columns)
+            if not is_right:
                 self._take(number, walked)
-                self._note(
-                    Problem(
-                        ProblemKind.RECOVERED,
-                        "the index names records that do not lie there: it was made anew in "
-                        f"memory from the log's {len(walked.bases)} records",
-                        pair.index.path if pair.index else pair.log.path,
-                        None,
-                        "a broker needs the file itself: restore it from a replica or a backup",
-                    )
+                made = (
+                    "the index names records that do not lie there: it was made anew in memory from "
+                    f"the log's {len(walked.bases)} records"
                 )
+                path = pair.index.path if pair.index else pair.log.path
+                self._note(recovered(made, path, None, _RESTORE_INDEX))
                 if end.code in _CODES_OF_DAMAGE:
-                    self.damage.append(
-                        Problem(
-                            ProblemKind.DAMAGED,
-                            f"without a true index no message can be found from here on: "
-                            f"{kernels.CODES[end.code]}",
-                            pair.log.path,
-                            end.position,
-                            _RESTORE,
-                        )
+                    wrong = (
+                        "without a true index no message can be found from here on: "
+                        f"{kernels.CODES[end.code]}"
                     )
+                    self.damage.append(damaged(wrong, pair.log.path, end.position))
                 return False
-        problem = Problem(
-            ProblemKind.DAMAGED,
+        wrong = (
             f"the message of queue offset {int(entries.bases[at])} is damaged: "
-            f"{kernels.CODES[stop.code]}",
-            pair.log.path,
-            int(entries.positions[at]),
-            _RESTORE,
+            f"{kernels.CODES[stop.code]}"
         )
+        problem = damaged(wrong, pair.log.path, int(entries.positions[at]))
         if problem not in self.damage:
             self.damage.append(problem)
         return True
 
     # ------------------------------------------------------------------ the log alone
 
-    def _walk(self, number: int) -> tuple[Entries, _Stop]:
+    def _walk(self, number: int) -> tuple[RecordPlaces, _Stop]:
         """The records of a log file from its first byte on, as far as they can be this file's.
 
         Queue offsets rise and stay below the next file's; where the first record states its own
@@ -428,25 +392,18 @@ class CompactedQueue:
                 rows, at, code, where, wanted = kernels.split(buffer, at, filled, table, False)
                 if rows:
                     some = table[:rows]
+                    is_own = some["physical_offset"] == some["position"] + (file.start + begin)
                     if states_address is None:
-                        states_address = int(
-                            some["physical_offset"][0]
-                        ) == file.start + begin + int(some["position"][0])
+                        states_address = bool(is_own[0])
                     fits = _is_rising(some["queue_offset"], floor) & (some["queue_offset"] < below)
                     if states_address:
-                        fits &= some["physical_offset"] == some["position"] + (file.start + begin)
+                        fits &= is_own
                     count = rows if fits.all() else int(np.argmin(fits))
                     if count:
                         floor = int(some["queue_offset"][count - 1])
-                        columns.append(
-                            np.stack(
-                                [
-                                    some["position"][:count] + begin,
-                                    some["size"][:count],
-                                    some["queue_offset"][:count],
-                                ]
-                            )
-                        )
+                        kept = some[:count]
+                        places = (kept["position"] + begin, kept["size"], kept["queue_offset"])
+                        columns.append(np.stack(places))
                     if count < rows:
                         stop = _Stop(kernels.BAD_ORDER, begin + int(some["position"][count]))
                         break
@@ -465,7 +422,7 @@ class CompactedQueue:
                     buffer = np.empty(filled, np.uint8)
                 log.read_into(buffer[:filled], begin)
         found = np.concatenate(columns, axis=1) if columns else np.empty((3, 0), np.int64)
-        return Entries(found[0], found[1], found[2], found[2], is_rebuilt=True), stop
+        return RecordPlaces(found[0], found[1], found[2], found[2], is_rebuilt=True), stop
 
     def _first_of(self, number: int) -> int:
         """The first offset of a file, as far as its index says it truly; else one that none
@@ -560,20 +517,14 @@ class _Opened:
     def is_record(self, unit: BatchUnit) -> bool:
         """Whether a log file has what a unit of its index names."""
         position = unit.physical_offset - self.file.start
-        if (
-            position < 0
-            or unit.size < RECORD_HEAD.size
-            or position + unit.size > self.file.size_bytes
-        ):
+        if position < 0 or not RECORD_HEAD.size <= unit.size <= self.file.size_bytes - position:
             return False
         data = self.bytes_at(position, RECORD_HEAD.size)
         if len(data) < RECORD_HEAD.size:
             return False
         head = RecordHead._make(RECORD_HEAD.unpack_from(data, 0))
-        return head.magic in (MAGIC_V1, MAGIC_V2) and (head.size, head.queue_offset) == (
-            unit.size,
-            unit.base,
-        )
+        is_message = head.magic in (MAGIC_V1, MAGIC_V2)
+        return is_message and (head.size, head.queue_offset) == (unit.size, unit.base)
 
     def __enter__(self) -> _Opened:
         return self
@@ -586,19 +537,18 @@ def _is_valid(unit: BatchUnit) -> bool:
     return unit.physical_offset >= 0 and unit.size > 0 and unit.base >= 0 and unit.number > 0
 
 
-def _chunk_end(entries: Entries, at: int) -> int:
-    """The entry behind those that are read together with ``at``: they touch each other, and fill a
+def _chunk_end(entries: RecordPlaces, at: int) -> int:
+    """The first entry that is not read together with ``at``: those touch each other, and fill a
     chunk.
     """
     ends = entries.positions + entries.sizes
-    until = max(
-        int(np.searchsorted(ends, entries.positions[at] + CHUNK_BYTES, side="right")), at + 1
-    )
+    last = entries.positions[at] + CHUNK_BYTES
+    until = max(int(np.searchsorted(ends, last, side="right")), at + 1)
     gaps = np.flatnonzero(ends[at : until - 1] != entries.positions[at + 1 : until])
     return at + 1 + int(gaps[0]) if len(gaps) else until
 
 
-def _agreeing(table: MessageTable, entries: Entries, at: int, begin: int) -> int:
+def _agreeing(table: MessageTable, entries: RecordPlaces, at: int, begin: int) -> int:
     """How many of the records, from the first on, are what the index says."""
     until = at + len(table)
     same = (
@@ -617,11 +567,6 @@ def _is_rising(offsets: Int64Array, floor: int) -> npt.NDArray[np.bool_]:
     return rises
 
 
-def first_damage(queues: Sequence[CompactedQueue]) -> CorruptLog | None:
+def first_damage(queues: Sequence[CompactedQueue]) -> LogError | None:
     """The first record that no reader gets, as an error."""
-    problems = [problem for queue in queues for problem in queue.damage]
-    if not problems:
-        return None
-    first = problems[0]
-    more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
-    return CorruptLog(first.message + more, first.position, first.path, first.remedy)
+    return error_of([problem for queue in queues for problem in queue.damage])

@@ -49,9 +49,9 @@ from typing import Any
 import numpy as np
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
-from lastwrite.model.log import ProblemKind, TopicPartition
+from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.cut_report import CutReport, CutStatus, LoweredOffset
-from lastwrite.rocketmq.dispatch_work import LogFile, OffsetRange, QueueKind
+from lastwrite.rocketmq.dispatch_work import OffsetRange, QueueKind
 from lastwrite.rocketmq.format import index_file, kernels, names, sides, units
 from lastwrite.rocketmq.format.kernels import MESSAGE
 from lastwrite.rocketmq.store import beyond, lock, reading, trees, walking
@@ -76,9 +76,8 @@ Name = tuple[str, int]
 
 def _is_done(root: str) -> bool:
     """Whether a cut was made there, and is neither undone nor under way."""
-    return os.path.lexists(
-        trees.live_tree(root, names.COMMIT_LOG) + _ASIDE
-    ) and not lock.has_stopped_cut(root)
+    aside = trees.live_tree(root, names.COMMIT_LOG) + _ASIDE
+    return os.path.lexists(aside) and not lock.has_stopped_cut(root)
 
 
 # ---------------------------------------------------------------------- what a cut would do
@@ -137,8 +136,8 @@ def plan(root: str, at: int) -> Cut:
             f"{NOTE}",
         )
     cut = Cut(root, at, CutReport(path=root, at=at))
-    log = _sound(reading.read_commit_log(root))
-    found = [LogFile(file.path, file.start, file.size_bytes) for file in log.files]
+    log = reading.read_commit_log(root).sound()
+    found = list(log.files)
     while found and walking.is_empty(found[-1]):
         found.pop()
     place = _check_place(found, at)
@@ -154,14 +153,7 @@ def plan(root: str, at: int) -> Cut:
     return cut
 
 
-def _sound(log: MappedLog) -> MappedLog:
-    for problem in log.problems:
-        if problem.kind == ProblemKind.DAMAGED:
-            raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
-    return log
-
-
-def _check_place(found: list[LogFile], at: int) -> LogFile:
+def _check_place(found: list[MappedFile], at: int) -> MappedFile:
     """The file that the cut is in.
 
     Raises:
@@ -178,10 +170,7 @@ def _check_place(found: list[LogFile], at: int) -> LogFile:
     places = sorted(_borders(file))
     if at not in places and not (at == file.start and file.start > found[0].start):
         near = bisect_left(places, at)
-        nearest = (
-            " and ".join(str(place) for place in places[max(near - 1, 0) : near + 1])
-            or "none in this file"
-        )
+        nearest = " and ".join(map(str, places[max(near - 1, 0) : near + 1])) or "none in this file"
         raise InvalidConfig(
             f"no record begins or ends at physical offset {at}",
             path=file.path,
@@ -195,19 +184,19 @@ def _check_place(found: list[LogFile], at: int) -> LogFile:
     return file
 
 
-def _borders(file: LogFile) -> set[int]:
+def _borders(file: MappedFile) -> set[int]:
     """Where whole records of the file begin and end."""
     found: set[int] = set()
-    table = np.empty(4096, MESSAGE)
+    end = walking.written_end(file)
     with mapped(file.path, file.size_bytes) as data:
-        for count in walking.whole_records(file, data, table):
-            starts = table["position"][:count] + file.start
+        for table in walking.whole_records(file, data, file.start, end, [], is_exact=True):
+            starts = table["position"] + file.start
             found.update(starts.tolist())
-            found.update((starts + table["size"][:count]).tolist())
+            found.update((starts + table["size"]).tolist())
     return found
 
 
-def _plan_log(cut: Cut, log: MappedLog, found: list[LogFile], place: LogFile) -> None:
+def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFile) -> None:
     report, at = cut.report, cut.at
     rest = beyond.survey(found, at, is_exact=walking.has_record(place, at))
     report.file, report.position = place.path, at - place.start
@@ -216,9 +205,10 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[LogFile], place: LogFile) ->
     report.bytes = report.log_end - at
     cut.ends = {name: first for name, (first, _) in rest.queues.items()}
     removed = dict(rest.queues)
-    for kind, part in beyond.PART_OF.items():
-        for name in reading.list_queues(cut.root, part):
-            offsets = beyond.listed(_sound(reading.read_queue(cut.root, part, name)), kind, at)
+    for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
+        for name in reading.list_queues(cut.root, Part(kind)):
+            queue = reading.read_queue(cut.root, Part(kind), name).sound()
+            offsets = beyond.listed(queue, kind, at)
             if offsets is not None:
                 removed[name.topic, name.partition] = offsets
                 cut.ends[name.topic, name.partition] = offsets[0]
@@ -229,9 +219,8 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[LogFile], place: LogFile) ->
             cut.remove(names.COMMIT_LOG, os.path.basename(file.path))
             report.files_removed.append(file.path)
     if rest.bad:
-        report.notes.append(
-            f"beyond the cut the log is damaged at physical offset {', '.join(map(str, rest.bad[:5]))}"
-        )
+        places = ", ".join(map(str, rest.bad[:5]))
+        report.notes.append(f"beyond the cut the log is damaged at physical offset {places}")
     if not rest.records:
         report.notes.append("no whole record after the cut")
 
@@ -239,31 +228,23 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[LogFile], place: LogFile) ->
 def _plan_queues(cut: Cut) -> None:
     """Units of records that go. A broker's start would cut them off as well; but then what is given
     again would differ from what a dispatch before that start finds."""
-    for kind, part in beyond.PART_OF.items():
-        size = units.BATCH_UNIT.size if kind is QueueKind.BATCH else units.CONSUME_QUEUE_UNIT.size
-        for name in reading.list_queues(cut.root, part):
-            log = reading.read_queue(cut.root, part, name)
+    for kind in (QueueKind.ORDINARY, QueueKind.BATCH):
+        for name in reading.list_queues(cut.root, Part(kind)):
+            log = reading.read_queue(cut.root, Part(kind), name)
             if beyond.listed(log, kind, cut.at) is None:
                 continue
-            folder = os.path.join(name.topic, str(name.partition))
             is_left = False
             for file in log.files:
                 with mapped(file.path) as data:
-                    table = (
-                        units.batch_units(data)
-                        if kind is QueueKind.BATCH
-                        else units.consume_queue_units(data)
-                    )
-                    places = table["physical_offset"]
+                    table = units.queue_units(data, is_batch=kind is QueueKind.BATCH)
                     count = units.valid_count(table)
-                    keep = bisect_left(range(count), cut.at, key=lambda i, at=places: int(at[i]))  # type: ignore[misc]
-                path = os.path.join(folder, os.path.basename(file.path))
+                    keep = units.lower_bound(table["physical_offset"], cut.at, count)
+                path = os.path.join(name.topic, str(name.partition), os.path.basename(file.path))
+                is_left = is_left or keep > 0
                 if keep == 0:
-                    cut.remove(kind.value, path)
-                else:
-                    is_left = True
-                    if keep < len(table):
-                        cut.edit(kind.value, path, _Edit(keep * size))
+                    cut.remove(kind, path)
+                elif keep < len(table):
+                    cut.edit(kind, path, _Edit(keep * table.dtype.itemsize))
             if not is_left:
                 _note_empty(cut, name, log.files[0].start)
 
@@ -286,8 +267,8 @@ def _note_empty(cut: Cut, name: TopicPartition, first: int) -> None:
 
 def _pairs(root: str, name: TopicPartition) -> list[tuple[MappedFile, MappedFile]]:
     """A compaction log's files, each with its index."""
-    logs = _sound(reading.read_queue(root, Part.COMPACTION_LOG, name))
-    listed = _sound(reading.read_queue(root, Part.COMPACTION_INDEX, name))
+    logs = reading.read_queue(root, Part.COMPACTION_LOG, name).sound()
+    listed = reading.read_queue(root, Part.COMPACTION_INDEX, name).sound()
     logs = reading.without_stopped_roll(root, logs, listed)
     indexes = {file.start: file for file in listed.files}
     for file in logs.files:
@@ -312,60 +293,46 @@ def _plan_compaction(cut: Cut) -> None:
         if positions.of(name) >= end:
             lowered[key_of(name)] = end - 1
     if lowered:
-        offsets = {
-            key: offset for key, offset in {**positions.offsets, **lowered}.items() if offset >= 0
-        }
-        cut.edit(
-            names.COMPACTION,
-            names.POSITION_CHECKPOINT,
-            _Edit(content=sides.encode_positions(offsets)),
-        )
+        offsets = {key: at for key, at in {**positions.offsets, **lowered}.items() if at >= 0}
+        edit = _Edit(content=sides.encode_positions(offsets))
+        cut.edit(names.COMPACTION, names.POSITION_CHECKPOINT, edit)
 
 
 def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
-    pairs = _pairs(cut.root, name)
-    first = last = -1
+    going: list[int] = []  # queue offsets, the first and the last of each file's
     last_kept: tuple[MappedFile, MappedFile, int, int] | None = None
     gone: list[tuple[MappedFile, MappedFile]] = []
-    for log, index in pairs:
+    for log, index in _pairs(cut.root, name):
         with mapped(index.path) as data:
             table = units.batch_units(data)
             count = units.valid_count(table)
-            bases = table["base"]
-            keep = bisect_left(range(count), end, key=lambda i, at=bases: int(at[i]))  # type: ignore[misc]
+            keep = units.lower_bound(table["base"], end, count)
             if keep < count:
-                first = int(bases[keep]) if first < 0 else first
-                last = int(bases[count - 1]) + int(table["number"][count - 1]) - 1
-            if keep:
-                wrote = (
-                    int(table["physical_offset"][keep - 1])
-                    + int(table["size"][keep - 1])
-                    - log.start
+                going += (
+                    units.offsets_of(table, keep, 0)[:1] + units.offsets_of(table, count - 1, 0)[1:]
                 )
+            if keep:
+                last = table[keep - 1]
+                wrote = int(last["physical_offset"]) + int(last["size"]) - log.start
                 last_kept = log, index, wrote, keep
         if keep == 0:
             gone.append((log, index))
-    if first < 0:
+    if not going:
         return
+    folder = os.path.join(name.topic, str(name.partition))
     for file_name in reading.stopped_roll(cut.root, name):
-        cut.remove(
-            names.COMPACTION,
-            os.path.join(names.COMPACTION_LOGS, name.topic, str(name.partition), file_name),
-        )
+        cut.remove(names.COMPACTION, os.path.join(names.COMPACTION_LOGS, folder, file_name))
     for log, index in gone:
-        for tree, file in ((names.COMPACTION_LOGS, log), (names.COMPACTION_QUEUES, index)):
-            cut.remove(names.COMPACTION, _below(tree, name, file))
+        cut.remove(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log))
+        cut.remove(names.COMPACTION, _below(names.COMPACTION_QUEUES, name, index))
     if last_kept is not None:
         # Without the blank record and the end unit of a closed pair: it is the active one now.
         log, index, wrote, keep = last_kept
         cut.edit(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log), _Edit(wrote))
-        cut.edit(
-            names.COMPACTION,
-            _below(names.COMPACTION_QUEUES, name, index),
-            _Edit(keep * units.BATCH_UNIT.size),
-        )
+        shorter = _Edit(keep * units.BATCH_UNIT.size)
+        cut.edit(names.COMPACTION, _below(names.COMPACTION_QUEUES, name, index), shorter)
     cut.report.compaction.append(
-        OffsetRange(name.topic, name.partition, first, last, "compaction log")
+        OffsetRange(name.topic, name.partition, going[0], going[-1], "compaction log")
     )
 
 
@@ -402,8 +369,7 @@ def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
     """The index file with the entries of records below the cut alone, as a broker has it; None:
     there is none.
     """
-    base = index_file.INDEX_HEADER.size + 4 * found.slots
-    table = np.frombuffer(found.data, index_file.ENTRY_DTYPE, found.header.count, base)[1:]
+    table = found.entries()
     count = int(np.searchsorted(table["physical_offset"], cut.at))
     if not count:
         return None
@@ -420,13 +386,13 @@ def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
 
 
 def _store_time(cut: Cut, address: int) -> int | None:
-    for file in reading.read_commit_log(cut.root).files:
-        if file.start <= address < file.end:
-            table = np.empty(1, MESSAGE)
-            with mapped(file.path) as data:
-                n, *_ = kernels.split(data, address - file.start, len(data), table, False)
-            return int(table[0]["store_time"]) if n else None
-    return None
+    file = reading.read_commit_log(cut.root).find(address)
+    if file is None:
+        return None
+    table = np.empty(1, MESSAGE)
+    with mapped(file.path) as data:
+        n, *_ = kernels.split(data, address - file.start, len(data), table, False)
+    return int(table[0]["store_time"]) if n else None
 
 
 def _plan_sides(cut: Cut) -> None:
@@ -444,11 +410,8 @@ def _plan_sides(cut: Cut) -> None:
     content = _content(cut.root, names.CHECKPOINT)
     with suppress(LogError):
         old = sides.decode_checkpoint(content)
-        new = old._replace(
-            confirm_offset=min(old.confirm_offset, cut.at),
-            consume_queue_offset=min(old.consume_queue_offset, cut.at),
-            master_flushed_offset=min(old.master_flushed_offset, cut.at),
-        )
+        addresses = ("confirm_offset", "consume_queue_offset", "master_flushed_offset")
+        new = old._replace(**{name: min(getattr(old, name), cut.at) for name in addresses})
         if new != old:
             head = sides.CHECKPOINT.pack(*new)
             cut.sides[names.CHECKPOINT] = head + content[len(head) :]
@@ -512,7 +475,7 @@ def _build(cut: Cut, tree: str) -> None:
     files.make_folder(work, files.owner_of(live))
     change = trees.TreeChange(gone=set(cut.gone.get(tree, ())))
     for number, (path, edit) in enumerate(sorted(cut.edits.get(tree, {}).items())):
-        made = os.path.join(work, str(number))
+        made = change.new[path] = os.path.join(work, str(number))
         old = os.path.join(live, path)
         if edit.content is not None:
             files.write(made, edit.content, like=files.owner_of(old))
@@ -522,11 +485,9 @@ def _build(cut: Cut, tree: str) -> None:
             files.truncate(made, edit.keep)
             files.truncate(made, size)
             files.fsync_file(made)
-        change.new[path] = made
     if tree == names.COMMIT_LOG:
-        guard = os.path.join(work, names.CUT_GUARD)
+        guard = change.new[names.CUT_GUARD] = os.path.join(work, names.CUT_GUARD)
         files.write(guard, _NEW, like=trees.owner_of_guard(live, names.CUT_GUARD))
-        change.new[names.CUT_GUARD] = os.path.join(work, names.CUT_GUARD)
     trees.build_successor(cut.root, live, live + _NEXT, change)
     files.remove_tree(work)
 
@@ -534,29 +495,39 @@ def _build(cut: Cut, tree: str) -> None:
 def _forward(cut: Cut) -> None:
     root = cut.root
     log = trees.live_tree(root, names.COMMIT_LOG)
-    guard = os.path.join(log, names.CUT_GUARD)
-    files.write(guard, _OLD, like=trees.owner_of_guard(log, names.CUT_GUARD))
-    files.fsync_dir(log)
+    _write_guard(log, _OLD)
     for tree in cut.trees:
         live = trees.live_tree(root, tree)
-        if tree == names.COMMIT_LOG:
-            continue
-        files.rename(live, live + _ASIDE)
-        files.rename(live + _NEXT, live)
-        files.fsync_dir(os.path.dirname(live))
+        if tree != names.COMMIT_LOG:
+            files.rename(live, live + _ASIDE)
+            _rename(live + _NEXT, live)
     for path, content in cut.sides.items():
         live = os.path.realpath(os.path.join(root, path))
         files.copy(live, live + _ASIDE + ".tmp")
-        files.rename(live + _ASIDE + ".tmp", live + _ASIDE)
-        files.fsync_dir(os.path.dirname(live))
+        _rename(live + _ASIDE + ".tmp", live + _ASIDE)
         files.write(live + _NEXT, content, like=files.owner_of(live))
-        files.rename(live + _NEXT, live)
-        files.fsync_dir(os.path.dirname(live))
-    files.exchange(log + _NEXT, log)
-    files.fsync_dir(os.path.dirname(log))
-    files.rename(log + _NEXT, log + _ASIDE)
-    files.fsync_dir(os.path.dirname(log))
+        _rename(live + _NEXT, live)
+    _exchange(log + _NEXT, log)
+    _rename(log + _NEXT, log + _ASIDE)
     _remove_guard(log)
+
+
+def _rename(old: str, new: str) -> None:
+    """Rename a tree, durably: both names are of one folder."""
+    files.rename(old, new)
+    files.fsync_dir(os.path.dirname(new))
+
+
+def _exchange(one: str, other: str) -> None:
+    """Let two trees of one folder change names, durably."""
+    files.exchange(one, other)
+    files.fsync_dir(os.path.dirname(other))
+
+
+def _write_guard(log: str, text: bytes) -> None:
+    guard = os.path.join(log, names.CUT_GUARD)
+    files.write(guard, text, like=trees.owner_of_guard(log, names.CUT_GUARD))
+    files.fsync_dir(log)
 
 
 def _remove_guard(log: str) -> None:
@@ -645,38 +616,30 @@ def _back(root: str) -> list[str]:
     notes = []
     log = trees.live_tree(root, names.COMMIT_LOG)
     if not lock.has_stopped_cut(root):
-        guard = os.path.join(log, names.CUT_GUARD)
-        like = trees.owner_of_guard(log, names.CUT_GUARD)
-        files.write(guard, _NEW if os.path.lexists(log + _ASIDE) else _OLD, like=like)
-        files.fsync_dir(log)
+        _write_guard(log, _NEW if os.path.lexists(log + _ASIDE) else _OLD)
     for path, crc in note["sides"].items():
         live = os.path.realpath(os.path.join(root, path))
-        if os.path.lexists(live + _ASIDE):
-            if (
-                os.path.lexists(live)
-                and zlib.crc32(_content(root, path)) != crc
-                and not _is_same(live, live + _ASIDE)
-            ):
-                notes.append(f"{live} was written by a broker since, and stays as it is")
-                files.unlink(live + _ASIDE)
-            else:
-                files.rename(live + _ASIDE, live)
-            files.fsync_dir(os.path.dirname(live))
+        old = live + _ASIDE
+        if not os.path.lexists(old):
+            continue
+        is_ours = not os.path.lexists(live) or zlib.crc32(_content(root, path)) == crc
+        if is_ours or _is_same(live, old):
+            files.rename(old, live)
+        else:
+            notes.append(f"{live} was written by a broker since, and stays as it is")
+            files.unlink(old)
+        files.fsync_dir(os.path.dirname(live))
     for tree in note["trees"]:
         live = trees.live_tree(root, tree)
         if tree == names.COMMIT_LOG or not os.path.lexists(live + _ASIDE):
             continue
         if os.path.lexists(live):
             files.rename(live, live + _NEXT)
-        files.rename(live + _ASIDE, live)
-        files.fsync_dir(os.path.dirname(live))
+        _rename(live + _ASIDE, live)
     if _is_new(log):
-        other = log + (_ASIDE if os.path.lexists(log + _ASIDE) else _NEXT)
-        files.exchange(other, log)
-        files.fsync_dir(os.path.dirname(log))
+        _exchange(log + (_ASIDE if os.path.lexists(log + _ASIDE) else _NEXT), log)
     if os.path.lexists(log + _ASIDE):
-        files.rename(log + _ASIDE, log + _NEXT)
-        files.fsync_dir(os.path.dirname(log))
+        _rename(log + _ASIDE, log + _NEXT)
     _remove_guard(log)
     return notes
 
@@ -704,12 +667,10 @@ def _clear(root: str) -> None:
 
 
 def _left(root: str) -> Iterator[str]:
-    for tree in (*trees.ORDER, names.COMMIT_LOG):
-        live = trees.live_tree(root, tree)
-        yield from (live + end for end in (_NEXT, _WORK) if os.path.lexists(live + end))
-    for side in (
-        names.CHECKPOINT,
-        *(os.path.join(names.CONFIG, names.CONSUMER_OFFSETS + end) for end in ("", ".bak")),
-    ):
-        live = os.path.realpath(os.path.join(root, side))
-        yield from (live + end for end in (_NEXT, _ASIDE + ".tmp") if os.path.lexists(live + end))
+    offsets = os.path.join(names.CONFIG, names.CONSUMER_OFFSETS)
+    ends = dict.fromkeys((*trees.ORDER, names.COMMIT_LOG), (_NEXT, _WORK))
+    for side in (names.CHECKPOINT, offsets, offsets + names.BACKUP_SUFFIX):
+        ends[side] = (_NEXT, _ASIDE + ".tmp")
+    for path, suffixes in ends.items():
+        live = os.path.realpath(os.path.join(root, path))
+        yield from (live + end for end in suffixes if os.path.lexists(live + end))

@@ -6,14 +6,14 @@ to its end in order: without the lock it says that a broker was killed. Then the
 otherwise than the queues do, and the next start mends that: it dispatches again what the queues
 lack (docs/formats/rocketmq-compaction.md). A round over such a store is safe as long as each
 queue keeps the record with the highest offset, but its judgement may rest on records that the
-commit log lost. So it is refused unless somebody says that he knows.
+commit log lost. So it is refused without ``--unclean``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager, suppress
 
 from lastwrite.errors import LogHeld
 from lastwrite.model.log import TopicPartition
@@ -87,16 +87,14 @@ def broker_of(root: str) -> str | None:
     return lock.broker_of(root, PLACE)
 
 
-@contextmanager
-def turn(root: str) -> Iterator[None]:
+def turn(root: str) -> AbstractContextManager[None]:
     """Be alone in changing what all queues share: the tree ``compaction`` and the positions in it.
 
     Raises:
-        LogHeld: a broker holds the store, or somebody keeps the turn.
+        LogHeld: a broker holds the store, or another run keeps the turn.
         LogError: the store cannot be written.
     """
-    with lock.root_turn(root, PLACE):
-        yield
+    return lock.root_turn(root, PLACE)
 
 
 def unopened(root: str) -> AbstractContextManager[None]:
@@ -134,7 +132,7 @@ def refuse_stopped_cut(root: str) -> None:
 
 
 def refuse_unclean(root: str, *, goes_on: bool) -> None:
-    """Say no to a store whose broker did not stop in order, unless somebody told to go on.
+    """Refuse a store whose broker did not stop in order, unless ``goes_on``.
 
     Raises:
         LogHeld: its broker was killed, or runs; or a cut was stopped half way.
@@ -163,22 +161,3 @@ def _process_of(path: str) -> str:
         raise to_log_error(error, path, "see how the broker ended") from error
     text = content.decode("ascii", "replace").strip()
     return f" (process {text})" if text.isdigit() else ""
-
-
-__all__ = [
-    "ABORT",
-    "FILE",
-    "PLACE",
-    "broker_of",
-    "has_stopped_cut",
-    "hold",
-    "holds",
-    "refuse_broker",
-    "refuse_if_held",
-    "refuse_stopped_cut",
-    "refuse_unclean",
-    "try_hold",
-    "turn",
-    "unopened",
-    "was_killed",
-]

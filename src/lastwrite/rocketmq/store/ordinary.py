@@ -12,6 +12,7 @@ from lastwrite.rocketmq.dispatch_work import QueueKind
 from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.store import dispatched, reading
 from lastwrite.rocketmq.store.reading import Part
+from lastwrite.rocketmq.store.topics import read_topics
 
 _MOST_LOOKED_AT = 1000  # messages of a gap that may all be without a key
 _LARGEST_RECORD_BYTES = 256 << 20
@@ -39,13 +40,9 @@ def keyed_between(root: str, name: TopicPartition, first: int, end: int) -> int 
                 continue
             with suppress(LogError):
                 found = decode_message(log.read(address, size), 0, size)
-                if (found.topic, found.queue_id, found.queue_offset) == (
-                    name.topic,
-                    name.partition,
-                    number,
-                ):
-                    if found.keys is not None:
-                        return number
+                place = found.topic, found.queue_id, found.queue_offset
+                if place == (name.topic, name.partition, number) and found.keys is not None:
+                    return number
     return None
 
 
@@ -65,7 +62,7 @@ def next_offset(root: str, name: TopicPartition) -> int:
 def is_compacted(root: str, topic: str) -> bool:
     """Whether a broker keeps a compaction log of the topic, as far as is known."""
     try:
-        known = dispatched.topics(root).get(topic)
+        known = read_topics(root).get(topic)
     except LogError:
         return False
     return known is not None and known.is_compacted

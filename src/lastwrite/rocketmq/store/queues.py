@@ -8,7 +8,7 @@ Behind them lie a blank record, zeros, or bytes of an earlier use.
 
 A broker serves what the index says, but its own compaction goes by the log, so the two have to
 agree before a record is dropped: units and records follow each other without a gap, offsets rise,
-and behind the last unit of a closed file no record begins.
+and after the last unit of a closed file no record begins.
 
 Source: RocketMQ 5.5.0 CompactionLog, SparseConsumeQueue; docs/formats/rocketmq-compaction.md,
 "Files and their sizes" and "A store rewritten offline".
@@ -37,6 +37,7 @@ from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, BatchUnit
 from lastwrite.rocketmq.store import links, lock, ordinary, positions, publish, reading
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.problems import damaged
 
 _RESTORE = "nothing was changed; restore the file from a replica or a backup"
 _REBUILD = (
@@ -77,21 +78,15 @@ def find_queues(path: str, topic: str | None = None, partition: int | None = Non
     elif (home := links.home_of(place.root)) != place.root:
         place = replace(place, root=home)
     parts = (None, Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
-    if (
-        place.root is None
-        or place.part not in parts
-        or (place.part is None and place.file is not None)
-    ):
+    is_side_file = place.part is None and place.file is not None
+    if place.root is None or place.part not in parts or is_side_file:
         raise NotALog(
             "this part of a store is not compacted",
             path=path,
             remedy="give the store, or a compaction log",
         )
-    found = [
-        name
-        for name in reading.list_queues(place.root, Part.COMPACTION_LOG)
-        if _has_files(place.root, name)
-    ]
+    queues = reading.list_queues(place.root, Part.COMPACTION_LOG)
+    found = [name for name in queues if _has_files(place.root, name)]
     chosen = [
         name
         for name in found
@@ -114,12 +109,8 @@ def find_queues(path: str, topic: str | None = None, partition: int | None = Non
 
 def _has_files(root: str, name: TopicPartition) -> bool:
     folder = folder_of(root, name)
-    return any(names.parse_file_name(entry) is not None for entry in _listed(folder))
-
-
-def _listed(folder: str) -> list[str]:
     try:
-        return os.listdir(folder)
+        return any(names.parse_file_name(entry) is not None for entry in os.listdir(folder))
     except OSError as error:
         raise to_log_error(error, folder, "list the folder") from error
 
@@ -161,7 +152,7 @@ def valid_units(path: str) -> Iterator[ByteArray]:
     What was never written is not read.
 
     Raises:
-        CorruptLog: a valid unit lies behind one that is not: something was lost in between.
+        CorruptLog: a valid unit lies after one that is not: something was lost in between.
         LogError: the file cannot be read.
     """
     with _opened(path) as file:
@@ -184,12 +175,8 @@ def valid_units(path: str) -> Iterator[ByteArray]:
                 rest = data[used:]
                 strange = count_units(rest, False) * BATCH_UNIT.size
                 if strange < len(rest):
-                    raise CorruptLog(
-                        "a unit follows others that are not valid",
-                        at + used + strange,
-                        path,
-                        _REBUILD,
-                    )
+                    wrong = "a unit follows others that are not valid"
+                    raise CorruptLog(wrong, at + used + strange, path, _REBUILD)
                 done = at = at + len(data)
 
 
@@ -218,13 +205,13 @@ def index_end(path: str) -> tuple[int, bool]:
     """
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        behind = _row_of(file, size // BATCH_UNIT.size, lambda unit: False)
-        return size, os.pread(file.fileno(), BATCH_UNIT.size, behind * BATCH_UNIT.size) == END_UNIT
+        end = _row_of(file, size // BATCH_UNIT.size, lambda unit: False) * BATCH_UNIT.size
+        return size, os.pread(file.fileno(), BATCH_UNIT.size, end) == END_UNIT
 
 
 def _row_of(file: FileIO, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
-    """The first of the units that ``is_there`` accepts, and then all behind it; behind the valid
-    ones if it is none.
+    """The first of the units that ``is_there`` accepts, and then all after it; the first after the
+    valid ones if it is none.
     """
 
     def accepts(row: int) -> bool:
@@ -255,7 +242,7 @@ def read_queue(folder: str) -> PartitionLog:
     """List one queue: its files, how far records go in each, its bounds, and what is wrong with
     them.
 
-    The checkpoint is the offset behind the position that the store keeps.
+    The checkpoint is the offset after the position that the store keeps.
 
     Raises:
         LogError: a file cannot be read.
@@ -282,10 +269,9 @@ class _Reading:
         position = known.of(self._name)
         self._check_pairs(logs, indexes)
         segments: list[Segment] = []
-        if not any(problem.kind is ProblemKind.DAMAGED for problem in self._problems):
-            for file in logs.files:
-                segments.append(self._segment(file, logs))
-        if not any(problem.kind is ProblemKind.DAMAGED for problem in self._problems):
+        if not self._is_damaged:
+            segments = [self._segment(file, logs) for file in logs.files]
+        if not self._is_damaged:
             self._prove_whole(segments, position)
         # A pair without a record begins where the next one's records do.
         following = self._end_offset
@@ -293,7 +279,7 @@ class _Reading:
             if segments[n].size_bytes:
                 following = segments[n].base_offset
             else:
-                segments[n] = _moved(segments[n], following)
+                segments[n] = replace(segments[n], base_offset=following)
         return PartitionLog(
             name=self._name,
             folder=self._folder,
@@ -308,33 +294,28 @@ class _Reading:
     def _damaged(
         self, message: str, path: str, position: int | None = None, remedy: str = _RESTORE
     ) -> None:
-        self._problems.append(Problem(ProblemKind.DAMAGED, message, path, position, remedy))
+        self._problems.append(damaged(message, path, position, remedy))
+
+    @property
+    def _is_damaged(self) -> bool:
+        return any(problem.kind is ProblemKind.DAMAGED for problem in self._problems)
 
     def _check_pairs(self, logs: MappedLog, indexes: MappedLog) -> None:
         """Every log file has an index of its name, and the other way round; names are whole
         multiples of the size.
         """
-        starts = {file.start for file in logs.files}, {file.start for file in indexes.files}
         for file in logs.files:
-            if file.start not in starts[1]:
-                self._damaged(
-                    "a log file without its index: a broker does not start",
-                    file.path,
-                    None,
-                    _REBUILD,
-                )
+            if file.start not in indexes.starts:
+                wrong = "a log file without its index: a broker does not start"
+                self._damaged(wrong, file.path, None, _REBUILD)
             elif logs.file_size and file.start % logs.file_size:
-                message = f"begins at {file.start}, no multiple of its {logs.file_size} bytes"
+                wrong = f"begins at {file.start}, no multiple of its {logs.file_size} bytes"
                 remedy = f"start no broker on it, it would destroy the queue; {_RESTORE}"
-                self._damaged(message, file.path, None, remedy)
+                self._damaged(wrong, file.path, None, remedy)
         for file in indexes.files:
-            if file.start not in starts[0]:
-                self._damaged(
-                    "an index without its log file: a broker does not start",
-                    file.path,
-                    None,
-                    _REBUILD,
-                )
+            if file.start not in logs.starts:
+                wrong = "an index without its log file: a broker does not start"
+                self._damaged(wrong, file.path, None, _REBUILD)
 
     def _segment(self, file: MappedFile, logs: MappedLog) -> Segment:
         """One file; from what its index says of it."""
@@ -346,10 +327,7 @@ class _Reading:
             for units in valid_units(path):
                 code, row, place, stored = follow_units(units, place, file.end, self._end_offset)
                 if code != FITS:
-                    row += count
-                    raise CorruptLog(
-                        f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, path, _REBUILD
-                    )
+                    raise _wrong_unit(code, int(row) + count, path)
                 if len(units):
                     begin, last = (_unit(units, at) for at in (0, len(units) - BATCH_UNIT.size))
                     if not count:
@@ -400,9 +378,8 @@ class _Reading:
         if not segments or lock.was_killed(self._root):
             return
         next_offset = ordinary.next_offset(self._root, self._name)
-        if (
-            position >= self._end_offset and not 0 <= next_offset <= position
-        ):  # else the topic was made again
+        # Where offsets are given again the topic was made again.
+        if position >= self._end_offset and not 0 <= next_offset <= position:
             message = f"its records end before queue offset {self._end_offset}, and rounds have compared {position}"
             self._damaged(message, segments[-1].path, segments[-1].size_bytes)
             return
@@ -415,13 +392,13 @@ class _Reading:
             self._ends_early(segments[-1], missing, _DISPATCH)
 
     def _ends_early(self, segment: Segment, missing: int, remedy: str = _RESTORE) -> None:
-        message = (
+        wrong = (
             f"it ends before queue offset {missing}, a message with a key that the commit log has"
         )
-        self._damaged(message, segment.path, segment.size_bytes, remedy)
+        self._damaged(wrong, segment.path, segment.size_bytes, remedy)
 
     def _check_end(self, file: MappedFile, size: int) -> None:
-        """Behind the records of a closed file no other begins, of which the index would not know."""
+        """After the records of a closed file no other begins, of which the index would not know."""
         if file.size_bytes - size < 8:
             return
         with file.open() as reader:
@@ -432,6 +409,10 @@ class _Reading:
             self._damaged(
                 "a record begins after the end that the index gives", file.path, size, _REBUILD
             )
+
+
+def _wrong_unit(code: int, row: int, path: str) -> CorruptLog:
+    return CorruptLog(f"unit {row}: {_WRONG[code]}", row * BATCH_UNIT.size, path, _REBUILD)
 
 
 def _is_closed(segment: Segment) -> bool:
@@ -447,19 +428,8 @@ def _is_closed(segment: Segment) -> bool:
         return int.from_bytes(head[4:], "big", signed=True) == MAGIC_BLANK
 
 
-def _moved(segment: Segment, base_offset: int) -> Segment:
-    return Segment(
-        base_offset=base_offset,
-        path=segment.path,
-        size_bytes=0,
-        mtime_ns=segment.mtime_ns,
-        largest_timestamp_ms=segment.largest_timestamp_ms,
-        unused_bytes=segment.unused_bytes,
-    )
-
-
 def end_offset_of(segment: Segment) -> int:
-    """Behind the highest queue offset in the segment; its base where there is no record."""
+    """The queue offset after the segment's last; its base where there is no record."""
     count = segment.index_bytes // BATCH_UNIT.size
     with _opened(index_path(segment.path)) as file:
         last = _unit_at(file, count - 1) if count else None
@@ -497,11 +467,10 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
             for n in range(1, count):
                 wanted = start + segment.size_bytes * n // count
                 found = _unit_at(file, _row_at(file, slots, wanted))
-                if (
-                    found is not None
-                    and cuts[-1] < found.physical_offset - start < segment.size_bytes
-                ):
-                    cuts.append(found.physical_offset - start)
+                if found is not None:
+                    place = found.physical_offset - start
+                    if cuts[-1] < place < segment.size_bytes:
+                        cuts.append(place)
     if segment.size_bytes:
         cuts.append(segment.size_bytes)
     return cuts
@@ -525,11 +494,8 @@ class IndexChecker:
             self._first, end = (
                 _row_at(file, slots, self._start + place) for place in (piece.start, piece.end)
             )
-            data = os.pread(
-                file.fileno(),
-                max(end - self._first, 0) * BATCH_UNIT.size,
-                self._first * BATCH_UNIT.size,
-            )
+            count = max(end - self._first, 0)
+            data = os.pread(file.fileno(), count * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
         self._units = _whole_units(data)
         self._seen = 0
 
@@ -541,10 +507,7 @@ class IndexChecker:
         """
         code, row = compare_units(self._units, self._seen, table, self._start + shift)
         if code != FITS:
-            row += self._first + self._seen
-            raise CorruptLog(
-                f"unit {row}: {_WRONG[code]}", int(row) * BATCH_UNIT.size, self._path, _REBUILD
-            )
+            raise _wrong_unit(code, int(row) + self._first + self._seen, self._path)
         self._seen += len(table)
 
     def ends(self) -> None:

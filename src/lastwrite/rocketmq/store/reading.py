@@ -18,21 +18,21 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import TracebackType
 
 import numpy as np
 
-from lastwrite.errors import LogError, NotALog
+from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.rocketmq.format import names, units
 from lastwrite.rocketmq.store.links import is_brokers
+from lastwrite.rocketmq.store.lock import was_killed
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.problems import damaged, recovered
 from lastwrite.storage.reading import SegmentReader
 
-WORK_FOLDERS = (
-    names.COMPACTING,
-    names.REPLICATING,
-)  # inside a queue's folders, while a run or a rebuild is under way
+# Inside a queue's folders, while a run or a rebuild is under way.
+WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)
+INDEX_LIMIT_BYTES = 1 << 30  # of one file of a queue's index, read whole
 
 _OPEN_FILES = 64  # kept open by one reader
 _SNIFFED_BYTES = 512
@@ -51,11 +51,6 @@ class Part(StrEnum):
     COMPACTION = "compaction"
     INDEX = "index"
     CONFIG = "config"
-
-    @property
-    def has_queues(self) -> bool:
-        """Whether it is divided by topic and queue."""
-        return self in QUEUE_PARTS
 
 
 QUEUE_PARTS = (
@@ -89,6 +84,10 @@ class FileKind(StrEnum):
     def has_records(self) -> bool:
         return self in (FileKind.COMMIT_LOG, FileKind.COMPACTION_LOG)
 
+    @property
+    def has_units(self) -> bool:
+        return self in PART_OF_KIND and not self.has_records and self is not FileKind.INDEX
+
 
 _COMPACTION_PARTS = (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
 
@@ -101,7 +100,7 @@ _KIND_OF_PART = {
     Part.COMPACTION_INDEX: FileKind.COMPACTION_INDEX,
     Part.INDEX: FileKind.INDEX,
 }
-_PART_OF_KIND = {kind: part for part, kind in _KIND_OF_PART.items()}
+PART_OF_KIND = {kind: part for part, kind in _KIND_OF_PART.items()}
 
 _SIDE_FILES = {
     "checkpoint": FileKind.CHECKPOINT,
@@ -153,7 +152,7 @@ class MappedLog:
 
     @property
     def end(self) -> int:
-        """The address behind the last file, written or not."""
+        """The address after the last file, written or not."""
         return self.files[-1].end if self.files else 0
 
     @property
@@ -167,6 +166,23 @@ class MappedLog:
 
     def is_last(self, file: MappedFile) -> bool:
         return bool(self.files) and self.files[-1].path == file.path
+
+    def sound(self) -> MappedLog:
+        """The log itself, where a broker would load it.
+
+        Raises:
+            CorruptLog: it would not.
+        """
+        damage = [problem for problem in self.problems if problem.kind is ProblemKind.DAMAGED]
+        if damage:
+            first = damage[0]
+            raise CorruptLog(first.message, first.position, first.path, first.remedy)
+        return self
+
+
+def log_of_one(file: MappedFile) -> MappedLog:
+    """A log of a single file."""
+    return MappedLog((file,), (), file.size_bytes, (file.start,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +198,9 @@ class StorePlace:
 
     @property
     def name(self) -> TopicPartition | None:
-        return (
-            None
-            if self.topic is None or self.queue is None
-            else TopicPartition(self.topic, self.queue)
-        )
+        if self.topic is None or self.queue is None:
+            return None
+        return TopicPartition(self.topic, self.queue)
 
 
 # ---------------------------------------------------------------------- what a path is
@@ -206,10 +220,8 @@ def _holds(folder: str, part: Part) -> bool:
     if part is Part.INDEX:
         return any(map(names.is_index_name, _entries(folder)))
     if part is Part.COMPACTION:
-        return any(
-            os.path.isdir(os.path.join(os.path.dirname(folder), below))
-            for below in _COMPACTION_PARTS
-        )
+        root = os.path.dirname(folder)
+        return any(os.path.isdir(os.path.join(root, below)) for below in _COMPACTION_PARTS)
     if part is Part.CONFIG:
         return any(".json" in name for name in _entries(folder))
     return any(
@@ -253,10 +265,9 @@ def _located(path: str) -> StorePlace | None:
     kind = _SIDE_FILES.get(base.removesuffix(".bak").removesuffix(".tmp"))
     if kind is not None:
         return StorePlace(path, _root_of_side_file(path, kind), file=kind)
-    if names.parse_file_name(
-        base.removesuffix(names.DELETED_SUFFIX)
-    ) is not None or names.is_index_name(base):
-        kind = _sniff(path, is_index=names.is_index_name(base))
+    is_index = names.is_index_name(base)
+    if is_index or names.parse_file_name(base.removesuffix(names.DELETED_SUFFIX)) is not None:
+        kind = _sniff(path, is_index)
         return None if kind is None else StorePlace(path, None, file=kind)
     return None
 
@@ -266,7 +277,7 @@ def _lone_log(path: str) -> StorePlace | None:
     for name in _entries(path):
         if names.parse_file_name(name) is not None:
             kind = _sniff(os.path.join(path, name), is_index=False)
-            return None if kind is None else StorePlace(path, None, _PART_OF_KIND[kind])
+            return None if kind is None else StorePlace(path, None, PART_OF_KIND[kind])
     return None
 
 
@@ -311,28 +322,22 @@ def _by_folders(path: str) -> StorePlace | None:
 
 def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> StorePlace | None:
     folders = rest[:-1] if is_file else rest
-    if part is Part.COMPACTION:
-        if (
-            is_file
-            and not folders
-            and _SIDE_FILES.get(rest[-1].removesuffix(".bak")) is FileKind.POSITIONS
-        ):
-            return StorePlace(path, root, part, file=FileKind.POSITIONS)
-        return StorePlace(path, root, part) if not is_file and not folders else None
-    if part is Part.CONFIG:
+    if part in (Part.COMPACTION, Part.CONFIG):
         if folders:
             return None
         if not is_file:
             return StorePlace(path, root, part)
-        base = rest[-1].removesuffix(".bak").removesuffix(".tmp")
-        return (
-            StorePlace(path, root, part, file=_SIDE_FILES.get(base, FileKind.CONFIG))
-            if ".json" in base
-            else None
-        )
+        base = rest[-1].removesuffix(".bak")
+        if part is Part.COMPACTION:
+            kind = _SIDE_FILES.get(base)
+            is_known = kind is FileKind.POSITIONS
+        else:
+            base = base.removesuffix(".tmp")
+            kind, is_known = _SIDE_FILES.get(base, FileKind.CONFIG), ".json" in base
+        return StorePlace(path, root, part, file=kind) if is_known else None
     topic: str | None = None
     queue: int | None = None
-    if part.has_queues:
+    if part in QUEUE_PARTS:
         if folders and folders[-1] in WORK_FOLDERS:
             folders = folders[:-1]
         if len(folders) > 2 or (len(folders) == 2 and names.parse_queue_name(folders[1]) is None):
@@ -345,11 +350,18 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
         return None
     if not is_file:
         return StorePlace(path, root, part, topic, queue)
-    base = rest[-1].removesuffix(names.DELETED_SUFFIX)
-    known = (
-        names.is_index_name(base) if part is Part.INDEX else names.parse_file_name(base) is not None
-    )
-    return StorePlace(path, root, part, topic, queue, _KIND_OF_PART[part]) if known else None
+    if _start_of(rest[-1].removesuffix(names.DELETED_SUFFIX), part is Part.INDEX) is None:
+        return None
+    return StorePlace(path, root, part, topic, queue, _KIND_OF_PART[part])
+
+
+def _start_of(name: str, is_index: bool) -> int | None:
+    """The address in a file's name, of an index file the name as a number; None: it has no such
+    name.
+    """
+    if is_index:
+        return int(name) if names.is_index_name(name) else None
+    return names.parse_file_name(name)
 
 
 def _root_of_side_file(path: str, kind: FileKind) -> str | None:
@@ -428,38 +440,28 @@ def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> Mapp
     Raises:
         LogError: a file cannot be read.
     """
-    if not indexes.files or logs.starts[:-1] != indexes.starts or not _was_killed(root):
+    if not indexes.files or logs.starts[:-1] != indexes.starts or not was_killed(root):
         return logs
     *_, last = logs.files
     if _begins_with(last, 8) != bytes(8) or not units.valid_count(
         units.batch_units(_begins_with(indexes.files[-1], 46))
     ):
         return logs
-    note = Problem(
-        ProblemKind.RECOVERED,
-        "a log file whose index the broker had not made when it was killed",
-        last.path,
-        None,
-        "it holds no record; the broker's next start removes it",
-    )
-    return replace(
-        logs, files=logs.files[:-1], starts=logs.starts[:-1], problems=(*logs.problems, note)
-    )
+    wrong = "a log file whose index the broker had not made when it was killed"
+    remedy = "it holds no record; the broker's next start removes it"
+    problems = (*logs.problems, recovered(wrong, last.path, None, remedy))
+    return replace(logs, files=logs.files[:-1], starts=logs.starts[:-1], problems=problems)
 
 
 def stopped_roll(root: str, name: TopicPartition) -> set[str]:
     """The name of the file that ``without_stopped_roll`` leaves out of a queue's log, if there is
     one.
     """
-    if not _was_killed(root):
+    if not was_killed(root):
         return set()
     logs = read_queue(root, Part.COMPACTION_LOG, name)
     kept = without_stopped_roll(root, logs, read_queue(root, Part.COMPACTION_INDEX, name))
     return {os.path.basename(file.path) for file in logs.files[len(kept.files) :]}
-
-
-def _was_killed(root: str) -> bool:
-    return os.path.lexists(os.path.join(root, names.ABORT))
 
 
 def _begins_with(file: MappedFile, count: int) -> bytes:
@@ -498,67 +500,59 @@ def read_files(*folders: str, is_index: bool = False) -> MappedLog:
     """
     found: list[MappedFile] = []
     problems: list[Problem] = []
-    for folder in folders:
-        for name in _entries(folder):
-            path = os.path.join(folder, name)
-            try:
-                seen = os.stat(path)
-            except OSError:
-                continue  # a live broker may delete files at any moment
-            if os.path.isdir(path):
-                if name in WORK_FOLDERS:
-                    problems.append(_left_over(path))
-                continue
-            start = (
-                (int(name) if names.is_index_name(name) else None)
-                if is_index
-                else names.parse_file_name(name)
-            )
-            if start is None:
-                if seen.st_size:
-                    problems.append(_foreign(path, name))
-                continue
+    for path in (os.path.join(folder, name) for folder in folders for name in _entries(folder)):
+        name = os.path.basename(path)
+        try:
+            seen = os.stat(path)
+        except OSError:
+            continue  # a live broker may delete files at any moment
+        start = _start_of(name, is_index)
+        if os.path.isdir(path):
+            if name in WORK_FOLDERS:
+                wrong = "left by a compaction run or a rebuild that did not end"
+                remedy = "nothing in it is served; a broker's next run writes over it"
+                problems.append(recovered(wrong, path, None, remedy))
+        elif start is not None:
             found.append(MappedFile(path, start, seen.st_size, seen.st_mtime_ns))
+        elif seen.st_size:
+            problems.append(_wrong_name(path))
     found.sort(key=lambda file: (file.start, file.path))
     if found and not found[-1].size_bytes:
         found.pop()
     kept: list[MappedFile] = []
     for file in found:
         if kept and kept[-1].start == file.start:
-            problems.append(
-                Problem(
-                    ProblemKind.DAMAGED,
-                    "two files of the same name in one log",
-                    file.path,
-                    None,
-                    f"the other one is {kept[-1].path}: move the wrong one out of the store, and keep it",
-                )
-            )
+            wrong = "two files of the same name in one log"
+            remedy = f"the other one is {kept[-1].path}: move the wrong one out of the store, and keep it"
+            problems.append(damaged(wrong, file.path, None, remedy))
         else:
             kept.append(file)
     size = _common_size(kept)
     for n, file in enumerate(kept):
         if file.size_bytes != size:
-            problems.append(
-                Problem(
-                    ProblemKind.DAMAGED,
-                    f"a file of {file.size_bytes} bytes in a log of files of {size}",
-                    file.path,
-                    None,
-                    "a broker does not load it: restore it from a replica or a backup",
-                )
-            )
+            wrong = f"a file of {file.size_bytes} bytes in a log of files of {size}"
+            remedy = "a broker does not load it: restore it from a replica or a backup"
+            problems.append(damaged(wrong, file.path, None, remedy))
         if n and not is_index and file.start < kept[n - 1].end:
-            problems.append(
-                Problem(
-                    ProblemKind.DAMAGED,
-                    f"begins at {file.start}, before the file ahead ends at {kept[n - 1].end}",
-                    file.path,
-                    None,
-                    "names say where a file's bytes belong: rename it",
-                )
-            )
+            wrong = f"begins at {file.start}, before the file ahead ends at {kept[n - 1].end}"
+            remedy = "names say where a file's bytes belong: rename it"
+            problems.append(damaged(wrong, file.path, None, remedy))
     return MappedLog(tuple(kept), tuple(problems), size, tuple(file.start for file in kept))
+
+
+def _wrong_name(path: str) -> Problem:
+    """A file in a log's folder whose name is no address."""
+    name = os.path.basename(path)
+    wrong = "no file of the log has such a name"
+    remedy = "a broker does not load a log that holds it: move it out of the store, and keep it"
+    if name.endswith(names.DELETED_SUFFIX):
+        wrong = "a file that a compaction run has replaced, or was about to: no broker starts"
+        remedy = names.UNFINISHED_REMEDY
+    elif name in (names.CUT_GUARD, names.DISPATCH_GUARD):
+        command = "cut STORE --undo" if name == names.CUT_GUARD else "dispatch STORE again"
+        wrong = "it keeps brokers from starting on what was stopped half way"
+        remedy = f"leave it there, and run lastwrite {command}"
+    return damaged(wrong, path, None, remedy)
 
 
 def _common_size(files: list[MappedFile]) -> int | None:
@@ -567,31 +561,6 @@ def _common_size(files: list[MappedFile]) -> int | None:
     """
     counts = Counter(file.size_bytes for file in files)
     return max(counts, key=lambda size: (counts[size], size), default=None)
-
-
-def _left_over(path: str) -> Problem:
-    return Problem(
-        ProblemKind.RECOVERED,
-        "left by a compaction run or a rebuild that did not end",
-        path,
-        None,
-        "nothing in it is served; a broker's next run writes over it",
-    )
-
-
-def _foreign(path: str, name: str) -> Problem:
-    if name.endswith(names.DELETED_SUFFIX):
-        wrong = "a file that a compaction run has replaced, or was about to: no broker starts"
-        remedy = names.UNFINISHED_REMEDY
-    elif name in (names.CUT_GUARD, names.DISPATCH_GUARD):
-        wrong = "it keeps brokers from starting on what was stopped half way"
-        remedy = "leave it there, and run lastwrite " + (
-            "cut STORE --undo" if name == names.CUT_GUARD else "dispatch STORE again"
-        )
-    else:
-        wrong = "no file of the log has such a name"
-        remedy = "a broker does not load a log that holds it: move it out of the store, and keep it"
-    return Problem(ProblemKind.DAMAGED, wrong, path, None, remedy)
 
 
 def _entries(folder: str) -> list[str]:
@@ -631,6 +600,13 @@ class LogReader:
         except OSError as error:
             raise to_log_error(error, file.path, "read the log") from error
 
+    def read_over(self, address: int, size: int) -> bytes:
+        """As ``read``, over the borders of files."""
+        out = b""
+        while len(out) < size and (part := self.read(address + len(out), size - len(out))):
+            out += part
+        return out
+
     def _handle(self, path: str) -> int:
         handle = self._open.get(path)
         if handle is None:
@@ -648,12 +624,7 @@ class LogReader:
     def __enter__(self) -> LogReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -686,7 +657,7 @@ def written_stretches(file: MappedFile) -> Iterator[tuple[int, int]]:
         while end < file.size_bytes:
             try:
                 start = os.lseek(handle, end, os.SEEK_DATA)
-            except OSError:  # no data behind, or a file system that does not know
+            except OSError:  # no data follow, or a file system that does not know
                 if end == 0 and os.fstat(handle).st_blocks:
                     yield 0, file.size_bytes
                 return
@@ -708,9 +679,9 @@ def map_whole(file: MappedFile) -> memoryview:
             if not os.fstat(opened.fileno()).st_size:
                 return memoryview(b"")
             return memoryview(mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ))
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError):
-            raise to_log_error(error, file.path, "read the file") from error
+    except OSError as error:
+        raise to_log_error(error, file.path, "read the file") from error
+    except ValueError as error:
         raise LogError(f"could not read the file: {error}", path=file.path) from error
 
 
@@ -725,7 +696,5 @@ def read_one_file(path: str) -> MappedLog:
         seen = os.stat(path)
     except OSError as error:
         raise to_log_error(error, path, "read the file") from error
-    start = int(base) if names.is_index_name(base) else names.parse_file_name(base) or 0
-    return MappedLog(
-        (MappedFile(path, start, seen.st_size, seen.st_mtime_ns),), (), seen.st_size, (start,)
-    )
+    start = _start_of(base, names.is_index_name(base)) or 0
+    return log_of_one(MappedFile(path, start, seen.st_size, seen.st_mtime_ns))

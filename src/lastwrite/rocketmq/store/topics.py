@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from lastwrite.errors import LogError
+from lastwrite.model.log import Problem
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.format.sides import Topic, decode_topics
 from lastwrite.rocketmq.store.reading import Part, list_queues
+from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import read_small
 
 
 def read_topics(root: str) -> dict[str, Topic]:
-    """The topics of ``config/topics.json`` by name, of its ``.bak`` where it is missing or empty,
-    as a broker does; none where there is neither.
+    """The topics of ``config/topics.json`` by name; of its ``.bak`` where it is missing or cannot
+    be understood, as a broker does; none where there is neither.
 
     Raises:
-        CorruptLog: it is no such file.
+        CorruptLog: what is there cannot be understood.
     """
-    path = os.path.join(root, names.CONFIG, names.TOPICS)
-    for candidate in (path, path + names.BACKUP_SUFFIX):
-        if os.path.isfile(candidate):
-            data = read_small(candidate)
-            if data.strip():
-                try:
-                    return decode_topics(data)
-                except LogError as error:
-                    raise error.located(candidate) from error
+    problem: LogError | None = None
+    for path in (_path(root), _path(root) + names.BACKUP_SUFFIX):
+        if os.path.isfile(path):
+            try:
+                return decode_topics(read_small(path))
+            except LogError as error:
+                problem = problem or error.located(path)
+    if problem is not None:
+        raise problem
     return {}
+
+
+def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[str, Topic]:
+    """The topics of ``config/topics.json`` itself; none, and a note, where it is damaged."""
+    path = "" if root is None else _path(root)
+    if os.path.isfile(path):
+        try:
+            return decode_topics(read_small(path))
+        except LogError as error:
+            note(problem_of(error, path))
+    return {}
+
+
+def _path(root: str) -> str:
+    return os.path.join(root, names.CONFIG, names.TOPICS)
 
 
 def compacted_queues(root: str, topic: str) -> list[int]:

@@ -21,19 +21,18 @@ from typing import Final
 import numpy as np
 
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.rocketmq.dispatch_work import LogFile, Stretch, Walked, WalkUnit
+from lastwrite.rocketmq.dispatch_work import Stretch, WalkedPiece, WalkUnit
 from lastwrite.rocketmq.format import dispatch as rules
 from lastwrite.rocketmq.format import kernels
 from lastwrite.rocketmq.format.kernels import MESSAGE
 from lastwrite.rocketmq.store import reading
+from lastwrite.rocketmq.store.reading import MappedFile
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.mapping import mapped
 from lastwrite.storage.scratch import ScratchReader, ScratchWriter
 
 # Why a walk stopped, beside the codes of ``kernels``.
-OUT_OF_PLACE: Final = (
-    100  # a record that does not lie where it says, or that no broker could dispatch
-)
+OUT_OF_PLACE: Final = 100  # a record that lies elsewhere, or that no broker could dispatch
 CUT: Final = 101  # a record is larger than what its file has left
 
 _TABLE_ROWS = 2048  # of messages at once: half a megabyte, which stays in the cache
@@ -66,7 +65,7 @@ class WalkBuffers:
         self.entries = [np.concatenate([column, np.empty_like(column)]) for column in self.entries]
 
 
-def walk_all(units: Sequence[WalkUnit]) -> Iterator[Walked]:
+def walk_all(units: Sequence[WalkUnit]) -> Iterator[WalkedPiece]:
     """Walk the units of one task; their rows go to one scratch file."""
     if not units:
         return
@@ -77,7 +76,7 @@ def walk_all(units: Sequence[WalkUnit]) -> Iterator[Walked]:
             yield walk(unit, scratch, buffers)
 
 
-def walk(unit: WalkUnit, scratch: ScratchWriter, buffers: WalkBuffers) -> Walked:
+def walk(unit: WalkUnit, scratch: ScratchWriter, buffers: WalkBuffers) -> WalkedPiece:
     """Walk one piece.
 
     Raises:
@@ -96,9 +95,9 @@ class _Walk:
         self.base = unit.file.start
         self.rows = 0
         self.entries = 0
-        self.result = Walked()
+        self.result = WalkedPiece()
 
-    def run(self, scratch: ScratchWriter) -> Walked:
+    def run(self, scratch: ScratchWriter) -> WalkedPiece:
         unit, base, result = self.unit, self.base, self.result
         start, limit = unit.start - base, unit.end - base
         at = start if unit.is_exact else int(rules.find_record(self.data, start, limit, base))
@@ -191,12 +190,11 @@ class _Walk:
             out = np.empty((self.rows, rules.ROW_WORDS), np.int64)
             rules.group(buffers.rows, buffers.row_queues, self.rows, ends, out)
             path, position = scratch.append(out)
+            row_bytes = out.itemsize * rules.ROW_WORDS
             starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
             for number in np.flatnonzero(ends > starts).tolist():
                 start, end = int(starts[number]), int(ends[number])
-                stretch = Stretch(
-                    path, position + start * out.itemsize * rules.ROW_WORDS, end - start
-                )
+                stretch = Stretch(path, position + start * row_bytes, end - start)
                 self.result.queues.append((*numbers.names[number], stretch))
         if self.entries:
             path, position = scratch.append(*(column[: self.entries] for column in buffers.entries))
@@ -229,7 +227,7 @@ def _read(path: str, position: int, words: int) -> Int64Array:
     return out
 
 
-def is_empty(file: LogFile) -> bool:
+def is_empty(file: MappedFile) -> bool:
     """Whether nothing was written to a file: a broker makes the next one ahead.
 
     Raises:
@@ -245,18 +243,18 @@ def is_empty(file: LogFile) -> bool:
         raise to_log_error(error, file.path, "read the commit log") from error
 
 
-def has_record(file: LogFile, address: int) -> bool:
+def has_record(file: MappedFile, address: int) -> bool:
     """Whether a sound record lies at ``address``."""
     return _at(file, address)[0]
 
 
-def begins_a_record(file: LogFile, address: int) -> bool:
+def begins_a_record(file: MappedFile, address: int) -> bool:
     """Whether the file goes on at ``address`` as a log does: with a record, a blank one or nothing."""
     is_record, code = _at(file, address)
     return is_record or code in (kernels.BLANK, kernels.END)
 
 
-def _at(file: LogFile, address: int) -> tuple[bool, int]:
+def _at(file: MappedFile, address: int) -> tuple[bool, int]:
     """Whether a sound record lies at ``address``, and the code of ``split``."""
     if not file.start <= address < file.end:
         return False, kernels.NEED_MORE
@@ -266,33 +264,40 @@ def _at(file: LogFile, address: int) -> tuple[bool, int]:
         return bool(n) and int(rules.count_sound(table, n, file.start)) == n, int(code)
 
 
-def written_end(file: LogFile) -> int:
-    """The address behind what the disk holds of a file: holes need not be read to know that they
-    are zeros.
+def written_end(file: MappedFile) -> int:
+    """The address after what the disk holds of a file: holes need not be read to know that they are
+    zeros.
     """
-    stretches = list(
-        reading.written_stretches(reading.MappedFile(file.path, file.start, file.size_bytes, 0))
-    )
+    stretches = list(reading.written_stretches(file))
     return file.start + (stretches[-1][1] if stretches else 0)
 
 
-def whole_records(file: LogFile, data: ByteArray, table: kernels.MessageTable) -> Iterator[int]:
-    """The whole records of a file, past whatever is damaged: ``table`` is filled with some; yields
-    how many.
+def whole_records(
+    file: MappedFile, data: ByteArray, start: int, end: int, bad: list[int], *, is_exact: bool
+) -> Iterator[kernels.MessageTable]:
+    """The whole records of a file, whose bytes are ``data``, past whatever is damaged; each table
+    is valid until the next is asked for.
+
+    ``start``, ``end``: addresses; ``is_exact``: a record begins at ``start``, else the first one
+    from there on is looked for. ``bad`` takes the addresses of damage.
     """
-    at, written, is_lost = 0, written_end(file) - file.start, False
-    while at < written:
+    table = np.empty(_TABLE_ROWS, MESSAGE)
+    at, is_lost = start - file.start, not is_exact
+    while at < end - file.start:
         if is_lost:
-            at = int(rules.find_record(data, at, written, file.start))
+            at = int(rules.find_record(data, at, end - file.start, file.start))
             if at < 0:
                 return
         n, to, code, _, _ = kernels.split(data, at, len(data), table, False)
         sound = int(rules.count_sound(table, n, file.start))
         if sound:
-            yield sound
+            yield table[:sound]
         if sound == n and code == kernels.OK:
             at, is_lost = int(to), False
         elif sound == n and code == kernels.BLANK:
             return
         else:
-            at, is_lost = (int(table[sound]["position"]) if sound < n else int(to)) + 1, True
+            place = int(table[sound]["position"]) if sound < n else int(to)
+            if (not is_lost or sound) and (code != kernels.END or sound < n):
+                bad.append(file.start + place)
+            at, is_lost = place + 1, True

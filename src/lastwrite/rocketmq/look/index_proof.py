@@ -1,0 +1,311 @@
+"""The indexes of a RocketMQ store held against the records that they lead to, for ``inspect``.
+
+A queue's units and the entries of the index files are compared with the records of the commit log
+as these go by, in its order; the units of a compaction index with the records of its log file. What
+is wrong goes to ``note``.
+
+Source: RocketMQ 5.5.0; docs/formats/rocketmq.md, "Units" and "Index file".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lastwrite.errors import LogError
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.rocketmq.format import kernels, units
+from lastwrite.rocketmq.format.index_file import IndexFile
+from lastwrite.rocketmq.look.inspection import FileOfLog, IndexOfQueue
+from lastwrite.rocketmq.look.walk import Chunk
+from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
+from lastwrite.rocketmq.store.reading import (
+    INDEX_LIMIT_BYTES,
+    FileKind,
+    LogReader,
+    MappedFile,
+    MappedLog,
+    Part,
+    map_whole,
+    read_whole,
+)
+from lastwrite.storage.problems import damaged, recovered
+
+_ENTRIES_AT_ONCE = 1 << 18
+_HASHES = 1 << 31  # of keys
+_INDEX_ANEW = "move the folder index out of the store: lastwrite dispatch rebuilds it; keys are found without it"
+_LIGHT = "%LMQ%"
+
+Note = Callable[[Problem], None]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+class QueueProof:
+    """Holds a queue's units against the records of the commit log."""
+
+    def __init__(
+        self, name: TopicPartition, files: MappedLog, found: IndexOfQueue, note: Note
+    ) -> None:
+        self._name = name
+        self._files = files
+        self._found = found
+        self._note = note
+        self._is_batch = found.kind == Part.BATCH_QUEUE
+        self._batches = self._read_batches() if self._is_batch else np.empty(0, units.BATCH_DTYPE)
+        self._reader = LogReader(files)
+        self._matched = self._lacking = self._wrong = 0
+
+    def _read_batches(self) -> units.Units:
+        parts = [
+            units.batch_units(read_whole(file, INDEX_LIMIT_BYTES)) for file in self._files.files
+        ]
+        valid = [part[: units.valid_count(part)] for part in parts]
+        return np.concatenate(valid) if valid else np.empty(0, units.BATCH_DTYPE)
+
+    def compare(self, chunk: Chunk, rows: Int64Array) -> None:
+        """The next records of the queue."""
+        table = chunk.table[rows[chunk.is_dispatched(rows)]]
+        if self._is_batch and len(table):
+            self._compare_batches(table)
+            return
+        size = units.CONSUME_QUEUE_UNIT.size
+        cuts = np.flatnonzero(np.diff(table["queue_offset"]) != 1) + 1
+        for stretch in np.split(table, cuts) if len(table) else ():
+            first = int(stretch["queue_offset"][0])
+            read = b""
+            if 0 <= first < 1 << 56:
+                read = self._reader.read_over(first * size, len(stretch) * size)
+            there = np.zeros(len(stretch), units.CONSUME_QUEUE_DTYPE)
+            there[: len(read) // size] = units.consume_queue_units(read)
+            self._judge(stretch, there, there["size"] <= 0)
+
+    def _compare_batches(self, table: kernels.MessageTable) -> None:
+        # A record that is no inner batch gets a unit of number 1 (seen in 5.5.0).
+        bases = np.where(table["inner_base"] >= 0, table["inner_base"], table["queue_offset"])
+        places = np.searchsorted(self._batches["base"], bases)
+        inside = places < len(self._batches)
+        there = np.zeros(len(table), units.BATCH_DTYPE)
+        there[inside] = self._batches[places[inside]]
+        self._judge(table, there, ~inside | (there["base"] != bases))
+
+    def _judge(self, table: kernels.MessageTable, there: units.Units, absent: Flags) -> None:
+        addresses = there["physical_offset"]
+        good = (addresses == table["physical_offset"]) & (there["size"] == table["size"])
+        wrong = ~good & ~absent
+        self._matched += int(good.sum())
+        self._lacking += int((absent & ~good).sum())
+        self._wrong += int(wrong.sum())
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            offset = int(table["queue_offset"][row])
+            at = offset * units.CONSUME_QUEUE_UNIT.size
+            file = None if self._is_batch else self._files.find(at)
+            self._note(
+                damaged(
+                    f"the unit of offset {offset} leads to {int(addresses[row])}, its record lies at "
+                    f"{int(table['physical_offset'][row])}",
+                    self._files.files[0].path if file is None else file.path,
+                    None if file is None else at - file.start,
+                    MAKE_ANEW,
+                )
+            )
+
+    def end(self, is_whole: bool) -> None:
+        """All records have gone by; ``is_whole``: none of them was lost."""
+        self._reader.close()
+        found, lacking = self._found, self._lacking
+        found.lacking, found.wrong = lacking, self._wrong
+        if not self._files.files:
+            if lacking:
+                wrong = (
+                    f"no file of the consume queue of {self._name}, and the commit log has "
+                    f"{lacking} of its messages"
+                )
+                self._note(recovered(wrong, "consumequeue", None, "lastwrite dispatch builds it"))
+            return
+        path = self._files.files[-1].path
+        if lacking:
+            wrong = f"{lacking} messages of the commit log have no unit"
+            remedy = "a broker's start dispatches them where it was killed; lastwrite dispatch does in any case"
+            self._note(recovered(wrong, path, None, remedy))
+        dangling = found.units - found.expired - self._matched - self._wrong
+        if dangling > 0 and is_whole and not self._name.topic.startswith(_LIGHT):
+            remedy = (
+                "lastwrite dispatch --whole-log shows what is lost; a broker's start cuts them off"
+            )
+            self._note(damaged(f"{dangling} units lead to no record", path, None, remedy))
+
+
+class KeyProof:
+    """Holds the entries of all index files against the keys of the records, which come in the order
+    of the entries.
+    """
+
+    def __init__(self, files: MappedLog, note: Note) -> None:
+        self._note = note
+        self._files: list[tuple[MappedFile, IndexFile, units.Units]] = []
+        for file in files.files:
+            try:
+                index = IndexFile.of(map_whole(file))
+            except LogError:
+                continue  # it is noted where the file is counted
+            if index.header.count > 1:
+                self._files.append((file, index, index.entries()))
+        self._first = self._files[0][1].header.first_physical_offset if self._files else 0
+        self._last = self._files[-1][1].header.last_physical_offset if self._files else -1
+        self._lacking = self._late = self._wrong = 0
+        # Of the first wrong entry: file, byte, address.
+        self._place: tuple[str, int, int] | None = None
+
+    def compare(self, chunk: Chunk) -> None:
+        """The next records."""
+        if not self._files:
+            return
+        table = chunk.table
+        first, last = int(table["physical_offset"][0]), int(table["physical_offset"][-1])
+        must, may = self._keys(chunk, first, False), self._keys(chunk, first, True)
+        got: list[Int64Array] = []
+        for file, index, entries in self._files:
+            addresses = entries["physical_offset"]
+            low, high = (
+                units.lower_bound(addresses, wanted, len(entries)) for wanted in (first, last + 1)
+            )
+            some = entries[low:high]
+            pairs = (some["physical_offset"].astype(np.int64) - first) * _HASHES + some["hash"]
+            strange = ~np.isin(pairs, may)
+            self._wrong += int(strange.sum())
+            if strange.any() and self._place is None:
+                n = low + int(np.argmax(strange))
+                self._place = file.path, index.entry_at(n + 1), int(addresses[n])
+            got.append(pairs)
+        lost = must[~np.isin(must, np.concatenate(got))] // _HASHES + first
+        self._late += int((lost > self._last).sum())
+        self._lacking += int(((lost >= self._first) & (lost <= self._last)).sum())
+
+    @staticmethod
+    def _keys(chunk: Chunk, first: int, tags: bool) -> Int64Array:
+        """Address and hash of each key of the records, as one number."""
+        table = chunk.table
+        lengths = np.maximum(table["key_length"], table["marks"] >> kernels.KEY_LENGTH_SHIFT)
+        room = int((np.maximum(lengths, 0) // 2 + 4).sum())
+        hashes, places, times = (np.empty(room, np.int64) for _ in range(3))
+        filled, _ = kernels.index_keys(
+            chunk.buffer, table, 0, len(table), hashes, places, times, tags
+        )
+        pairs: Int64Array = (places[:filled] - first) * _HASHES + hashes[:filled]
+        return pairs
+
+    def end(self) -> None:
+        """All records have gone by."""
+        if not self._files:
+            return
+        path = self._files[-1][0].path
+        if self._late:
+            wrong = f"it ends at {self._last}: {self._late} keys of later messages lack"
+            remedy = "a broker's start dispatches them where it was killed"
+            self._note(recovered(wrong, path, None, remedy))
+        if self._lacking:
+            wrong = f"{self._lacking} keys of messages are not in the index files"
+            self._note(damaged(wrong, path, None, _INDEX_ANEW))
+        if self._place is not None:
+            file, at, address = self._place
+            wrong = (
+                f"{self._wrong} entries lead to messages without such a key, the first to {address}"
+            )
+            self._note(damaged(wrong, file, at, _INDEX_ANEW))
+
+
+class PairProof:
+    """Holds the index file of a compaction log's file against its records.
+
+    ``file``: the index file, counted. ``pair`` None: there is none.
+    """
+
+    def __init__(self, log: MappedFile, pair: MappedFile | None, note: Note, is_last: bool) -> None:
+        self._log = log
+        self._note = note
+        self._next = 0
+        self._is_noted = False
+        self.file = FileOfLog(file="", kind=FileKind.COMPACTION_INDEX, bytes=0)
+        self._units: units.Units | None = None
+        if pair is not None:
+            entries = units.batch_units(read_whole(pair, INDEX_LIMIT_BYTES))
+            count = units.valid_count(entries)
+            self._units = entries[:count]
+            self.file = FileOfLog(
+                file=pair.path,
+                kind=FileKind.COMPACTION_INDEX,
+                bytes=pair.size_bytes,
+                start=pair.start,
+                entries=count,
+                end_position=count * units.BATCH_UNIT.size,
+                ending="full" if count == len(entries) else "open",
+                first_offset=int(entries["base"][0]) if count else None,
+                last_offset=int(entries["base"][count - 1]) if count else None,
+            )
+            if not count and not is_last:
+                remedy = "a broker answers nothing from such a queue; compact sees to the pair if it is empty"
+                note(damaged("a pair of files without a unit", pair.path, None, remedy))
+
+    def compare(self, chunk: Chunk) -> Int64Array:
+        """Which records of the chunk a unit leads to: those that are served."""
+        table = chunk.table
+        if self._units is None:
+            return np.arange(len(table), dtype=np.int64)
+        mine = self._units[self._next : self._next + len(table)]
+        rows = len(mine)
+        addresses = (self._log.start + chunk.base + table["position"])[:rows]
+        wrong = (
+            (mine["physical_offset"] != addresses)
+            | (mine["size"] != table["size"][:rows])
+            | (mine["base"] != table["queue_offset"][:rows])
+        )
+        if wrong.any() and not self._is_noted:
+            self._is_noted = True
+            n = int(np.argmax(wrong))
+            said = (
+                f"the unit of offset {int(mine['base'][n])} leads to {int(mine['physical_offset'][n])}; "
+                f"offset {int(table['queue_offset'][n])} lies at {int(addresses[n])}"
+            )
+            self._note(damaged(said, self.file.file, (self._next + n) * units.BATCH_UNIT.size))
+        self._next += rows
+        elsewhere = table["physical_offset"][:rows] != addresses
+        if elsewhere.any():
+            position = chunk.position(int(np.argmax(elsewhere)))
+            remedy = "they are served all the same; a broker's next run puts it right"
+            said = "records that have another address"
+            self._note(recovered(said, self._log.path, position, remedy))
+        return np.arange(rows, dtype=np.int64)
+
+    def end(self) -> None:
+        """All records have gone by."""
+        if self._units is not None and self._next < len(self._units):
+            wrong = f"{len(self._units) - self._next} units lead to no record"
+            self._note(damaged(wrong, self.file.file, self._next * units.BATCH_UNIT.size))
+
+
+def first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str] | None:
+    """The number of the first entry that contradicts the others, or lies beyond ``log``, and how."""
+    count = index.header.count
+    entries = index.entries()  # from number 1 on
+    for first in range(1, count, _ENTRIES_AT_ONCE):
+        some = entries[first - 1 : first - 1 + _ENTRIES_AT_ONCE]
+        numbers = np.arange(first, first + len(some))
+        hashes, previous = some["hash"].astype(np.int64), some["previous"].astype(np.int64)
+        known = (previous > 0) & (previous < numbers)
+        ahead = entries["hash"][np.where(known, previous, first) - 1].astype(np.int64)
+        checks = {
+            "its hash is below 0": hashes < 0,
+            "the entry before it has a later place": (previous < 0) | (previous >= numbers),
+            "the entry before it is of another slot": known
+            & (ahead % index.slots != hashes % index.slots),
+        }
+        if log is not None and log.files:
+            late = some["physical_offset"] >= log.end
+            checks["its address is after the end of the commit log"] = late
+        for wrong, where in checks.items():
+            if where.any():
+                return first + int(np.argmax(where)), wrong
+    return None
