@@ -190,9 +190,7 @@ class _Stream:
         return int(self._table["queue_offset"][0])
 
     def take(self, until: int | None, side: Literal["left", "right"]) -> Records:
-        """The records up to offset ``until``, with it (right) or without (left), of those that are
-        here.
-        """
+        """The records here up to offset ``until``, with it (right) or without (left)."""
         offsets = self._table["queue_offset"]
         count = len(offsets) if until is None else int(np.searchsorted(offsets, until, side=side))
         taken, self._table = self._table[:count], self._table[count:]
@@ -225,9 +223,7 @@ def _choose(
 
 
 def _refuse_reader_with_holes(client: Client, broker: str) -> None:
-    """A broker that was restarted skips live messages of a compacted topic, unless a setting keeps
-    it from that.
-    """
+    """A restarted broker skips live messages of a compacted topic, unless a setting prevents it."""
     remedy = (
         f"on the live broker: mqadmin updateBrokerConfig -k {_CACHE_SETTING} -v false; or, if it was not restarted "
         "since the topic was made, go on with --trust-broker"
@@ -248,9 +244,7 @@ def _refuse_reader_with_holes(client: Client, broker: str) -> None:
 
 
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
-    """Bytes of the queue's log and index files: as they are, of it or of others in the store; else
-    by settings.
-    """
+    """Bytes of a log and an index file: of this queue's, of others' in the store, by settings."""
     found = []
     for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
         size = read_queue(root, part, name).file_size or _size_of_others(os.path.join(root, part))
@@ -267,9 +261,7 @@ def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object])
 
 
 def _size_of_others(folder: str) -> int | None:
-    """The size of some file of the store's compaction logs or indexes: a broker has one for all of
-    each.
-    """
+    """The size of some file in the folder: a broker has one size for all."""
     for place, _, entries in os.walk(folder):
         for entry in entries:
             if names.parse_file_name(entry) is not None and (

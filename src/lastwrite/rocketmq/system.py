@@ -203,9 +203,7 @@ class RocketmqSystem(System):
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        """Queues of another store, which with their topics' settings are what a broker can be
-        started on.
-        """
+        """Copies of queues, which with their topics' settings are what a broker can start on."""
         root = os.path.abspath(to)
         changes = [
             replace(_change(copy), source=queues.root_of(copy.log.folder)) for copy in copies
@@ -243,9 +241,7 @@ def _change(new: CommitPlan) -> Change:
 def _by_root(
     roots: Sequence[str], work: Callable[[str, Sequence[int]], Sequence[Outcome]]
 ) -> list[LogError | OSError | None]:
-    """Do ``work`` once a store, of the places that it has in ``roots``; place for place why it
-    failed.
-    """
+    """Do ``work`` once a store, of its places in ``roots``; place for place why it failed."""
     errors: list[LogError | OSError | None] = [None] * len(roots)
     places: dict[str, list[int]] = {}
     for place, root in enumerate(roots):

@@ -46,6 +46,13 @@ def together(works: Sequence[DiskWork]) -> list[Outcome]:
     return [parts[n % threads][n // threads] for n in range(len(works))]
 
 
+def all_or_raise(works: Sequence[DiskWork]) -> None:
+    """Do all of them in threads; the first error is raised when all have ended."""
+    for error in together(works):
+        if error is not None:
+            raise error
+
+
 def outcome(work: Callable[[], None]) -> Outcome:
     """Do it; what it raised."""
     try:

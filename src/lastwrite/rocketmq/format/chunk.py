@@ -131,9 +131,7 @@ class RocketmqFormat:
                 yield Run(first, last, buffer)
 
     def kept(self) -> list[tuple[int, str]]:
-        """Of records that cannot be read and were kept as they are: where each begins in the
-        buffer, and why; once.
-        """
+        """Of unreadable records that were kept: where each begins in the buffer, and why; once."""
         kept, self._kept = self._kept, []
         return kept
 

@@ -76,7 +76,8 @@ def frame(messages, rows, lowest_offset, table):
 def walk(data, messages, first, last, deletes, secret, ordinal, states, entries, filled, keys):
     """Visit the records ``messages[first:last]`` of ``data``: as ``kafka.format.kernels.walk``.
 
-    ``deletes``: by record, whether its body is empty. Returns the entries that are filled.
+    ``deletes``: by record, whether its body is empty. Returns the entries that are filled. The
+    parameters are those of ``engine.system.Format.walk``, spread: a kernel takes no objects.
     """
     source = address(data)
     for i in range(first, last):
@@ -181,12 +182,8 @@ def _number(data, at):
 
 @njit(cache=True, nogil=True, inline="always")
 def _is_valid(data, at):
-    return (
-        i64(data, at) >= 0
-        and _size(data, at) > 0
-        and i64(data, at + 28) >= 0
-        and _number(data, at) > 0
-    )
+    is_placed = i64(data, at) >= 0 and _size(data, at) > 0
+    return is_placed and i64(data, at + 28) >= 0 and _number(data, at) > 0
 
 
 @njit(cache=True, nogil=True)

@@ -191,16 +191,13 @@ def _is_same(one, at, other, start, length):
 
 
 class QueueNumbers:
-    """The queues that ``take`` has met, numbered as they came; topics as the bytes that records
-    state.
-    """
+    """The queues that ``take`` has met, numbered as they came; topics as bytes."""
 
     def __init__(self) -> None:
         self.names: list[tuple[bytes, int]] = []
         self.slots: Int64Array = np.full(1 << 8, -1, np.int64)  # open addressing, at most half full
-        self.table: Int64Array = np.zeros(
-            (1 << 7, 4), np.int64
-        )  # topic's place, its length, queue, is compacted
+        # topic's place, its length, queue, is compacted
+        self.table: Int64Array = np.zeros((1 << 7, 4), np.int64)
         self.topics: ByteArray = np.zeros(1 << 12, np.uint8)
         self._used = 0
 
@@ -225,10 +222,8 @@ class QueueNumbers:
 
     def _enter(self, topic: bytes, queue: int, number: int) -> None:
         mask = len(self.slots) - 1
-        slot = (
-            int(_search_from_topic(np.frombuffer(topic + b"\0", np.uint8), len(topic), queue))
-            & mask
-        )
+        name = np.frombuffer(topic + b"\0", np.uint8)
+        slot = int(_search_from_topic(name, len(topic), queue)) & mask
         while self.slots[slot] >= 0:
             slot = (slot + 1) & mask
         self.slots[slot] = number
@@ -244,7 +239,7 @@ def take(data, table, first, count, slots, queues, topics, rows, row_queues, row
     row only to compacted queues.
 
     Returns (messages done, rows, code): NEW_QUEUE, where the next message's queue is not known, or
-    FULL.
+    FULL. A kernel takes arrays and numbers, no objects: hence so many parameters.
     """
     source = address(data)
     names = address(topics)
@@ -485,12 +480,9 @@ def copy_records(data, base, rows, log_address, positions, out, units):
     at = np.int64(0)
     for i in range(len(rows)):
         begin, size = rows[i, ADDRESS] - base, rows[i, SIZE]
-        if (
-            begin < 0
-            or size < SMALLEST_RECORD_BYTES
-            or begin > len(data) - size
-            or at > len(out) - size
-        ):
+        if begin < 0 or size < SMALLEST_RECORD_BYTES:
+            return np.int64(-1)
+        if begin > len(data) - size or at > len(out) - size:
             return np.int64(-1)
         copy_bytes(target, at, source, begin, size)
         own = log_address + positions[i]

@@ -118,19 +118,15 @@ def find_slots(data: Buffer) -> int | None:
         ]
     fitting = [int(slots) for slots in candidates.tolist() if _fits(data, header, slots)]
     # Where the first entries are of address 0 a shift by one entry may fit too; but entry 0 is
-    # never used, and behind the last one nothing was written, unless a crash kept the header old.
-    return next(
-        (slots for slots in fitting if _ends_fit(data, header, slots)),
-        fitting[0] if fitting else None,
-    )
+    # never used, and after the last one nothing was written, unless a crash kept the header old.
+    best = (slots for slots in fitting if _ends_fit(data, header, slots))
+    return next(best, fitting[0] if fitting else None)
 
 
 def _ends_fit(data: Buffer, header: IndexHeader, slots: int) -> bool:
     base = INDEX_HEADER.size + 4 * slots
-    end = base + INDEX_ENTRY.size * header.count
-    return not any(bytes(data[base : base + INDEX_ENTRY.size])) and not any(
-        bytes(data[end : end + INDEX_ENTRY.size])
-    )
+    ends = (base, base + INDEX_ENTRY.size * header.count)
+    return not any(any(bytes(data[at : at + INDEX_ENTRY.size])) for at in ends)
 
 
 def _fits(data: Buffer, header: IndexHeader, slots: int) -> bool:
@@ -172,14 +168,10 @@ class IndexFile:
         if slots is None:
             if header.count > 1:
                 raise CorruptLog("header and entries of the index file contradict each other", 36)
-            slots = max(
-                (len(data) - INDEX_HEADER.size) // 84, 1
-            )  # without entries it does not matter
-        needed = (
-            INDEX_HEADER.size
-            + 4 * slots
-            + (INDEX_ENTRY.size * header.count if header.count > 1 else 0)
-        )
+            # Without entries it does not matter.
+            slots = max((len(data) - INDEX_HEADER.size) // 84, 1)
+        held = header.count if header.count > 1 else 0
+        needed = INDEX_HEADER.size + 4 * slots + INDEX_ENTRY.size * held
         if slots < 1 or needed > len(data):
             raise TruncatedLog(f"index file of {len(data)} bytes that needs {needed}", len(data))
         return cls(data, slots, header)

@@ -106,7 +106,5 @@ def tags_code(tag: str | None) -> int:
 
 
 def is_blank(text: str | None) -> bool:
-    """Whether a key counts as missing: none, empty, or nothing but white space as Java understands
-    it.
-    """
+    """Whether a key counts as missing: none, empty, or nothing but Java's white space."""
     return text is None or all(ord(character) in _SPACES for character in text)

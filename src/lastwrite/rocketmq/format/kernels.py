@@ -197,9 +197,7 @@ def _mixed(value, unit):
 
 @njit(cache=True, nogil=True)
 def _hash_on(source, at, end, value):
-    """Java's hash, ``value`` so far, carried on over the text ``[at, end)``; below 2**32. The twin:
-    ``java_hash``.
-    """
+    """Java's hash, carried on from ``value`` over ``[at, end)``; below 2**32."""
     while at < end:
         first = np.int64(load8(source, at))
         if first < 0x80:
@@ -253,9 +251,7 @@ def _signed32(value):
 
 @njit(cache=True, nogil=True)
 def _decimal(source, at, end, largest):
-    """The number in ``[at, end)`` as Java parses it, and whether it is one from -largest - 1 to
-    ``largest``.
-    """
+    """The number in ``[at, end)`` as Java parses it, and whether it is at most ``largest``."""
     negative = False
     sign = load8(source, at)
     if sign == np.uint64(45) or sign == np.uint64(43):

@@ -101,9 +101,7 @@ def parse_file_name(name: str) -> int | None:
 
 
 def parse_queue_name(name: str) -> int | None:
-    """The number of a queue from its folder's name, None where it is no number; brokers skip such
-    folders.
-    """
+    """The number of a queue's folder; None: brokers skip a folder of such a name."""
     if not _QUEUE.fullmatch(name):
         return None
     queue = int(name)
@@ -111,9 +109,7 @@ def parse_queue_name(name: str) -> int | None:
 
 
 def is_index_name(name: str) -> bool:
-    """Whether it is an index file's name: the time when it was made, ``yyyyMMddHHmmssSSS``, of the
-    broker's zone.
-    """
+    """Whether it is an index file's name: ``yyyyMMddHHmmssSSS``, of the broker's zone."""
     return _INDEX_NAME.fullmatch(name) is not None
 
 

@@ -49,9 +49,7 @@ def items(raw: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def parse(raw: bytes) -> dict[str, str]:
-    """The properties as a broker sees them. Broken UTF-8 becomes U+FFFD, as in Java; keep ``raw``
-    beside.
-    """
+    """The properties as a broker sees them. Broken UTF-8 becomes U+FFFD, as in Java."""
     return {decode(name): decode(value) for name, value in items(raw)}
 
 
@@ -70,9 +68,7 @@ def build(pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, closed: bool 
 
 
 def record_crc(record: bytes | memoryview) -> int:
-    """The checksum that a record with these bytes should state: over all but its last 20 bytes, top
-    bit cleared.
-    """
+    """The checksum that a record states: over all but its last 20 bytes, top bit cleared."""
     return zlib.crc32(memoryview(record)[:-RECORD_CRC_BYTES]) & 0x7FFF_FFFF
 
 

@@ -17,9 +17,7 @@ _SMALLEST_ITEM_BYTES = 3  # a name, byte 1, a value
 
 
 class PropertyItems(NamedTuple):
-    """Names and values as slices of a buffer; those of message i are ``[offsets[i], offsets[i +
-    1])``.
-    """
+    """Names and values as slices; those of message i are ``[offsets[i], offsets[i + 1])``."""
 
     offsets: npt.NDArray[np.int32]
     name_at: Int64Array
@@ -29,12 +27,9 @@ class PropertyItems(NamedTuple):
 
 
 def property_items(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> PropertyItems:
-    """The properties that lie in ``data[start : start + length]``, each name once with its last
-    value.
-    """
-    most = int(
-        ((lengths + 1) // (_SMALLEST_ITEM_BYTES + 1)).sum()
-    )  # each has a byte 2 behind, the last one perhaps
+    """The properties in ``data[start : start + length]``, each name once with its last value."""
+    # A byte 2 follows each, the last one perhaps.
+    most = int(((lengths + 1) // (_SMALLEST_ITEM_BYTES + 1)).sum())
     offsets = np.zeros(len(starts) + 1, np.int32)
     columns = np.empty((4, most), np.int64)
     count = _items(

@@ -265,9 +265,7 @@ class Message:
 
     @property
     def body_crc_holds(self) -> bool:
-        """Whether the stored body is what the record says; a record without body is not checked, as
-        in the broker.
-        """
+        """Whether the stored body agrees with the record; like a broker, no body always does."""
         return not self.body or body_crc(self.body) == self.body_crc
 
 

@@ -111,9 +111,7 @@ def queue_units(data: Buffer, *, is_batch: bool) -> Units:
 
 
 def offsets_of(units: Units, row: int, start: int) -> tuple[int, int]:
-    """The first and the last queue offset of a unit in a file of either kind, which begins at byte
-    ``start`` of its queue.
-    """
+    """The first and last queue offset of a unit in a file that begins at byte ``start``."""
     if units.dtype == BATCH_DTYPE:
         base = int(units["base"][row])
         return base, base + int(units["number"][row]) - 1

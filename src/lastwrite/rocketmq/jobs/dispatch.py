@@ -416,9 +416,7 @@ class _Dispatch:
         self.report.bytes_read = max(self.until - at, 0)
 
     def _goes_on(self, file: MappedFile, last: WalkedPiece, following: MappedFile) -> bool:
-        """Whether the log goes on in the next file; after damage, or a file that is missing, it
-        does not.
-        """
+        """Whether the log goes on in the next file: not after damage or a missing file."""
         if last.stop not in (0, kernels.BLANK):
             wrong = f"{walking.WORDS[last.stop]}, and the log goes on in {following.path}"
         elif following.start != file.end:
@@ -431,9 +429,7 @@ class _Dispatch:
         return False
 
     def _look_at_end(self, file: MappedFile, last: WalkedPiece) -> None:
-        """Note how the newest file ends: where nothing more was written, in a record cut short, or
-        in damage.
-        """
+        """Note how the newest file ends: with nothing, a record cut short, or damage."""
         if last.stop in (0, kernels.BLANK):
             return
         words = walking.WORDS[last.stop]

@@ -163,9 +163,7 @@ class _StoreDump:
             self._say("no such message")
 
     def _precedes(self, row: Row) -> bool:
-        """Whether the message lies below the offset that was asked for, though its batch or its key
-        did not.
-        """
+        """Whether a message of a batch, or found by key, lies below the offset asked for."""
         wanted = self._wanted
         if wanted.offset is None or (
             row["batch_index"] is None and wanted.key is None and wanted.unique_key is None
@@ -234,9 +232,7 @@ class _StoreDump:
     def _older(
         self, finder: StoreFinder, name: TopicPartition, first: int, end: int | None
     ) -> Iterator[Found]:
-        """What the compaction log still has of a queue from ``first`` on, and the commit log no
-        longer.
-        """
+        """What only the compaction log still has of a queue, from offset ``first`` on."""
         root = self._place.root
         if (end is not None and end <= first) or root is None:
             return

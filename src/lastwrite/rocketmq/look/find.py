@@ -110,9 +110,7 @@ class _Contradiction(Exception):
 
 
 def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
-    """Every queue that has a unit of the record, as topic, queue and offset: its own first, then
-    multi-dispatch.
-    """
+    """Topic, queue and offset of every unit of the record: its own, then multi-dispatch."""
     found = [(message.topic, message.queue_id, message.queue_offset)]
     queues = message.properties.get(properties.MULTI_DISPATCH)
     offsets = message.properties.get(properties.MULTI_QUEUE_OFFSET)
@@ -409,9 +407,7 @@ class StoreFinder:
     def _first_late(
         self, name: TopicPartition, time_ms: int, first: int, start: int = 0, end: int | None = None
     ) -> int | None:
-        """The queue offset of the first record that was stored at ``time_ms`` or later, by
-        ``_scan``.
-        """
+        """The queue offset of the first record stored at ``time_ms`` or later, by ``_scan``."""
         late = (
             found.message.queue_offset
             for found in self._scan(name, first, start, end)
@@ -533,9 +529,7 @@ class StoreFinder:
     # ------------------------------------------------------------------ times
 
     def address_at(self, time_ms: int) -> int | None:
-        """The address of the first record that was stored at ``time_ms`` or later; store times
-        never fall in a log.
-        """
+        """The address of the first record stored at ``time_ms`` or later; times never fall."""
         files = [file for file in self.log.files if self._first_time(file) is not None]
         times = [self._first_time(file) or 0 for file in files]
         n = max(bisect_left(times, time_ms) - 1, 0)
@@ -605,9 +599,7 @@ class StoreFinder:
     def _earlier(
         self, name: TopicPartition, time_ms: int, before: _Unit | None, unit: _Unit
     ) -> int:
-        """The offset of ``unit``, or of an earlier message that lies in a hole of the index before
-        it.
-        """
+        """The offset of ``unit``, or of an earlier message in a hole of the index before it."""
         ahead = 0 if before is None else before.offset + before.number
         found = None
         if unit.offset > ahead:

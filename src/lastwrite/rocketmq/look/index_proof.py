@@ -139,9 +139,7 @@ class QueueProof:
 
 
 class KeyProof:
-    """Holds the entries of all index files against the keys of the records, which come in the order
-    of the entries.
-    """
+    """Holds the entries of all index files against the records' keys, in their order."""
 
     def __init__(self, files: MappedLog, note: Note) -> None:
         self._note = note

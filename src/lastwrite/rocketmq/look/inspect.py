@@ -150,9 +150,7 @@ def inspect_beside(
 
 
 def what_is(place: StorePlace) -> str:
-    """The place in words: ``store``, ``consume queue orders-3``, ``topic orders of the compaction
-    log`` …
-    """
+    """The place in words: ``store``, ``consume queues of orders-3``, …"""
     if place.file is not None:
         return f"{place.file}" + (f" of {place.name}" if place.name is not None else "")
     if place.part is None:
@@ -311,9 +309,7 @@ class _Inspection:
     def _count_by_queue(
         self, chunk: Chunk, total: Messages
     ) -> list[tuple[TopicPartition, Int64Array]]:
-        """Count the records of a chunk into ``total``, and those of the wanted queues, which are
-        given, into each.
-        """
+        """Count a chunk into ``total`` and into each wanted queue; the rows of these are given."""
         wanted = []
         for name, rows in chunk.by_queue():
             counted = count_messages(chunk, rows)

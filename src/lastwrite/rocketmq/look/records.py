@@ -176,9 +176,7 @@ class _PieceProof:
         )
 
     def _units_of_piece(self) -> tuple[int, Iterator[Unit], bool]:
-        """The number of the first, the units up to the piece's end, and whether they are the
-        file's last.
-        """
+        """The first one's number, the units up to the piece's end, whether they end the file."""
         entries = units.batch_units(map_whole(MappedFile(self._index, 0, 0, 0)))
         count = units.valid_count(entries)
         addresses = entries["physical_offset"][:count].astype(np.int64) - self._start

@@ -133,9 +133,7 @@ def _compression(message: Message) -> str:
 
 
 def _is_told_whole(message: Message) -> bool:
-    """Whether the parsed properties say all that the bytes do: each name once, nothing ignored, no
-    broken text.
-    """
+    """Whether the parsed properties say all that the bytes do: no name twice, no broken text."""
     raw = message.properties_bytes
     items = properties_.items(raw)
     joined = b"\x02".join(name + b"\x01" + value for name, value in items)
@@ -158,9 +156,7 @@ def _name(name: TopicPartition | None) -> Row:
 def consume_queue_rows(
     data: bytes, name: TopicPartition | None, file: str, start: int, first: int = 0
 ) -> Iterator[Row]:
-    """The units of one file whose first byte has the address ``start``: from queue offset ``first``
-    on, no fillers.
-    """
+    """The units of a file that begins at ``start``, from queue offset ``first`` on; no fillers."""
     entries = units.consume_queue_units(data)
     number = start // units.CONSUME_QUEUE_UNIT.size
     for n in range(max(first - number, 0), units.valid_count(entries)):
@@ -181,9 +177,7 @@ def consume_queue_rows(
 def batch_unit_rows(
     data: bytes, name: TopicPartition | None, file: str, index: str, first: int = 0
 ) -> Iterator[Row]:
-    """The units of one file of a batch consume queue or a compaction index, from queue offset
-    ``first`` on.
-    """
+    """The units of a batch consume queue's or compaction index's file, from offset ``first`` on."""
     entries = units.batch_units(data)
     count = units.valid_count(entries)
     for n in range(units.find_offset(entries, first, count), count):

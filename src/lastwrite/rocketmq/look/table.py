@@ -153,9 +153,7 @@ def _decompressed(block: RecordBlock, table: MessageTable) -> dict[int, bytes]:
 
 
 def _decoded_batch(block: RecordBlock, name: TopicPartition) -> Any:
-    """As ``_message_batch``, message by message: for inner batches, which brokers do not make in
-    compaction topics.
-    """
+    """As ``_message_batch``, one by one: for inner batches, rare in compaction topics."""
     import pyarrow as pa
 
     rows: list[tuple[Message, bytes]] = []

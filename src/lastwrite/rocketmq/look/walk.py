@@ -262,9 +262,7 @@ class LogWalk:
     def _past(
         self, file: MappedFile, reader: SegmentReader, position: int, code: int, wanted: int
     ) -> int | None:
-        """Where records go on after a place where there is none; None: the file ends there. Notes
-        what is wrong.
-        """
+        """Where records go on after a bad place; None: the file ends there. Notes what is wrong."""
         room = file.size_bytes - position
         is_last = self._is_compaction or file.start >= self._last_written
         if code == kernels.BLANK:
@@ -306,9 +304,7 @@ class LogWalk:
         return not head.any()
 
     def _next_record(self, file: MappedFile, reader: SegmentReader, position: int) -> int | None:
-        """The first place from ``position`` on with a whole record that says its own address; None:
-        there is none.
-        """
+        """The first whole record from ``position`` on that states its own address."""
         buffer = np.empty(min(CHUNK_BYTES, max(file.size_bytes - position, 0)), dtype=np.uint8)
         while file.size_bytes - position >= SMALLEST_RECORD_BYTES:
             have = min(len(buffer), file.size_bytes - position)

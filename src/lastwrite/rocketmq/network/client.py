@@ -216,9 +216,7 @@ class Client:
         )
 
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
-        """The first offset and the one behind the last, of the ordinary consume queue: a compacted
-        one may go below.
-        """
+        """The first offset and the one after the last, of the ordinary consume queue."""
         connection = self._reader(queue)
         fields = {"topic": queue.topic, "queueId": queue.queue, "committed": True}
         found = []
@@ -331,9 +329,7 @@ class Client:
             time.sleep(0.1)
 
     def set_broker_config(self, broker: str, settings: Mapping[str, str]) -> None:
-        """Change settings of a running broker, those that can be changed so; it also writes them to
-        its file.
-        """
+        """Change those settings of a running broker that can be; it also writes its file."""
         body = "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         self._broker(broker).call(
             Request.SET_BROKER_CONFIG, {}, body, doing=f"changing settings of {broker}"

@@ -107,9 +107,7 @@ class Outgoing:
 
 
 def compress(body: bytes, compression: Compression) -> bytes:
-    """The body in the framings that RocketMQ's clients read: zlib stream, LZ4 frame, zstd without a
-    content size.
-    """
+    """The body as clients read it: zlib stream, LZ4 frame, zstd without a content size."""
     if compression is Compression.ZLIB:
         return zlib.compress(body, _LEVEL)
     if compression is Compression.LZ4:

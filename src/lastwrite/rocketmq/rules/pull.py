@@ -119,9 +119,7 @@ def _smallest(files: ListedOffsets) -> int:
 
 
 def _largest(files: ListedOffsets) -> int:
-    """The offset behind the last message. A broker looks for it in the last two files and in no
-    other.
-    """
+    """The offset after the last message. A broker looks for it in the last two files only."""
     for number in range(len(files) - 1, max(len(files) - 3, -1), -1):
         held = files[number]
         if held is not None:

@@ -57,9 +57,7 @@ class RocketmqConfig(SettingsTable):
 
     @property
     def cleanup_policy(self) -> tuple[str, ...]:
-        """What lies in a compaction log is compacted: there is no retention for it, and no other
-        policy.
-        """
+        """A compaction log is compacted: it knows no retention, and no other policy."""
         return ("compact",)
 
     @property

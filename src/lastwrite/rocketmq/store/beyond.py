@@ -97,9 +97,7 @@ def _number(found: WholeRecords, data: ByteArray, table: kernels.MessageTable) -
 def listed(
     log: MappedLog, kind: QueueKind, start: int, end: int = NO_END
 ) -> tuple[int, int] | None:
-    """The first and the last queue offset that a consume queue lists of records from ``start`` to
-    before ``end``.
-    """
+    """The first and last queue offset that a consume queue lists of ``[start, end)``."""
     found: list[int] = []
     for file in log.files:
         with mapped(file.path) as data:

@@ -42,7 +42,7 @@ from lastwrite.rocketmq.store.reading import MappedFile
 from lastwrite.rocketmq.store.walking import read_entries, read_rows
 from lastwrite.storage import files, ownership
 from lastwrite.storage.mapping import mapped, mapped_for_writing
-from lastwrite.storage.parallel_sync import together
+from lastwrite.storage.parallel_sync import all_or_raise
 
 _COPY_BYTES = 8 << 20
 _ENTRIES_AT_ONCE = 1 << 20
@@ -61,9 +61,7 @@ def build(unit: BuildUnit) -> Built:
         built = _build_log(unit)
     else:
         built = _build_index(unit)
-    for error in together([partial(files.fsync_file, path) for _, path in built.files]):
-        if error is not None:
-            raise error
+    all_or_raise([partial(files.fsync_file, path) for _, path in built.files])
     return built
 
 

@@ -425,9 +425,7 @@ class CompactedQueue:
         return RecordPlaces(found[0], found[1], found[2], found[2], is_rebuilt=True), stop
 
     def _first_of(self, number: int) -> int:
-        """The first offset of a file, as far as its index says it truly; else one that none
-        reaches.
-        """
+        """The first offset of a file, if its index is right; else one that none reaches."""
         index = self.pairs[number].index if number < len(self.pairs) else None
         if index is not None:
             with _Opened(self.pairs[number].log) as log, _Opened(index) as opened:
@@ -538,9 +536,7 @@ def _is_valid(unit: BatchUnit) -> bool:
 
 
 def _chunk_end(entries: RecordPlaces, at: int) -> int:
-    """The first entry that is not read together with ``at``: those touch each other, and fill a
-    chunk.
-    """
+    """The first entry not read together with ``at``: those touch, and fill a chunk."""
     ends = entries.positions + entries.sizes
     last = entries.positions[at] + CHUNK_BYTES
     until = max(int(np.searchsorted(ends, last, side="right")), at + 1)

@@ -85,9 +85,7 @@ def _is_done(root: str) -> bool:
 
 @dataclass(slots=True)
 class _Edit:
-    """A file of the successor: the old one up to ``keep`` bytes, then zeros up to its size; or
-    ``content``.
-    """
+    """A file of the successor: ``content``, or the old one's first ``keep`` bytes, then zeros."""
 
     keep: int = 0
     content: bytes | None = None
@@ -344,9 +342,7 @@ def _below(tree: str, name: TopicPartition, file: MappedFile) -> str:
 
 
 def _plan_index(cut: Cut) -> None:
-    """Entries of records that go: a broker enters nothing below the last address of its newest
-    file.
-    """
+    """Entries of records that go: a broker enters nothing below its newest file's last address."""
     for file in reading.read_index_files(cut.root).files:
         with mapped(file.path) as data:
             try:
@@ -366,9 +362,7 @@ def _plan_index(cut: Cut) -> None:
 
 
 def _shorter_index(cut: Cut, found: index_file.IndexFile) -> bytes | None:
-    """The index file with the entries of records below the cut alone, as a broker has it; None:
-    there is none.
-    """
+    """The index file with the entries of records below the cut alone; None: there is none."""
     table = found.entries()
     count = int(np.searchsorted(table["physical_offset"], cut.at))
     if not count:
@@ -396,9 +390,7 @@ def _store_time(cut: Cut, address: int) -> int | None:
 
 
 def _plan_sides(cut: Cut) -> None:
-    """Offsets of consumer groups beyond a queue's new end, and addresses of the checkpoint beyond
-    the log's.
-    """
+    """Consumer groups' offsets beyond a queue's new end, the checkpoint's beyond the log's."""
     for name in (names.CONSUMER_OFFSETS, names.CONSUMER_OFFSETS + names.BACKUP_SUFFIX):
         path = os.path.join(names.CONFIG, name)
         content = _content(cut.root, path)
@@ -650,9 +642,7 @@ def _is_same(one: str, other: str) -> bool:
 
 
 def _clear(root: str) -> None:
-    """Remove what is left of a cut that was not begun, or was undone; nothing of one that is done
-    or under way.
-    """
+    """Remove what is left of a cut that was not begun, or was undone."""
     if lock.has_stopped_cut(root) or _is_done(root):
         return
     for path in _left(root):

@@ -119,9 +119,7 @@ def _is_valid(unit: Any, until: int) -> bool:
 
 
 def address_of(log: MappedLog, number: int) -> int | None:
-    """The address of the record with this queue offset by an ordinary consume queue; None where it
-    has none.
-    """
+    """The address of the record with this queue offset, by an ordinary consume queue."""
     size = units.CONSUME_QUEUE_UNIT.size
     with reading.LogReader(log) as reader:
         raw = reader.read(number * size, size)

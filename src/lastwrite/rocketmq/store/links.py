@@ -62,9 +62,7 @@ def _above(path: str, steps: int) -> str:
 
 
 def home_of(root: str) -> str:
-    """The store whose lock counts for what lies at ``root``: another one where a link leads there
-    and this is none.
-    """
+    """The store whose lock counts for ``root``: another's, where a link leads there."""
     others = others_of(root)
     return others[0] if len(others) == 1 and not _is_brokers_own(root) else root
 

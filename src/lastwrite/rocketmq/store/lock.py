@@ -98,9 +98,7 @@ def turn(root: str) -> AbstractContextManager[None]:
 
 
 def unopened(root: str) -> AbstractContextManager[None]:
-    """Inside ``turn``, for a moment: no broker is starting on the store; see
-    ``storage.lock.unopened``.
-    """
+    """Inside ``turn``: no broker is starting on the store; see ``storage.lock.unopened``."""
     return lock.unopened(root, PLACE)
 
 

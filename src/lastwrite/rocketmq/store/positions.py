@@ -91,9 +91,7 @@ def _read(path: str) -> bytes:
 
 
 def write_new_positions(tree: str, offsets: Mapping[str, int], old_tree: str) -> None:
-    """Put the positions into a tree that is being made; its backup is what ``old_tree`` says, as a
-    broker leaves it.
-    """
+    """Put the positions into a new tree; its backup is what ``old_tree`` says, as with a broker."""
     file, backup = (os.path.join(tree, name) for name in FILES)
     for name in FILES:  # without the file the older backup stays
         old = os.path.join(old_tree, name)

@@ -5,21 +5,18 @@ lie below ``STORE/compaction``, and two folders can exchange their names. Take q
 of whose files 0, 5060 and 10120 the first loses records and the second all of them::
 
     compaction.lastwrite-aside/t/0/…     written aside by workers
-    compaction.lastwrite/                the whole tree once more: what stays by a second name (a
-                                         hard link, no byte is
-                                         written), 0 the new one, 5060 missing, the positions new;
-                                         all synced
-    compaction <-> compaction.lastwrite  exchanged: here, and only here, the new state counts, for
-    us and for a broker
+    compaction.lastwrite/                the whole tree once more: what stays by a hard link, 0 the
+                                         new one, 5060 missing, the positions new; all synced
+    compaction <-> compaction.lastwrite  exchanged: from here on the new state counts
     (nothing)                            the old tree, now ``compaction.lastwrite``, is removed
 
 A broker opens ``compaction`` and nothing beside it, so before the exchange it finds the old state
 and after it the new one, whatever a crash left of the other tree. And ``recover`` need not know
 where the crash was: it removes that tree.
 
-Names are taken along that nobody knows, for whatever they are good; but of a queue that changes,
-``compacting`` is not, the files of a broker's own run that did not get as far as its own swap: the
-next run would open them as if they were its own. The round has proven every file beside it.
+Files of unknown names stay. But of a queue that changes ``compacting`` goes, the files of a
+broker's own run that did not reach its swap: the next run would open them as its own. The round has
+proven every file beside it.
 
 Source: RocketMQ 5.5.0; docs/formats/rocketmq-compaction.md; docs/decisions/rocketmq-publication.md.
 """
@@ -32,6 +29,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, islice
 
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog, TopicPartition
@@ -57,7 +55,7 @@ from lastwrite.rocketmq.store.positions import (
 from lastwrite.storage import files, preflight
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.ownership import Ownership
-from lastwrite.storage.parallel_sync import DiskWork, Outcome, outcome, together
+from lastwrite.storage.parallel_sync import Outcome, all_or_raise, outcome
 from lastwrite.storage.reading import AGAIN, check_segments
 
 _NEXT = ".lastwrite"
@@ -69,13 +67,16 @@ _TIDY = "the new state is in place; the next run removes what is left of the old
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A new log file with its index, written aside in ``aside_folder``; ``name`` is what both will
-    be called.
-    """
+    """A new log file with its index, written aside; ``name`` is what both will be called."""
 
     name: str  # 20 digits, a multiple of the log files' size
     log_path: str
     index_path: str
+
+    @property
+    def paths(self) -> tuple[str, str]:
+        """In the order of ``_KINDS``."""
+        return self.log_path, self.index_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +92,16 @@ class Change:
     log: PartitionLog | None = None
     gone: Collection[str] = ()  # names of pairs
     pairs: Sequence[Pair] = ()
-    position: int | None = (
-        None  # the highest offset that rounds have compared; None: stays as it is
-    )
+    position: int | None = None  # the highest offset that rounds have compared; None: stays
     source: str | None = None  # of a copy: the store whose queue it is
 
     @property
     def is_of_files(self) -> bool:
         return bool(self.gone or self.pairs or self.source is not None)
+
+    def check_unchanged(self) -> None:
+        if self.log is not None:
+            check_segments(self.log)
 
 
 def live_tree(root: str) -> str:
@@ -229,8 +232,8 @@ def tidy(root: str, names: Collection[TopicPartition]) -> None:
 
 
 def refuse_unwritable(root: str) -> None:
-    """Say no before a round where the tree could not be exchanged, or a file, of whatever queue,
-    not go with the old one.
+    """Refuse a round where the tree could not be exchanged, or a file, of whatever queue, not go
+    with the old one.
 
     Raises:
         LogError: it names what stops it.
@@ -281,9 +284,8 @@ def _clear(root: str) -> None:
             remedy=f"if it is what is left of your messages, rename {os.path.basename(live)}{_NEXT} to this; "
             "otherwise move it out of the store, and keep it",
         )
-    files.fsync_dir(
-        os.path.dirname(live)
-    )  # an exchange before a kill may not be on disk yet: then this tree counts
+    # An exchange before a kill may not be on disk yet: then this tree counts.
+    files.fsync_dir(os.path.dirname(live))
     _remove_all(live + _NEXT)
     files.fsync_dir(os.path.dirname(live))
 
@@ -294,7 +296,7 @@ def _remove_all(tree: str) -> None:
     for folder, _, _ in os.walk(tree):
         levels.setdefault(folder.count(os.sep), []).append(folder)
     for depth in sorted(levels, reverse=True):
-        _all_of([partial(files.remove_tree, folder) for folder in levels[depth]])
+        all_or_raise([partial(files.remove_tree, folder) for folder in levels[depth]])
 
 
 def _remove_staged(root: str, name: TopicPartition) -> None:
@@ -338,9 +340,8 @@ class _Exchange:
         self.live = live_tree(self.root)
         self.next = self.live + _NEXT
         self.errors = [outcome(partial(self._check, change)) for change in self.wave]
-        sound = [
-            change for change, error in zip(self.wave, self.errors, strict=True) if error is None
-        ]
+        checked = zip(self.wave, self.errors, strict=True)
+        sound = [change for change, error in checked if error is None]
         if not sound:
             return self.errors
         is_exchanged = False
@@ -354,7 +355,7 @@ class _Exchange:
             self._build(sound, positions)
             self._sync()
             for change in sound:
-                _check_unchanged(change)
+                change.check_unchanged()
             with lock.unopened(self.root):
                 self._install()
                 is_exchanged = True
@@ -389,14 +390,9 @@ class _Exchange:
                     remedy="give --to a folder without this queue",
                 )
             places = queue_folders(change.source, change.name)
-        fields = ("log_path", "index_path")
-        sides = [
-            _Side.look(place, path_field) for place, path_field in zip(places, fields, strict=True)
-        ]
+        sides = [_Side.look(place, number) for number, place in enumerate(places)]
         for side in sides:
-            side.check(
-                change, os.path.realpath(os.path.join(change.source or self.root, COMPACTION))
-            )
+            side.check(change, live_tree(change.source or self.root))
         names = [pair.name for pair in change.pairs]
         if len({*names}) < len(names):
             raise _mistake("two new files have one name", places[0])
@@ -411,38 +407,28 @@ class _Exchange:
         log_bytes = sides[0].file_bytes(change)
         for pair in change.pairs:
             if log_bytes is None or int(pair.name) % log_bytes:
-                raise _mistake(
-                    f"no file of {log_bytes} bytes each has this name",
-                    os.path.join(places[0], pair.name),
-                )
+                wrong = f"no file of {log_bytes} bytes each has this name"
+                raise _mistake(wrong, os.path.join(places[0], pair.name))
             if pair.name != max(logs):
                 _check_filled(pair.index_path)
-        _check_unchanged(change)
+        change.check_unchanged()
 
     # ------------------------------------------------------------------ the new tree
 
     def _build(self, sound: Sequence[Change], positions: Mapping[str, int] | None) -> None:
         """The whole tree once more, with the changes in it."""
         for change in (change for change in sound if change.is_of_files):
-            of_copy = (
-                (None, None) if change.source is None else queue_folders(change.source, change.name)
-            )
-            paths = (
-                [pair.log_path for pair in change.pairs],
-                [pair.index_path for pair in change.pairs],
-            )
-            for kind, new, source in zip(_KINDS, paths, of_copy, strict=True):
+            stopped = reading.stopped_roll(change.source or self.root, change.name)
+            sources: tuple[str | None, str | None] = (None, None)
+            if change.source is not None:
+                sources = queue_folders(change.source, change.name)
+            for number, (kind, source) in enumerate(zip(_KINDS, sources, strict=True)):
                 place = os.path.join(kind, change.name.topic, str(change.name.partition))
-                names = [pair.name for pair in change.pairs]
-                stopped = reading.stopped_roll(change.source or self.root, change.name)
-                self.folders[place] = _NewFolder(
-                    {*change.gone, *stopped}, dict(zip(names, new, strict=True)), source
-                )
+                new = {pair.name: pair.paths[number] for pair in change.pairs}
+                self.folders[place] = _NewFolder({*change.gone, *stopped}, new, source)
         if not os.path.isdir(self.live):
-            sources = [live_tree(change.source) for change in sound if change.source is not None]
-            models = [tree for tree in sources if os.path.isdir(tree)] + [
-                os.path.dirname(self.live)
-            ]
+            trees = [live_tree(change.source) for change in sound if change.source is not None]
+            models = [*filter(os.path.isdir, trees), os.path.dirname(self.live)]
             files.make_folder(self.live, files.owner_of(models[0]).as_far_as_may())
         self._add_folder("", positions is not None)
         for place in sorted(self.folders):  # queues that are new
@@ -486,23 +472,20 @@ class _Exchange:
         for depth, step in enumerate(steps, 1):
             above, path = path, os.path.join(path, step)
             if not os.path.isdir(path):
-                model = (
-                    above if change.source is None else change.source + "/.." * (len(steps) - depth)
-                )
+                model = above
+                if change.source is not None:
+                    model = change.source + "/.." * (len(steps) - depth)
                 self._make(path, files.owner_of(model).as_far_as_may())
         if change.source is not None:
+            replaced = {*change.gone, *change.new}
             for entry in _entries(change.source):
-                if parse_file_name(entry.name) is not None and entry.name not in {
-                    *change.gone,
-                    *change.new,
-                }:
+                if parse_file_name(entry.name) is not None and entry.name not in replaced:
                     files.copy(entry.path, os.path.join(path, entry.name))
         self._add_new_files(change, path, change.source or path)
 
     def _add_new_files(self, change: _NewFolder, target: str, source: str) -> None:
         """Move in what was written aside, as whose it is in ``source``, or its neighbours are."""
-        neighbour = _example(source)
-        siblings = [] if neighbour is None else [neighbour]
+        siblings = _example(source)
         for name, staged in sorted(change.new.items()):
             like = files.owner_of(os.path.join(source, name), siblings)
             files.give(staged, like if change.source is None else like.as_far_as_may())
@@ -514,24 +497,15 @@ class _Exchange:
         self.made.append(folder)
 
     def _sync(self) -> None:
-        works: list[DiskWork] = [partial(files.fsync_file, path) for path in self.unsynced]
-        _all_of(works)
-        _all_of([partial(files.fsync_dir, folder) for folder in reversed(self.made)])
+        all_or_raise([partial(files.fsync_file, path) for path in self.unsynced])
+        all_or_raise([partial(files.fsync_dir, folder) for folder in reversed(self.made)])
         files.fsync_dir(os.path.dirname(self.live))
 
     def _install(self) -> None:
         if os.listdir(self.live):
             files.exchange(self.next, self.live)
-        else:
-            files.rename(
-                self.next, self.live
-            )  # over an empty folder that is one step too, on any file system
-
-
-def _all_of(works: Sequence[DiskWork]) -> None:
-    for error in together(works):
-        if error is not None:
-            raise error
+        else:  # over an empty folder a rename is one step too, on any file system
+            files.rename(self.next, self.live)
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,12 +513,12 @@ class _Side:
     """The logs of a queue, or its indexes, as they lie there."""
 
     folder: str
-    path_field: str  # of a ``Pair``
+    number: int  # of the files in a pair's ``paths``
     sizes: Mapping[str, int]  # of files with proper names
     strange: Sequence[str]  # names of others
 
     @classmethod
-    def look(cls, folder: str, path_field: str) -> _Side:
+    def look(cls, folder: str, number: int) -> _Side:
         sizes, strange = {}, []
         if os.path.lexists(folder):
             for entry in _entries(folder):
@@ -552,7 +526,7 @@ class _Side:
                     sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
                 else:
                     strange.append(entry.name)
-        return cls(folder, path_field, sizes, strange)
+        return cls(folder, number, sizes, strange)
 
     def after(self, change: Change) -> set[str]:
         """The names that there will be."""
@@ -560,14 +534,8 @@ class _Side:
 
     def file_bytes(self, change: Change) -> int | None:
         """How large every file is; None: there is none."""
-        sizes = [*self.sizes.values()] or [
-            os.stat(self._path_of(pair)).st_size for pair in change.pairs
-        ]
-        return sizes[0] if sizes else None
-
-    def _path_of(self, pair: Pair) -> str:
-        path: str = getattr(pair, self.path_field)
-        return path
+        news = (os.stat(pair.paths[self.number]).st_size for pair in change.pairs)
+        return next(chain(self.sizes.values(), news), None)
 
     def check(self, change: Change, tree: str) -> None:
         refuse_unfinished(self.folder, self.strange)
@@ -583,7 +551,7 @@ class _Side:
             raise CommitConflict("the file vanished while we worked", path=path, remedy=AGAIN)
         file_bytes = self.file_bytes(change)
         for pair in change.pairs:
-            path = self._path_of(pair)
+            path = pair.paths[self.number]
             if parse_file_name(pair.name) is None:
                 raise _mistake(f"{pair.name!r} is no name of a file", path)
             if pair.name in self.sizes and pair.name not in change.gone:
@@ -620,11 +588,6 @@ def refuse_unfinished(folder: str, names: Sequence[str]) -> None:
         )
 
 
-def _check_unchanged(change: Change) -> None:
-    if change.log is not None:
-        check_segments(change.log)
-
-
 def _check_filled(index_path: str) -> None:
     """A broker answers nothing from a queue whose first file has no record."""
     try:
@@ -644,11 +607,10 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
         raise to_log_error(error, folder, "look into the folder") from error
 
 
-def _example(folder: str) -> str | None:
-    """Some file of the folder."""
-    return next(
-        (entry.path for entry in _entries(folder) if entry.is_file(follow_symlinks=False)), None
-    )
+def _example(folder: str) -> list[str]:
+    """Some file of the folder, if there is one."""
+    paths = (entry.path for entry in _entries(folder) if entry.is_file(follow_symlinks=False))
+    return list(islice(paths, 1))
 
 
 def _mistake(problem: str, path: str) -> LogError:

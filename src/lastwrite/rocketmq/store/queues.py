@@ -301,9 +301,7 @@ class _Reading:
         return any(problem.kind is ProblemKind.DAMAGED for problem in self._problems)
 
     def _check_pairs(self, logs: MappedLog, indexes: MappedLog) -> None:
-        """Every log file has an index of its name, and the other way round; names are whole
-        multiples of the size.
-        """
+        """Every file has its pair, and names are whole multiples of the size."""
         for file in logs.files:
             if file.start not in indexes.starts:
                 wrong = "a log file without its index: a broker does not start"
@@ -456,9 +454,7 @@ def record_count(log: PartitionLog) -> int:
 
 
 def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
-    """Positions at which the segment may be cut into pieces of about so many bytes: units name
-    them.
-    """
+    """Where the segment may be cut into pieces of about so many bytes: units name the places."""
     cuts = [0]
     if segment.size_bytes > piece_bytes * 3 // 2:
         count, slots = -(-segment.size_bytes // piece_bytes), segment.index_bytes // BATCH_UNIT.size

@@ -136,9 +136,7 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True)
 class MappedLog:
-    """Files of one size laid end to end, by address. ``problems``: what is not as a broker would
-    have it.
-    """
+    """Files of one size laid end to end. ``problems``: what a broker would not have so."""
 
     files: tuple[MappedFile, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -356,9 +354,7 @@ def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> 
 
 
 def _start_of(name: str, is_index: bool) -> int | None:
-    """The address in a file's name, of an index file the name as a number; None: it has no such
-    name.
-    """
+    """The number in a file's name: an address, or an index file's time; None: it has none."""
     if is_index:
         return int(name) if names.is_index_name(name) else None
     return names.parse_file_name(name)
@@ -454,9 +450,7 @@ def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> Mapp
 
 
 def stopped_roll(root: str, name: TopicPartition) -> set[str]:
-    """The name of the file that ``without_stopped_roll`` leaves out of a queue's log, if there is
-    one.
-    """
+    """The name of the file that ``without_stopped_roll`` leaves out of a queue's log, if any."""
     if not was_killed(root):
         return set()
     logs = read_queue(root, Part.COMPACTION_LOG, name)
@@ -477,9 +471,7 @@ def read_index_files(root: str) -> MappedLog:
 
 
 def list_queues(root: str, part: Part) -> list[TopicPartition]:
-    """The queues that have a folder in ``part``, sorted. Entries that are no queue are skipped, as
-    the broker does.
-    """
+    """The queues that have a folder in ``part``, sorted; other entries are skipped."""
     found = []
     folder = os.path.join(root, part)
     for topic in _entries(folder):
@@ -556,9 +548,7 @@ def _wrong_name(path: str) -> Problem:
 
 
 def _common_size(files: list[MappedFile]) -> int | None:
-    """The length that most files have; of equally frequent ones the largest, since a file may have
-    been cut short.
-    """
+    """The length that most files have, else the largest, since a file may be cut short."""
     counts = Counter(file.size_bytes for file in files)
     return max(counts, key=lambda size: (counts[size], size), default=None)
 
@@ -576,9 +566,7 @@ def _entries(folder: str) -> list[str]:
 
 
 class LogReader:
-    """A log's bytes by address. Keeps a bounded number of files open, so that lookups do not open
-    one each.
-    """
+    """A log's bytes by address. Keeps a bounded number of files open between reads."""
 
     def __init__(self, log: MappedLog) -> None:
         self.log = log

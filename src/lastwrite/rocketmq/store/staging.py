@@ -71,9 +71,7 @@ class StagedFiles:
         self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
-        """Append records; ``rows`` of each as ``ROW_COLUMNS`` says. Their addresses in ``data`` are
-        set.
-        """
+        """Append records; ``rows`` as ``ROW_COLUMNS`` says. Sets their addresses in ``data``."""
         if not len(rows):
             return
         self._largest_timestamp_ms = max(

@@ -42,7 +42,7 @@ from lastwrite.rocketmq.format.names import (
 from lastwrite.rocketmq.store import lock
 from lastwrite.storage import files, preflight
 from lastwrite.storage.ownership import Ownership
-from lastwrite.storage.parallel_sync import together
+from lastwrite.storage.parallel_sync import all_or_raise
 
 ORDER = (COMPACTION, INDEX, BATCH_CONSUME_QUEUES, CONSUME_QUEUES)
 GUARD = DISPATCH_GUARD
@@ -58,9 +58,8 @@ class TreeChange:
 
     new: dict[str, str] = field(default_factory=dict)  # path: where it was written
     gone: set[str] = field(default_factory=set)  # files
-    gone_folders: set[str] = field(
-        default_factory=set
-    )  # with all that is in them, but for what is new
+    # with all that is in them, but for what is new
+    gone_folders: set[str] = field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
@@ -78,23 +77,20 @@ def staging_folder(root: str) -> str:
     Raises:
         LogError: it cannot be made.
     """
-    folder = os.path.join(os.path.realpath(root), _ASIDE)
-    files.make_folder(
-        folder, files.owner_of(os.path.realpath(root)).as_far_as_may(), is_synced=False
-    )
+    real = os.path.realpath(root)
+    folder = os.path.join(real, _ASIDE)
+    files.make_folder(folder, files.owner_of(real).as_far_as_may(), is_synced=False)
     return folder
 
 
 def owner_of_guard(commit_log: str, name: str) -> Ownership:
-    """Whose a file is that keeps brokers from starting: they must be able to see it, and a later
-    run to remove it.
-    """
+    """Whose a guard file is: brokers must be able to see it, and a later run to remove it."""
     return files.owner_of(os.path.join(commit_log, name), _log_files(commit_log)).as_far_as_may()
 
 
 def refuse_unwritable(root: str, wanted: Iterable[str] = ORDER) -> None:
-    """Say no before a dispatch or a cut where a tree could not be exchanged, or not be given to the
-    store's owner.
+    """Refuse a dispatch or a cut where a tree could not be exchanged, or not be given to the store's
+    owner.
 
     Raises:
         LogError: it names what stops it.
@@ -172,29 +168,26 @@ def build_successor(root: str, live: str, new: str, change: TreeChange) -> None:
     is_there = os.path.isdir(live)
     model = files.owner_of(live if is_there else os.path.realpath(root))
     folders = [new]
-    _make(new, model)
+    files.make_folder(new, model, is_synced=False)
     if is_there:
         _link(live, new, "", change, folders)
     for path, source in sorted(change.new.items()):
         target = os.path.join(new, path)
         for folder in _above(new, os.path.dirname(target)):
             if not os.path.isdir(folder):
-                _make(folder, model)
+                files.make_folder(folder, model, is_synced=False)
                 folders.append(folder)
         neighbours = _log_files(os.path.join(live, os.path.dirname(path)))
         files.give(source, _file_owner(live, path, neighbours, model), is_synced=True)
         files.rename(source, target)
-    for error in together([partial(files.fsync_dir, folder) for folder in reversed(folders)]):
-        if error is not None:
-            raise error
+    all_or_raise([partial(files.fsync_dir, folder) for folder in reversed(folders)])
     files.fsync_dir(os.path.dirname(live))
 
 
 def _refuse_links(live: str, change: TreeChange) -> None:
     """New files would go through a link in both trees: into the one that is in use as well."""
-    for path in sorted(
-        {os.path.dirname(path) for path in (*change.new, *change.gone)} | change.gone_folders
-    ):
+    changed = {os.path.dirname(path) for path in (*change.new, *change.gone)}
+    for path in sorted(changed | change.gone_folders):
         folder = os.path.join(live, path) if path else live
         if os.path.realpath(folder) != folder:
             raise LogError(
@@ -204,14 +197,8 @@ def _refuse_links(live: str, change: TreeChange) -> None:
             )
 
 
-def _make(folder: str, model: Ownership) -> None:
-    files.make_folder(folder, model, is_synced=False)
-
-
 def _file_owner(live: str, path: str, neighbours: list[str], model: Ownership) -> Ownership:
-    """Whose a new file is: that of the one that it replaces, else of its neighbours, else the
-    tree's.
-    """
+    """Whose a new file is: the replaced one's owner, else its neighbours', else the tree's."""
     replaced = os.path.join(live, path)
     if os.path.isdir(os.path.dirname(replaced)):
         return files.owner_of(replaced, neighbours)
@@ -251,7 +238,7 @@ def _link(live: str, new: str, below: str, change: TreeChange, folders: list[str
         if entry.is_symlink():
             files.copy_symlink(entry.path, target)
         elif entry.is_dir():
-            _make(target, files.owner_of(entry.path))
+            files.make_folder(target, files.owner_of(entry.path), is_synced=False)
             folders.append(target)
             _link(live, new, path, change, folders)
         elif (

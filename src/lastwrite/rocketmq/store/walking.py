@@ -265,9 +265,7 @@ def _at(file: MappedFile, address: int) -> tuple[bool, int]:
 
 
 def written_end(file: MappedFile) -> int:
-    """The address after what the disk holds of a file: holes need not be read to know that they are
-    zeros.
-    """
+    """The address after what the disk holds of a file: holes are zeros and are not read."""
     stretches = list(reading.written_stretches(file))
     return file.start + (stretches[-1][1] if stretches else 0)
 

@@ -70,9 +70,7 @@ class QueueWriter:
         return len(rows)
 
     def finish(self) -> list[Pair]:
-        """Bring the files to their sizes, and say what was made, in order. The last pair stays
-        open.
-        """
+        """Bring the files to their sizes; the pairs in order. The last one stays open."""
         if self._made:
             self._made[-1].close(is_marked=False)
         return [
