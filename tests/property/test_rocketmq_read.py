@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import lastwrite
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.rocketmq.format.units import BATCH_UNIT
-from lastwrite.rocketmq.rules.pull import OffsetRange, PullStatus, answer
+from lastwrite.rocketmq.rules.pull import FileOffsets, PullStatus, answer
 from tests.support.rocketmq.queues import Sent, folded, paths_of, write_queue
 
 TOPIC = "prices"
@@ -87,7 +87,7 @@ def table_of_section_15(offset: int, offsets: list[int]) -> tuple[str, int]:
 
 @given(queues(), st.integers(0, 80))
 def test_the_rule_is_section_15s_table(files: list[list[Sent]], offset: int) -> None:
-    ranges = [OffsetRange(file[0].offset, file[-1].offset) for file in files]
+    ranges = [FileOffsets(file[0].offset, file[-1].offset) for file in files]
     offsets = [sent.offset for file in files for sent in file]
     said = answer(offset, ranges)
     status, place = table_of_section_15(offset, offsets)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lastwrite.rocketmq.rules.pull import Answer, OffsetRange, PullStatus, answer, taken
+from lastwrite.rocketmq.rules.pull import Answer, FileOffsets, PullStatus, answer, taken
 
-R = OffsetRange
+R = FileOffsets
 
 
 def outcome(said: Answer) -> tuple[PullStatus, int, int | None]:
@@ -19,7 +19,7 @@ def test_a_queue_without_compaction_log() -> None:
 
 
 @pytest.mark.parametrize("files", [[], [None], [None, None]])
-def test_a_queue_without_message(files: list[OffsetRange | None]) -> None:
+def test_a_queue_without_message(files: list[FileOffsets | None]) -> None:
     assert outcome(answer(5, files)) == (PullStatus.NO_MESSAGE_IN_QUEUE, 0, None)
 
 
