@@ -28,10 +28,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from lastwrite.engine.runner import Failed, Runner, each
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Failed
 from lastwrite.rocketmq.dispatch_work import (
     NO_END,
     BuildUnit,
@@ -61,6 +61,7 @@ from lastwrite.rocketmq.store.topics import read_topics
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import runner_for, shared_folder
+from lastwrite.spark.work import Runner, each
 from lastwrite.storage.problems import damaged, recovered
 from lastwrite.storage.scratch import ScratchFolders
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lastwrite.engine.runner import Failed
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Failed
 from lastwrite.reports.document import Document
 from lastwrite.reports.table import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.format import record
