@@ -18,7 +18,7 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.kafka.format.batch import decode_batch, iter_batches
 from lastwrite.kafka.format.batch_layout import MAGIC, Batch
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "old-formats"
 SEEN: dict[str, list[dict[str, Any]]] = json.loads(

@@ -18,7 +18,6 @@ import pytest
 from lastwrite.encoding.compression import Codec
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.reports.compaction import Status
 from tests.support.engine import compact
 from tests.support.kafka.judged import (
@@ -29,6 +28,7 @@ from tests.support.kafka.judged import (
     seen_as_new,
 )
 from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_segment
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
 from tests.support.kafka.oracle import MAP_SLOTS, Oracle, scenario, shut_down
 
 START = 1_700_000_000_000

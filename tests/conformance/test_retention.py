@@ -25,7 +25,6 @@ from lastwrite.kafka.producers.snapshot import encode_snapshot
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store.log_dir import read_partition, recover
-from lastwrite.kafka.store.retention import retain as take_out
 from lastwrite.model.log import PartitionLog
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
@@ -40,6 +39,7 @@ from tests.support.kafka.logs import (
     write_checkpoint,
 )
 from tests.support.kafka.oracle import MAP_SLOTS, Oracle, scenario, shut_down
+from tests.support.kafka.single import retain as take_out
 
 SEEDS = int(os.environ.get("LASTWRITE_RETENTION_SEEDS", "60"))
 CASES = 5  # of each log

@@ -16,9 +16,10 @@ from typing import Any
 import google_crc32c
 
 from lastwrite.encoding.compression import Codec, compress
-from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
+from tests.support.kafka.single import encode_control_record
 
 START = 1_700_000_000_000
 _EXTREMES = [

@@ -13,13 +13,14 @@ import pytest
 
 import lastwrite
 from lastwrite.encoding.compression import Codec
-from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.session import spark_session
 from tests.support.kafka.logs import read_files, write_segment
 from tests.support.kafka.model import ModelAborted
+from tests.support.kafka.single import encode_control_record
 
 NOW = 1_700_000_100_000
 

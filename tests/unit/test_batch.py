@@ -27,7 +27,6 @@ from lastwrite.kafka.format.batch import (
     decode_batch_header,
     decode_control_record,
     encode_batch,
-    encode_control_record,
     iter_batches,
     rebuild_batch,
     seal_batch,
@@ -40,6 +39,7 @@ from lastwrite.kafka.format.batch_layout import (
     Record,
     decode_attributes,
 )
+from tests.support.kafka.single import encode_control_record
 
 TWO = (Record(0, 283843, b"key1", b"value1"), Record(1, 1234, b"key2", b"value2"))
 TWO_BYTES = bytes.fromhex(

@@ -20,13 +20,9 @@ from lastwrite.kafka.format.names import decode_folder_name
 from lastwrite.kafka.producers.history import decode_aborted
 from lastwrite.kafka.recovery.unfinished_swap import Intent, decode_intent, encode_intents
 from lastwrite.kafka.store import lock, log_dir
-from lastwrite.kafka.store.commit import (
-    CommitNotes,
-    NewSegment,
-    commit,
-    publish_copy,
-    staging_folder,
-)
+from lastwrite.kafka.store.commit import CommitNotes
+from lastwrite.kafka.store.outputs import NewSegment
+from lastwrite.kafka.store.publish import staging_folder
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.log import AbortedTransaction, PartitionLog, TopicPartition
 from lastwrite.model.work import SegmentOutput
@@ -44,6 +40,7 @@ from tests.support.kafka.crashing import (
     write_staged,
 )
 from tests.support.kafka.logs import read_checkpoint, write_checkpoint
+from tests.support.kafka.single import commit, publish_copy
 
 LAYOUT = LAYOUTS[2]  # merged groups, snapshots of vanished bases
 

@@ -16,14 +16,12 @@ from lastwrite.kafka.format.batch import (
     ControlType,
     decode_batch,
     encode_batch,
-    encode_control_record,
     rebuild_batch,
     seal_batch,
 )
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.look.content import KafkaContents, digest, seed_from
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.model.columns import NO_HORIZON
 from lastwrite.verification.rows import (
     ABORT_MARKER,
@@ -54,6 +52,8 @@ from lastwrite.verification.rows import (
     TOMBSTONE,
     TRANSACTION_DATA,
 )
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
+from tests.support.kafka.single import encode_control_record
 
 START = 1_700_000_000_000
 SEED = seed_from(os.urandom(8 * SEED_WORDS))

@@ -14,17 +14,13 @@ import lastwrite
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
-from lastwrite.kafka.format.batch import (
-    ControlType,
-    encode_batch,
-    encode_control_record,
-    iter_batches,
-)
+from lastwrite.kafka.format.batch import ControlType, encode_batch, iter_batches
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
+from tests.support.kafka.single import encode_control_record
 
 FIELDS = [
     "topic",

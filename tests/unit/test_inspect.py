@@ -12,17 +12,13 @@ import lastwrite
 from lastwrite.cli import run
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import InvalidConfig, LogHeld, NotALog
-from lastwrite.kafka.format.batch import (
-    ControlType,
-    encode_batch,
-    encode_control_record,
-    iter_batches,
-)
+from lastwrite.kafka.format.batch import ControlType, encode_batch, iter_batches
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.look.inspection import InspectReport, PartitionInspection
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
+from tests.support.kafka.single import encode_control_record
 from tests.unit.test_dump import segments, single, write
 from tests.unit.test_verify_transactions import DAY, LOG, T
 

@@ -13,12 +13,13 @@ import lastwrite
 from lastwrite.cli import run
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog, OutOfMemoryBudget
-from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 from tests.support.kafka.logs import NAME, write_checkpoint, write_segment
 from tests.support.kafka.model import ModelAborted
+from tests.support.kafka.single import encode_control_record
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 KAFKA = CORPUS / "kafka-4.4.0"

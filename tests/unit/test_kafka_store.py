@@ -14,7 +14,6 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.errors import NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
 from tests.support.kafka.crashing import (
@@ -26,6 +25,7 @@ from tests.support.kafka.crashing import (
     write_layout,
 )
 from tests.support.kafka.logs import write_checkpoint, write_segment
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
 
 LAYOUT = Layout(
     "", {0: range(20), 20: range(20, 30), 40: range(40, 45)}, [], set(), 0, snapshots=[20, 40, 45]

@@ -20,13 +20,14 @@ from lastwrite.cli.plan import keyless_line
 from lastwrite.encoding.compression import Codec
 from lastwrite.engine.rules.keyless import is_refused
 from lastwrite.errors import InvalidConfig
-from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.reports.explanation import Rule
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import write_segment
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
+from tests.support.kafka.single import encode_control_record
 from tests.support.pulsar.folders import single
 from tests.support.pulsar.topics import put_ledger, topic_folder
 from tests.support.rocketmq.model import START_MS, ModelPair, ModelQueue, message, write_store

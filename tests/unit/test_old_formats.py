@@ -17,7 +17,7 @@ from lastwrite.encoding.compression import Codec, compress
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
 from lastwrite.kafka.format.batch import decode_batch, decode_batch_header, rebuild_batch
 from lastwrite.kafka.format.batch_layout import Batch, Record
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
 
 TWO = (Record(0, 283843, b"key1", b"value1"), Record(1, 1234, b"key2", b"value2"))
 V1 = bytes.fromhex(

@@ -36,7 +36,6 @@ from lastwrite.kafka.format.batch_layout import (
     decode_attributes,
 )
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.model.columns import (
     COPY,
     DROP,
@@ -50,6 +49,7 @@ from lastwrite.model.columns import (
     ByteArray,
 )
 from lastwrite.model.work import Limits, Piece
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
 
 SECRET = secret_from(os.urandom(SECRET_WORDS * 8))
 START = 1_700_000_000_000

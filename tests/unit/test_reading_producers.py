@@ -11,7 +11,7 @@ import pytest
 
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import LogError
-from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.producers import history as producers
 from lastwrite.kafka.producers.history import read_history
@@ -20,6 +20,7 @@ from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Producer
 from tests.support.kafka.logs import encode_aborted, write_checkpoint, write_segment
 from tests.support.kafka.model import ModelAborted
+from tests.support.kafka.single import encode_control_record
 
 STAMP = 1_700_000_000_000
 

@@ -97,9 +97,10 @@ def test_a_gap_at_a_segments_end_is_no_reason_to_stop(folder: Path) -> None:
 
 def test_a_transaction_index_is_cut_where_its_segment_is(folder: Path) -> None:
     """The ABORT marker lies in the further segment, so its entry does."""
-    from lastwrite.kafka.format.batch import ControlType, encode_control_record
+    from lastwrite.kafka.format.batch import ControlType
     from tests.support.kafka.logs import read_aborted
     from tests.support.kafka.model import ModelAborted
+    from tests.support.kafka.single import encode_control_record
 
     data = batch(5, b"a", transactional=True, producer_id=7, producer_epoch=0, base_sequence=0)
     end = encode_control_record(2**31 + 50, NOW - 1000, ControlType.ABORT)

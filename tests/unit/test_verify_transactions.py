@@ -15,20 +15,15 @@ import pytest
 
 import lastwrite
 from lastwrite.encoding.compression import Codec
-from lastwrite.kafka.format.batch import (
-    ControlType,
-    decode_batch,
-    encode_batch,
-    encode_control_record,
-    rebuild_batch,
-)
+from lastwrite.kafka.format.batch import ControlType, decode_batch, encode_batch, rebuild_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.index import AbortedEntry, encode_transaction_index
-from lastwrite.kafka.old_format.entries import encode_message, encode_wrapper
 from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.reports.verification import VerifyReport
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import write_checkpoint, write_segment
+from tests.support.kafka.old_entries import encode_message, encode_wrapper
+from tests.support.kafka.single import encode_control_record
 
 T = 1_700_000_000_000
 NOW = T + 1000

@@ -49,9 +49,8 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.storage import files
 
 _MAX_RELATIVE_OFFSET = (1 << 31) - 1
-_RECORD_OVERHEAD_BYTES = (
-    21  # at most, as producers estimate: length, attributes, deltas and sizes as varints
-)
+# at most, as producers estimate: length, attributes, deltas and sizes as varints
+_RECORD_OVERHEAD_BYTES = 21
 _NO_BROKER_EPOCH = -1
 _BUFFER_BYTES = 1 << 20
 
@@ -91,9 +90,8 @@ class TopicWriter:
         self._pending: list[Record] = []
         self._pending_bytes = 0
         self._bases: list[int] = []
-        self._batches: list[
-            tuple[int, int, int, int]
-        ] = []  # of the open segment: position, size, last, time
+        # of the open segment: position, size, last, time
+        self._batches: list[tuple[int, int, int, int]] = []
         self._size = 0
         self.end_offset = 0
         self.log_bytes = 0

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from lastwrite.config.declaration import INT_MAX
 from lastwrite.engine.rules import keyless
 from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.engine.rules.retention import Retention
@@ -29,7 +30,7 @@ from lastwrite.kafka.producers.history import read_history
 from lastwrite.kafka.rules.grouping import group_segments
 from lastwrite.kafka.rules.producers import active, kept_batches
 from lastwrite.kafka.rules.retention import expired
-from lastwrite.kafka.rules.settings import INT_MAX, KafkaTopicConfig
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings, Known, check_overrides, resolve
 from lastwrite.kafka.store import commit as committing
 from lastwrite.kafka.store import lock, pieces, watching
@@ -38,6 +39,7 @@ from lastwrite.kafka.store import publish as publishing
 from lastwrite.kafka.store import retention as retaining
 from lastwrite.kafka.store.index_checker import KafkaIndexChecker
 from lastwrite.kafka.store.joining import join_parts
+from lastwrite.kafka.store.outputs import NewSegment
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
 from lastwrite.model.policy import Policy, Strategy
@@ -335,9 +337,9 @@ def _last_batch_end(log: PartitionLog) -> int:
 
 def _outputs(
     sources: Sequence[Sequence[Segment]], made: Sequence[SegmentOutput]
-) -> list[committing.NewSegment]:
+) -> list[NewSegment]:
     return [
-        committing.NewSegment(
+        NewSegment(
             base_offset=new.base_offset,
             sources=tuple(group),
             log_path=new.log_path,

@@ -17,18 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lastwrite.errors import LogError
-from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.index import AbortedEntry, encode_transaction_index
 from lastwrite.kafka.format.text import encode_partition_metadata, topic_id_text
 from lastwrite.kafka.producers.snapshot import encode_snapshot
 from lastwrite.kafka.recovery.unfinished_swap import crash_state
 from lastwrite.kafka.store import log_dir
-from lastwrite.kafka.store.commit import NewSegment, commit, publish_copy, staging_folder
+from lastwrite.kafka.store.outputs import NewSegment
+from lastwrite.kafka.store.publish import staging_folder
 from lastwrite.model.log import PartitionLog
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.kafka.logs import NAME, headers_of, write_checkpoint, write_segment
+from tests.support.kafka.single import commit, encode_control_record, publish_copy
 
 CLOCK_MS = 1_700_000_000_000
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT

@@ -12,9 +12,9 @@ from lastwrite.kafka.producers.snapshot import encode_snapshot
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import log_dir
-from lastwrite.kafka.store.retention import retain as take_out
 from tests.support.kafka.crashing import CLOCK_MS, INTERVAL_BYTES, batch
 from tests.support.kafka.logs import NAME, write_checkpoint, write_segment
+from tests.support.kafka.single import retain as take_out
 
 NOW_MS = CLOCK_MS + 100_000
 

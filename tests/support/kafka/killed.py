@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lastwrite.kafka.format.batch import ControlType, encode_batch, encode_control_record
+from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.index import AbortedEntry, encode_transaction_index
 from lastwrite.kafka.format.text import LeaderEpoch, encode_leader_epochs
 from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
 from tests.support.kafka.logs import write_checkpoint, write_segment
+from tests.support.kafka.single import encode_control_record
 
 CLOCK_MS = 1_700_000_000_000
 LATER_MS = CLOCK_MS + 10_000_000

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lastwrite.config.properties import decode_properties
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.kafka.cluster.metadata_log import FOLDER
 from lastwrite.storage.files import to_log_error
 
@@ -177,6 +177,3 @@ def _metadata_at(path: str) -> str:
             remedy=f"give a broker's or controller's log root, or the folder {FOLDER} in it, or a copy of either",
         )
     return path
-
-
-__all__ = ["Clusters", "RootIdentity", "LogError", "Spokesman", "identity_of"]

@@ -222,21 +222,6 @@ def decode_control_record(record: Record, at: int | None = None) -> ControlRecor
     return ControlRecord(version, kind, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
-def encode_control_record(
-    offset: int, timestamp_ms: int, control_type: ControlType, coordinator_epoch: int = 0
-) -> Record:
-    """The record of a transaction marker; its batch is encoded with ``control`` and
-    ``transactional``.
-    """
-    key = (0).to_bytes(2, "big") + int(control_type).to_bytes(2, "big")
-    return Record(
-        offset,
-        timestamp_ms,
-        key,
-        (0).to_bytes(2, "big") + coordinator_epoch.to_bytes(4, "big", signed=True),
-    )
-
-
 def encode_batch(
     records: Sequence[Record],
     *,

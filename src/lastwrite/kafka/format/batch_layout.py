@@ -18,9 +18,8 @@ MAGIC = 2
 LENGTH_END = 12  # what batch_length does not count: itself and the base offset
 CRC_START = 21  # the first byte that the crc covers
 SHORTEST_ENTRY_BYTES = 14  # what the length of any entry, of any magic, must be at least
-SHORTEST_RECORD_BYTES = (
-    7  # a byte each: length, attributes, two deltas, null key, null value, header count
-)
+# a byte each: length, attributes, two deltas, null key, null value, header count
+SHORTEST_RECORD_BYTES = 7
 DEFAULT_LIMIT_BYTES = 1 << 30  # of one batch, decompressed
 
 _MAX_I32 = (1 << 31) - 1

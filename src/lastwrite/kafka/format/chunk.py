@@ -61,9 +61,8 @@ class Split(NamedTuple):
 
     table: BatchTable
     consumed: int
-    wanted: (
-        int  # bytes of the batch that the chunk cuts short; 0: not known yet; -1: none is cut short
-    )
+    # bytes of the batch that the chunk cuts short; 0: not known yet; -1: none is cut short
+    wanted: int
     buffer: ByteArray  # that holds the batches: the chunk's own, or one of converted batches
 
 

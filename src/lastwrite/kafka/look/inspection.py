@@ -42,9 +42,8 @@ class Contents(Document, kw_only=True):
     commit_markers: int = 0
     producer_batches: int = 0  # of idempotent or transactional producers
     horizon_batches: int = 0  # with a delete horizon
-    first_offset: int | None = (
-        None  # of the first batch: compaction may have taken its first records
-    )
+    # of the first batch: compaction may have taken its first records
+    first_offset: int | None = None
     last_offset: int | None = None
     max_timestamp: int | None = None
     earliest_horizon: int | None = None
@@ -125,9 +124,8 @@ class PartitionInspection(Document, kw_only=True):
     checkpoint: int | None = None  # where the last round ended; None: there was none
     first_dirty_offset: int | None = None
     first_uncleanable_offset: int | None = None
-    dirty_bytes: int | None = (
-        None  # from the segment that holds the first dirty offset to the log's end
-    )
+    # from the segment that holds the first dirty offset to the log's end
+    dirty_bytes: int | None = None
     cleanable_bytes: int | None = None  # the part of them that a round may clean now
     dirty_ratio: float | None = None  # the cleanable share, as the broker computes it
     is_due: bool | None = None  # a broker would run a round now

@@ -43,9 +43,8 @@ class Converted(NamedTuple):
 
     rows: int
     consumed: int
-    wanted: (
-        int  # bytes of the entry that the chunk cuts short; 0: not known yet; -1: none is cut short
-    )
+    # bytes of the entry that the chunk cuts short; 0: not known yet; -1: none is cut short
+    wanted: int
     buffer: ByteArray
 
 

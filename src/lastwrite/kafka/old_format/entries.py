@@ -17,8 +17,8 @@ last offset of the entry, neither leader epoch nor producer. ``header.magic`` an
 those of the entry. ``max_timestamp_ms`` is the entry's own timestamp, by which indexes and
 retention go, -1 in v0.
 
-The compiled kernels (``old_format.kernels``) read the same formats; this module says what they mean, and
-serves where a call a record is bearable.
+The compiled kernels (``old_format.kernels``) read the same formats; this module says what they
+mean, and serves where a call a record is bearable.
 
 Source: Kafka 4.4 ``LegacyRecord``, ``AbstractLegacyRecordBatch``; KIP-31, KIP-32; KAFKA-4298;
 docs/formats/kafka.md, "Messages of magic 0 and 1" and "Compression".
@@ -27,11 +27,9 @@ docs/formats/kafka.md, "Messages of magic 0 and 1" and "Compression".
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Annotated, NamedTuple
 
-from lastwrite.encoding.compression import Codec, compress, decompress, with_lz4_header_checksum
+from lastwrite.encoding.compression import Codec, decompress, with_lz4_header_checksum
 from lastwrite.encoding.layout import I8, I32, I64, U8, U32, At, Buffer, layout
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog
 from lastwrite.kafka.format.batch_layout import (
@@ -77,9 +75,8 @@ class MessageV1(NamedTuple):
     crc: Annotated[int, At(12, U32)]
     magic: Annotated[int, At(16, I8)]  # 1
     attributes: Annotated[int, At(17, U8)]  # bits 0-2: codec; 3: the timestamp is the append time
-    timestamp_ms: Annotated[
-        int, At(18, I64)
-    ]  # -1: none; of a wrapper: the largest inside, or the append time
+    # -1: none; of a wrapper: the largest inside, or the append time
+    timestamp_ms: Annotated[int, At(18, I64)]
     key_length: Annotated[int, At(26, I32)]
     # fmt: on
 
@@ -323,86 +320,3 @@ def _messages_inside(plain: memoryview) -> list[_Message]:
     if not found:
         raise CorruptLog("wrapper without a message", 0)
     return found
-
-
-# ---------------------------------------------------------------------- encoding
-
-
-def encode_message(record: Record, magic: int, *, append_time: bool = False) -> bytes:
-    """One uncompressed message.
-
-    Raises:
-        ValueError: headers, which these formats do not have, or numbers that do not fit.
-    """
-    if record.headers:
-        raise ValueError(f"a message of magic {magic} has no headers")
-    return _encode(
-        record.offset,
-        magic,
-        APPEND_TIME_BIT * append_time,
-        record.timestamp_ms,
-        record.key,
-        record.value,
-    )
-
-
-def encode_wrapper(
-    records: Sequence[Record],
-    magic: int,
-    codec: Codec,
-    *,
-    append_time_ms: int | None = None,
-    offset: int | None = None,
-    inner_magic: int | None = None,
-    inner_offsets: Sequence[int] | None = None,
-) -> bytes:
-    """A compressed message that holds ``records``, whose offsets rise.
-
-    ``offset`` is by default that of the last record; ``inner_offsets`` by default the records' own
-    in v0, and in v1 what they are behind the first. ``append_time_ms``: every record's timestamp,
-    by the broker's clock.
-
-    Raises:
-        ValueError: no codec of these formats, no records, headers, or offsets that do not rise.
-    """
-    if (
-        not Codec.NONE < codec <= Codec.LZ4
-        or not records
-        or any(a.offset >= b.offset for a, b in pairwise(records))
-    ):
-        raise ValueError(f"no wrapper of {codec!r} around {len(records)} records")
-    if inner_offsets is None:
-        inner_offsets = [record.offset - (records[0].offset if magic else 0) for record in records]
-    inner_magic = magic if inner_magic is None else inner_magic
-    append_time = append_time_ms is not None
-    plain = b"".join(
-        encode_message(
-            Record(place, record.timestamp_ms, record.key, record.value, record.headers),
-            inner_magic,
-            append_time=append_time,
-        )
-        for place, record in zip(inner_offsets, records, strict=True)
-    )
-    blob = compress(codec, plain)
-    if codec is Codec.LZ4 and magic == 0:
-        blob = with_lz4_header_checksum(blob, covers_magic=True)
-    latest_ms = (
-        max(record.timestamp_ms for record in records) if append_time_ms is None else append_time_ms
-    )
-    last = records[-1].offset if offset is None else offset
-    return _encode(last, magic, codec | APPEND_TIME_BIT * append_time, latest_ms, None, blob)
-
-
-def _encode(
-    offset: int, magic: int, bits: int, timestamp_ms: int, key: bytes | None, value: bytes | None
-) -> bytes:
-    key_length, value_length = -1 if key is None else len(key), -1 if value is None else len(value)
-    tail = (key or b"") + value_length.to_bytes(4, "big", signed=True) + (value or b"")
-    if magic:
-        size = MESSAGE_V1.size - LENGTH_END + len(tail)
-        head = MESSAGE_V1.pack(offset, size, 0, magic, bits, timestamp_ms, key_length)
-    else:
-        size = MESSAGE_V0.size - LENGTH_END + len(tail)
-        head = MESSAGE_V0.pack(offset, size, 0, magic, bits & CODEC_BITS, key_length)
-    covered = head[CRC_START:] + tail
-    return head[: CRC_START - 4] + zlib.crc32(covered).to_bytes(4, "big") + covered

@@ -44,12 +44,10 @@ class ProducerHistory(NamedTuple):
 
     producers: tuple[Producer, ...]
     aborted: tuple[AbortedTransaction, ...]  # by the marker's offset
-    open: tuple[
-        tuple[int, int], ...
-    ]  # (producer id, first offset) of open transactions, by that offset
-    aborts: frozenset[
-        tuple[int, int]
-    ]  # (producer id, offset) of all ABORT markers, also where no data is left
+    # (producer id, first offset) of open transactions, by that offset
+    open: tuple[tuple[int, int], ...]
+    # (producer id, offset) of all ABORT markers, also where no data is left
+    aborts: frozenset[tuple[int, int]]
 
 
 class Sighting(NamedTuple):

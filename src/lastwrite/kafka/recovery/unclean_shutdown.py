@@ -79,9 +79,8 @@ class IndexState(NamedTuple):
 
     entry_bytes: int = 0  # without zeros behind
     is_true: bool = False  # all its entries are, which may be few
-    is_closed: bool = (
-        False  # and no zeros lie behind them, and of a time index the last is the largest timestamp
-    )
+    # and no zeros lie behind them, and of a time index the last is the largest timestamp
+    is_closed: bool = False
 
 
 _NO_INDEX = IndexState()
@@ -96,9 +95,8 @@ class Recovered:
     largest_timestamp_ms: int  # of them; -1: none
     index: IndexState = _NO_INDEX
     time_index: IndexState = _NO_INDEX
-    indexed_beyond: int | None = (
-        None  # the first offset at or behind ``end_offset`` that an index names
-    )
+    # the first offset at or behind ``end_offset`` that an index names
+    indexed_beyond: int | None = None
     has_markers: bool = False  # control batches, which transaction indexes speak of
     error: LogError | None = None  # why something is cut
     is_emptied: bool = False  # though its first entries prove true: their offsets are out of order
@@ -125,9 +123,8 @@ def recover_segment(
     )
 
 
-_Identity = tuple[
-    str, int, int, int
-]  # path, bytes, time of modification, inode; of a missing file bytes are -1
+# path, bytes, time of modification, inode; of a missing file bytes are -1
+_Identity = tuple[str, int, int, int]
 
 
 def _identity(path: str) -> _Identity:

@@ -54,12 +54,10 @@ class Intent:
     outputs: tuple[int, ...]  # new segments
     sources: tuple[int, ...]  # old segments, all replaced
     kept: tuple[int, ...]  # untouched segments among them: they take part by a second name
-    swaps: tuple[
-        str, ...
-    ]  # the ``.swap`` names of all that takes part; with the last one it is decided
-    stand_ins: tuple[
-        str, ...
-    ]  # those among them that are empty, for old files without successor, until these are gone
+    # the ``.swap`` names of all that takes part; with the last one it is decided
+    swaps: tuple[str, ...]
+    # those among them that are empty, for old files without successor, until these are gone
+    stand_ins: tuple[str, ...]
 
     @property
     def vanished(self) -> list[int]:

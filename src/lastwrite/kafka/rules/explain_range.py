@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.rules.ranges import Hold, Range
-from lastwrite.kafka.rules.settings import LONG_MAX, KafkaTopicConfig
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog
 from lastwrite.reports.explanation import Reason, Rule
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lastwrite.kafka.rules.settings import INT_MAX
+from lastwrite.config.declaration import INT_MAX
 from lastwrite.model.log import Segment
 
 

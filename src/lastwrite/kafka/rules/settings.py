@@ -15,16 +15,12 @@ from difflib import get_close_matches
 from lastwrite.config.declaration import (
     INT_MAX,
     LONG_MAX,
-    LONG_MIN,
     SettingsTable,
     lower_text,
     parse_number,
     setting,
 )
-from lastwrite.config.properties import decode_properties
 from lastwrite.errors import InvalidConfig
-
-__all__ = ["INT_MAX", "LONG_MAX", "LONG_MIN", "KafkaTopicConfig", "decode_properties"]
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _POLICIES = ("compact", "delete")

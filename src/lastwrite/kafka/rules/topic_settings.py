@@ -144,12 +144,10 @@ class KafkaTopicSettings:
     """A topic's settings, and whose word each of them is."""
 
     config: KafkaTopicConfig
-    words: Mapping[
-        str, tuple[Word, ...]
-    ]  # by field: all that was said of it, what holds first; the default last
-    listed: tuple[
-        Setting, ...
-    ]  # every setting by its topic's name, as text, with all that was said of it
+    # by field: all that was said of it, what holds first; the default last
+    words: Mapping[str, tuple[Word, ...]]
+    # every setting by its topic's name, as text, with all that was said of it
+    listed: tuple[Setting, ...]
     outvoted: tuple[Outvoted, ...] = ()
     is_policy_known: bool  # False: nobody says whether the topic is compacted
     is_policy_stated: bool  # False: it is unknown, or Kafka's default
@@ -295,16 +293,3 @@ def _text(value: object) -> str:
         if isinstance(value, (list, tuple, set, frozenset))
         else str(value)
     )
-
-
-__all__ = [
-    "Known",
-    "Override",
-    "Source",
-    "KafkaTopicSettings",
-    "check_overrides",
-    "decode_overrides",
-    "decode_overrides_file",
-    "overrides_of",
-    "resolve",
-]

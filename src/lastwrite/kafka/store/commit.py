@@ -62,38 +62,13 @@ from lastwrite.kafka.store.outputs import (
     dress,
     in_order,
 )
-from lastwrite.kafka.store.publish import publish_copy, staging_folder
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.storage import files
-from lastwrite.storage.parallel_sync import DiskWork, Steps, alone
+from lastwrite.storage.parallel_sync import DiskWork, Steps
 from lastwrite.storage.reading import AGAIN
-
-__all__ = [
-    "CommitNotes",
-    "NewSegment",
-    "commit",
-    "publish_copy",
-    "record",
-    "staging_folder",
-    "swap",
-    "tidy",
-]
 
 UNFINISHED = "the new segments are safe beside the old ones, and the next run, or the broker's start, ends the swap"
 IN_PLACE = "the new segments are safe in their places, and the next run sets the checkpoint and removes the old ones"
-
-
-def commit(
-    log: PartitionLog,
-    outputs: Sequence[NewSegment],
-    first_dirty_offset: int,
-    *,
-    checkpoint_root: str,
-) -> None:
-    """``swap``, ``record`` and ``tidy`` of a single partition."""
-    alone(swap(log, outputs, first_dirty_offset, CommitNotes()))
-    record(checkpoint_root, {log.name: first_dirty_offset})
-    alone(tidy(log.folder))
 
 
 class CommitNotes:

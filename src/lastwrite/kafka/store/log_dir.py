@@ -291,9 +291,8 @@ class _Reading:
         self._say_what_is_settled(names)
         self._orphans = orphans(self._live)
         on_their_way = {*going(names)}
-        self._gone: dict[
-            int, int
-        ] = {}  # segments without a file, and the greatest offset that their indexes name
+        # segments without a file, and the greatest offset that their indexes name
+        self._gone: dict[int, int] = {}
         for name in self._orphans:
             base, named = int(name[:20]), self._named(name)
             if named is not None and name not in on_their_way:

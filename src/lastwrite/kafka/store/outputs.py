@@ -37,9 +37,8 @@ class NewSegment:
     log_path: str
     index_path: str
     time_index_path: str
-    transaction_index_path: str | None = (
-        None  # none or empty: the new segment has no aborted transactions
-    )
+    # none or empty: the new segment has no aborted transactions
+    transaction_index_path: str | None = None
 
     @property
     def files(self) -> tuple[tuple[FileKind, str], ...]:

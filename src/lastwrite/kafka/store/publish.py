@@ -104,28 +104,6 @@ class Copy:
     retention: Retention | None = None
 
 
-def publish_copy(
-    log: PartitionLog,
-    outputs: Sequence[NewSegment],
-    target_folder: str,
-    first_dirty_offset: int | None,
-    retention: Retention | None = None,
-) -> None:
-    """Make one copy; see ``Copy``.
-
-    Raises:
-        InvalidConfig: a partition lies at the target already.
-        CommitConflict: the log changed since it was read; there is no copy.
-        LogHeld: somebody works on the target.
-        LogError: a file could not be written or read; there is no copy.
-    """
-    target_folder = os.path.abspath(target_folder)
-    copy = Copy(log, outputs, target_folder, first_dirty_offset, retention)
-    (error,) = publish_copies([copy], os.path.dirname(target_folder))
-    if error is not None:
-        raise error
-
-
 def publish_copies(copies: Sequence[Copy], root: str) -> list[Outcome]:
     """Make copies, all of them in the log root ``root``, whose checkpoints are written once. The
     target folders' paths are absolute.

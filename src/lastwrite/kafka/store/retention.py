@@ -57,19 +57,6 @@ from lastwrite.storage.parallel_sync import Outcome, Steps, side_by_side
 _ORDER = (FileKind.SNAPSHOT, *SEGMENT_KINDS)
 
 
-def retain(log: PartitionLog, retention: Retention, *, checkpoint_root: str) -> None:
-    """``retain_all`` of a single partition.
-
-    Raises:
-        CommitConflict: a segment changed since ``log`` was read; nothing was taken.
-        LogError: a file could not be changed. The log starts where it did or where it is to, and
-            the next run goes on.
-    """
-    (error,) = retain_all([(log, retention)], checkpoint_root=checkpoint_root)
-    if error is not None:
-        raise error
-
-
 def retain_all(
     wave: Sequence[tuple[PartitionLog, Retention]], *, checkpoint_root: str
 ) -> list[Outcome]:
