@@ -10,6 +10,7 @@ import pytest
 
 from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.kafka.store import log_dir as kafka_store
+from lastwrite.kafka.store import partitions
 from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format.record import encode_message, make_message
 from lastwrite.rocketmq.format.units import BATCH_UNIT
@@ -102,7 +103,7 @@ def test_a_damaged_message(tmp_path: Path) -> None:
 
 
 def test_records_of_a_kafka_segment() -> None:
-    (folder,) = kafka_store.find_partitions(str(CORPUS), "client-zstd")
+    (folder,) = partitions.find_partitions(str(CORPUS), "client-zstd")
     log = kafka_store.read_partition(folder)
     rows = [
         row

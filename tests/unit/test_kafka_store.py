@@ -14,7 +14,7 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.errors import NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.store import log_dir
+from lastwrite.kafka.store import index_files, log_dir, partitions
 from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
 from tests.support.kafka.crashing import (
     CLOCK_MS,
@@ -46,22 +46,22 @@ def names(found: list[str]) -> list[str]:
 
 def test_partitions_are_found_from_a_root_a_folder_and_a_file(folder: Path) -> None:
     root = folder.parent
-    assert names(log_dir.find_partitions(str(root))) == ["t-0", "u-3"]
-    assert log_dir.find_partitions(str(folder)) == [str(folder)]
-    assert log_dir.find_partitions(str(folder / f"{20:020d}.log")) == [str(folder)]
-    assert log_dir.find_partitions(os.path.relpath(folder)) == [str(folder)]
+    assert names(partitions.find_partitions(str(root))) == ["t-0", "u-3"]
+    assert partitions.find_partitions(str(folder)) == [str(folder)]
+    assert partitions.find_partitions(str(folder / f"{20:020d}.log")) == [str(folder)]
+    assert partitions.find_partitions(os.path.relpath(folder)) == [str(folder)]
 
 
 def test_topic_and_partition_narrow(folder: Path) -> None:
     root = folder.parent
     for name in ("t-2", "t-10", "a-b.c-7"):
         write_segment(root / name, 0, [])
-    assert names(log_dir.find_partitions(str(root), "t")) == ["t-0", "t-2", "t-10"]
-    assert names(log_dir.find_partitions(str(root), "a-b.c")) == ["a-b.c-7"]
-    assert names(log_dir.find_partitions(str(root), "t", 2)) == ["t-2"]
-    assert names(log_dir.find_partitions(str(root), None, 3)) == ["u-3"]
+    assert names(partitions.find_partitions(str(root), "t")) == ["t-0", "t-2", "t-10"]
+    assert names(partitions.find_partitions(str(root), "a-b.c")) == ["a-b.c-7"]
+    assert names(partitions.find_partitions(str(root), "t", 2)) == ["t-2"]
+    assert names(partitions.find_partitions(str(root), None, 3)) == ["u-3"]
     with pytest.raises(NotALog, match="no partition of topic 'x'.*there are: a-b.c-7, t-0"):
-        log_dir.find_partitions(str(root), "x")
+        partitions.find_partitions(str(root), "x")
 
 
 def test_folders_that_kafka_leaves_alone_are_left_out(folder: Path) -> None:
@@ -77,23 +77,23 @@ def test_folders_that_kafka_leaves_alone_are_left_out(folder: Path) -> None:
         write_segment(root / name, 0, [])
     (root / "remote-log-index-cache").mkdir()
     (root / "empty-0").mkdir()
-    assert names(log_dir.find_partitions(str(root))) == ["t-0", "u-3"]
+    assert names(partitions.find_partitions(str(root))) == ["t-0", "u-3"]
 
 
 def test_what_is_no_log_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no such file"):
-        log_dir.find_partitions(str(tmp_path / "nothing"))
+        partitions.find_partitions(str(tmp_path / "nothing"))
     with pytest.raises(NotALog, match="no Kafka partition"):
-        log_dir.find_partitions(str(tmp_path))
+        partitions.find_partitions(str(tmp_path))
     (tmp_path / "note.txt").touch()
     with pytest.raises(NotALog, match="not a file of a Kafka log"):
-        log_dir.find_partitions(str(tmp_path / "note.txt"))
+        partitions.find_partitions(str(tmp_path / "note.txt"))
     write_segment(tmp_path / "segments", 0, [])
     with pytest.raises(NotALog, match="rename it"):
-        log_dir.find_partitions(str(tmp_path / "segments"))
+        partitions.find_partitions(str(tmp_path / "segments"))
     write_segment(tmp_path / "__cluster_metadata-0", 0, [])
     with pytest.raises(NotALog, match="never compacted"):
-        log_dir.find_partitions(str(tmp_path / "__cluster_metadata-0"))
+        partitions.find_partitions(str(tmp_path / "__cluster_metadata-0"))
 
 
 # ---------------------------------------------------------------------- reading
@@ -176,17 +176,17 @@ def test_a_folder_without_segments_is_an_empty_log(tmp_path: Path) -> None:
 
 def test_indexes_of_one_segment(folder: Path) -> None:
     segment = log_dir.read_partition(str(folder)).segments[0]
-    offsets, positions = log_dir.read_offset_index(segment)
+    offsets, positions = index_files.read_offset_index(segment)
     assert len(offsets) == len(positions) == segment.index_bytes // 8 and offsets[0] > 0
-    times, ends = log_dir.read_time_index(segment)
+    times, ends = index_files.read_time_index(segment)
     assert times[-1] == CLOCK_MS + 19 and ends[-1] == 19
-    assert log_dir.index_path("/a/00000000000000000000.log") == "/a/00000000000000000000.index"
+    assert index_files.index_path("/a/00000000000000000000.log") == "/a/00000000000000000000.index"
     assert (
-        log_dir.time_index_path("/a/00000000000000000000.log.swap")
+        index_files.time_index_path("/a/00000000000000000000.log.swap")
         == "/a/00000000000000000000.timeindex.swap"
     )
     os.unlink(folder / f"{0:020d}.index")
-    assert len(log_dir.read_offset_index(segment)[0]) == 0
+    assert len(index_files.read_offset_index(segment)[0]) == 0
 
 
 # ---------------------------------------------------------------------- damage

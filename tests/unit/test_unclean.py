@@ -21,7 +21,7 @@ from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.kafka.recovery import proof_walk, unclean_shutdown
-from lastwrite.kafka.store import log_dir
+from lastwrite.kafka.store import index_files, log_dir
 from lastwrite.kafka.store.outputs import NewSegment, check_outputs, check_unchanged
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.spark.inline import INLINE
@@ -390,7 +390,9 @@ def test_nobody_looks_into_an_index_that_lies_and_recovery_makes_it_anew(folder:
     segment = log.segments[2]
     assert not segment.is_indexed and not segment.is_abort_indexed
     assert (
-        len(log_dir.read_offset_index(segment)[0]) == len(log_dir.read_time_index(segment)[0]) == 0
+        len(index_files.read_offset_index(segment)[0])
+        == len(index_files.read_time_index(segment)[0])
+        == 0
     )
     assert [entry.last_offset for entry in log.aborted] == [19, 59, 99, 139, 179]
     log_dir.recover(str(folder))

@@ -24,7 +24,7 @@ from lastwrite.kafka.look.rows import (
     side_file_rows,
 )
 from lastwrite.kafka.look.single import SingleFile, identify, segment_of
-from lastwrite.kafka.store import lock
+from lastwrite.kafka.store import lock, partitions
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.reports.table import Row
@@ -156,9 +156,9 @@ def dump(
         file = identify(path)
         lock.refuse_if_held(file.root)
         return job.limited(job.file(file), limit)
-    folders = store.find_partitions(path, topic, partition)
+    folders = partitions.find_partitions(path, topic, partition)
     for folder in folders:
-        lock.refuse_if_held(store.root_of(folder), [store.partition_name(folder)])
+        lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
     return job.limited(job.folders(folders), limit)
 
 

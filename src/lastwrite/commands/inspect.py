@@ -29,7 +29,7 @@ from lastwrite.kafka.look.rows import index_rows, side_file_rows
 from lastwrite.kafka.look.single import SingleFile, identify, segment_of
 from lastwrite.kafka.look.survey import Surveyor
 from lastwrite.kafka.rules.producers import active
-from lastwrite.kafka.store import lock
+from lastwrite.kafka.store import lock, partitions
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
@@ -118,7 +118,9 @@ def inspect(
         )
         roots: dict[str, list[TopicPartition]] = {}
         for folder in folders:
-            roots.setdefault(store.root_of(folder), []).append(store.partition_name(folder))
+            roots.setdefault(partitions.root_of(folder), []).append(
+                partitions.partition_name(folder)
+            )
         for root, inside in sorted(roots.items()):
             lock.refuse_if_held(root, inside)
             report.problems += root_problems(root)
@@ -126,8 +128,8 @@ def inspect(
         report.notes += job.notes.values()
         for folder, found in zip(folders, report.partitions, strict=True):
             try:
-                found.uncleanable = read_quarantine(store.root_of(folder), kafka.notes).get(
-                    store.partition_name(folder)
+                found.uncleanable = read_quarantine(partitions.root_of(folder), kafka.notes).get(
+                    partitions.partition_name(folder)
                 )
             except CorruptLog as error:
                 report.problems.append(kafka_problem_of(error, folder))
@@ -178,7 +180,7 @@ class _Inspection:
         ]
 
     def _unreadable(self, folder: str, error: LogError) -> PartitionInspection:
-        name = store.partition_name(folder)
+        name = partitions.partition_name(folder)
         problem = kafka_problem_of(error, folder)
         return PartitionInspection(
             topic=name.topic,

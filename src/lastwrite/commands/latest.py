@@ -28,6 +28,7 @@ from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.table import kafka_writes
 from lastwrite.kafka.store import lock as kafka_lock
 from lastwrite.kafka.store import log_dir as kafka_store
+from lastwrite.kafka.store import partitions
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.pulsar.look.table import pulsar_topics, pulsar_writes, topic_end
 from lastwrite.pulsar.store.topic import name_of
@@ -205,24 +206,22 @@ def _kafka_logs(path: str, topic: str | None) -> list[PartitionLog]:
     Raises:
         NotALog, InvalidConfig, LogHeld: as ``latest``.
     """
-    folders = kafka_store.find_partitions(path, topic, None)
-    topics = {kafka_store.partition_name(folder).topic for folder in folders}
+    folders = partitions.find_partitions(path, topic, None)
+    topics = {partitions.partition_name(folder).topic for folder in folders}
     if len(topics) != 1:
         raise InvalidConfig(
             f"{len(topics)} topics are there",
             path=path,
             remedy=f"name one: {', '.join(sorted(topics)[:20])}",
         )
-    if len(folders) < len(
-        kafka_store.find_partitions(kafka_store.root_of(folders[0]), topics.pop())
-    ):
+    if len(folders) < len(partitions.find_partitions(partitions.root_of(folders[0]), topics.pop())):
         raise InvalidConfig(
             "a table is of a whole topic",
             path=path,
             remedy="give the log root, and the topic's name",
         )
     for folder in folders:
-        kafka_lock.refuse_if_held(kafka_store.root_of(folder), [kafka_store.partition_name(folder)])
+        kafka_lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
     logs = [kafka_store.read_partition(folder) for folder in folders]
     for log in logs:
         _refuse_if_records_are_missing(log)

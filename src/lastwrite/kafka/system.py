@@ -33,7 +33,7 @@ from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings, Known, check_overrides, resolve
 from lastwrite.kafka.store import commit as committing
-from lastwrite.kafka.store import lock, pieces, watching
+from lastwrite.kafka.store import index_files, lock, partitions, pieces, watching
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.store import publish as publishing
 from lastwrite.kafka.store import retention as retaining
@@ -86,9 +86,9 @@ class KafkaSystem(System):
 
     # ------------------------------------------------------------------ layout
 
-    find = staticmethod(store.find_partitions)
-    name_of = staticmethod(store.partition_name)
-    root_of = staticmethod(store.root_of)
+    find = staticmethod(partitions.find_partitions)
+    name_of = staticmethod(partitions.partition_name)
+    root_of = staticmethod(partitions.root_of)
     glance = staticmethod(watching.glance)
     hold = staticmethod(lock.hold)
     try_hold = staticmethod(lock.try_hold)
@@ -268,7 +268,7 @@ class KafkaSystem(System):
         return read_history(log).aborted
 
     def segment_path(self, log: PartitionLog, base_offset: int) -> str:
-        return store.segment_path(log.folder, base_offset)
+        return index_files.segment_path(log.folder, base_offset)
 
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
         interval_bytes = unit.index_interval_bytes if unit.parts == 1 else None

@@ -19,7 +19,7 @@ from lastwrite.kafka.producers.snapshot import decode_snapshot
 from lastwrite.kafka.recovery import index_truth
 from lastwrite.kafka.recovery.index_truth import NO_TIME, Lie, TransactionTruth
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
-from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.store import index_files
 from lastwrite.kafka.system import KAFKA
 from lastwrite.model.columns import BatchTable, Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
@@ -84,7 +84,7 @@ class KafkaProof(LogProof):
         )
 
     def snapshot(self, log: PartitionLog) -> Snapshot | None:
-        for offset, path in reversed(store.snapshots_of(log.folder)):
+        for offset, path in reversed(index_files.snapshots_of(log.folder)):
             if not log.log_start < offset <= log.end_offset:
                 continue
             try:
@@ -187,13 +187,13 @@ class KafkaIndexProof:
         self.offsets, self.positions = _NOTHING, _NOTHING
         self.times, self.time_offsets = _NOTHING, _NOTHING
         try:
-            self.offsets, self.positions = store.read_offset_index(source)
+            self.offsets, self.positions = index_files.read_offset_index(source)
         except LogError as error:
-            self._unreadable(error, store.index_path(log_path))
+            self._unreadable(error, index_files.index_path(log_path))
         try:
-            self.times, self.time_offsets = store.read_time_index(source)
+            self.times, self.time_offsets = index_files.read_time_index(source)
         except LogError as error:
-            self._unreadable(error, store.time_index_path(log_path))
+            self._unreadable(error, index_files.time_index_path(log_path))
         self._reached = NO_TIME
         self._last = -1
 
@@ -248,7 +248,7 @@ class KafkaIndexProof:
             remedy = REBUILD if int(self.offsets[contradiction.row]) < end_offset else RESTORE
             self._add(
                 contradiction.problem,
-                store.index_path(self._log_path),
+                index_files.index_path(self._log_path),
                 contradiction.row * OFFSET_ENTRY.size,
                 remedy,
             )
@@ -258,7 +258,7 @@ class KafkaIndexProof:
             remedy = REBUILD if int(self.time_offsets[contradiction.row]) < end_offset else RESTORE
             self._add(
                 contradiction.problem,
-                store.time_index_path(self._log_path),
+                index_files.time_index_path(self._log_path),
                 contradiction.row * TIME_ENTRY.size,
                 remedy,
             )
@@ -291,9 +291,9 @@ class KafkaTransactionProof:
         for n, segment in enumerate(self._log.segments):
             if not segment.is_abort_indexed:
                 continue
-            path = store.transaction_index_path(segment.path)
+            path = index_files.transaction_index_path(segment.path)
             try:
-                entries = store.read_aborted_of(segment.path)
+                entries = index_files.read_aborted_of(segment.path)
             except LogError as error:
                 found.append(
                     Problem(

@@ -23,7 +23,7 @@ from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
 from lastwrite.kafka.look.problems import kafka_problem_of, loses_records, whole_batches
 from lastwrite.kafka.look.rows import position_of, record_row
-from lastwrite.kafka.store import lock, log_dir
+from lastwrite.kafka.store import lock, log_dir, partitions
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
@@ -228,16 +228,16 @@ def read_partition(
         raise InvalidConfig("an offset and a time exclude each other", remedy="give one of them")
     if offset is not None and offset < 0:
         raise InvalidConfig(f"offset {offset}", remedy="offsets begin at 0")
-    folders = log_dir.find_partitions(path, topic, partition)
+    folders = partitions.find_partitions(path, topic, partition)
     if len(folders) != 1:
-        names = ", ".join(str(log_dir.partition_name(folder)) for folder in folders[:20])
+        names = ", ".join(str(partitions.partition_name(folder)) for folder in folders[:20])
         raise InvalidConfig(
             f"{len(folders)} partitions lie there",
             path=path,
             remedy=f"give one with --topic and --partition: {names}",
         )
     (folder,) = folders
-    lock.refuse_if_held(log_dir.root_of(folder), [log_dir.partition_name(folder)])
+    lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
     log = log_dir.read_partition(folder)
     return KafkaReading(log, Isolation(isolation or Isolation.UNCOMMITTED), offset, time_ms, limit)
 

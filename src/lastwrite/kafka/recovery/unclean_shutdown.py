@@ -119,29 +119,34 @@ def recover_segment(
         LogError: a file cannot be read.
     """
     return _recover_once(
-        base_offset, *(_identity(path) for path in (log_path, index_path, time_index_path))
+        base_offset, *(identity_of(path) for path in (log_path, index_path, time_index_path))
     )
 
 
-# path, bytes, time of modification, inode; of a missing file bytes are -1
-_Identity = tuple[str, int, int, int]
+class FileIdentity(NamedTuple):
+    """A file, as long as nobody changes it; of a missing one the bytes are -1."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int = 0
+    inode: int = 0
 
 
-def _identity(path: str) -> _Identity:
+def identity_of(path: str) -> FileIdentity:
     try:
         seen = os.stat(path)
     except FileNotFoundError:
-        return path, -1, 0, 0
+        return FileIdentity(path, -1)
     except OSError as error:
         raise to_log_error(error, path, "look at the file") from error
-    return path, seen.st_size, seen.st_mtime_ns, seen.st_ino
+    return FileIdentity(path, seen.st_size, seen.st_mtime_ns, seen.st_ino)
 
 
 @lru_cache(
     maxsize=256
 )  # a run looks at a segment to recover it, to plan, and before and after a commit
 def _recover_once(
-    base_offset: int, log: _Identity, index: _Identity, time_index: _Identity
+    base_offset: int, log: FileIdentity, index: FileIdentity, time_index: FileIdentity
 ) -> Recovered:
     path, file_bytes, *_ = log
     truth = _IndexTruth(base_offset, index, time_index)
@@ -278,11 +283,11 @@ def whole_beyond(log_path: str, at: int, base_offset: int, end_offset: int) -> B
     Raises:
         LogError: the file cannot be read.
     """
-    return _beyond_once(_identity(log_path), at, base_offset, end_offset)
+    return _beyond_once(identity_of(log_path), at, base_offset, end_offset)
 
 
 @lru_cache(maxsize=256)
-def _beyond_once(log: _Identity, at: int, base_offset: int, end_offset: int) -> Beyond | None:
+def _beyond_once(log: FileIdentity, at: int, base_offset: int, end_offset: int) -> Beyond | None:
     path, file_bytes, *_ = log
     begin, proven = at + 1, 0
     try:
@@ -350,7 +355,7 @@ def _is_emptied(path: str, file_bytes: int, base_offset: int) -> bool:
 class _IndexTruth:
     """A segment's two indexes, held against its entries."""
 
-    def __init__(self, base_offset: int, index: _Identity, time_index: _Identity) -> None:
+    def __init__(self, base_offset: int, index: FileIdentity, time_index: FileIdentity) -> None:
         self._reached, self._last_before = index_truth.NO_TIME, base_offset - 1
         self._offsets, self._times = (
             decode_offset_index(b"", base_offset),
@@ -422,7 +427,7 @@ class _IndexTruth:
         )
 
 
-def _read(file: _Identity) -> bytes:
+def _read(file: FileIdentity) -> bytes:
     path, size_bytes, *_ = file
     if size_bytes < 0:
         raise CorruptLog("the file is missing", path=path)

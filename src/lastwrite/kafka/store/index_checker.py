@@ -9,7 +9,7 @@ from lastwrite.kafka.format.index import OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
 from lastwrite.kafka.recovery import index_truth
 from lastwrite.kafka.recovery.loss import Witness, missing
-from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.store import index_files
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.work import Piece
 
@@ -21,14 +21,14 @@ class KafkaIndexChecker:
 
     def __init__(self, piece: Piece) -> None:
         self._piece = piece
-        offsets, positions = store.read_offset_index(piece)
+        offsets, positions = index_files.read_offset_index(piece)
         first, end = np.searchsorted(positions, [piece.start, piece.end]).tolist()
         self._first, self._offsets, self._positions = (
             first,
             offsets[first:end],
             positions[first:end],
         )
-        self._times, self._time_offsets = store.read_time_index(piece)
+        self._times, self._time_offsets = index_files.read_time_index(piece)
         self._reached, self._last = index_truth.NO_TIME, -1
 
     def check(self, table: BatchTable, shift: int) -> None:
@@ -40,7 +40,9 @@ class KafkaIndexChecker:
         if contradiction is not None:
             row = self._first + contradiction.row
             self._refuse(
-                contradiction.problem, row * OFFSET_ENTRY.size, store.index_path(self._piece.path)
+                contradiction.problem,
+                row * OFFSET_ENTRY.size,
+                index_files.index_path(self._piece.path),
             )
         last = table["next_offset"] - 1
         before = self._last if self._last >= 0 else int(last[0])
@@ -51,7 +53,7 @@ class KafkaIndexChecker:
             self._refuse(
                 contradiction.problem,
                 contradiction.row * TIME_ENTRY.size,
-                store.time_index_path(self._piece.path),
+                index_files.time_index_path(self._piece.path),
             )
         self._reached = max(self._reached, int(table["max_timestamp"].max()))
         self._last = int(last[-1])

@@ -7,7 +7,7 @@ import numpy as np
 from lastwrite.errors import LogError
 from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
 from lastwrite.kafka.format.batch_layout import MAGIC
-from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.store import index_files
 from lastwrite.model.log import PartitionLog
 from lastwrite.storage.reading import SegmentReader
 
@@ -21,7 +21,7 @@ def cuts_of(log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
     source = log.segments[segment]
     cuts = [0]
     if source.size_bytes > piece_bytes * 3 // 2:
-        positions = np.asarray(store.read_offset_index(source)[1])
+        positions = np.asarray(index_files.read_offset_index(source)[1])
         count = -(-source.size_bytes // piece_bytes)
         for n in range(1, count):
             found = int(np.searchsorted(positions, source.size_bytes * n // count))

@@ -1,0 +1,124 @@
+"""The indexes and snapshots beside a segment: where they lie, and what is in them."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from lastwrite.errors import LogError
+from lastwrite.kafka.format.index import Int64s, decode_offset_index, decode_time_index
+from lastwrite.kafka.format.names import FileKind, Suffix, classify, segment_file_name
+from lastwrite.kafka.producers.history import decode_aborted
+from lastwrite.kafka.store.partitions import scan
+from lastwrite.model.log import AbortedTransaction
+from lastwrite.storage.files import to_log_error
+
+
+def read_file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise to_log_error(error, path, "read the file") from error
+
+
+def segment_path(folder: str, base_offset: int) -> str:
+    """The segment that begins at an offset, in a folder where no swap is under way."""
+    return os.path.join(folder, segment_file_name(base_offset, FileKind.LOG))
+
+
+def index_path(log_path: str) -> str:
+    """The offset index beside a segment, also of one that is still a ``.swap``."""
+    return _beside(log_path, FileKind.INDEX)
+
+
+def time_index_path(log_path: str) -> str:
+    """The time index beside a segment, also of one that is still a ``.swap``."""
+    return _beside(log_path, FileKind.TIME_INDEX)
+
+
+def transaction_index_path(log_path: str) -> str:
+    """The transaction index beside a segment, also where one of both is still a ``.swap``."""
+    path = _beside(log_path, FileKind.TRANSACTION_INDEX)
+    swap = path + Suffix.SWAP
+    return swap if not os.path.exists(path) and os.path.exists(swap) else path
+
+
+def _beside(log_path: str, kind: FileKind) -> str:
+    folder, name = os.path.split(log_path)
+    return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(FileKind.LOG))
+
+
+class Indexed(Protocol):
+    """A segment, or a piece of one."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def is_indexed(self) -> bool: ...
+
+
+def read_offset_index(source: Indexed) -> tuple[Int64s, Int64s]:
+    """The entries of a segment's offset index: absolute offsets and positions, row for row.
+
+    None if it is missing, or if a crash left one that nobody may look into.
+
+    Raises:
+        CorruptLog: the entries contradict each other.
+    """
+    path = index_path(source.path)
+    try:
+        index = decode_offset_index(
+            _read_if_there(path) if source.is_indexed else b"", _base_of(source.path)
+        )
+    except LogError as error:
+        raise error.located(path) from error
+    return index.offsets, index.positions
+
+
+def read_time_index(source: Indexed) -> tuple[Int64s, Int64s]:
+    """The entries of a segment's time index: timestamps in ms and absolute offsets, row for row;
+    see above.
+
+    Raises:
+        CorruptLog: the entries contradict each other.
+    """
+    path = time_index_path(source.path)
+    try:
+        index = decode_time_index(
+            _read_if_there(path) if source.is_indexed else b"", _base_of(source.path)
+        )
+    except LogError as error:
+        raise error.located(path) from error
+    return index.timestamps_ms, index.offsets
+
+
+def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
+    """The entries of a segment's transaction index, by last offset; none if there is no such file.
+
+    Raises:
+        CorruptLog: an entry of an unknown version, or markers that lie below the segment or do not
+            rise.
+    """
+    path = transaction_index_path(log_path)
+    try:
+        return decode_aborted(_read_if_there(path), _base_of(log_path))
+    except LogError as error:
+        raise error.located(path) from error
+
+
+def snapshots_of(folder: str) -> list[tuple[int, str]]:
+    """(Offset, path) of each producer snapshot, by offset."""
+    return sorted(
+        (int(entry.name[:20]), entry.path)
+        for entry in scan(folder)
+        if classify(entry.name)[:2] == (FileKind.SNAPSHOT, Suffix.LIVE)
+    )
+
+
+def _base_of(log_path: str) -> int:
+    return int(os.path.basename(log_path)[:20])
+
+
+def _read_if_there(path: str) -> bytes:
+    return read_file(path) if os.path.exists(path) else b""

@@ -1,0 +1,123 @@
+"""Where the partitions of a log root lie, and which of them they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from lastwrite.errors import NotALog
+from lastwrite.kafka.format.names import METADATA_TOPIC, FolderState, classify, decode_folder_name
+from lastwrite.kafka.store import links
+from lastwrite.model.log import TopicPartition
+from lastwrite.storage.files import to_log_error
+
+
+def find_partitions(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
+    """The folders of the live partitions at ``path``, by topic and number.
+
+    ``path`` is a log root, a partition's folder, or a file of one; of symbolic links the real path
+    decides, see ``links``. Folders that Kafka is deleting, moving or no
+    longer knows are left out, and so is the cluster's own metadata log.
+
+    Raises:
+        NotALog: nothing of Kafka's lies there, or nothing of that topic and partition.
+        LogError: it cannot be read.
+    """
+    path = os.path.abspath(path)
+    if os.path.isfile(path):
+        if (
+            os.path.islink(path)
+            and decode_folder_name(os.path.basename(os.path.dirname(path))) is None
+        ):
+            path = os.path.realpath(path)
+        if classify(os.path.basename(path)).is_foreign:
+            raise NotALog(
+                "not a file of a Kafka log",
+                path=path,
+                remedy="give a log root, a partition's folder or a segment, which is named by 20 digits",
+            )
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise NotALog("no such file or folder", path=path, remedy="check the path")
+    if _has_log_files(path):
+        folder = links.home_of(path)
+        found = {partition_name(folder): folder}
+    else:
+        found = _partitions_below(os.path.realpath(path))
+    chosen = [
+        (name, folder)
+        for name, folder in sorted(found.items())
+        if topic in (None, name.topic) and partition in (None, name.partition)
+    ]
+    if not chosen:
+        wanted = f"of topic {topic!r}" if topic is not None else f"number {partition}"
+        listed = ", ".join(str(name) for name in sorted(found)[:5])
+        raise NotALog(f"no partition {wanted}", path=path, remedy=f"there are: {listed}")
+    return [folder for _, folder in chosen]
+
+
+def _partitions_below(root: str) -> dict[TopicPartition, str]:
+    found = {}
+    for entry in scan(root):
+        name = decode_folder_name(entry.name)
+        if (
+            name is None
+            or name.state is not FolderState.LIVE
+            or name.partition.topic == METADATA_TOPIC
+        ):
+            continue
+        if entry.is_dir() and _has_log_files(entry.path):
+            found[name.partition] = entry.path
+    if not found:
+        raise NotALog(
+            "no Kafka partition in this folder",
+            path=root,
+            remedy="give a log root (a folder of <topic>-<partition> folders), one of these folders, or a segment",
+        )
+    return found
+
+
+def scan(folder: str) -> Iterator[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from entries
+    except OSError as error:
+        raise to_log_error(error, folder, "list the folder") from error
+
+
+def _has_log_files(folder: str) -> bool:
+    return any(not classify(entry.name).is_foreign for entry in scan(folder))
+
+
+def partition_name(folder: str) -> TopicPartition:
+    """The partition whose folder that is.
+
+    Raises:
+        NotALog: the name of the folder says none, or one that must be left alone.
+    """
+    path = os.path.abspath(folder)
+    name = decode_folder_name(os.path.basename(path))
+    if name is None:
+        raise NotALog(
+            "this folder holds segments, but its name is no partition's",
+            path=path,
+            remedy="rename it to <topic>-<partition>, such as orders-0",
+        )
+    if name.state is not FolderState.LIVE:
+        raise NotALog(
+            "a broker is deleting, moving or has disowned this partition",
+            path=path,
+            remedy="leave it alone",
+        )
+    if name.partition.topic == METADATA_TOPIC:
+        raise NotALog(
+            "the cluster's own metadata log, which is never compacted so",
+            path=path,
+            remedy="leave it alone",
+        )
+    return name.partition
+
+
+def root_of(folder: str) -> str:
+    """The log root of a partition: there lie its checkpoints and the broker's lock."""
+    return os.path.dirname(os.path.abspath(folder))
