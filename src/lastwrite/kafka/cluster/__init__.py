@@ -1,1 +1,1 @@
-"""What Kafka keeps about itself: the metadata log, whose a log root is, offsets, groups and transactions."""
+"""What Kafka keeps about itself: the metadata log, whose a log root is, its own topics."""

@@ -216,7 +216,7 @@ class _Reading:
             aborted=tuple(entry for base in bases for entry in self._aborted.get(base, ())),
             first_unstable_offset=first_unstable,
             unseen=tuple(sorted(logs - seen)),
-            kept=tuple(sorted(self._of_kind(FileKind.KEPT))),
+            cached=tuple(sorted(self._of_kind(FileKind.KEPT))),
         )
         return self._with_aborted(listed) if self._unsure else listed
 
