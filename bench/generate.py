@@ -148,7 +148,9 @@ def write_log(
     folder.mkdir(parents=True, exist_ok=True)
     out = np.empty(_ROUND_BATCHES * (61 + A_BATCH * (20 + 8 * words)), dtype=np.uint8)
     if segment_bytes < len(out):
-        raise ValueError(f"segment_bytes is {segment_bytes}; with {words} words at least {len(out)}")
+        raise ValueError(
+            f"segment_bytes is {segment_bytes}; with {words} words at least {len(out)}"
+        )
     batches = np.empty((_ROUND_BATCHES, 4), dtype=np.int64)
     total, segments, at = 0, 0, first
     while at < end:

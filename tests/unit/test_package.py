@@ -33,5 +33,5 @@ def test_the_package_runs_as_the_command() -> None:
 
 def test_a_generated_log_needs_segments_of_a_buffer(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="segment_bytes is 1000"):
-        write_log(tmp_path / "t-0", lambda first, end: None, 0, 10, 10, 1000)  # type: ignore[arg-type, return-value]
+        write_log(tmp_path / "t-0", lambda first, end: None, 0, 10, 10, 1000)  # type: ignore
     assert not list((tmp_path / "t-0").glob("*.log"))
