@@ -24,7 +24,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.format.record import decode_message, encode_message
 from lastwrite.rocketmq.format.units import BATCH_UNIT, batch_units, valid_count
-from lastwrite.rocketmq.network.client import Client, PullStatus
+from lastwrite.rocketmq.network.client import Client, PullCode
 from lastwrite.rocketmq.network.outgoing import Outgoing
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.store import lock, publish
@@ -111,7 +111,7 @@ def _served(client: Client) -> Served:
                 message = decode_message(pulled.records, at, len(pulled.records))
                 rows.append((message.queue_offset, message.properties["KEYS"], message.body))
                 at += message.size
-            if pulled.status is not PullStatus.FOUND:
+            if pulled.status is not PullCode.FOUND:
                 break
             offset = pulled.next_offset
     return served

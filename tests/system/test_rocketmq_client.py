@@ -16,7 +16,7 @@ import lastwrite
 from lastwrite import cli
 from lastwrite.errors import InvalidConfig, RemoteFailed
 from lastwrite.rocketmq.format.record import Compression, Message, body_of, decode_message
-from lastwrite.rocketmq.network.client import Client, PullStatus
+from lastwrite.rocketmq.network.client import Client, PullCode
 from lastwrite.rocketmq.network.outgoing import Outgoing
 from lastwrite.rocketmq.network.route import MessageQueue, queue_of
 from tests.support.rocketmq.broker import (
@@ -73,10 +73,10 @@ def pull_all(client: Client, queue: MessageQueue, end: int) -> list[Message]:
     found: list[Message] = []
     offset = 0
     wait_for(client, queue, end)
-    while (pulled := client.pull(queue, offset)).status is PullStatus.FOUND:
+    while (pulled := client.pull(queue, offset)).status is PullCode.FOUND:
         found += messages_of(pulled.records)
         offset = pulled.next_offset
-    assert pulled.status is PullStatus.NOT_FOUND
+    assert pulled.status is PullCode.NOT_FOUND
     assert offset == pulled.max_offset
     return found
 
@@ -132,13 +132,13 @@ def test_a_batch_is_stored_in_one_step(broker: Broker, client: Client) -> None:
 
 def test_pulls_beyond_the_queue(client: Client) -> None:
     (queue,) = client.create_topic("bounds", 1, COMPACTED).writable
-    assert client.pull(queue, 0).status is PullStatus.NOT_FOUND
+    assert client.pull(queue, 0).status is PullCode.NOT_FOUND
     for n in range(3):
         client.send(queue, Outgoing(f"k{n}", b"x"))
     wait_for(client, queue, 3)
-    assert client.pull(queue, 3).status is PullStatus.NOT_FOUND
+    assert client.pull(queue, 3).status is PullCode.NOT_FOUND
     far = client.pull(queue, 100)
-    assert (far.status, far.next_offset, far.max_offset) == (PullStatus.MOVED, 0, 3)
+    assert (far.status, far.next_offset, far.max_offset) == (PullCode.MOVED, 0, 3)
     assert [
         message.queue_offset for message in messages_of(client.pull(queue, 1, count=1).records)
     ] == [1]

@@ -41,7 +41,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.rocketmq.format import kernels, names
 from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
-from lastwrite.rocketmq.network.client import Client, PullStatus
+from lastwrite.rocketmq.network.client import Client, PullCode
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.restoration import Restoration, RestoredQueue
@@ -358,7 +358,7 @@ class _Rebuild:
         offset, retries = 0, 0
         while below is None or offset < below:
             pulled = self.client.pull(self.queue, offset)
-            if pulled.status is PullStatus.FOUND:
+            if pulled.status is PullCode.FOUND:
                 retries = 0
                 data, table = self._split(pulled.records, offset)
                 last = int(table["queue_offset"][-1])
@@ -371,12 +371,12 @@ class _Rebuild:
                 if len(table):
                     yield data, table
                 offset = pulled.next_offset
-            elif pulled.status is PullStatus.RETRY:
+            elif pulled.status is PullCode.RETRY:
                 retries += 1
                 if retries > _MOST_RETRIES:
                     raise self._strange(offset, "keeps asking to try again")
                 time.sleep(_RETRY_SECONDS)
-            elif pulled.status is PullStatus.MOVED and pulled.next_offset > offset:
+            elif pulled.status is PullCode.MOVED and pulled.next_offset > offset:
                 offset = pulled.next_offset
             elif offset < pulled.max_offset:
                 raise self._strange(

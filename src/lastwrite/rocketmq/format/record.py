@@ -101,7 +101,7 @@ class RecordHead(NamedTuple):
     # fmt: on
 
 
-class Stored(NamedTuple):
+class StoreTime(NamedTuple):
     """What follows the born host."""
 
     # fmt: off
@@ -148,7 +148,7 @@ class InnerHead(NamedTuple):
 
 
 RECORD_HEAD = layout(RecordHead, byte_order=">", size=48)
-STORED = layout(Stored, byte_order=">", size=8)
+STORE_TIME = layout(StoreTime, byte_order=">", size=8)
 RECORD_TAIL = layout(RecordTail, byte_order=">", size=16)
 BLANK = layout(Blank, byte_order=">", size=BLANK_BYTES)
 INNER_HEAD = layout(InnerHead, byte_order=">", size=20)
@@ -308,8 +308,8 @@ def decode_message(buffer: Buffer, at: int, end: int) -> Message:
     if size < fixed:
         raise CorruptLog(f"record of {size} bytes, its fixed fields take {fixed}", at)
     stored_at = at + RECORD_HEAD.size + born_bytes
-    (store_time_ms,) = STORED.unpack_from(buffer, stored_at)
-    tail_at = stored_at + STORED.size + store_bytes
+    (store_time_ms,) = STORE_TIME.unpack_from(buffer, stored_at)
+    tail_at = stored_at + STORE_TIME.size + store_bytes
     tail = RecordTail._make(RECORD_TAIL.unpack_from(buffer, tail_at))
     body_at = tail_at + RECORD_TAIL.size
     if not 0 <= tail.body_length <= size - fixed:
@@ -330,7 +330,7 @@ def decode_message(buffer: Buffer, at: int, end: int) -> Message:
         *head[1:],
         born_host=_decode_host(buffer, at + RECORD_HEAD.size, born_bytes),
         store_time_ms=store_time_ms,
-        store_host=_decode_host(buffer, stored_at + STORED.size, store_bytes),
+        store_host=_decode_host(buffer, stored_at + STORE_TIME.size, store_bytes),
         reconsume_times=tail.reconsume_times,
         prepared_offset=tail.prepared_offset,
         body=bytes(buffer[body_at : body_at + tail.body_length]),
@@ -424,7 +424,7 @@ def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
                     message.born_time_ms,
                 ),
                 message.born_host.encode(),
-                STORED.pack(message.store_time_ms),
+                STORE_TIME.pack(message.store_time_ms),
                 message.store_host.encode(),
                 RECORD_TAIL.pack(
                     message.reconsume_times, message.prepared_offset, len(message.body)

@@ -32,8 +32,8 @@ from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, Message, body_o
 from lastwrite.rocketmq.look.walk import Chunk, LogWalk
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store.queues import index_path, name_of
-from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, map_whole
-from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
+from lastwrite.rocketmq.store.reading import MappedFile, log_of_one, map_whole
+from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, problem_of, recovered
 from lastwrite.verification.contents import ContentsUnit, PieceContents, RowSink
 from lastwrite.verification.rows import (
     AFTER,
@@ -158,8 +158,7 @@ class _PieceProof:
         self.wrong: list[Problem] = found.problems
         start = names.parse_file_name(piece.path.rpartition("/")[2])
         assert start is not None  # else it would not have been listed
-        file = MappedFile(piece.path, start, piece.size_bytes, piece.mtime_ns)
-        self.log = MappedLog((file,), (), file.size_bytes, (start,))
+        self.log = log_of_one(MappedFile(piece.path, start, piece.size_bytes, piece.mtime_ns))
         self._start = start
         self._name = name_of(piece.path.rpartition("/")[0])
         self._topic = self._name.topic.encode()
@@ -201,18 +200,12 @@ class _PieceProof:
         self.note(problem)
 
     def note_unindexed(self, position: int) -> None:
-        self.note(
-            Problem(
-                ProblemKind.RECOVERED,
-                "records that no unit of the index leads to",
-                self.piece.path,
-                position,
-                "nobody reads them; a broker's start cuts them off",
-            )
-        )
+        wrong = "records that no unit of the index leads to"
+        remedy = "nobody reads them; a broker's start cuts them off"
+        self.note(recovered(wrong, self.piece.path, position, remedy))
 
     def _damaged(self, message: str, position: int) -> None:
-        self.note(Problem(ProblemKind.DAMAGED, message, self.piece.path, position, DAMAGE_REMEDY))
+        self.note(damaged(message, self.piece.path, position))
 
     def check(self, message: Message, position: int) -> None:
         """The next record, which lies at ``position``."""
@@ -229,15 +222,9 @@ class _PieceProof:
             wrong = f"queue offset {offset} lies beyond the file's end, {self.piece.end_offset}"
             self._damaged(wrong, position + 20)
         if message.physical_offset != self._start + position:
-            self.note(
-                Problem(
-                    ProblemKind.RECOVERED,
-                    f"the record says that it lies at {message.physical_offset}",
-                    self.piece.path,
-                    position + PHYSICAL_OFFSET_AT,
-                    "it is served all the same; the next round puts it right",
-                )
-            )
+            wrong = f"the record says that it lies at {message.physical_offset}"
+            remedy = "it is served all the same; the next round puts it right"
+            self.note(recovered(wrong, self.piece.path, position + PHYSICAL_OFFSET_AT, remedy))
         found = self.found
         found.batches += 1
         found.first_offset = offset if found.first_offset < 0 else found.first_offset
@@ -265,7 +252,8 @@ class _PieceProof:
         for name, said, true in zip(_FIELDS, self._unit, expected, strict=True):
             if said != true:
                 wrong = f"unit {self._row}: its {name} is {said}, its record's {true}"
-                self._note_index(wrong)
+                at = self._row * units.BATCH_UNIT.size
+                self.note(damaged(wrong, self._index, at, INDEX_REMEDY))
                 break
         self._next_unit()
 
@@ -277,10 +265,6 @@ class _PieceProof:
 
     def _next_unit(self) -> None:
         self._unit, self._row = next(self._units, None), self._row + 1
-
-    def _note_index(self, message: str) -> None:
-        at = self._row * units.BATCH_UNIT.size
-        self.note(Problem(ProblemKind.DAMAGED, message, self._index, at, INDEX_REMEDY))
 
     def ends(self) -> None:
         """There are no more records in the piece."""

@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from lastwrite.errors import CorruptLog, InvalidConfig, RemoteFailed
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS, Connection, refusal
@@ -35,6 +34,8 @@ from lastwrite.rocketmq.network.route import (
     decode_json,
     decode_route,
 )
+
+T = TypeVar("T")
 
 PULL_COUNT = 32  # messages asked for at once; a broker gives no more by default
 
@@ -54,7 +55,7 @@ class Request(IntEnum):
     SEND_BATCH = 320
 
 
-class PullStatus(IntEnum):
+class PullCode(IntEnum):
     """How a pull was answered."""
 
     FOUND = 0
@@ -64,12 +65,7 @@ class PullStatus(IntEnum):
 
 
 _TOPIC_NOT_EXIST = 17
-_SENT = {
-    0,
-    10,
-    11,
-    12,
-}  # stored; the others of these: stored, but flushed or replicated too slowly for the setting
+_SENT = {0, 10, 11, 12}  # stored; but for 0 flushed or replicated too slowly for the setting
 _WITH_SUBSCRIPTION = 4  # a pull's sysFlag
 _TOOLS_GROUP = "TOOLS_CONSUMER"  # every broker knows it
 _PRODUCER_GROUP = "lastwrite"
@@ -79,16 +75,16 @@ _READ_AND_WRITE = 6
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """The answer to one pull. ``records`` lie one behind another as in a commit log."""
+    """The answer to one pull. ``records`` lie one after another as in a commit log."""
 
-    status: PullStatus
+    status: PullCode
     next_offset: int
     min_offset: int
-    max_offset: int  # behind the queue's last
+    max_offset: int  # after the queue's last
     records: bytes
 
 
-class Stored(NamedTuple):
+class Sent(NamedTuple):
     """Where a message was put."""
 
     queue: MessageQueue
@@ -119,12 +115,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------ who has it
@@ -132,18 +123,13 @@ class Client:
     def find_route(self, topic: str) -> Route | None:
         """The brokers and queues of a topic, asked anew; None: the name server knows no such topic."""
         doing = f"asking for the route of {topic}"
-        answer = self._ask_name_server(
-            Request.ROUTE, {"topic": topic, "acceptStandardJsonOnly": True}, doing
-        )
+        fields = {"topic": topic, "acceptStandardJsonOnly": True}
+        answer = self._ask_name_server(Request.ROUTE, fields, doing)
         if answer.code == _TOPIC_NOT_EXIST:
             return None
-        if answer.code != 0:
-            raise refusal(self._name_servers[0].address, doing, answer)
-        try:
-            self._routes[topic] = decode_route(topic, answer.body)
-        except CorruptLog as error:
-            raise self._strange(self._name_servers[0].address, doing, error) from error
-        return self._routes[topic]
+        route = self._decoded(answer, doing, lambda body: decode_route(topic, body))
+        self._routes[topic] = route
+        return route
 
     def route(self, topic: str) -> Route:
         """The brokers and queues of a topic, as found first.
@@ -162,21 +148,15 @@ class Client:
 
     def masters(self) -> dict[str, str]:
         """The address of every broker that takes messages, by its name."""
-        doing = "asking for the brokers"
-        answer = self._ask_name_server(Request.CLUSTER, {}, doing)
-        if answer.code != 0:
-            raise refusal(self._name_servers[0].address, doing, answer)
-        try:
-            known = decode_json(answer.body)
+
+        def decode(body: bytes) -> dict[str, dict[int, str]]:
+            known = decode_json(body)
             table = known.get("brokerAddrTable") if isinstance(known, dict) else None
-            found = decode_addresses(list(table.values()) if isinstance(table, dict) else [])
-        except CorruptLog as error:
-            raise self._strange(self._name_servers[0].address, doing, error) from error
-        return {
-            name: addresses[MASTER]
-            for name, addresses in sorted(found.items())
-            if MASTER in addresses
-        }
+            return decode_addresses(list(table.values()) if isinstance(table, dict) else [])
+
+        doing = "asking for the brokers"
+        found = self._decoded(self._ask_name_server(Request.CLUSTER, {}, doing), doing, decode)
+        return {name: known[MASTER] for name, known in sorted(found.items()) if MASTER in known}
 
     # ------------------------------------------------------------------ what is there
 
@@ -204,7 +184,7 @@ class Client:
         }
         answer = connection.ask(Request.PULL, fields, doing=doing)
         try:
-            status = PullStatus(answer.code)
+            status = PullCode(answer.code)
         except ValueError:
             raise refusal(connection.address, doing, answer) from None
         return Pulled(
@@ -212,22 +192,19 @@ class Client:
             self._number(connection, answer, "nextBeginOffset", doing),
             self._number(connection, answer, "minOffset", doing),
             self._number(connection, answer, "maxOffset", doing),
-            answer.body if status is PullStatus.FOUND else b"",
+            answer.body if status is PullCode.FOUND else b"",
         )
 
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """The first offset and the one after the last, of the ordinary consume queue."""
         connection = self._reader(queue)
         fields = {"topic": queue.topic, "queueId": queue.queue, "committed": True}
-        found = []
-        for request in (Request.MIN_OFFSET, Request.MAX_OFFSET):
-            doing = f"asking for the bounds of {queue.topic}-{queue.queue}"
-            found.append(
-                self._number(
-                    connection, connection.call(request, fields, doing=doing), "offset", doing
-                )
-            )
-        return found[0], found[1]
+        doing = f"asking for the bounds of {queue.topic}-{queue.queue}"
+        first, end = (
+            self._number(connection, connection.call(one, fields, doing=doing), "offset", doing)
+            for one in (Request.MIN_OFFSET, Request.MAX_OFFSET)
+        )
+        return first, end
 
     def broker_config(self, broker: str) -> dict[str, str]:
         """The settings of the broker that answers pulls for ``broker``, as it runs.
@@ -243,24 +220,22 @@ class Client:
 
     # ------------------------------------------------------------------ what we change
 
-    def send(self, queue: MessageQueue, message: Outgoing, born_ms: int | None = None) -> Stored:
-        """Put one message behind the others of ``queue``. ``born_ms``: the sender's clock; None:
+    def send(self, queue: MessageQueue, message: Outgoing, born_ms: int | None = None) -> Sent:
+        """Put one message after the others of ``queue``. ``born_ms``: the sender's clock; None:
         now.
 
         Raises:
             InvalidConfig: a message that no broker would take.
             RemoteFailed: no answer (the message may be stored all the same), or a refusal.
         """
-        unique_key = secrets.token_hex(16).upper()
+        properties = message.encode_properties(secrets.token_hex(16).upper())
         body, sys_flag = message.encode_body()
-        return self._send(
-            Request.SEND, queue, body, sys_flag, message.encode_properties(unique_key), born_ms
-        )[0]
+        return self._send(Request.SEND, queue, body, sys_flag, properties, born_ms)[0]
 
     def send_batch(
         self, queue: MessageQueue, messages: Sequence[Outgoing], born_ms: int | None = None
-    ) -> list[Stored]:
-        """Put messages behind the others of ``queue`` in one step: one offset behind another.
+    ) -> list[Sent]:
+        """Put messages after the others of ``queue`` in one step: one offset after another.
         Bodies go as they are.
 
         Brokers do not look for keys in a batch: members without one are stored, and compaction
@@ -303,9 +278,8 @@ class Client:
         }
         deadline = time.monotonic() + seconds
         masters = self.masters()
-        while (
-            not masters and time.monotonic() < deadline
-        ):  # a broker tells the name server a moment after its start
+        # A broker tells the name server a moment after its start.
+        while not masters and time.monotonic() < deadline:
             time.sleep(0.1)
             masters = self.masters()
         for address in masters.values():
@@ -314,12 +288,9 @@ class Client:
             )
         while True:
             route = self.find_route(topic)
-            if (
-                route is not None
-                and len(route.addresses) == len(masters)
-                and len(route.writable) >= queues
-            ):
-                return route
+            if route is not None and len(route.addresses) == len(masters):
+                if len(route.writable) >= queues:
+                    return route
             if time.monotonic() > deadline:
                 raise RemoteFailed(
                     f"the name server does not hear of the topic {topic}",
@@ -346,7 +317,7 @@ class Client:
         properties: str,
         born_ms: int | None,
         count: int = 1,
-    ) -> list[Stored]:
+    ) -> list[Sent]:
         doing = f"sending to {queue.topic}-{queue.queue}"
         address = self.route(queue.topic).master_of(queue.broker)
         if address is None:
@@ -374,7 +345,17 @@ class Client:
             raise refusal(connection.address, doing, answer)
         first = self._number(connection, answer, "queueOffset", doing)
         ids = answer.fields.get("msgId", "").split(",")
-        return [Stored(queue, first + n, ids[n] if n < len(ids) else "") for n in range(count)]
+        return [Sent(queue, first + n, ids[n] if n < len(ids) else "") for n in range(count)]
+
+    def _decoded(self, answer: Command, doing: str, decode: Callable[[bytes], T]) -> T:
+        """The body of a name server's answer."""
+        address = self._name_servers[0].address
+        if answer.code != 0:
+            raise refusal(address, doing, answer)
+        try:
+            return decode(answer.body)
+        except CorruptLog as error:
+            raise self._strange(address, doing, error) from error
 
     def _ask_name_server(
         self, request: Request, fields: Mapping[str, object], doing: str

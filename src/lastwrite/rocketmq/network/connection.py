@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
-from types import TracebackType
 
 from lastwrite.config.address import parse_address
 from lastwrite.errors import LogError, RemoteFailed
@@ -58,30 +57,21 @@ class Connection:
                 # A broker may ask its clients something, too; nothing of that is for us.
                 if answer.is_answer and answer.opaque == request.opaque:
                     return answer
-        except TimeoutError as error:
+        except (LogError, OSError) as error:
             self.close()
-            raise RemoteFailed(
-                f"{doing}: no answer within {self._timeout:g} s",
-                path=self.address,
-                remedy="see whether it is alive",
-            ) from error
-        except OSError as error:
-            self.close()
-            raise RemoteFailed(
-                f"{doing}: {(error.strerror or str(error)).lower()}",
-                path=self.address,
-                remedy="see whether it runs there, and whether this machine may reach it",
-            ) from error
-        except RemoteFailed:
-            self.close()
-            raise
-        except LogError as error:
-            self.close()
-            raise RemoteFailed(
-                f"{doing}: {error.problem}",
-                path=self.address,
-                remedy="see whether a RocketMQ server listens there",
-            ) from error
+            if isinstance(error, RemoteFailed):
+                raise
+            raise self._failed(error, doing) from error
+
+    def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
+        if isinstance(error, TimeoutError):
+            wrong, remedy = f"no answer within {self._timeout:g} s", "see whether it is alive"
+        elif isinstance(error, OSError):
+            wrong = (error.strerror or str(error)).lower()
+            remedy = "see whether it runs there, and whether this machine may reach it"
+        else:
+            wrong, remedy = error.problem, "see whether a RocketMQ server listens there"
+        return RemoteFailed(f"{doing}: {wrong}", path=self.address, remedy=remedy)
 
     def call(
         self, code: int, fields: Mapping[str, object], body: bytes = b"", doing: str = ""
@@ -105,12 +95,7 @@ class Connection:
     def __enter__(self) -> Connection:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _connected(self, deadline: float) -> socket.socket:

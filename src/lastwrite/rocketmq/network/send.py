@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.rocketmq.format.record import Compression
-from lastwrite.rocketmq.network.client import Client, Stored
+from lastwrite.rocketmq.network.client import Client, Sent
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS
 from lastwrite.rocketmq.network.outgoing import COMPRESS_FROM_BYTES, Outgoing
 from lastwrite.rocketmq.network.route import MessageQueue, queue_of
@@ -23,7 +23,7 @@ def send(
     queue: int | None = None,
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
-) -> list[Stored]:
+) -> list[Sent]:
     """Send messages one after the other; says of each where it was stored.
 
     Args:
@@ -48,7 +48,7 @@ def send_each(
     queue: int | None = None,
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
-) -> Iterator[Stored]:
+) -> Iterator[Sent]:
     """As ``send``, message by message: nothing is sent before it is asked for."""
     with Client(name_server, timeout) as client:
         queues = [known for known in client.route(topic).writable if broker in (None, known.broker)]

@@ -1,16 +1,12 @@
 """Symbolic links to a store, or out of one: whose lock counts.
 
-A broker locks its ``storePathRootDir``. The name under which somebody else found a part of it says
-nothing::
+A broker locks its ``storePathRootDir``. The name under which a part of it was found says nothing::
 
-    /tmp/x -> /data/store                              the same file ``lock``: nothing to decide
-    /tmp/x -> /data/store/compaction/compactionLog/t/0      the real path decides: the store is
-                                                            /data/store
-    /a/compaction -> /data/store/compaction            /a is no broker's, so the store is
-                                                       /data/store
-    /data/store/compaction -> /disk2/compaction        /disk2 is no broker's: the store is
-                                                       /data/store
-    /a/compaction -> /b/compaction                     both are brokers': refused, nobody holds both
+    /tmp/x -> /data/store                         the same file ``lock``: nothing to decide
+    /tmp/x -> /data/store/compaction/…/t/0        the real path decides: the store is /data/store
+    /a/compaction -> /data/store/compaction       /a is no broker's: the store is /data/store
+    /data/store/compaction -> /disk2/compaction   /disk2 is no broker's: the store is /data/store
+    /a/compaction -> /b/compaction                both are brokers': refused, nobody holds both
 
 That a folder is a broker's store its own files tell, which no round of ours makes.
 """
@@ -68,8 +64,7 @@ def home_of(root: str) -> str:
 
 
 def refuse_others(root: str) -> None:
-    """Say no to a store a part of which is another one's: a lock here keeps no broker away from
-    there.
+    """Refuse a store a part of which is another one's: a lock here keeps no broker away from there.
 
     Raises:
         InvalidConfig: a link leads into a broker's store.

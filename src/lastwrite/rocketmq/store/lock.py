@@ -116,7 +116,7 @@ def has_stopped_cut(root: str) -> bool:
 
 
 def refuse_stopped_cut(root: str) -> None:
-    """Say no to a store of which some trees are as before a cut and some as after it.
+    """Refuse a store of which some trees are as before a cut and some as after it.
 
     Raises:
         LogHeld: a cut was stopped there.

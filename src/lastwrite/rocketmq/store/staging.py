@@ -3,7 +3,7 @@ beside them.
 
 A file keeps the name of the one whose survivors it holds. Only to do as the broker does are they
 packed anew, one file full after the other from address 0; there the next one begins where a record,
-the eight bytes of a blank record behind it, or its unit has no room left
+the eight bytes of a blank record after it, or its unit has no room left
 (docs/formats/rocketmq-compaction.md). A file of which nothing is left is not made.
 
 Until ``publish`` puts them in place, and gives them to whom the store belongs, they are the
@@ -49,7 +49,39 @@ _NOTHING_LEFT = (
 )
 
 
-class StagedFiles:
+class PairWriter:
+    """Appends records to pairs of files, one full after another."""
+
+    def __init__(self) -> None:
+        self._made: list[NewPair] = []
+
+    def _append(self, data: ByteArray, rows: Int64Array) -> None:
+        done = 0
+        while done < len(rows):
+            fits = self._made[-1].fits(rows[done:]) if self._made else 0
+            if fits:
+                self._made[-1].append(data, rows, done, done + fits)
+                done += fits
+                continue
+            if self._made:
+                self._check_next(int(rows[done, ROW_SIZE]))
+                self._made[-1].close(is_marked=True)
+            self._made.append(self._next())
+
+    def _check_next(self, size: int) -> None:
+        """Raises where a record of ``size`` bytes, which does not fit, may not begin another pair."""
+        raise NotImplementedError
+
+    def _next(self) -> NewPair:
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        for file in self._made:
+            file.abandon()
+
+
+class StagedFiles(PairWriter):
     """Appends records to ``<folder>/<name>.<attempt>`` and their units to the same name with
     ``.index``.
 
@@ -57,6 +89,7 @@ class StagedFiles:
     """
 
     def __init__(self, unit: RewriteUnit) -> None:
+        super().__init__()
         source = unit.pieces[0]
         index_bytes, is_closed = index_end(index_path(source.path))
         self._folder = unit.folder
@@ -64,51 +97,36 @@ class StagedFiles:
         self._index_bytes = index_bytes
         self._repacks = unit.like_broker
         self._is_closed = is_closed and not unit.like_broker
-        self._address = (
-            0 if unit.like_broker else parse_file_name(os.path.basename(source.path)) or 0
-        )
-        self._made: list[NewPair] = []
+        name = os.path.basename(source.path)
+        self._address = 0 if unit.like_broker else parse_file_name(name) or 0
         self._largest_timestamp_ms = -1
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
         """Append records; ``rows`` as ``ROW_COLUMNS`` says. Sets their addresses in ``data``."""
-        if not len(rows):
-            return
-        self._largest_timestamp_ms = max(
-            self._largest_timestamp_ms, int(rows[:, ROW_MAX_TIMESTAMP].max())
-        )
-        done = 0
-        while done < len(rows):
-            if not self._made:
-                self._begin()
-            fits = self._made[-1].fits(rows[done:])
-            if not fits:
-                if not self._repacks or not self._made[-1].count:
-                    raise LogError(
-                        "a record does not fit its new file",
-                        remedy="nothing was changed; please report this",
-                    )
-                self._made[-1].close(is_marked=True)
-                self._begin()
-                continue
-            self._made[-1].append(data, rows, done, done + fits)
-            done += fits
+        if len(rows):
+            newest = int(rows[:, ROW_MAX_TIMESTAMP].max())
+            self._largest_timestamp_ms = max(self._largest_timestamp_ms, newest)
+            self._append(data, rows)
 
-    def _begin(self) -> None:
+    def _check_next(self, size: int) -> None:
+        if not self._repacks or not self._made[-1].count:
+            raise LogError(
+                "a record does not fit its new file",
+                remedy="nothing was changed; please report this",
+            )
+
+    def _next(self) -> NewPair:
         start = self._address + len(self._made) * self._log_bytes
-        path = (
-            None
-            if self._folder is None
-            else os.path.join(self._folder, f"{file_name(start)}.{uuid.uuid4().hex[:12]}")
-        )
-        self._made.append(
-            NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=self._repacks)
-        )
+        path = None
+        if self._folder is not None:
+            path = os.path.join(self._folder, f"{file_name(start)}.{uuid.uuid4().hex[:12]}")
+        sizes = self._log_bytes, self._index_bytes
+        return NewPair(path, start, *sizes, keeps_last_slot=self._repacks)
 
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Write the index, give both files their size, and name them in ``result``, those behind
+        """Write the index, give both files their size, and name them in ``result``, those after
         the first in ``further``; ``sync_aside`` makes them durable.
 
         Raises:
@@ -120,21 +138,16 @@ class StagedFiles:
             result.is_gone = True
             return
         self._made[-1].close(is_marked=self._is_closed)
-        behind = tuple(
+        further = tuple(
             SegmentOutput(result.partition, result.group, result.part) for _ in self._made[1:]
         )
-        for new, file in zip((result, *behind), self._made, strict=True):
+        for new, file in zip((result, *further), self._made, strict=True):
             new.base_offset = file.base_offset
             new.bytes_written = file.size
             new.largest_timestamp_ms = self._largest_timestamp_ms
             if file.path is not None:
                 new.log_path, new.index_path = file.path, file.index_path
-        result.further = behind
-
-    def abandon(self) -> None:
-        """Remove what was written."""
-        for file in self._made:
-            file.abandon()
+        result.further = further
 
 
 class NewPair:

@@ -3,12 +3,9 @@
 A tree is ``consumequeue``, ``batchconsumequeue``, ``index`` or ``compaction``. Its successor is
 built beside it::
 
-    consumequeue.dispatched     the whole tree once more: files that stay by a second name (a hard
-                                link, no byte is
-                                written), new ones moved in from where they were written aside;
-                                synced
-    consumequeue <-> consumequeue.dispatched        exchanged: here the new state counts, for us and
-                                                    for a broker
+    consumequeue.dispatched     the whole tree once more: files that stay by a hard link, new ones
+                                moved in from where they were written aside; synced
+    consumequeue <-> consumequeue.dispatched    exchanged: from here on the new state counts
     (nothing)                   the old tree, now ``consumequeue.dispatched``, is removed
 
 Consume queues come last. A broker that starts dispatches from where its consume queues end, and

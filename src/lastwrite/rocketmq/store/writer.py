@@ -1,6 +1,6 @@
 """A compaction log laid out anew from records, as a broker appends them.
 
-Records come in the order of their queue offsets and go one behind another into files of the log's
+Records come in the order of their queue offsets and go one after another into files of the log's
 size, each with its unit in the index file of the same name. A record that would leave no room for a
 blank record of 8 bytes, or whose unit would take the index's last slot, begins the next pair; the
 pair before it is closed by a blank record and an end unit. Bytes stay as they are but for the
@@ -23,10 +23,10 @@ from lastwrite.model.columns import ROW_COLUMNS, ByteArray, Int64Array
 from lastwrite.rocketmq.format.kernels import MessageTable
 from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.store.publish import Pair
-from lastwrite.rocketmq.store.staging import NewPair
+from lastwrite.rocketmq.store.staging import NewPair, PairWriter
 
 
-class QueueWriter:
+class QueueWriter(PairWriter):
     """Appends records to new pairs of files in ``folder``, named from 0 on; nothing is synced.
 
     ``log_bytes`` and ``index_bytes``: of each file, as ``names.log_sizes`` gives them. Holds one
@@ -34,11 +34,11 @@ class QueueWriter:
     """
 
     def __init__(self, folder: str, log_bytes: int, index_bytes: int) -> None:
-        self.end_offset = 0  # behind the last record
+        super().__init__()
+        self.end_offset = 0  # after the last record
         self.records = 0
         self._folder = folder
         self._log_bytes, self._index_bytes = log_bytes, index_bytes
-        self._made: list[NewPair] = []
 
     def append(self, data: ByteArray, table: MessageTable) -> int:
         """Append the records of ``table``, whose bytes lie in ``data``; how many of them were
@@ -63,7 +63,7 @@ class QueueWriter:
         # What lies between two records that are taken must not be written.
         starts = np.flatnonzero(rows[1:, 0] != rows[:-1, 0] + rows[:-1, 1]) + 1
         for run in np.split(rows, starts):
-            self._append_run(data, run)
+            self._append(data, run)
         if len(rows):
             self.end_offset = int(rows[-1, 2])
         self.records += len(rows)
@@ -79,33 +79,15 @@ class QueueWriter:
             if file.path is not None
         ]
 
-    def abandon(self) -> None:
-        """Remove what was written."""
-        for file in self._made:
-            file.abandon()
+    def _check_next(self, size: int) -> None:
+        if not self._made[-1].count:
+            raise InvalidConfig(
+                f"a record of {size:,} bytes fits no file of {self._log_bytes:,}",
+                path=self._folder,
+                remedy="give compactionMappedFileSize and compactionCqMappedFileSize as the broker has them",
+            )
 
-    def _append_run(self, data: ByteArray, rows: Int64Array) -> None:
-        done = 0
-        while done < len(rows):
-            fits = self._made[-1].fits(rows[done:]) if self._made else 0
-            if not fits:
-                self._begin(int(rows[done, 1]))
-                continue
-            self._made[-1].append(data, rows, done, done + fits)
-            done += fits
-
-    def _begin(self, size: int) -> None:
-        """A new pair of files for a record of ``size`` bytes."""
-        if self._made:
-            if not self._made[-1].count:
-                raise InvalidConfig(
-                    f"a record of {size:,} bytes fits no file of {self._log_bytes:,}",
-                    path=self._folder,
-                    remedy="give compactionMappedFileSize and compactionCqMappedFileSize as the broker has them",
-                )
-            self._made[-1].close(is_marked=True)
+    def _next(self) -> NewPair:
         start = len(self._made) * self._log_bytes
         path = os.path.join(self._folder, file_name(start))
-        self._made.append(
-            NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=True)
-        )
+        return NewPair(path, start, self._log_bytes, self._index_bytes, keeps_last_slot=True)
