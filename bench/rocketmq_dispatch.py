@@ -26,8 +26,8 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 import lastwrite
-from lastwrite.rocketmq.dispatch_work import DispatchReport
 from lastwrite.rocketmq.format.record import encode_message, make_message
+from lastwrite.rocketmq.reports import DispatchReport
 from lastwrite.spark.inline import INLINE, Inline
 from lastwrite.spark.session import spark_session
 

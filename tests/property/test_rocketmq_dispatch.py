@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import LogError
-from lastwrite.rocketmq.dispatch_work import DispatchReport
 from lastwrite.rocketmq.jobs import dispatch as pipeline
+from lastwrite.rocketmq.reports import DispatchReport
 from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.dispatch import Broker, Files, brokers, read_dispatched, write_store
 

@@ -12,8 +12,8 @@ import pytest
 import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld, NotALog
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.dispatch_work import DispatchReport
 from lastwrite.rocketmq.format.sides import Checkpoint, encode_checkpoint
+from lastwrite.rocketmq.reports import DispatchReport
 from lastwrite.rocketmq.store import lock
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import files

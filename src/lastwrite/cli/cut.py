@@ -9,7 +9,7 @@ import typer
 
 from lastwrite.cli.options import ConfigFileOption, ConfigOption, JsonOption, settings
 from lastwrite.cli.output import Output, counted, in_words
-from lastwrite.rocketmq.cut_report import CutReport, CutStatus
+from lastwrite.rocketmq.reports import CutReport, CutStatus
 
 
 def cut(

@@ -22,7 +22,7 @@ from lastwrite.cli.options import (
     settings,
 )
 from lastwrite.cli.output import Output, counted, in_time, in_words
-from lastwrite.rocketmq.dispatch_work import DispatchReport
+from lastwrite.rocketmq.reports import DispatchReport
 
 
 def dispatch(

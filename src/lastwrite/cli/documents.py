@@ -18,10 +18,8 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.reports.explanation import ExplainReport
     from lastwrite.reports.settings import SettingsReport
     from lastwrite.reports.verification import VerifyReport
-    from lastwrite.rocketmq.cut_report import CutReport
-    from lastwrite.rocketmq.dispatch_work import DispatchReport
     from lastwrite.rocketmq.look.inspection import StoreReport
-    from lastwrite.rocketmq.restoration import Restoration
+    from lastwrite.rocketmq.reports import CutReport, DispatchReport, Restoration
 
     return {
         "clean": (RoundEnded, SetAside, Note),

@@ -44,7 +44,7 @@ from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
 from lastwrite.rocketmq.network.client import Client, PullCode
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS
 from lastwrite.rocketmq.network.route import MessageQueue
-from lastwrite.rocketmq.restoration import Restoration, RestoredQueue
+from lastwrite.rocketmq.reports import Restoration, RestoredQueue
 from lastwrite.rocketmq.store import links, lock, publish
 from lastwrite.rocketmq.store.compacted import CompactedQueue, first_damage
 from lastwrite.rocketmq.store.positions import UNKNOWN, read_positions

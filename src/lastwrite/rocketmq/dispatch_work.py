@@ -1,4 +1,4 @@
-"""Dispatch: units of work, what comes back, and the report.
+"""The units of a dispatch's work, and what comes back from them.
 
 Addresses are places in the commit log as a whole, positions places in one file. Everything here is
 plain and pickles small; bytes of records never ride along.
@@ -6,24 +6,14 @@ plain and pickles small; bytes of records never ride along.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
-from lastwrite.reports.document import UNPRINTED, Document, FrozenDocument, figure
+from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.reports import QueueKind
 from lastwrite.rocketmq.store.reading import MappedFile
 
 NO_END = (1 << 63) - 1  # an address after every log's end
-
-
-class QueueKind(StrEnum):
-    """What a queue is dispatched to; the value is the tree below the store."""
-
-    ORDINARY = "consumequeue"
-    BATCH = "batchconsumequeue"
-    COMPACTION = "compaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +104,7 @@ class LogState:
 class LogUnit:
     """One queue's compaction log to be brought up to date."""
 
+    kind: ClassVar[QueueKind] = QueueKind.COMPACTION
     name: TopicPartition
     rows: tuple[Stretch, ...]
     until: int
@@ -177,139 +168,3 @@ class Built:
     begins_late: bool = False  # an empty queue's first unit has another number than 0
     next_number: int = -1
     bytes_written: int = 0
-
-
-class OffsetRange(FrozenDocument, frozen=True):
-    """Queue offsets of one queue, from ``first`` to ``last``, both included."""
-
-    topic: str
-    queue: int
-    first: int
-    last: int
-    source: str  # what tells so: "consume queue", or "records"
-
-
-class LogDamage(FrozenDocument, frozen=True, kw_only=True):
-    """The place of the commit log at which a dispatch stopped, and what is known of what lies there
-    and beyond.
-
-    ``lost``: offsets whose records are not whole, or not there; empty: nothing tells. ``beyond``:
-    of whole records after that place, which a cut there would lose as well.
-    """
-
-    physical_offset: int  # of the record's first byte; all before it is whole
-    path: str
-    position: int | None  # the same in its file
-    resumes_at: int | None  # address of the first whole record beyond; None: there is none
-    records_beyond: int
-    bytes_beyond: int
-    lost: list[OffsetRange]
-    beyond: list[OffsetRange]
-
-
-class DispatchStatus(StrEnum):
-    """How a queue came out."""
-
-    DISPATCHED = "dispatched"
-    UNCHANGED = "unchanged"  # it had everything
-    DAMAGED = "damaged"  # left as it was
-
-
-class QueueReport(Document, kw_only=True):
-    """One consume queue, batch consume queue or compaction log."""
-
-    kind: QueueKind
-    topic: str
-    queue: int
-    status: DispatchStatus
-    units_added: int = 0
-    # of a consume queue; of a compaction log the highest one in it and one
-    next_offset: int | None = None
-    files_written: int = 0
-    records_passed: int = 0  # their offset was there, or is below 0
-    records_keyless: int = 0  # which no compaction log takes
-    records_too_large: int = 0  # for the compaction log's files
-    is_anew: bool = False  # its topic was deleted and made again
-
-
-class IndexFigures(Document):
-    """What a dispatch added to the index."""
-
-    entries_added: int
-    files: list[str]  # made or added to
-
-
-class DispatchTotals(Document, kw_only=True):
-    """The sums over all queues; the number of queues by status."""
-
-    log_start: int  # addresses of the commit log
-    log_end: int
-    read_from: int
-    bytes_read: int
-    bytes_written: int
-    records: int  # read
-    queues: int
-    dispatched: int
-    unchanged: int
-    damaged: int
-    units_added: int
-    files_written: int
-    records_passed: int
-    records_keyless: int
-    records_too_large: int
-    seconds: float
-    stage_seconds: dict[str, float]
-
-
-class DispatchReport(Document, kw_only=True):
-    """What ``dispatch`` did."""
-
-    path: str
-    now_ms: int
-    queues: list[QueueReport] = []
-    index: ClassVar[IndexFigures] = figure(
-        lambda self: IndexFigures(self.index_entries, self.index_files)
-    )
-    problems: list[Problem] = []
-    damage: LogDamage | None = None  # None: the commit log is whole
-    totals: ClassVar[DispatchTotals] = figure(lambda self: self.sums())
-    log_start: Annotated[int, UNPRINTED] = 0  # addresses of the commit log
-    log_end: Annotated[int, UNPRINTED] = 0
-    read_from: Annotated[int, UNPRINTED] = 0
-    bytes_read: Annotated[int, UNPRINTED] = 0
-    bytes_written: Annotated[int, UNPRINTED] = 0
-    records: Annotated[int, UNPRINTED] = 0  # read
-    index_entries: Annotated[int, UNPRINTED] = 0
-    index_files: Annotated[list[str], UNPRINTED] = []  # made or added to
-    seconds: Annotated[float, UNPRINTED] = 0.0
-    stage_seconds: Annotated[dict[str, float], UNPRINTED] = {}
-
-    @property
-    def is_damaged(self) -> bool:
-        return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
-
-    @property
-    def exit_status(self) -> int:
-        return 3 if self.is_damaged else 0
-
-    def total(self, name: str, queues: Sequence[QueueReport] | None = None) -> int:
-        """The sum of a figure of the queues."""
-        return sum(getattr(queue, name) for queue in (self.queues if queues is None else queues))
-
-    def sums(self) -> DispatchTotals:
-        own = ("log_start", "log_end", "read_from", "bytes_read", "bytes_written", "records")
-        of_queues = (
-            "units_added",
-            "files_written",
-            "records_passed",
-            "records_keyless",
-            "records_too_large",
-        )
-        return DispatchTotals(
-            queues=len(self.queues),
-            seconds=self.seconds,
-            stage_seconds=self.stage_seconds,
-            **{name: getattr(self, name) for name in own},
-            **{str(each): sum(q.status is each for q in self.queues) for each in DispatchStatus},
-            **{name: self.total(name) for name in of_queues},
-        )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.cut_report import CutReport
+from lastwrite.rocketmq.reports import CutReport
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.store import cutting, links, lock, reading
 from lastwrite.rocketmq.store.reading import Part

@@ -36,15 +36,10 @@ from lastwrite.rocketmq.dispatch_work import (
     NO_END,
     BuildUnit,
     Built,
-    DispatchReport,
-    DispatchStatus,
     IndexState,
     IndexUnit,
-    LogDamage,
     LogState,
     LogUnit,
-    QueueKind,
-    QueueReport,
     QueueState,
     QueueUnit,
     Stretch,
@@ -53,6 +48,13 @@ from lastwrite.rocketmq.dispatch_work import (
 )
 from lastwrite.rocketmq.format import index_file, kernels, names
 from lastwrite.rocketmq.format.sides import Topic
+from lastwrite.rocketmq.reports import (
+    DispatchReport,
+    DispatchStatus,
+    LogDamage,
+    QueueKind,
+    QueueReport,
+)
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.store import beyond, dispatched, links, lock, reading, trees, walking
 from lastwrite.rocketmq.store.building import build
@@ -760,11 +762,10 @@ class _Dispatch:
         for unit, _ in built:
             if isinstance(unit, IndexUnit):
                 continue
-            kind = unit.kind if isinstance(unit, QueueUnit) else QueueKind.COMPACTION
-            state = found.get((kind, unit.name))
+            state = found.get((unit.kind, unit.name))
             self.report.queues.append(
                 QueueReport(
-                    kind=kind,
+                    kind=unit.kind,
                     topic=unit.name.topic,
                     queue=unit.name.partition,
                     status=DispatchStatus.DAMAGED,
@@ -784,12 +785,11 @@ class _Dispatch:
                 self.report.index_entries += one.added
                 self.report.index_files.append(unit.name)
                 continue
-            kind = unit.kind if isinstance(unit, QueueUnit) else QueueKind.COMPACTION
-            change = changes[kind.value]
+            change = changes[unit.kind]
             change.new.update(one.files)
             if one.is_anew:
                 change.gone_folders.add(os.path.join(unit.name.topic, str(unit.name.partition)))
-            self._report(kind, unit.name, one)
+            self._report(unit.kind, unit.name, one)
         changes[names.INDEX].gone.update(self.stale_indexes)
         for (kind, name), state in self.queues.items():
             folder = os.path.join(name.topic, str(name.partition))

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.dispatch_work import NO_END, OffsetRange, QueueKind
+from lastwrite.rocketmq.dispatch_work import NO_END
 from lastwrite.rocketmq.format import kernels, units
 from lastwrite.rocketmq.format.kernels import BAD_NUMBER, HAS_INNER
 from lastwrite.rocketmq.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK
+from lastwrite.rocketmq.reports import OffsetRange, QueueKind
 from lastwrite.rocketmq.store import walking
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog
 from lastwrite.storage.mapping import mapped

@@ -30,7 +30,6 @@ from lastwrite.rocketmq.dispatch_work import (
     Built,
     IndexUnit,
     LogUnit,
-    QueueKind,
     QueueState,
     QueueUnit,
 )
@@ -38,6 +37,7 @@ from lastwrite.rocketmq.format import dispatch as rules
 from lastwrite.rocketmq.format import index_file, units
 from lastwrite.rocketmq.format.kernels import put_entries
 from lastwrite.rocketmq.format.names import COMPACTION_LOGS, COMPACTION_QUEUES, file_name
+from lastwrite.rocketmq.reports import QueueKind
 from lastwrite.rocketmq.store.reading import MappedFile
 from lastwrite.rocketmq.store.walking import read_entries, read_rows
 from lastwrite.storage import files, ownership

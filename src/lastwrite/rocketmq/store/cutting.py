@@ -50,10 +50,9 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.cut_report import CutReport, CutStatus, LoweredOffset
-from lastwrite.rocketmq.dispatch_work import OffsetRange, QueueKind
 from lastwrite.rocketmq.format import index_file, kernels, names, sides, units
 from lastwrite.rocketmq.format.kernels import MESSAGE
+from lastwrite.rocketmq.reports import CutReport, CutStatus, LoweredOffset, OffsetRange, QueueKind
 from lastwrite.rocketmq.store import beyond, lock, reading, trees, walking
 from lastwrite.rocketmq.store.positions import key_of, read_positions
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part

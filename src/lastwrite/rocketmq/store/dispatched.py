@@ -18,8 +18,9 @@ from typing import Any
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.dispatch_work import NO_END, IndexState, LogState, QueueKind, QueueState
+from lastwrite.rocketmq.dispatch_work import NO_END, IndexState, LogState, QueueState
 from lastwrite.rocketmq.format import index_file, names, sides, units
+from lastwrite.rocketmq.reports import QueueKind
 from lastwrite.rocketmq.store import reading
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
 from lastwrite.storage.files import to_log_error

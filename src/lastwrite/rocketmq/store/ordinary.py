@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.dispatch_work import QueueKind
 from lastwrite.rocketmq.format.record import decode_message
+from lastwrite.rocketmq.reports import QueueKind
 from lastwrite.rocketmq.store import dispatched, reading
 from lastwrite.rocketmq.store.reading import Part
 from lastwrite.rocketmq.store.topics import read_topics
