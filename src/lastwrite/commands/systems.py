@@ -54,19 +54,3 @@ def system_of_all(name: str | None, paths: Sequence[str]) -> System:
             f"paths of several systems: {said}", remedy="name those of one system at a time"
         )
     return system_named(systems[paths[0]])
-
-
-def kafka_alone(name: str | None, path: str, command: str) -> System:
-    """Kafka, for a command that knows no other system yet.
-
-    Raises:
-        InvalidConfig: another system is named, or its files lie at ``path``.
-    """
-    found = system_at(path, name)
-    if found.name != KAFKA:
-        raise InvalidConfig(
-            f"{command} knows Kafka's logs only, so far, and this is a store of {found.name}",
-            path=path,
-            remedy="inspect, plan, compact, dump and read know it",
-        )
-    return found

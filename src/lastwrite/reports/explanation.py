@@ -30,6 +30,7 @@ class Rule(StrEnum):
     MIN_LAG = "min.compaction.lag.ms"
     KEYLESS = "max.keyless.ratio"  # ours: records without a key, and no option allows to drop them
     DIRTY_RATIO = "min.cleanable.dirty.ratio"
+    THRESHOLD = "compactionThreshold"  # of Pulsar; a round that somebody asks for runs all the same
 
 
 class Reason(FrozenDocument, frozen=True):
@@ -75,6 +76,7 @@ class RecordExplanation(FrozenDocument, frozen=True, kw_only=True):
     change: str | None  # None: it stays
     # not before then; None: that is not known
     at_ms: int | None = field(name="at")
+    message_id: str | None = None  # of a message of Pulsar: LEDGER:ENTRY:PARTITION[:INDEX]
 
 
 class Waiting(Document, kw_only=True):
@@ -99,6 +101,14 @@ class Waiting(Document, kw_only=True):
     markers_unstamped: int = 0
 
 
+class RangeInWords(FrozenDocument, frozen=True):
+    """Where the range of the next round lies, in the system's own words, like ``10:5``."""
+
+    first_dirty: str
+    first_uncleanable: str
+    end: str
+
+
 class PartitionExplanation(Document, kw_only=True):
     """The answers for one partition; None where something could not be read."""
 
@@ -117,6 +127,7 @@ class PartitionExplanation(Document, kw_only=True):
     waiting: Waiting | None = None
     records: Sequence[RecordExplanation] | None = None  # of the key; None: no key was asked for
     problems: list[Problem] = []
+    in_words: RangeInWords | None = None
 
 
 class ExplainReport(Document, kw_only=True):
@@ -124,8 +135,13 @@ class ExplainReport(Document, kw_only=True):
 
     path: str
     now_ms: int
+    system: str
     partitions: list[PartitionExplanation] = []
     # 0, or 3 where something was damaged
     exit_status: ClassVar[int] = figure(
-        lambda self: 3 if any(partition.problems for partition in self.partitions) else 0
+        lambda self: (
+            3
+            if any(not problem.is_note for each in self.partitions for problem in each.problems)
+            else 0
+        )
     )

@@ -1,9 +1,10 @@
-"""Why a partition, or a part of it, is not clean: all rules that apply now, and what ends each.
+"""Why a partition of Kafka is not clean, and why a tombstone is still there, in Kafka's words and in
+the order in which Kafka asks.
 
-``ranges`` decides; here its answer is put into words, in the order in which Kafka asks. The
-smallest case: a log whose records all lie in the active segment. Its reason is that segment, and it
-ends with an append: one that would make the segment larger than ``segment.bytes``, or whose
-timestamp is more than ``segment.ms`` behind the first.
+``ranges`` and ``verdict`` decide; here their answers are put into words. The smallest case: a log
+whose records all lie in the active segment. Its reason is that segment, and it ends with an append:
+one that would make the segment larger than ``segment.bytes``, or whose timestamp is more than
+``segment.ms`` behind the first.
 
 Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range", which also says when a
 segment is closed.
@@ -12,13 +13,13 @@ segment is closed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from lastwrite.config.declaration import LONG_MAX
+from lastwrite.engine.rules.explain_range import lag_reasons, range_reasons
+from lastwrite.engine.rules.explain_record import Answer, Fates, RecordFacts
 from lastwrite.engine.rules.ranges import Hold, Range
-from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.rules.settings import LONG_MAX, KafkaTopicConfig
 from lastwrite.model.log import PartitionLog
-from lastwrite.reports.explanation import Reason, Rule
+from lastwrite.reports.explanation import Fate, Reason, Rule
 
 
 def policy_reason(config: KafkaTopicConfig) -> Reason | None:
@@ -32,31 +33,20 @@ def policy_reason(config: KafkaTopicConfig) -> Reason | None:
     )
 
 
-def range_reasons(
-    found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int, include_active: bool
+def kafka_reasons(
+    found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int
 ) -> list[Reason]:
     """What keeps ``found``, the range of ``log``, from being cleaned, or from reaching the log's
     end.
     """
-    if not log.size_bytes:
-        return [Reason(Rule.EMPTY, "the log is empty", "when something is written")]
-    if found.first_dirty >= log.end_offset:
-        message = (
-            f"all offsets below {log.end_offset} were cleaned before, and nothing was written since"
-        )
-        return [Reason(Rule.CLEAN, message, "when something is written")]
-    reasons = list(_holds(found, log, config, now_ms, include_active))
-    if config.compacts and not found.eligible:
-        if found.cleanable_bytes:
-            reasons.append(_ratio(found, config))
-        elif not reasons:  # segments without a byte
-            assert found.reason is not None
-            reasons.append(Reason(Rule.EMPTY, found.reason, "when something is written"))
-    return reasons
+    all_clean = (
+        f"all offsets below {log.end_offset} were cleaned before, and nothing was written since"
+    )
+    return range_reasons(found, log, config, _holds(found, log, config, now_ms), all_clean)
 
 
 def _holds(
-    found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int, include_active: bool
+    found: Range, log: PartitionLog, config: KafkaTopicConfig, now_ms: int
 ) -> Iterator[Reason]:
     at = {hold: offset for offset, hold in found.holds if offset < log.end_offset}
     if Hold.ACTIVE_SEGMENT in at:
@@ -72,18 +62,7 @@ def _holds(
             "every 5 seconds and when it stops",
             from_offset=log.high_watermark,
         )
-    if Hold.MIN_LAG in at:
-        young = next(s for s in log.segments if s.base_offset == at[Hold.MIN_LAG])
-        stamp = young.largest_timestamp_ms
-        passes = stamp + config.min_compaction_lag_ms
-        yield Reason(
-            Rule.MIN_LAG,
-            f"segment {young.base_offset} has a record of {stamp}, {now_ms - stamp} ms old; min.compaction.lag.ms is "
-            f"{config.min_compaction_lag_ms}",
-            f"from {passes} on, in {passes - now_ms} ms",
-            passes,
-            young.base_offset,
-        )
+    yield from lag_reasons(found, log, config, now_ms, lambda base: f"segment {base}")
 
 
 def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: int) -> Reason:
@@ -128,34 +107,54 @@ def _transaction(log: PartitionLog, first: int) -> Reason:
     return Reason(Rule.TRANSACTION, message, change, from_offset=first)
 
 
-def _ratio(found: Range, config: KafkaTopicConfig) -> Reason:
-    assert found.reason is not None
-    missing = dirty_bytes_missing(found, config.min_cleanable_dirty_ratio)
-    if missing is None:
-        change = "never by this ratio, which no share is above"
-    else:
-        change = f"after {missing} more bytes in closed segments"
-    if found.overdue_at_ms is not None:
-        change += f", or from {found.overdue_at_ms} on, by max.compaction.lag.ms, {config.max_compaction_lag_ms}"
-    return Reason(Rule.DIRTY_RATIO, found.reason, change, found.overdue_at_ms)
+class KafkaFates(Fates):
+    """Kafka's words for what becomes of a record."""
 
+    forget_clean = "the partition's line is taken out of cleaner-offset-checkpoint"
 
-def dirty_bytes_missing(found: Range, threshold: float) -> int | None:
-    """How many more cleanable bytes carry the share above ``threshold``; None: no number does.
+    @staticmethod
+    def writer(facts: RecordFacts) -> str:
+        return f"producer {facts.producer_id} wrote it in"
 
-    What is more lies in segments behind the first dirty one, so it is not counted as clean, too.
-    """
-    if threshold >= 1:
-        return None
+    def delete(self, facts: RecordFacts, message: str) -> Answer:
+        now_ms, retention_ms = self.round.now_ms, self.round.policy.tombstone_retention_ms
+        if facts.is_old:
+            return self._old_delete(facts, message)
+        if facts.horizon_ms is None:
+            horizon = now_ms + retention_ms
+            return Answer(
+                Fate.LATER,
+                f"{message}; no round has kept it yet, so it has no delete horizon",
+                f"the next round gives it one, delete.retention.ms, {retention_ms}, after its own time: "
+                f"{horizon} if it ran now{self.if_due}; the first round at or after that drops it",
+                horizon,
+            )
+        message += f"; its delete horizon, {facts.horizon_ms},"
+        if facts.goes:
+            return self.next(f"{message} passed {now_ms - facts.horizon_ms} ms ago")
+        if facts.horizon_ms <= now_ms:
+            return Answer(
+                Fate.LATER,
+                f"{message} passed, but an older version of the key may lie above {self.place(self.round.end)}, "
+                "where the next round does not reach: the order is not that of offsets",
+                "the first round that reaches the log's end drops it",
+            )
+        return Answer(
+            Fate.LATER,
+            f"{message} is {facts.horizon_ms - now_ms} ms ahead",
+            "the first round at or after that drops it, and a round needs dirty data",
+            facts.horizon_ms,
+        )
 
-    def is_enough(more: int) -> bool:
-        return replace(found, cleanable_bytes=found.cleanable_bytes + more).ratio > threshold
-
-    high = 1
-    while not is_enough(high):
-        high *= 2
-    low = 0
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
-    return low
+    def _old_delete(self, facts: RecordFacts, message: str) -> Answer:
+        policy = self.round.policy
+        until = policy.old_tombstones_until_ms
+        message += f"; its record format is v0 or v1, where a delete ages by its file, changed at {facts.file_ms}"
+        if facts.goes:
+            return self.next(f"{message}, and goes with files of {until} or before")
+        return Answer(
+            Fate.LATER,
+            f"{message}; only those of {until} or before may go: delete.retention.ms, "
+            f"{policy.tombstone_retention_ms}, before the last change of the clean part",
+            "a round that rewrites its segment gives it a delete horizon; the first round at or after that drops it",
+        )

@@ -1,0 +1,426 @@
+"""Why a partition is not clean, why a key has duplicates, why a delete is still there; and until
+when.
+
+The rules answer themselves: scan, election and judgement run over the partition as in a round, and
+nothing is written. They run twice, over the range of the next round and over the whole log, as if
+all of it were closed and replicated: what only the second run finds superseded waits for the range
+to move on.
+
+What one system alone can say is its ``Explainer``'s: its rules in its words, and what a record is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import NamedTuple
+
+from msgspec import structs
+
+from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.engine.context import Context
+from lastwrite.engine.explain_records import KeyRecord, WaitingRecords
+from lastwrite.engine.record_states import RecordStates, record_states
+from lastwrite.engine.rules.explain_record import Fates, RecordFacts, RoundFacts
+from lastwrite.engine.rules.keyless import is_refused, refusal
+from lastwrite.engine.system import Decision, System
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
+from lastwrite.model.columns import (
+    ABORTED,
+    IS_OLD,
+    IS_TRANSACTIONAL,
+    NO_HORIZON,
+    SHADOWED,
+    TOMBSTONE,
+)
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.reports.explanation import (
+    Fate,
+    Part,
+    PartitionExplanation,
+    RangeInWords,
+    Reason,
+    RecordExplanation,
+    Rule,
+)
+from lastwrite.storage.problems import problem_of
+from lastwrite.storage.quarantine import read_quarantine
+
+
+class RangeReasons(NamedTuple):
+    """What a system's rules say of the range of the next round."""
+
+    clean_bytes: int
+    policy: Reason | None  # the topic is not compacted
+    reasons: Sequence[Reason]  # in the order in which the system asks
+
+
+class Described(NamedTuple):
+    """What only the system's format tells of a record."""
+
+    offset: int
+    place: str  # in the system's words
+    timestamp_ms: int
+    value_bytes: int | None  # None: it deletes the key
+    message_id: str | None = None
+    is_part: bool = False
+
+
+class Explainer(ABC):
+    """One system's share."""
+
+    fates: type[Fates]
+    has_active = True  # no round touches the last segment, unless it is told to
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+
+    @abstractmethod
+    def range_of(self, context: Context, log: PartitionLog, decision: Decision) -> RangeReasons:
+        """Why the next round does not clean ``log``, which has a segment, or not up to its end."""
+
+    @abstractmethod
+    def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
+        """What the record is.
+
+        Raises:
+            LogError: it cannot be decoded.
+        """
+
+    def span(self, first: int, end: int) -> str:
+        """A range that ends before ``end``, in the system's words."""
+        number = self.fates.number
+        return f"offsets {number(first)} to {number(end - 1)}"
+
+    def open_from(self, log: PartitionLog) -> Mapping[int, int]:
+        """From where on a producer's records are of a transaction that is not decided."""
+        return {p.producer_id: p.open_from for p in log.producers if p.open_from >= 0}
+
+    def expired(self, context: Context, log: PartitionLog) -> tuple[int, str]:
+        """Below which offset retention takes all segments when it follows the next compaction, and
+        why; by default it takes none.
+        """
+        return 0, ""
+
+
+def explainer_of(system: System) -> Explainer:
+    """The share of the system."""
+    explainer: Explainer = import_module(f"lastwrite.{system.name}.look.explain").EXPLAINER(system)
+    return explainer
+
+
+def explain_partition(
+    explainer: Explainer, context: Context, folder: str, key: bytes | None
+) -> PartitionExplanation:
+    """The answers for one partition; with ``key`` each of its records is listed.
+
+    Damage does not raise, nor who holds the partition: they stand in the answer.
+
+    Raises:
+        InvalidConfig: the settings do not fit the partition.
+    """
+    return _Explanation(explainer, context, folder).explain(key)
+
+
+class _Explanation:
+    """One partition's answers, as they are found."""
+
+    def __init__(self, explainer: Explainer, context: Context, folder: str) -> None:
+        self._share = explainer
+        self._context = context
+        self._system, self._options = context.system, context.options
+        name = self._system.name_of(folder)
+        self._out = PartitionExplanation(topic=name.topic, partition=name.partition, folder=folder)
+
+    def explain(self, key: bytes | None) -> PartitionExplanation:
+        out, options = self._out, self._options
+        held = self._held()
+        try:
+            log = self._system.read(out.folder)
+            if not log.segments:
+                self._without_segments(log, held)
+                return out
+            is_open = options.include_active and not log.is_torn
+            options = replace(options, include_active=is_open)
+            self._options = options
+            self._context = replace(self._context, options=options)
+            decision = self._system.decide(log, options.config, options.now_ms, is_open)
+            found = self._share.range_of(self._context, log, decision)
+        except (LogError, OSError) as error:
+            if held is not None:  # its files change while they are read
+                out.reasons = [held]
+                out.summary = held.message
+                return out
+            if isinstance(error, InvalidConfig):
+                raise
+            self._damaged(error)
+            return out
+        out.problems = [] if held is not None else list(log.problems)
+        self._why(log, decision, found, held)
+        if not self._is_wrong and held is None:
+            self._records(log, decision, key)
+        return out
+
+    def _held(self) -> Reason | None:
+        """Who works on the partition; None: nobody does."""
+        folder, system = self._out.folder, self._system
+        root = system.root_of(folder)
+        try:
+            system.refuse_if_held(root, [system.name_of(folder)])
+        except LogHeld as held:
+            change = "when it stops; until then explain reads no records, and the figures are from a moment ago"
+            return Reason(Rule.HELD, held.problem, change)
+        try:
+            system.refuse_unclean(root, self._options.config)
+        except LogHeld as held:
+            return Reason(Rule.HELD, held.problem, f"as soon as it may be: {held.remedy}")
+        return None
+
+    def _without_segments(self, log: PartitionLog, held: Reason | None) -> None:
+        out = self._out
+        out.problems = [] if held is not None else list(log.problems)
+        empty = Reason(Rule.EMPTY, "the log has no segment", "when something is written")
+        out.reasons = _damage(out.problems) or ([empty] if held is None else [held, empty])
+        out.end_offset = log.end_offset
+        out.summary = "it is damaged" if self._is_wrong else f"not due: {out.reasons[0].message}"
+
+    def _damaged(self, error: LogError | OSError) -> None:
+        out = self._out
+        out.problems.append(self._problem(error))
+        out.reasons = [*_damage(out.problems), *out.reasons]
+        out.is_due = False
+        out.summary = "it is damaged"
+
+    @property
+    def _is_wrong(self) -> bool:
+        """Whether a round would leave the partition as it is for what is wrong with it."""
+        return any(not problem.is_note for problem in self._out.problems)
+
+    def _problem(self, error: LogError | OSError) -> Problem:
+        found = error if isinstance(error, LogError) else LogError(str(error))
+        return problem_of(found, self._out.folder, remedy=self._system.damage_remedy)
+
+    # ------------------------------------------------------------------ the partition
+
+    def _why(
+        self, log: PartitionLog, decision: Decision, found: RangeReasons, held: Reason | None
+    ) -> None:
+        out, config = self._out, self._options.config
+        place = self._share.fates.place
+        out.first_dirty_offset, out.first_uncleanable_offset = decision.first_dirty, decision.end
+        out.end_offset, out.dirty_ratio = log.end_offset, decision.dirty_ratio
+        out.clean_bytes, out.cleanable_bytes = found.clean_bytes, decision.cleanable_bytes
+        out.in_words = RangeInWords(
+            place(decision.first_dirty), place(decision.end), place(log.end_offset)
+        )
+        alone = self._system.leaves_alone(log.folder, config)
+        policy = found.policy
+        if alone is not None:
+            policy = Reason(Rule.POLICY, alone.reason, f"as soon as it is set: {alone.remedy}")
+        reasons = [] if policy is None else [policy]
+        if not CleanerConfig.from_names(config).enable:
+            change = "with true; lastwrite compact runs all the same"
+            reasons.append(Reason(Rule.CLEANER, "log.cleaner.enable is false", change))
+        reasons += _damage(out.problems)
+        reasons += self._quarantined(log)
+        if held is not None:
+            reasons.append(held)
+        out.reasons = [*reasons, *found.reasons]
+        out.is_due = decision.reason is None and not self._is_wrong
+        summary = self._summary(decision)
+        out.summary = summary if held is None else f"{held.message}; by the rules {summary}"
+
+    def _quarantined(self, log: PartitionLog) -> list[Reason]:
+        try:
+            root = self._system.root_of(log.folder)
+            found = read_quarantine(root, self._system.notes).get(log.name)
+        except CorruptLog as error:
+            self._out.problems.append(self._problem(error))
+            return []
+        if found is None:
+            return []
+        return [
+            Reason(
+                Rule.SET_ASIDE,
+                f"{found.tries} rounds of the cleaner failed since {found.since_ms}: {found.reason}",
+                f"with a round that succeeds: the next is tried from {found.next_try_ms} on, or at once after "
+                "lastwrite release",
+                found.next_try_ms,
+            )
+        ]
+
+    def _summary(self, decision: Decision) -> str:
+        out = self._out
+        if out.is_due:
+            dirty, clean = decision.cleanable_bytes, out.clean_bytes or 0
+            over = f", and it is overdue by {decision.overdue_ms} ms" if decision.overdue_ms else ""
+            return (
+                f"due: a round now cleans {self._share.span(decision.first_dirty, decision.end)}; "
+                f"{dirty} of {clean + dirty} bytes are dirty, a share of {decision.dirty_ratio:.4g}{over}"
+            )
+        if any(reason.rule is Rule.CLEAN for reason in out.reasons):
+            return "clean"
+        blocking = _blocking(out.reasons)
+        return "not due" if blocking is None else f"not due: {blocking.message}"
+
+    # ------------------------------------------------------------------ its records
+
+    def _records(self, log: PartitionLog, decision: Decision, key: bytes | None) -> None:
+        end = max(log.end_offset, log.segments[-1].base_offset + 1)
+        try:
+            following = record_states(self._context, log, decision, decision.end)
+            everything = record_states(self._context, log, decision, end)
+            reading = WaitingRecords(self._context, decision, key)
+            for number, piece in enumerate(following.pieces):
+                reading.piece(piece, following.of(number), everything.of(number))
+            self._out.waiting = reading.waiting
+            self._keyless(following, decision)
+            if key is not None:
+                self._out.records = self._explained(log, decision, reading.found)
+        except (LogError, OSError) as error:
+            self._damaged(error)
+
+    def _keyless(self, following: RecordStates, decision: Decision) -> None:
+        """A round would find that too many records have no key."""
+        out = self._out
+        scans = [
+            scan
+            for scan, piece in zip(following.scans, following.pieces, strict=True)
+            if piece.keyed
+        ]
+        found = sum(scan.keyless for scan in scans)
+        data = sum(scan.records - scan.hidden for scan in scans)
+        most = decision.max_keyless_ratio
+        if not is_refused(found, data, most):
+            return
+        first = min(scan.first_keyless for scan in scans if scan.keyless)
+        change = "with --drop-keyless, if they may be lost"
+        reason = Reason(Rule.KEYLESS, refusal(found, data, first, most), change)
+        out.reasons = [*out.reasons, reason]
+        if out.is_due:
+            out.is_due = False
+            out.summary = f"not cleaned: {reason.message}"
+
+    def _explained(
+        self, log: PartitionLog, decision: Decision, found: Sequence[KeyRecord]
+    ) -> list[RecordExplanation]:
+        """Each record of the key, oldest first, with its fate."""
+        out = self._out
+        described = [self._share.describe(log, record) for record in found]
+        open_from = self._share.open_from(log)
+        active = len(log.segments) - 1
+        if not self._share.has_active or self._options.include_active:
+            active += 1
+        facts = [
+            _facts(record, told, decision, open_from, active)
+            for record, told in zip(found, described, strict=True)
+        ]
+        alive = [each for each in facts if not each.aborted]
+        fates = self._share.fates(
+            RoundFacts(
+                now_ms=self._options.now_ms,
+                first_dirty=decision.first_dirty,
+                end=decision.end,
+                policy=decision.policy,
+                blocking=None if out.is_due else _blocking(out.reasons),
+                reasons=tuple(out.reasons),
+                winner=_last([each for each in alive if each.is_in_range and not each.shadowed]),
+                winner_ever=_last([each for each in alive if not each.shadowed_ever]),
+            )
+        )
+        expired = self._share.expired(self._context, log)
+        return [
+            _with_retention(
+                RecordExplanation(
+                    offset=told.offset,
+                    timestamp_ms=told.timestamp_ms,
+                    segment=log.segments[record.piece.segment].base_offset,
+                    position=record.position,
+                    value_bytes=told.value_bytes,
+                    part=each.part,
+                    fate=answer.fate,
+                    message=answer.message,
+                    change=answer.change,
+                    at_ms=answer.at_ms,
+                    message_id=told.message_id,
+                ),
+                expired,
+                self._options.now_ms,
+            )
+            for record, told, each in zip(found, described, facts, strict=True)
+            for answer in [fates.of(each)]
+        ]
+
+
+def _facts(
+    record: KeyRecord,
+    told: Described,
+    decision: Decision,
+    open_from: Mapping[int, int],
+    active: int,
+) -> RecordFacts:
+    """``active``: the place of the segment that no round touches."""
+    batch = record.batch
+    flags, producer_id = int(batch["flags"]), int(batch["producer_id"])
+    horizon, base_offset = int(batch["horizon"]), int(batch["base_offset"])
+    first_open = open_from.get(producer_id) if flags & IS_TRANSACTIONAL else None
+    if record.is_inside:
+        part = Part.CLEAN if told.offset < decision.first_dirty else Part.DIRTY
+    else:
+        part = Part.ACTIVE if record.piece.segment >= active else Part.ABOVE
+    return RecordFacts(
+        offset=told.offset,
+        place=told.place,
+        part=part,
+        deletes=bool(record.state_ever & TOMBSTONE),
+        producer_id=producer_id,
+        aborted=bool(record.state_ever & ABORTED),
+        undecided=first_open is not None and base_offset >= first_open,
+        goes=record.goes,
+        shadowed=bool(record.state & SHADOWED),
+        shadowed_ever=bool(record.state_ever & SHADOWED),
+        horizon_ms=None if horizon == NO_HORIZON else horizon,
+        is_old=bool(flags & IS_OLD),
+        file_ms=record.piece.mtime_ns // 1_000_000,
+        is_part=told.is_part,
+    )
+
+
+def _with_retention(
+    record: RecordExplanation, expired: tuple[int, str], now_ms: int
+) -> RecordExplanation:
+    """The same, where the record's segment has expired whatever compaction does."""
+    below, why = expired
+    if record.offset >= below or record.fate is Fate.NEXT_ROUND:
+        return record
+    return structs.replace(
+        record,
+        fate=Fate.NEXT_ROUND,
+        message=f"{record.message}; but its segment has expired: {why}",
+        change="retention, which follows every compaction, due or not, deletes the segment",
+        at_ms=now_ms,
+    )
+
+
+def _damage(problems: Sequence[Problem]) -> list[Reason]:
+    wrong = [problem for problem in problems if not problem.is_note]
+    damage = [problem for problem in wrong if problem.kind is ProblemKind.DAMAGED] or wrong
+    return [Reason(Rule.DAMAGE, str(damage[0]), "when that is repaired")] if damage else []
+
+
+def _blocking(reasons: Sequence[Reason]) -> Reason | None:
+    """Of the reasons of a partition that is not due, the one that has to go first."""
+    for rule in (Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS, Rule.DIRTY_RATIO):
+        for reason in reasons:
+            if reason.rule is rule:
+                return reason
+    held = [reason for reason in reasons if reason.from_offset is not None]
+    others = (reason for reason in reasons if reason.rule is not Rule.HELD)
+    return min(held, key=lambda reason: reason.from_offset or 0) if held else next(others, None)
+
+
+def _last(facts: Sequence[RecordFacts]) -> RecordFacts | None:
+    """The last in the log's order, in which they stand."""
+    return facts[-1] if facts else None

@@ -1,0 +1,225 @@
+"""The records of a partition that compaction will take one day, counted; and those of one key, each
+with what the rules found of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lastwrite.encoding.fingerprint import fingerprint, secret_from
+from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.context import Context
+from lastwrite.engine.plan import new_secret
+from lastwrite.engine.rules.verdict import Verdict, judge
+from lastwrite.engine.system import Decision
+from lastwrite.model.columns import (
+    ABORTED,
+    CONTROL,
+    IS_OLD,
+    KEYLESS,
+    NO_HORIZON,
+    SHADOWED,
+    SPENT,
+    TOMBSTONE,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+)
+from lastwrite.model.work import Piece
+from lastwrite.reports.explanation import Waiting
+from lastwrite.storage.reading import SegmentReader
+
+_LANE = np.uint64(0xFFFFFFFF00000000)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A record of the key: where it lies, and what scan, election and judgement say of it."""
+
+    piece: Piece
+    batch: np.void  # its row of the batch table, which stays
+    data: bytes  # the batch, as it lies in the file
+    number: int  # among the batch's records
+    position: int  # of the batch, in the file
+    is_inside: bool  # the range of the next round
+    goes: bool  # the next round drops it
+    state: int  # as the next round has it; 0: it does not reach the record
+    state_ever: int  # as if all of the log were closed and replicated
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A chunk's states, a byte a record."""
+
+    states: ByteArray | None  # None: the next round does not reach them
+    ever: ByteArray
+    keep: ByteArray
+
+
+class WaitingRecords:
+    """Fed piece by piece, oldest first: ``waiting`` counts, ``found`` are the records of ``key``."""
+
+    def __init__(self, context: Context, decision: Decision, key: bytes | None) -> None:
+        self.waiting = Waiting()
+        self.found: list[KeyRecord] = []
+        self._decision = decision
+        self._format = context.system.new_format(
+            context.limits.plain_bytes, decision.policy.reading
+        )
+        self._chunks = Chunks(context.limits)
+        self._secret = secret_from(new_secret())
+        self._key = None if key is None else np.frombuffer(key, dtype=np.uint8)
+        if self._key is not None:
+            one, two = fingerprint(self._key, 0, len(self._key), self._secret)
+            self._lanes = np.uint64(one), np.uint64(two) & _LANE
+
+    def piece(self, piece: Piece, following: ByteArray | None, ever: ByteArray | None) -> None:
+        """The next piece; ``following``: states as the next round has them, None: it does not reach
+        the piece.
+
+        ``ever``: states as if all of the log were closed and replicated.
+
+        Raises:
+            CorruptLog: as ``Chunks.of``.
+        """
+        assert ever is not None
+        at = 0
+        for chunk in self._chunks.of(self._format, piece):
+            records = int(chunk.table["records"].sum())
+            end = at + records
+            keep = np.ones(records, dtype=np.uint8)
+            judged = _Judged(None if following is None else following[at:end], ever[at:end], keep)
+            if judged.states is not None:
+                self._judge(chunk.table, judged.states, piece, keep)
+                self._count_inside(chunk.table, judged.states, judged.ever, keep)
+            else:
+                self._count_above(judged.ever)
+            if self._key is not None:
+                self._find(chunk, piece, judged)
+            at = end
+
+    def _judge(self, table: BatchTable, states: ByteArray, piece: Piece, keep: ByteArray) -> None:
+        judge(
+            table,
+            states,
+            self._decision.policy,
+            piece.mtime_ns // 1_000_000,
+            keep,
+            np.empty(len(table), dtype=np.uint8),
+            np.empty(len(table), dtype=np.int64),
+            np.zeros(len(Verdict), dtype=np.int64),
+        )
+
+    # ------------------------------------------------------------------ counts
+
+    def _count_inside(
+        self, table: BatchTable, states: ByteArray, ever: ByteArray, keep: ByteArray
+    ) -> None:
+        """Count what the range of the next round holds."""
+        waiting = self.waiting
+        batch = np.repeat(np.arange(len(table)), table["records"])
+        horizons: Int64Array = table["horizon"][batch]
+        if self._decision.policy.ages_by_write_time:
+            horizons = horizons + self._decision.policy.tombstone_retention_ms
+        old = (table["flags"][batch] & IS_OLD) != 0
+        control = (states & CONTROL) != 0
+        data, gone = ~control, keep == 0
+        aborted = data & ((states & ABORTED) != 0)
+        shadowed = (states & SHADOWED) != 0
+        waiting.superseded_next += _count(data & gone & shadowed)
+        waiting.superseded_later += _count(data & ~gone & ((ever & SHADOWED) != 0) & ~shadowed)
+        waiting.aborted_next += _count(aborted)
+        waiting.keyless_next += _count(data & gone & ((states & KEYLESS) != 0))
+        deletes = data & ((states & TOMBSTONE) != 0) & ~aborted & ~shadowed
+        stamped = horizons != NO_HORIZON
+        waits = deletes & ~gone & stamped & ~self._is_log_end(table)
+        waiting.deletes_due += _count(deletes & gone)
+        waiting.deletes_waiting += _count(waits)
+        waiting.deletes_unstamped += _count(deletes & ~gone & ~stamped & ~old)
+        waiting.deletes_old += _count(deletes & ~gone & old)
+        if waits.any():
+            first, last = int(horizons[waits].min()), int(horizons[waits].max())
+            waiting.first_horizon_ms = min(
+                first, first if waiting.first_horizon_ms is None else waiting.first_horizon_ms
+            )
+            waiting.last_horizon_ms = max(
+                last, last if waiting.last_horizon_ms is None else waiting.last_horizon_ms
+            )
+        spent = control & ((states & SPENT) != 0)
+        waiting.markers_needed += _count(control & ~spent)
+        waiting.markers_due += _count(spent & gone)
+        waiting.markers_waiting += _count(spent & ~gone & stamped)
+        waiting.markers_unstamped += _count(spent & ~gone & ~stamped)
+
+    def _is_log_end(self, table: BatchTable) -> ByteArray | np.ndarray:
+        """Which record of the table stays, whatever it is."""
+        found = np.zeros(int(table["records"].sum()), dtype=bool)
+        rows = np.flatnonzero(table["next_offset"] == self._decision.policy.kept_end_offset)
+        found[np.cumsum(table["records"])[rows] - 1] = True
+        return found
+
+    def _count_above(self, ever: ByteArray) -> None:
+        """Count what lies above the range."""
+        data = (ever & CONTROL) == 0
+        aborted = data & ((ever & ABORTED) != 0)
+        shadowed = data & ((ever & SHADOWED) != 0)
+        self.waiting.aborted_later += _count(aborted)
+        self.waiting.superseded_later += _count(shadowed)
+        self.waiting.deletes_above += _count(
+            data & ((ever & TOMBSTONE) != 0) & ~aborted & ~shadowed
+        )
+
+    # ------------------------------------------------------------------ one key
+
+    def _find(self, chunk: Chunk, piece: Piece, judged: _Judged) -> None:
+        """Add the chunk's records of the key to ``found``; aborted ones too, since the table does
+        not flag them.
+        """
+        assert self._key is not None
+        table = chunk.table
+        starts = np.cumsum(table["records"]) - table["records"]
+        for run in self._format.opened(chunk.buffer, table):
+            records = int(table["records"][run.first : run.last].sum())
+            entries = np.empty((records, 2), dtype=np.uint64)
+            keys = np.empty((records, 2), dtype=np.int64)
+            states = np.empty(records, dtype=np.uint8)
+            first = int(starts[run.first])
+            filled = self._format.walk(run, table, self._secret, first, states, entries, 0, keys)
+            is_alike = (entries[:filled, 0] == self._lanes[0]) & (
+                (entries[:filled, 1] & _LANE) == self._lanes[1]
+            )
+            for n in np.flatnonzero(is_alike).tolist():
+                at, length = keys[n].tolist()
+                if not np.array_equal(run.plain[at : at + length], self._key):
+                    continue  # another key of the same fingerprint
+                ordinal = int(entries[n, 1] & ~_LANE)
+                row = int(np.searchsorted(starts, ordinal, side="right")) - 1
+                self._take(chunk, piece, judged, row, ordinal, ordinal - int(starts[row]))
+
+    def _take(
+        self, chunk: Chunk, piece: Piece, judged: _Judged, row: int, ordinal: int, number: int
+    ) -> None:
+        batch = chunk.table[row].copy()
+        position = int(batch["origin"]) + chunk.shift
+        data = np.empty(int(batch["origin_size"]), dtype=np.uint8)
+        with SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns) as reader:
+            reader.read_into(data, position)
+        self.found.append(
+            KeyRecord(
+                piece=piece,
+                batch=batch,
+                data=data.tobytes(),
+                number=number,
+                position=position,
+                is_inside=judged.states is not None,
+                goes=not judged.keep[ordinal],
+                state=0 if judged.states is None else int(judged.states[ordinal]),
+                state_ever=int(judged.ever[ordinal]),
+            )
+        )
+
+
+def _count(chosen: np.ndarray) -> int:
+    return int(np.count_nonzero(chosen))

@@ -1,0 +1,95 @@
+"""Why a partition, or a part of it, is not clean: the rules that hold in every system whose rounds
+work on closed segments, and what ends each.
+
+``ranges`` decides; here its answer is put into words. ``place`` names an offset in the system's own.
+
+Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from lastwrite.engine.rules.ranges import Hold, Range, RangeSettings
+from lastwrite.model.log import PartitionLog
+from lastwrite.reports.explanation import Reason, Rule
+
+
+def range_reasons(
+    found: Range, log: PartitionLog, config: RangeSettings, holds: Iterable[Reason], all_clean: str
+) -> list[Reason]:
+    """What keeps ``found``, the range of ``log``, from being cleaned, or from reaching the log's
+    end.
+
+    ``holds``: what keeps it from reaching further, in the system's order; ``all_clean``: that
+    nothing is dirty, in its words.
+    """
+    if not log.size_bytes:
+        return [Reason(Rule.EMPTY, "the log is empty", "when something is written")]
+    if found.first_dirty >= log.end_offset:
+        return [Reason(Rule.CLEAN, all_clean, "when something is written")]
+    reasons = list(holds)
+    if config.compacts and not found.eligible:
+        if found.cleanable_bytes:
+            reasons.append(_ratio(found, config))
+        elif not reasons:  # segments without a byte
+            assert found.reason is not None
+            reasons.append(Reason(Rule.EMPTY, found.reason, "when something is written"))
+    return reasons
+
+
+def lag_reasons(
+    found: Range,
+    log: PartitionLog,
+    config: RangeSettings,
+    now_ms: int,
+    segment_at: Callable[[int], str],
+) -> Iterator[Reason]:
+    """The segment that is too young; ``segment_at`` names the one that begins at an offset."""
+    at = {hold: offset for offset, hold in found.holds}.get(Hold.MIN_LAG)
+    if at is None or at >= log.end_offset:
+        return
+    stamp = next(s for s in log.segments if s.base_offset == at).largest_timestamp_ms
+    passes = stamp + config.min_compaction_lag_ms
+    yield Reason(
+        Rule.MIN_LAG,
+        f"{segment_at(at)} has a record of {stamp}, {now_ms - stamp} ms old; min.compaction.lag.ms is "
+        f"{config.min_compaction_lag_ms}",
+        f"from {passes} on, in {passes - now_ms} ms",
+        passes,
+        at,
+    )
+
+
+def _ratio(found: Range, config: RangeSettings) -> Reason:
+    assert found.reason is not None
+    missing = dirty_bytes_missing(found, config.min_cleanable_dirty_ratio)
+    if missing is None:
+        change = "never by this ratio, which no share is above"
+    else:
+        change = f"after {missing} more bytes in closed segments"
+    if found.overdue_at_ms is not None:
+        change += f", or from {found.overdue_at_ms} on, by max.compaction.lag.ms, {config.max_compaction_lag_ms}"
+    return Reason(Rule.DIRTY_RATIO, found.reason, change, found.overdue_at_ms)
+
+
+def dirty_bytes_missing(found: Range, threshold: float) -> int | None:
+    """How many more cleanable bytes carry the share above ``threshold``; None: no number does.
+
+    What is more lies in segments behind the first dirty one, so it is not counted as clean, too.
+    """
+    if threshold >= 1:
+        return None
+
+    def is_enough(more: int) -> bool:
+        return replace(found, cleanable_bytes=found.cleanable_bytes + more).ratio > threshold
+
+    high = 1
+    while not is_enough(high):
+        high *= 2
+    low = 0
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
+    return low
