@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from lastwrite.config.declaration import LONG_MAX
-from lastwrite.engine.rules.ranges import cleanable_range
+from lastwrite.engine.rules.ranges import Range, cleanable_range
 from lastwrite.engine.system import (
     CommitPlan,
     Decision,
@@ -111,10 +111,7 @@ class RocketmqSystem(System):
                 delete_retention_ms=0,
                 keyless_messages=DROP,
             )
-        if log.checkpoint is not None:
-            # Offsets have gaps: of files that were all compacted none holds the first dirty one.
-            log = replace(log, checkpoint=queues.first_offset_from(log, log.checkpoint))
-        found = cleanable_range(log, settings, now_ms, include_active)
+        found = range_of(log, settings, now_ms, include_active)
         cleaned = [
             s for s in log.segments if s.size_bytes and s.base_offset < found.first_uncleanable
         ]
@@ -218,6 +215,16 @@ class RocketmqSystem(System):
 
         late = outcome(finish) if made else None
         return [error or late for error in errors]
+
+
+def range_of(
+    log: PartitionLog, settings: RocketmqConfig, now_ms: int, include_active: bool
+) -> Range:
+    """The range of the next round."""
+    if log.checkpoint is not None:
+        # Offsets have gaps: of files that were all compacted none holds the first dirty one.
+        log = replace(log, checkpoint=queues.first_offset_from(log, log.checkpoint))
+    return cleanable_range(log, settings, now_ms, include_active)
 
 
 def _change(new: CommitPlan) -> Change:

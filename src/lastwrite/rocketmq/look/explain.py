@@ -1,0 +1,123 @@
+"""RocketMQ's share of ``explain``: its rules in words, and what a message is.
+
+Source: docs/formats/rocketmq-compaction.md, "A run" and "Settings".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from lastwrite.engine.context import Context
+from lastwrite.engine.explain import Described, Explainer, RangeReasons
+from lastwrite.engine.explain_records import KeyRecord
+from lastwrite.engine.rules.explain_range import lag_reasons, range_reasons
+from lastwrite.engine.rules.explain_record import Answer, Fates, RecordFacts
+from lastwrite.engine.rules.ranges import Hold, Range
+from lastwrite.engine.system import Decision
+from lastwrite.errors import LogError
+from lastwrite.model.columns import TOMBSTONE
+from lastwrite.model.explanation import Fate, Reason, Rule
+from lastwrite.model.log import PartitionLog
+from lastwrite.rocketmq.format.record import body_of, decode_message
+from lastwrite.rocketmq.look.rows import BODY_LIMIT_BYTES
+from lastwrite.rocketmq.rules.settings import RocketmqConfig
+from lastwrite.rocketmq.system import range_of
+
+
+class RocketmqFates(Fates):
+    """RocketMQ's words for what becomes of a message."""
+
+    active = "in the active file"
+    forget_clean = "the queue is taken out of compaction/position-checkpoint"
+
+    @classmethod
+    def place(cls, offset: int) -> str:
+        return f"queue offset {offset}"
+
+    def delete(self, facts: RecordFacts, message: str) -> Answer:
+        """A delete ages from its own store time; a broker's own run drops it at once."""
+        stored_ms, due_ms = facts.horizon_ms, self.horizon_ms(facts)
+        assert stored_ms is not None and due_ms is not None
+        waits = due_ms - self.round.now_ms
+        message += (
+            f"; it was stored at {stored_ms}, and delete.retention.ms, "
+            f"{self.round.policy.tombstone_retention_ms}, "
+        )
+        if facts.goes:
+            return self.next(f"{message}passed {-waits} ms ago")
+        if waits <= 0:
+            return Answer(
+                Fate.LATER,
+                f"{message}passed, but it is the queue's last message, which tells a broker the queue's end",
+                "the first round after another message is written drops it",
+            )
+        return Answer(
+            Fate.LATER,
+            f"{message}passes in {waits} ms",
+            f"the first round at or after {due_ms} drops it, and a round needs dirty messages",
+            due_ms,
+        )
+
+
+class RocketmqExplainer(Explainer):
+    """See ``engine.explain`` for what each call owes."""
+
+    fates = RocketmqFates
+
+    def range_of(self, context: Context, log: PartitionLog, decision: Decision) -> RangeReasons:
+        options = context.options
+        settings = RocketmqConfig.from_names(options.config)
+        found = range_of(log, settings, options.now_ms, options.include_active)
+        all_clean = (
+            f"all messages below queue offset {log.end_offset} were compacted before, "
+            "and none was written since"
+        )
+        holds = _holds(found, log, settings, options.now_ms)
+        return RangeReasons(
+            found.clean_bytes, None, range_reasons(found, log, settings, holds, all_clean)
+        )
+
+    def span(self, first: int, end: int) -> str:
+        return f"queue {super().span(first, end)}"
+
+    def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
+        try:
+            found = decode_message(record.data, 0, len(record.data))
+        except LogError as error:
+            raise error.located(record.piece.path, record.position) from error
+        try:
+            size = len(body_of(found, BODY_LIMIT_BYTES))
+        except LogError:  # it is kept as it is
+            size = len(found.body)
+        return Described(
+            found.queue_offset,
+            self.fates.place(found.queue_offset),
+            found.store_time_ms,
+            None if record.state_ever & TOMBSTONE else size,
+        )
+
+
+def _holds(
+    found: Range, log: PartitionLog, config: RocketmqConfig, now_ms: int
+) -> Iterator[Reason]:
+    at = {hold: offset for offset, hold in found.holds if offset < log.end_offset}
+    if Hold.ACTIVE_SEGMENT in at:
+        active, first = log.segments[-1], max(at[Hold.ACTIVE_SEGMENT], found.first_dirty)
+        yield Reason(
+            Rule.ACTIVE_SEGMENT,
+            f"queue offsets {first} to {log.end_offset - 1}, {active.size_bytes} bytes, lie in the active file, which "
+            "no round touches",
+            "with a message that finds no room in the file or in its index, which makes the broker begin the next; "
+            "where no broker appends any more, --include-active cleans it",
+            from_offset=first,
+        )
+
+    def file_at(base_offset: int) -> str:
+        path = next(s.path for s in log.segments if s.base_offset == base_offset)
+        return f"file {os.path.basename(path)}"
+
+    yield from lag_reasons(found, log, config, now_ms, file_at)
+
+
+EXPLAINER = RocketmqExplainer
