@@ -1,0 +1,143 @@
+"""Pulsar's share of ``explain``: its rules in words, and what a message is.
+
+A message is named as its id is, ``10:5`` or, in a batch, ``10:5, index 2``. Messages of which
+nobody can tell the key, those of batches that cannot be read, are in no answer about a key.
+
+Source: docs/formats/pulsar-compaction.md, "A round" and "Retention and thresholds".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from lastwrite.engine.context import Context
+from lastwrite.engine.explain import Described, Explainer, RangeReasons
+from lastwrite.engine.explain_records import KeyRecord
+from lastwrite.engine.rules.explain_record import Answer, Fates, RecordFacts
+from lastwrite.engine.system import Decision
+from lastwrite.errors import LogError
+from lastwrite.model.columns import TOMBSTONE
+from lastwrite.model.explanation import Reason, Rule
+from lastwrite.model.log import PartitionLog
+from lastwrite.pulsar.format.compacted import decode_record
+from lastwrite.pulsar.format.entry import Entry, Message, decode_entry, messages_of
+from lastwrite.pulsar.format.offload import ENTRY_HEAD_BYTES
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, message_id
+from lastwrite.pulsar.rules.horizon import NOT_BATCHED
+from lastwrite.pulsar.rules.settings import PulsarConfig
+from lastwrite.pulsar.store.survey import ABORT, COMMIT, DATA, kept_survey
+from lastwrite.pulsar.store.topic import name_of
+
+
+class PulsarFates(Fates):
+    """Pulsar's words for what becomes of a message."""
+
+    forget_clean = "its compacted ledger is removed, and the raw ledgers are all there"
+    greatest = "the write with the latest event time"
+
+    @staticmethod
+    def number(offset: int) -> str:
+        return str(Position.of(offset))
+
+    @classmethod
+    def place(cls, offset: int) -> str:
+        return cls.number(offset)
+
+    @staticmethod
+    def writer(facts: RecordFacts) -> str:
+        return "it was published in"
+
+    def delete(self, facts: RecordFacts, message: str) -> Answer:
+        return self.next(f"{message}; a compacted ledger holds no deletes")
+
+
+class PulsarExplainer(Explainer):
+    """See ``engine.explain`` for what each call owes."""
+
+    fates = PulsarFates
+    has_active = False
+
+    def range_of(self, context: Context, log: PartitionLog, decision: Decision) -> RangeReasons:
+        first_dirty = decision.first_dirty
+        clean = sum(s.size_bytes for s in log.segments if s.base_offset < first_dirty)
+        threshold = PulsarConfig.from_names(context.options.config).compaction_threshold_bytes
+        return RangeReasons(clean, None, list(_reasons(log, decision, threshold)))
+
+    def span(self, first: int, end: int) -> str:
+        return f"{self.fates.number(first)} to {self.fates.number(end - 1)}"
+
+    def open_from(self, log: PartitionLog) -> Mapping[int, int]:
+        """By the transactions' numbers, which stand in their producers' place."""
+        data: set[int] = set()
+        ended: set[int] = set()
+        for segment in log.segments:
+            seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
+            if seen is not None:
+                data.update(seen.runs[seen.runs[:, 2] == DATA, 3].tolist())
+                ended.update(seen.runs[np.isin(seen.runs[:, 2], (COMMIT, ABORT)), 3].tolist())
+        return dict.fromkeys(data - ended, log.first_unstable_offset or 0)
+
+    def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
+        try:
+            entry = _entry(record)
+            message = _message(entry, record.number)
+        except LogError as error:
+            raise error.located(record.piece.path, record.position) from error
+        offset = int(record.batch["base_offset"])
+        index, meta = message.index, entry.metadata
+        return Described(
+            offset=offset,
+            place=self.fates.place(offset) + ("" if index is None else f", index {index}"),
+            timestamp_ms=meta.publish_time,
+            value_bytes=None if record.state_ever & TOMBSTONE else len(message.value),
+            message_id=message_id(
+                entry, name_of(log.folder), NOT_BATCHED if index is None else index
+            ),
+            is_part=meta.is_chunk and (meta.chunk_id or 0) + 1 < (meta.num_chunks_from_msg or 1),
+        )
+
+
+def _entry(record: KeyRecord) -> Entry:
+    position, body = Position.of(int(record.batch["base_offset"])), record.data[ENTRY_HEAD_BYTES:]
+    if not record.piece.lowest_offset:  # of the compacted ledger
+        position, _, body = decode_record(body)
+    return decode_entry(body, position.ledger, position.entry)
+
+
+def _message(entry: Entry, number: int) -> Message:
+    """The message that is the entry's record of this number: placeholders are none."""
+    if entry.metadata.is_chunk:
+        return Message(value=entry.payload)
+    lists_kept = bool(entry.metadata.compacted_batch_indexes)
+    there = [
+        message
+        for message in messages_of(entry, VALUE_LIMIT_BYTES)
+        if not (message.compacted_out and lists_kept)
+    ]
+    return there[number]
+
+
+def _reasons(log: PartitionLog, decision: Decision, threshold: int) -> Iterator[Reason]:
+    first = log.first_unstable_offset
+    if first is not None:
+        yield Reason(
+            Rule.TRANSACTION,
+            f"a transaction that is not decided begins at {Position.of(first)}",
+            "when it commits or aborts, which its coordinator makes it do after its time-out",
+            from_offset=first,
+        )
+    elif decision.reason is not None:
+        rule = Rule.EMPTY if log.checkpoint is None else Rule.CLEAN
+        yield Reason(rule, decision.reason, "when a message is published")
+    if decision.reason is None and decision.waits is not None:
+        missing = threshold - decision.cleanable_bytes + 1
+        change = f"after {missing} more bytes" if threshold else "with a threshold"
+        yield Reason(
+            Rule.THRESHOLD, decision.waits, f"{change}; lastwrite compact runs all the same"
+        )
+
+
+EXPLAINER = PulsarExplainer
