@@ -191,6 +191,10 @@ CASES: dict[str, Case] = {
     "rocketmq-read": printed(
         "read", "$rocketmq-5.5.0", "--topic", "ctopic", "--queue", "1", "--limit", "5"
     ),
+    "rocketmq-explain": printed("explain", "$rocketmq-5.5.0", *_NOW),
+    "rocketmq-explain-key": printed(
+        "explain", "$rocketmq-5.5.0-compacted", "--key", "k5", "--include-active", *_NOW
+    ),
     "rocketmq-plan": reported("plan", "$rocketmq-5.5.0"),
     "rocketmq-compact": reported("compact", "$rocketmq-5.5.0", to="$rocketmq-after"),
     "rocketmq-dispatch": reported("dispatch", "$rocketmq-5.5.0", whole_log=True),
@@ -215,6 +219,10 @@ CASES: dict[str, Case] = {
     "pulsar-read": printed("read", "$archive", "--topic", "shapes", "--limit", "5"),
     "pulsar-read-compacted": printed(
         "read", "$archive", "--topic", "shapes", "--read-compacted", "--limit", "5"
+    ),
+    "pulsar-explain": printed("explain", "$archive", *_NOW),
+    "pulsar-explain-key": printed(
+        "explain", "$archive", "--topic", "shapes", "--key", "k1", *_NOW
     ),
     "pulsar-plan": reported("plan", "$archive"),
     "pulsar-compact": reported("compact", "$archive", to="$archive-after"),

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from hypothesis import given
 
 import lastwrite
-from lastwrite.model.explanation import Fate, PartitionExplanation
 from lastwrite.pulsar.format.entry import decode_entry, messages_of
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.topic import name_of
+from lastwrite.reports.explanation import Fate, PartitionExplanation
 from tests.property.test_pulsar_compaction import EVENT_TIME, Life, life, rules, run, seeds
 from tests.support.pulsar.model import START_MS, Rules, is_part, is_undecodable
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.model.explanation import Fate, PartitionExplanation
-from lastwrite.model.report import Status
+from lastwrite.reports.compaction import Status
+from lastwrite.reports.explanation import Fate, PartitionExplanation
 from tests.property.test_rocketmq_compaction import (
     RETENTION_MS,
     Life,

@@ -19,7 +19,6 @@ from lastwrite.engine.rules.explain_record import Answer, Fates, RecordFacts
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
 from lastwrite.model.columns import TOMBSTONE
-from lastwrite.model.explanation import Reason, Rule
 from lastwrite.model.log import PartitionLog
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.entry import Entry, Message, decode_entry, messages_of
@@ -30,6 +29,7 @@ from lastwrite.pulsar.rules.horizon import NOT_BATCHED
 from lastwrite.pulsar.rules.settings import PulsarConfig
 from lastwrite.pulsar.store.survey import ABORT, COMMIT, DATA, kept_survey
 from lastwrite.pulsar.store.topic import name_of
+from lastwrite.reports.explanation import Reason, Rule
 
 
 class PulsarFates(Fates):

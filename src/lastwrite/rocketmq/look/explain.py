@@ -17,8 +17,8 @@ from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
 from lastwrite.model.columns import TOMBSTONE
-from lastwrite.model.explanation import Fate, Reason, Rule
 from lastwrite.model.log import PartitionLog
+from lastwrite.reports.explanation import Fate, Reason, Rule
 from lastwrite.rocketmq.format.record import body_of, decode_message
 from lastwrite.rocketmq.look.rows import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
