@@ -90,11 +90,12 @@ def explain(
 def _partition(found: PartitionExplanation) -> Iterator[str]:
     name = found.topic if found.partition < 0 else f"{found.topic}-{found.partition}"
     yield f"{name}: {found.summary}"
-    if found.in_words is not None and found.cleanable_bytes is not None:
+    places = found.in_words
+    if places is not None and found.cleanable_bytes is not None:
         yield (
-            f"  dirty from {found.in_words.first_dirty}, cleanable up to {found.in_words.first_uncleanable} of "
-            f"{found.in_words.end}: {in_words(found.cleanable_bytes)} beside {in_words(found.clean_bytes)} that are "
-            "clean"
+            f"  dirty from {places.first_dirty}, cleanable up to {places.first_uncleanable} of "
+            f"{places.end}: {in_words(found.cleanable_bytes)} beside "
+            f"{in_words(found.clean_bytes)} that are clean"
         )
     for reason in found.reasons:
         yield f"  {reason.rule}: {reason.message}"
@@ -141,8 +142,9 @@ def _waiting(waiting: Waiting) -> Iterator[str]:
 
 def _record(record: RecordExplanation) -> Iterator[str]:
     value = "a delete" if record.value_bytes is None else f"{record.value_bytes:,} bytes"
+    place = record.message_id or record.offset
     yield (
-        f"  @{record.message_id or record.offset}  {moment(record.timestamp_ms)}  {value}, segment {record.segment}, "
+        f"  @{place}  {moment(record.timestamp_ms)}  {value}, segment {record.segment}, "
         f"{record.part}: {record.fate}"
     )
     yield f"    {record.message}"

@@ -170,7 +170,10 @@ class _Explanation:
         try:
             system.refuse_if_held(root, [system.name_of(folder)])
         except LogHeld as held:
-            change = "when it stops; until then explain reads no records, and the figures are from a moment ago"
+            change = (
+                "when it stops; until then explain reads no records, and the figures are from a "
+                "moment ago"
+            )
             return Reason(Rule.HELD, held.problem, change)
         try:
             system.refuse_unclean(root, self._options.config)
@@ -244,9 +247,10 @@ class _Explanation:
         return [
             Reason(
                 Rule.SET_ASIDE,
-                f"{found.tries} rounds of the cleaner failed since {found.since_ms}: {found.reason}",
-                f"with a round that succeeds: the next is tried from {found.next_try_ms} on, or at once after "
-                "lastwrite release",
+                f"{found.tries} rounds of the cleaner failed since {found.since_ms}: "
+                f"{found.reason}",
+                f"with a round that succeeds: the next is tried from {found.next_try_ms} on, or at "
+                "once after lastwrite release",
                 found.next_try_ms,
             )
         ]
@@ -258,7 +262,8 @@ class _Explanation:
             over = f", and it is overdue by {decision.overdue_ms} ms" if decision.overdue_ms else ""
             return (
                 f"due: a round now cleans {self._share.span(decision.first_dirty, decision.end)}; "
-                f"{dirty} of {clean + dirty} bytes are dirty, a share of {decision.dirty_ratio:.4g}{over}"
+                f"{dirty} of {clean + dirty} bytes are dirty, a share of "
+                f"{decision.dirty_ratio:.4g}{over}"
             )
         if any(reason.rule is Rule.CLEAN for reason in out.reasons):
             return "clean"

@@ -1,7 +1,7 @@
 """Why a partition, or a part of it, is not clean: the rules that hold in every system whose rounds
 work on closed segments, and what ends each.
 
-``ranges`` decides; here its answer is put into words. ``place`` names an offset in the system's own.
+``ranges`` decides; here its answer is put into words.
 
 Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range".
 """
@@ -54,8 +54,8 @@ def lag_reasons(
     passes = stamp + config.min_compaction_lag_ms
     yield Reason(
         Rule.MIN_LAG,
-        f"{segment_at(at)} has a record of {stamp}, {now_ms - stamp} ms old; min.compaction.lag.ms is "
-        f"{config.min_compaction_lag_ms}",
+        f"{segment_at(at)} has a record of {stamp}, {now_ms - stamp} ms old; "
+        f"min.compaction.lag.ms is {config.min_compaction_lag_ms}",
         f"from {passes} on, in {passes - now_ms} ms",
         passes,
         at,
@@ -70,7 +70,8 @@ def _ratio(found: Range, config: RangeSettings) -> Reason:
     else:
         change = f"after {missing} more bytes in closed segments"
     if found.overdue_at_ms is not None:
-        change += f", or from {found.overdue_at_ms} on, by max.compaction.lag.ms, {config.max_compaction_lag_ms}"
+        lag_ms = config.max_compaction_lag_ms
+        change += f", or from {found.overdue_at_ms} on, by max.compaction.lag.ms, {lag_ms}"
     return Reason(Rule.DIRTY_RATIO, found.reason, change, found.overdue_at_ms)
 
 

@@ -107,7 +107,10 @@ class Fates(ABC):
         around = self.round
         winner, winner_ever = around.winner, around.winner_ever
         if facts.undecided:
-            change = "it is decided with that transaction: dropped if that aborts, else judged like any other"
+            change = (
+                "it is decided with that transaction: dropped if that aborts, else judged like any "
+                "other"
+            )
             return Answer(
                 Fate.LATER, f"{self.writer(facts)} a transaction that is still open", change
             )
@@ -164,15 +167,17 @@ class Fates(ABC):
     @property
     def if_due(self) -> str:
         """The end of a sentence about the next round, where none is due."""
-        if self.round.blocking is None:
+        blocking = self.round.blocking
+        if blocking is None:
             return ""
-        return f"; none is due now: {self.round.blocking.message}; that ends {self.round.blocking.change}"
+        return f"; none is due now: {blocking.message}; that ends {blocking.change}"
 
     def _later(self, message: str, facts: RecordFacts) -> Answer:
         """The record is in the range, what supersedes it is not."""
         winner = self.round.winner_ever
         held, at_ms = self._holding(None if winner is None else winner.offset)
-        message += f", but lies above the range of the next round, which ends at {self.place(self.round.end)}"
+        end = self.place(self.round.end)
+        message += f", but lies above the range of the next round, which ends at {end}"
         change = f"the round that reaches {'it' if winner is None else winner.place} drops it{held}"
         if facts.deletes:  # whichever comes first
             at_ms = None

@@ -1,5 +1,5 @@
-"""Why a partition of Kafka is not clean, and why a tombstone is still there, in Kafka's words and in
-the order in which Kafka asks.
+"""Why a partition of Kafka is not clean, and why a tombstone is still there, in Kafka's words and
+in the order in which Kafka asks.
 
 ``ranges`` and ``verdict`` decide; here their answers are put into words. The smallest case: a log
 whose records all lie in the active segment. Its reason is that segment, and it ends with an append:

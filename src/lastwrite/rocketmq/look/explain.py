@@ -49,7 +49,8 @@ class RocketmqFates(Fates):
         if waits <= 0:
             return Answer(
                 Fate.LATER,
-                f"{message}passed, but it is the queue's last message, which tells a broker the queue's end",
+                f"{message}passed, but it is the queue's last message, by which a broker knows the "
+                "queue's end",
                 "the first round after another message is written drops it",
             )
         return Answer(
@@ -106,10 +107,10 @@ def _holds(
         active, first = log.segments[-1], max(at[Hold.ACTIVE_SEGMENT], found.first_dirty)
         yield Reason(
             Rule.ACTIVE_SEGMENT,
-            f"queue offsets {first} to {log.end_offset - 1}, {active.size_bytes} bytes, lie in the active file, which "
-            "no round touches",
-            "with a message that finds no room in the file or in its index, which makes the broker begin the next; "
-            "where no broker appends any more, --include-active cleans it",
+            f"queue offsets {first} to {log.end_offset - 1}, {active.size_bytes} bytes, lie in the "
+            "active file, which no round touches",
+            "with a message that finds no room in the file or in its index: for it a broker begins "
+            "the next file; where no broker appends any more, --include-active cleans it",
             from_offset=first,
         )
 
