@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.rules.explain_range import lag_reasons, range_reasons
 from lastwrite.engine.rules.explain_record import Answer, Fates, RecordFacts
 from lastwrite.engine.rules.ranges import Hold, Range
-from lastwrite.kafka.rules.settings import LONG_MAX, KafkaTopicConfig
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog
 from lastwrite.reports.explanation import Fate, Reason, Rule
 
@@ -56,10 +57,10 @@ def _holds(
     if Hold.HIGH_WATERMARK in at:
         yield Reason(
             Rule.HIGH_WATERMARK,
-            f"the high watermark is {log.high_watermark}: offsets from there to {log.end_offset - 1} are not known to "
-            "be replicated",
-            "when the replicas have caught up and the broker has written replication-offset-checkpoint, which it does "
-            "every 5 seconds and when it stops",
+            f"the high watermark is {log.high_watermark}: offsets from there to "
+            f"{log.end_offset - 1} are not known to be replicated",
+            "when the replicas have caught up and the broker has written "
+            "replication-offset-checkpoint, which it does every 5 seconds and when it stops",
             from_offset=log.high_watermark,
         )
     yield from lag_reasons(found, log, config, now_ms, lambda base: f"segment {base}")
@@ -69,7 +70,10 @@ def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: i
     active = log.segments[-1]
     place = f"offsets {first_offset} to {log.end_offset - 1}, {active.size_bytes} bytes"
     message = f"{place}, lie in the active segment, which no round touches"
-    change = f"with a broker's append that would make it larger than segment.bytes, {config.segment_bytes}"
+    change = (
+        "with a broker's append that would make it larger than segment.bytes, "
+        f"{config.segment_bytes}"
+    )
     # A compacted topic's segments are also closed in time for max.compaction.lag.ms.
     roll_ms, setting = config.segment_ms, "segment.ms"
     if config.compacts and config.max_compaction_lag_ms < roll_ms:
@@ -91,17 +95,20 @@ def _transaction(log: PartitionLog, first: int) -> Reason:
     )
     if begun and begun[0][0] == first:
         _, producer_id, epoch = begun[0]
-        message = f"the transaction of producer {producer_id}, epoch {epoch}, open since offset {first}, is not decided"
+        message = (
+            f"the transaction of producer {producer_id}, epoch {epoch}, open since offset {first}, "
+            "is not decided"
+        )
         if len(begun) > 1:
             message += f"; {len(begun) - 1} more are open behind it"
         change = (
-            "when it commits or aborts; its coordinator aborts it after its transaction.timeout.ms; a hanging one ends "
-            "by kafka-transactions.sh abort"
+            "when it commits or aborts; its coordinator aborts it after its "
+            "transaction.timeout.ms; a hanging one ends by kafka-transactions.sh abort"
         )
     else:
         message = (
-            f"the transaction that began at offset {first} has ended, but its marker is not known to be replicated: "
-            f"the high watermark is {log.high_watermark}"
+            f"the transaction that began at offset {first} has ended, but its marker is not known "
+            f"to be replicated: the high watermark is {log.high_watermark}"
         )
         change = "when the high watermark has passed the marker"
     return Reason(Rule.TRANSACTION, message, change, from_offset=first)
@@ -125,8 +132,8 @@ class KafkaFates(Fates):
             return Answer(
                 Fate.LATER,
                 f"{message}; no round has kept it yet, so it has no delete horizon",
-                f"the next round gives it one, delete.retention.ms, {retention_ms}, after its own time: "
-                f"{horizon} if it ran now{self.if_due}; the first round at or after that drops it",
+                f"the next round gives it one, delete.retention.ms, {retention_ms}, after its own "
+                f"time: {horizon} if it ran now{self.if_due}; the first round at or after that drops it",
                 horizon,
             )
         message += f"; its delete horizon, {facts.horizon_ms},"
@@ -135,8 +142,9 @@ class KafkaFates(Fates):
         if facts.horizon_ms <= now_ms:
             return Answer(
                 Fate.LATER,
-                f"{message} passed, but an older version of the key may lie above {self.place(self.round.end)}, "
-                "where the next round does not reach: the order is not that of offsets",
+                f"{message} passed, but an older version of the key may lie above "
+                f"{self.place(self.round.end)}, where the next round does not reach: the order is "
+                "not that of offsets",
                 "the first round that reaches the log's end drops it",
             )
         return Answer(
@@ -149,12 +157,16 @@ class KafkaFates(Fates):
     def _old_delete(self, facts: RecordFacts, message: str) -> Answer:
         policy = self.round.policy
         until = policy.old_tombstones_until_ms
-        message += f"; its record format is v0 or v1, where a delete ages by its file, changed at {facts.file_ms}"
+        message += (
+            "; its record format is v0 or v1, where a delete ages by its file, changed at "
+            f"{facts.file_ms}"
+        )
         if facts.goes:
             return self.next(f"{message}, and goes with files of {until} or before")
         return Answer(
             Fate.LATER,
             f"{message}; only those of {until} or before may go: delete.retention.ms, "
             f"{policy.tombstone_retention_ms}, before the last change of the clean part",
-            "a round that rewrites its segment gives it a delete horizon; the first round at or after that drops it",
+            "a round that rewrites its segment gives it a delete horizon; the first round at or "
+            "after that drops it",
         )

@@ -19,8 +19,8 @@ from lastwrite.errors import LogError
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog
 from lastwrite.reports.explanation import Fate, Reason, Rule
+from lastwrite.reports.table import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.format.record import body_of, decode_message
-from lastwrite.rocketmq.look.rows import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 from lastwrite.rocketmq.system import range_of
 
