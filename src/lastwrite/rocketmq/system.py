@@ -112,17 +112,16 @@ class RocketmqSystem(System):
                 keyless_messages=DROP,
             )
         found = range_of(log, settings, now_ms, include_active)
-        cleaned = [
-            s for s in log.segments if s.size_bytes and s.base_offset < found.first_uncleanable
-        ]
+        ends_at = found.first_uncleanable
+        cleaned = [s for s in log.segments if s.size_bytes and s.base_offset < ends_at]
         reason = found.reason
         if reason is None and not found.eligible:
             reason = "not due"
         return Decision(
             first_dirty=found.first_dirty,
-            # Behind the last record of the files that are cleaned: of what a broker remembers the
+            # After the last record of the files that are cleaned: of what a broker remembers the
             # round by.
-            end=queues.end_offset_of(cleaned[-1]) if cleaned else found.first_uncleanable,
+            end=queues.end_offset_of(cleaned[-1]) if cleaned else ends_at,
             elect_from=found.first_dirty,
             dirty_ratio=found.ratio,
             reason=reason,
@@ -231,9 +230,8 @@ def _change(new: CommitPlan) -> Change:
     """Which pairs go and which come. One without a record, which only a failed append leaves, goes
     unless it is the active one: a broker serves nothing before it."""
     replaced = [segment for sources in new.sources for segment in sources]
-    empty = (
-        [segment for segment in new.log.segments[:-1] if not segment.size_bytes] if replaced else []
-    )
+    closed = new.log.segments[:-1] if replaced else ()
+    empty = [segment for segment in closed if not segment.size_bytes]
     gone = [os.path.basename(segment.path) for segment in (*replaced, *empty)]
     pairs = [
         Pair(os.path.basename(made.log_path)[:OFFSET_DIGITS], made.log_path, made.index_path)

@@ -202,7 +202,7 @@ def follow_units(data, start, file_end, floor):
     """Whether the valid units in ``data`` follow each other as their records do, from address
     ``start`` to ``file_end`` at most, with offsets from ``floor`` up.
 
-    Returns (what is wrong, the unit at fault, address behind the last record, largest store time).
+    Returns (what is wrong, the unit at fault, address after the last record, largest store time).
     """
     source = address(data)
     place = np.int64(start)

@@ -19,7 +19,7 @@ decide:
 - What the queue already has (an address below its end) is passed over, so dispatching twice adds
   nothing.
 - A unit's number is its queue offset. Where a queue's first record is not number 0, fillers stand
-  before it. A second number 0 is a topic that was deleted and made again: the queue begins anew.
+  before it. A second number 0 is a topic that was deleted and made again: the queue begins again.
   Any other offset that was there already is passed over, as a broker does. One that leaves offsets
   out ends the dispatch there: a broker would file all that follows under wrong numbers.
 - A batch consume queue counts queue offsets by INNER_NUM and INNER_BASE, where a record has both,

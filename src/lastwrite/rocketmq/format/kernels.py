@@ -374,9 +374,9 @@ def split(data, start, end, table, check_crc):
     """Cut ``data[start:end]`` into whole records, one row of ``table`` (MESSAGE) each, until the
     table is full.
 
-    Returns (rows, position behind the last whole record, code, position the code speaks of, bytes
+    Returns (rows, position after the last whole record, code, position the code speaks of, bytes
     that the record there needs, 0 where unknown). After NEED_MORE that is how many bytes from the
-    record's first one there must be: a lie perhaps, to be held against what its file has left.
+    record's first one there must be: a claim, to be held against what its file has left.
     After BLANK it is the room that the blank record states; whoever goes on does so in the next
     file. After END and the codes of damage the position is where they were found.
 

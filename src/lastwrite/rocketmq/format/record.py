@@ -124,7 +124,7 @@ class RecordTail(NamedTuple):
 
 
 class Blank(NamedTuple):
-    """The end of a file; nothing behind it means anything."""
+    """The end of a file; nothing after it means anything."""
 
     # fmt: off
     #                     offset  type
@@ -394,7 +394,7 @@ def make_message(
 def encode_message(message: Message, *, record_crc: bool = False) -> bytes:
     """The record's bytes; lengths are derived, the body's checksum is the message's.
 
-    ``record_crc``: a record checksum is put behind the properties, which must be ``closed`` for it
+    ``record_crc``: a record checksum is put after the properties, which must be ``closed`` for it
     to be found.
 
     Raises:

@@ -788,12 +788,12 @@ class _Dispatch:
             change = changes[unit.kind]
             change.new.update(one.files)
             if one.is_anew:
-                change.gone_folders.add(os.path.join(unit.name.topic, str(unit.name.partition)))
+                change.gone_folders.add(reading.queue_folder("", unit.name))
             self._report(unit.kind, unit.name, one)
         changes[names.INDEX].gone.update(self.stale_indexes)
         for (kind, name), state in self.queues.items():
-            folder = os.path.join(name.topic, str(name.partition))
-            changes[kind.value].gone.update(os.path.join(folder, spare) for spare in state.spare)
+            folder = reading.queue_folder("", name)
+            changes[kind].gone.update(os.path.join(folder, spare) for spare in state.spare)
         trees.install(self.root, changes, self._commit_log)
 
     def _report(self, kind: QueueKind, name: TopicPartition, one: Built) -> None:
@@ -814,7 +814,7 @@ class _Dispatch:
             )
         )
         if one.too_large:
-            folder = os.path.join(self.root, Part.COMPACTION_LOG, name.topic, str(name.partition))
+            folder = reading.queue_folder(os.path.join(self.root, Part.COMPACTION_LOG), name)
             wrong = f"{one.too_large} records are too large for a compaction log's files"
             remedy = (
                 "a broker loses them too; raise compactionMappedFileSize before the log is made"

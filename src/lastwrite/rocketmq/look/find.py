@@ -292,8 +292,8 @@ class StoreFinder:
                 message = self._believed(unit, name, next_offset)
             except _Contradiction as wrong:
                 self.say(
-                    f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} lies ({wrong}): the "
-                    f"index of {name} was rebuilt in memory from the commit log"
+                    f"{unit.file}, byte {unit.position}: the unit of offset {unit.offset} is wrong ({wrong}): "
+                    f"the index of {name} was rebuilt in memory from the commit log"
                 )
                 yield from self._scan(name, next_offset, reached)
                 return
@@ -485,7 +485,7 @@ class StoreFinder:
             except (LogError, _Contradiction) as error:
                 said = error.problem if isinstance(error, LogError) else str(error)
                 self.say(
-                    f"{file.path} lies ({said}): the index was rebuilt in memory from the commit log"
+                    f"{file.path} is wrong ({said}): the index was rebuilt in memory from the commit log"
                 )
                 return None
             header = index.header
@@ -497,7 +497,7 @@ class StoreFinder:
         return found, [part for part in missing if part[1] is None or part[1] > self.log.start]
 
     def _has(self, address: int, topic: str, part: str, key: str, is_unique: bool) -> bool:
-        """Whether the record at ``address`` has the key; another one with the same hash is no lie.
+        """Whether the record at ``address`` has the key; another one with the same hash is no contradiction.
 
         Raises:
             _Contradiction: no record is there, or none of its keys has such a hash.
@@ -618,7 +618,7 @@ class StoreFinder:
         leads to them.
 
         ``only``: nothing but this file's. After a file's last unit may be zeros or stale records:
-        nobody reads them.
+        no reader gets them.
         """
         assert self._root is not None
         log = read_queue(self._root, Part.COMPACTION_LOG, name)
@@ -662,7 +662,7 @@ class StoreFinder:
         for n in range(units.find_offset(table, first, count), count):
             address, size = int(table["physical_offset"][n]), int(table["size"][n])
             offset = int(table["base"][n])
-            where = f"unit {n} (offset {offset}) lies"
+            where = f"unit {n} (offset {offset}) is wrong"
             if not file.start <= address <= file.end - size:
                 raise _Contradiction(f"{where}: its record would lie in another file")
             if offset < first:

@@ -60,6 +60,7 @@ from lastwrite.rocketmq.store.reading import (
     locate,
     log_of_one,
     map_whole,
+    queue_folder,
     read_files,
     read_index_files,
     read_one_file,
@@ -327,8 +328,7 @@ class _Inspection:
     def _note_missing_queue(self, name: TopicPartition, chunk: Chunk, rows: Int64Array) -> None:
         """Records of a queue that has no consume queue at all."""
         if chunk.is_dispatched(rows).any():
-            root = self.place.root or ""
-            folder = os.path.join(root, Part.CONSUME_QUEUE, name.topic, str(name.partition))
+            folder = queue_folder(os.path.join(self.place.root or "", Part.CONSUME_QUEUE), name)
             wrong = f"no consume queue of {name}, and the commit log has its messages"
             self._note(recovered(wrong, folder, None, "lastwrite dispatch builds it"), name)
 
@@ -422,7 +422,7 @@ class _Inspection:
             walk = self._log_walk(log_of_one(file), note, is_compaction=True)
             count.add_file(file, pairs.get(file.start), walk, is_last=log.is_last(file))
         found.keys = None if count.keys is None else len(count.keys)
-        self._judge(os.path.join(root, Part.COMPACTION_LOG, name.topic, str(name.partition)), found)
+        self._judge(queue_folder(os.path.join(root, Part.COMPACTION_LOG), name), found)
         return found
 
     def _judge(self, folder: str, found: CompactionInspection) -> None:

@@ -169,7 +169,7 @@ class _PieceProof:
 
     @property
     def span(self) -> tuple[int, int | None]:
-        """Addresses to walk over; behind the last record what ends the file is looked at, too."""
+        """Addresses to walk over; after the last record what ends the file is looked at, too."""
         return self._start + self.piece.start, None if self._is_last else (
             self._start + self.piece.end
         )

@@ -238,12 +238,9 @@ class LogWalk:
                         code = kernels.BAD_SIZE
                     else:
                         continue
-                if (
-                    code == kernels.NEED_MORE
-                    and file.size_bytes - position < 8
-                    and self._is_compaction
-                ):
-                    break  # a file may be filled to its last byte
+                is_filled = file.size_bytes - position < 8  # as far as records go
+                if code == kernels.NEED_MORE and is_filled and self._is_compaction:
+                    break
                 found = self._past(file, reader, position, int(code), int(wanted))
                 if found is None:
                     self._advance(file.size_bytes - position)
@@ -271,13 +268,10 @@ class LogWalk:
                 wrong = f"a blank record that states {wanted} bytes are left, where {room} are"
                 self._note(damaged(wrong, file.path, position))
             return None
-        if (
-            code == kernels.END
-            and is_last
-            and (self._is_compaction or self._is_blank(reader, position, room))
-        ):
-            self.endings[file.path] = Ending(position, False)
-            return None
+        if code == kernels.END and is_last:
+            if self._is_compaction or self._is_blank(reader, position, room):
+                self.endings[file.path] = Ending(position, False)
+                return None
         after = self._next_record(file, reader, position + 1)
         wrong = "a record that has another address" if code == _BAD_ADDRESS else kernels.CODES[code]
         if code == kernels.NEED_MORE:
@@ -328,7 +322,7 @@ class LogWalk:
     def _is_whole(self, file: MappedFile, reader: SegmentReader, position: int) -> bool:
         frame = np.empty(4, dtype=np.uint8)
         reader.read_into(frame, position)
-        size = int.from_bytes(frame.tobytes(), "big", signed=True)
+        size = int(frame.view(">i4")[0])
         if not SMALLEST_RECORD_BYTES <= size <= min(file.size_bytes - position, RECORD_LIMIT_BYTES):
             return False
         whole = np.empty(size, dtype=np.uint8)

@@ -121,7 +121,7 @@ class Client:
     # ------------------------------------------------------------------ who has it
 
     def find_route(self, topic: str) -> Route | None:
-        """The brokers and queues of a topic, asked anew; None: the name server knows no such topic."""
+        """The brokers and queues of a topic, as of now; None: the name server knows no such topic."""
         doing = f"asking for the route of {topic}"
         fields = {"topic": topic, "acceptStandardJsonOnly": True}
         answer = self._ask_name_server(Request.ROUTE, fields, doing)

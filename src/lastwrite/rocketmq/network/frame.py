@@ -68,7 +68,7 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(frame: Buffer) -> Command:
-    """The command in ``frame``, which begins behind its own length.
+    """The command in ``frame``, which begins after its own length.
 
     Raises:
         TruncatedLog: the frame ends inside its header.

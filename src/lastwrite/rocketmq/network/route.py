@@ -122,12 +122,8 @@ def _in_given_order(topic: str, given: str) -> list[MessageQueue]:
     queues: list[MessageQueue] = []
     for part in given.split(";"):
         broker, _, count = part.partition(":")
-        if (
-            not count.isascii()
-            or not count.isdigit()
-            or len(count) > 9
-            or int(count) > _MOST_QUEUES
-        ):
+        is_number = count.isascii() and count.isdigit() and len(count) < 10
+        if not is_number or int(count) > _MOST_QUEUES:
             raise CorruptLog(f"the order of the topic's queues is {given!r}")
         queues += [MessageQueue(topic, broker, number) for number in range(int(count))]
     return queues

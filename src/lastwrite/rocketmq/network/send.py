@@ -90,13 +90,9 @@ def parse_message(
     if body is not None and coded is not None:
         raise InvalidConfig("a message has body or body_base64, not both")
     try:
-        data = (
-            body.encode()
-            if body is not None
-            else None
-            if coded is None
-            else base64.b64decode(coded, validate=True)
-        )
+        data = None if body is None else body.encode()
+        if coded is not None:
+            data = base64.b64decode(coded, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidConfig(f"body_base64 is not base64: {error}") from error
     properties = given.get("properties")

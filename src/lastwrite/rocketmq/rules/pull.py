@@ -128,7 +128,7 @@ def _largest(files: ListedOffsets) -> int:
 
 
 def _find_file(offset: int, files: ListedOffsets) -> int | None:
-    """The file that holds ``offset``, else the one behind the last that ends below it."""
+    """The file that holds ``offset``, else the one after the last that ends below it."""
     for number in range(len(files) - 1, -1, -1):
         held = files[number]
         if held is None:

@@ -38,7 +38,7 @@ from lastwrite.rocketmq.format import index_file, units
 from lastwrite.rocketmq.format.kernels import put_entries
 from lastwrite.rocketmq.format.names import COMPACTION_LOGS, COMPACTION_QUEUES, file_name
 from lastwrite.rocketmq.reports import QueueKind
-from lastwrite.rocketmq.store.reading import MappedFile
+from lastwrite.rocketmq.store.reading import MappedFile, queue_folder
 from lastwrite.rocketmq.store.walking import read_entries, read_rows
 from lastwrite.storage import files, ownership
 from lastwrite.storage.mapping import mapped, mapped_for_writing
@@ -125,7 +125,7 @@ class _QueueFiles:
             self._at = unit.state.next_number * unit_bytes
 
     def begin_at(self, number: int) -> None:
-        """Begin an empty queue, or one anew, at this unit; what was written is dropped."""
+        """Begin a queue at this unit; what was written is dropped."""
         self.drop()
         self._state = None
         self._at = number * self._unit_bytes
@@ -181,7 +181,7 @@ class _QueueFiles:
 
 def queue_file(name: TopicPartition, start: int) -> str:
     """A file of a queue, by its place below the queues' tree."""
-    return os.path.join(name.topic, str(name.partition), file_name(start))
+    return os.path.join(queue_folder("", name), file_name(start))
 
 
 def _build_queue(unit: QueueUnit) -> Built:

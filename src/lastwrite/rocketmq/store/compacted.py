@@ -31,7 +31,13 @@ from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
 from lastwrite.rocketmq.format.record import MAGIC_V1, MAGIC_V2, RECORD_HEAD, RecordHead
 from lastwrite.rocketmq.format.units import BATCH_UNIT, BatchUnit, batch_units, valid_count
 from lastwrite.rocketmq.rules.pull import FileOffsets
-from lastwrite.rocketmq.store.reading import INDEX_LIMIT_BYTES, MappedFile, Part, read_queue
+from lastwrite.rocketmq.store.reading import (
+    INDEX_LIMIT_BYTES,
+    MappedFile,
+    Part,
+    queue_folder,
+    read_queue,
+)
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import damaged, error_of, recovered
 
@@ -138,7 +144,7 @@ class CompactedQueue:
         return Ranges(self)
 
     def refresh(self) -> None:
-        """List the files anew.
+        """List the files again.
 
         Raises:
             CommitConflict: they keep changing.
@@ -437,7 +443,7 @@ class CompactedQueue:
     # ------------------------------------------------------------------ files
 
     def _folder(self, part: Part) -> str:
-        return os.path.join(self.root, part, self.name.topic, str(self.name.partition))
+        return queue_folder(os.path.join(self.root, part), self.name)
 
     def _look(self) -> tuple[tuple[int, int], ...]:
         """What changes when a file comes, goes or is renamed, or when the whole tree is exchanged."""

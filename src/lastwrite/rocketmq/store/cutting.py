@@ -236,7 +236,7 @@ def _plan_queues(cut: Cut) -> None:
                     table = units.queue_units(data, is_batch=kind is QueueKind.BATCH)
                     count = units.valid_count(table)
                     keep = units.lower_bound(table["physical_offset"], cut.at, count)
-                path = os.path.join(name.topic, str(name.partition), os.path.basename(file.path))
+                path = _below("", name, file)
                 is_left = is_left or keep > 0
                 if keep == 0:
                     cut.remove(kind, path)
@@ -316,9 +316,9 @@ def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
             gone.append((log, index))
     if not going:
         return
-    folder = os.path.join(name.topic, str(name.partition))
+    folder = reading.queue_folder(names.COMPACTION_LOGS, name)
     for file_name in reading.stopped_roll(cut.root, name):
-        cut.remove(names.COMPACTION, os.path.join(names.COMPACTION_LOGS, folder, file_name))
+        cut.remove(names.COMPACTION, os.path.join(folder, file_name))
     for log, index in gone:
         cut.remove(names.COMPACTION, _below(names.COMPACTION_LOGS, name, log))
         cut.remove(names.COMPACTION, _below(names.COMPACTION_QUEUES, name, index))
@@ -334,7 +334,7 @@ def _plan_compaction_log(cut: Cut, name: TopicPartition, end: int) -> None:
 
 
 def _below(tree: str, name: TopicPartition, file: MappedFile) -> str:
-    return os.path.join(tree, name.topic, str(name.partition), os.path.basename(file.path))
+    return os.path.join(reading.queue_folder(tree, name), os.path.basename(file.path))
 
 
 # ---------------------------------------------------------------------- index and small files

@@ -148,7 +148,7 @@ def read_log_state(root: str, name: TopicPartition) -> tuple[LogState, int | Non
         raise CorruptLog(
             f"of the pair {names.file_name(odd)} the log or its index is missing",
             None,
-            os.path.join(root, Part.COMPACTION_LOG, name.topic, str(name.partition)),
+            reading.queue_folder(os.path.join(root, Part.COMPACTION_LOG), name),
             f"a broker does not start on this; {MAKE_LOG_ANEW}",
         )
     if not logs.files:

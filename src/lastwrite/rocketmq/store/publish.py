@@ -111,9 +111,7 @@ def live_tree(root: str) -> str:
 
 def queue_folders(root: str, name: TopicPartition) -> tuple[str, str]:
     """Where a queue's log files and their indexes lie."""
-    log, index = (
-        os.path.join(root, COMPACTION, kind, name.topic, str(name.partition)) for kind in _KINDS
-    )
+    log, index = (reading.queue_folder(os.path.join(root, COMPACTION, one), name) for one in _KINDS)
     return log, index
 
 
@@ -130,7 +128,7 @@ def staging_folder(root: str, name: TopicPartition, source: str | None = None) -
     folder = _staged_of(root, name)
     if not os.path.isdir(folder):
         _make_store(root, source)
-        with lock.turn(root):  # nobody removes the folders above it in the meantime
+        with lock.turn(root):  # no other run removes the folders above it in the meantime
             _prove_exchange(root)
             files.make_folder(folder, _owner_of_trees(root), is_synced=False)
     return folder
@@ -150,7 +148,7 @@ def _owner_of_trees(root: str) -> Ownership:
 
 
 def _staged_of(root: str, name: TopicPartition) -> str:
-    return os.path.join(live_tree(root) + _ASIDE, name.topic, str(name.partition))
+    return reading.queue_folder(live_tree(root) + _ASIDE, name)
 
 
 def _prove_exchange(root: str) -> None:
@@ -423,7 +421,7 @@ class _Exchange:
             if change.source is not None:
                 sources = queue_folders(change.source, change.name)
             for number, (kind, source) in enumerate(zip(_KINDS, sources, strict=True)):
-                place = os.path.join(kind, change.name.topic, str(change.name.partition))
+                place = reading.queue_folder(kind, change.name)
                 new = {pair.name: pair.paths[number] for pair in change.pairs}
                 self.folders[place] = _NewFolder({*change.gone, *stopped}, new, source)
         if not os.path.isdir(self.live):
@@ -460,7 +458,7 @@ class _Exchange:
             elif not (has_new_positions and entry.name in FILES):
                 files.link(entry.path, os.path.join(self.next, below))
                 if change is not None:
-                    # What made other records go may be in a file that nobody has synced yet.
+                    # What made other records go may be in a file that is not synced yet.
                     self.unsynced.append(os.path.join(self.next, below))
         if change is not None:
             self._add_new_files(change, target, source)

@@ -117,7 +117,7 @@ def _has_files(root: str, name: TopicPartition) -> bool:
 
 def folder_of(root: str, name: TopicPartition) -> str:
     """Where a queue's log files lie."""
-    return os.path.join(root, Part.COMPACTION_LOG, name.topic, str(name.partition))
+    return reading.queue_folder(os.path.join(root, Part.COMPACTION_LOG), name)
 
 
 def name_of(folder: str) -> TopicPartition:
@@ -137,10 +137,8 @@ def root_of(folder: str) -> str:
 def index_path(log_path: str) -> str:
     """The index of a log file."""
     folder, file = os.path.split(os.path.abspath(log_path))
-    name = name_of(folder)
-    return os.path.join(
-        root_of(folder), Part.COMPACTION_INDEX, name.topic, str(name.partition), file
-    )
+    indexes = os.path.join(root_of(folder), Part.COMPACTION_INDEX)
+    return os.path.join(reading.queue_folder(indexes, name_of(folder)), file)
 
 
 # ---------------------------------------------------------------------- an index

@@ -419,9 +419,14 @@ def read_commit_log(root: str, config: Mapping[str, object] | None = None) -> Ma
     return read_files(*commit_log_folders(root, config))
 
 
+def queue_folder(tree: str, name: TopicPartition) -> str:
+    """A queue's folder in a tree that is divided by topic and queue."""
+    return os.path.join(tree, name.topic, str(name.partition))
+
+
 def read_queue(root: str, part: Part, name: TopicPartition) -> MappedLog:
     """The files of one queue in one part of the store; without any where it has none."""
-    return read_files(os.path.join(root, part, name.topic, str(name.partition)))
+    return read_files(queue_folder(os.path.join(root, part), name))
 
 
 def without_stopped_roll(root: str, logs: MappedLog, indexes: MappedLog) -> MappedLog:

@@ -1,4 +1,4 @@
-"""A compaction log laid out anew from records, as a broker appends them.
+"""A compaction log laid out from records, as a broker appends them.
 
 Records come in the order of their queue offsets and go one after another into files of the log's
 size, each with its unit in the index file of the same name. A record that would leave no room for a
