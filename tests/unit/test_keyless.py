@@ -17,8 +17,8 @@ import lastwrite
 from lastwrite.cleaner.events import Event, RoundEnded, SetAside
 from lastwrite.cli.clean import event_line
 from lastwrite.cli.plan import keyless_line
+from lastwrite.config.keyless import is_refused
 from lastwrite.encoding.compression import Codec
-from lastwrite.engine.rules.keyless import is_refused
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record

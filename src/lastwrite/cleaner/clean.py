@@ -17,8 +17,9 @@ from lastwrite.cleaner.rounds import Rounds
 from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.commands.compact import TopicConfig, overrides
 from lastwrite.commands.systems import system_of_all
-from lastwrite.engine.rules.keyless import may_drop, refuse_elsewhere
-from lastwrite.engine.system import Sources, System, system_named
+from lastwrite.config.keyless import may_drop, refuse_elsewhere
+from lastwrite.config.system import Sources
+from lastwrite.engine.system import System, system_named
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.model.progress import NoProgress
 from lastwrite.pulsar.rules.live_settings import SCHEME, LiveConfig, rules_of

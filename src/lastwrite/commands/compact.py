@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from lastwrite.commands.systems import system_of_all
 from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.config.keyless import may_drop, refuse_elsewhere
+from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import Context, Options
 from lastwrite.engine.round import run_round
-from lastwrite.engine.rules.keyless import may_drop, refuse_elsewhere
-from lastwrite.engine.system import Sources, System, no_topics_of_kafka, system_named
+from lastwrite.engine.system import System, system_named
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.kafka.cluster.metadata_log import FOLDER as METADATA_FOLDER
 from lastwrite.kafka.cluster.roots import META_PROPERTIES

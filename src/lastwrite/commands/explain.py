@@ -12,10 +12,10 @@ import time
 from collections.abc import Mapping
 
 from lastwrite.commands.compact import TopicConfig, find_told, overrides
+from lastwrite.config.keyless import may_drop, refuse_elsewhere
+from lastwrite.config.system import Sources
 from lastwrite.engine.context import Context, Options
 from lastwrite.engine.explain import explain_partition, explainer_of
-from lastwrite.engine.rules.keyless import may_drop, refuse_elsewhere
-from lastwrite.engine.system import Sources
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.explanation import ExplainReport
 from lastwrite.spark.folder_exchange import FolderExchange

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from lastwrite.commands.compact import TopicConfig, find_told, overrides, paths_of
 from lastwrite.commands.systems import KAFKA as KAFKAS
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
+from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import LOOKING, Context
 from lastwrite.engine.distinct_keys import count_keys
 from lastwrite.engine.rules.ranges import cleanable_range
-from lastwrite.engine.system import Sources, no_topics_of_kafka
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.kafka.format import names
 from lastwrite.kafka.format.names import FileKind

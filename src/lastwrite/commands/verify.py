@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lastwrite.commands.systems import system_of
-from lastwrite.engine.rules.keyless import may_drop
+from lastwrite.config.keyless import may_drop
 from lastwrite.model.progress import Progress
 from lastwrite.reports.verification import VerifyReport
 from lastwrite.verification import engine

@@ -13,10 +13,10 @@ from itertools import pairwise
 import numpy as np
 from msgspec import structs
 
+from lastwrite.config import keyless
 from lastwrite.engine.context import Context
 from lastwrite.engine.partition import Ended, PartitionPlan, ScannedPartition, advance, ended
 from lastwrite.engine.pieces import split_by_bytes
-from lastwrite.engine.rules import keyless
 from lastwrite.engine.rules.transactions import aborted_table, merge
 from lastwrite.errors import LogError
 from lastwrite.model.log import Problem, ProblemKind

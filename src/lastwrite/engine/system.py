@@ -8,27 +8,25 @@ states what differs: what most systems have in common is done here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 
+from lastwrite.config.system import Config, SystemSettings
 from lastwrite.engine.rules.retention import Retention
-from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.errors import LogError
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
-from lastwrite.model.log import AbortedTransaction, Glance, PartitionLog, Segment, TopicPartition
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, SegmentOutput
 from lastwrite.reports.compaction import Backlog
-from lastwrite.reports.settings import Outvoted, Override, Setting
+from lastwrite.storage.layout import Layout
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.staging import remove_staged
 from lastwrite.storage.throttle import Spend
-
-Config: TypeAlias = Mapping[str, object]  # settings under upstream's names
 
 
 class Format(Protocol):
@@ -108,29 +106,6 @@ class Decision:
     max_keyless_ratio: float = 1.0
 
 
-class LeftAlone(NamedTuple):
-    """Why nothing at all is done to a partition, and what to state so that something is."""
-
-    reason: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.reason}; {self.remedy}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """Where topics' settings may be learned from, beside ``config``
-    (docs/decisions/explicit-compact.md).
-    """
-
-    overrides: tuple[Override, ...] = ()
-    roots: tuple[str, ...] = ()  # log roots that were named together
-    metadata: str | None = None  # where the cluster's metadata lies
-    # the folders of partitions that the caller named, not their root alone
-    named: frozenset[str] = frozenset()
-
-
 class IndexChecker(Protocol):
     """Holds a piece's index entries against the batches that are really there."""
 
@@ -188,85 +163,10 @@ class Parts:
         return self.sources[-1].mtime_ns
 
 
-class Layout(ABC):
-    """Where a system's partitions lie, and who works on them."""
-
-    @abstractmethod
-    def find(self, path: str, topic: str | None, partition: int | None, /) -> list[str]:
-        """The partition folders at ``path``, sorted."""
-
-    @abstractmethod
-    def name_of(self, folder: str, /) -> TopicPartition: ...
-
-    @abstractmethod
-    def root_of(self, folder: str, /) -> str:
-        """The folder that a broker's lock and checkpoints of this partition lie in."""
-
-    def glance(self, root: str, /) -> list[Glance]:
-        """For the daemon: every partition folder at ``root``, and cheaply whether it has changed;
-        by default nobody knows.
-
-        Raises:
-            LogError: the root cannot be listed.
-        """
-        return [
-            Glance(self.name_of(folder), folder, None, True)
-            for folder in self.find(root, None, None)
-        ]
-
-    @abstractmethod
-    def hold(self, root: str, names: Collection[TopicPartition], /) -> AbstractContextManager[None]:
-        """Keep everybody else away from these partitions of the root."""
-
-    @abstractmethod
-    def try_hold(
-        self, root: str, names: Collection[TopicPartition], /
-    ) -> AbstractContextManager[set[TopicPartition]]:
-        """Keep everybody else away from those of the partitions that are free; the context gives
-        which.
-        """
-
-    @abstractmethod
-    def refuse_if_held(self, root: str, names: Collection[TopicPartition], /) -> None: ...
-
-    def broker_of(self, root: str, /) -> str | None:
-        """The broker that runs on the root, in words; by default no broker opens it."""
-        return None
-
-    def refuse_unclean(self, root: str, config: Config, /) -> None:
-        """Say no to a root whose broker did not stop in order, where that matters and ``config``
-        does not allow it; by default it never matters.
-        """
-        return None
-
-
 class Rules(ABC):
-    """By which settings a partition is cleaned, and what they say of it."""
+    """What the settings say of a partition."""
 
-    governs_keyless: str  # the setting, in the system's words, of records without a key
-    policy_remedy: str  # what to do where nobody has said which logs the daemon shall compact
     no_retention: str = ""  # why nothing expires
-
-    @abstractmethod
-    def check_config(self, config: Config, /) -> None: ...
-
-    @abstractmethod
-    def settings_of(self, folder: str, config: Config, /) -> tuple[Setting, ...]:
-        """All settings that hold for the partition, and who says them."""
-
-    def outvoted(self, folder: str, config: Config, /) -> tuple[Outvoted, ...]:
-        """What of ``config`` does not hold for the partition, since its cluster says otherwise."""
-        return ()
-
-    def leaves_alone(self, folder: str, config: Config, /) -> LeftAlone | None:
-        """Why nothing at all is done to the partition, and what would have to be stated; None: it
-        is worked on.
-        """
-        return None
-
-    def is_policy_known(self, folder: str, config: Config, /) -> bool:
-        """Whether anybody has said that the partition's topic is compacted, or that it is not."""
-        return True
 
     @abstractmethod
     def decide(
@@ -409,42 +309,12 @@ class Store(ABC):
         return [None] * len(wave)
 
 
-class System(Layout, Rules, Store):
-    """One system's share in every step."""
+class System(Layout, SystemSettings, Rules, Store):
+    """One system's share in every step, and in what stands around a round."""
 
     name: str
-    kind_of_path: str  # what lies at a path of it, in words
     notes: QuarantineFile  # how the daemon remembers what it has set aside
     look_ms: int = 15_000  # how long the daemon rests where nothing is due, by default
-
-    def told(self, sources: Sources) -> System:
-        """The same system, which learns topics' settings from ``sources`` too; by default it needs
-        none.
-
-        Raises:
-            InvalidConfig: they say what this system does not know.
-            NotALog: nothing lies where they point.
-        """
-        no_topics_of_kafka(self.kind_of_path, sources)
-        return self
-
-
-def no_topics_of_kafka(system: str, sources: Sources) -> None:
-    """Refuse what only Kafka's topics have.
-
-    Raises:
-        InvalidConfig: an override, or metadata of a cluster.
-    """
-    if sources.overrides:
-        raise InvalidConfig(
-            f"--topic-config is for topics of Kafka, and this is {system}",
-            remedy="give --config NAME=VALUE, with --topic NAME if it is for one topic alone",
-        )
-    if sources.metadata is not None:
-        raise InvalidConfig(
-            f"--metadata is for log roots of Kafka, and this is {system}",
-            remedy="leave it out: it needs none",
-        )
 
 
 def system_named(name: str) -> System:

@@ -8,19 +8,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from lastwrite.config import keyless
 from lastwrite.config.declaration import INT_MAX
-from lastwrite.engine.rules import keyless
+from lastwrite.config.system import LeftAlone, Sources
 from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.engine.rules.retention import Retention
-from lastwrite.engine.system import (
-    CommitPlan,
-    Decision,
-    Format,
-    LeftAlone,
-    SegmentAppender,
-    Sources,
-    System,
-)
+from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
 from lastwrite.errors import LogError
 from lastwrite.kafka.cluster import metadata_log
 from lastwrite.kafka.cluster.roots import Clusters, Spokesman

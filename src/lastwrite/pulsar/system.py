@@ -14,14 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from lastwrite.config.declaration import LONG_MAX
-from lastwrite.engine.system import (
-    CommitPlan,
-    Decision,
-    Format,
-    Parts,
-    SegmentAppender,
-    System,
-)
+from lastwrite.engine.system import CommitPlan, Decision, Format, Parts, SegmentAppender, System
 from lastwrite.errors import LogError
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy, Strategy

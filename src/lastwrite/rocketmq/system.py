@@ -19,13 +19,7 @@ from functools import lru_cache, partial
 
 from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.rules.ranges import Range, cleanable_range
-from lastwrite.engine.system import (
-    CommitPlan,
-    Decision,
-    Format,
-    SegmentAppender,
-    System,
-)
+from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.policy import Policy

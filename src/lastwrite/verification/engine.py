@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lastwrite.engine.rules.keyless import refuse_elsewhere
+from lastwrite.config.keyless import refuse_elsewhere
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.verification import VerifyReport

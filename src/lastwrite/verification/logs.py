@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lastwrite.engine.rules.keyless import is_refused
+from lastwrite.config.keyless import is_refused
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
