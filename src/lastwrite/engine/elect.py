@@ -25,8 +25,6 @@ from lastwrite.storage.scratch import ScratchMap
 
 _AROUND_BYTES = 128 << 10  # mapped beyond a stretch, at its two ends
 
-_KERNELS = {Strategy.EVENT_TIME: election.fold, Strategy.GROUPS: election.elect_groups}
-
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 
 
@@ -140,8 +138,7 @@ def losers_among(
     sizes = ends[:, -1].astype(np.int64)
     losers: Int64Array = np.zeros(len(sizes), dtype=np.int64)
     lost = np.empty(int(sizes.sum()), dtype=np.uint32)
-    kernel = _KERNELS.get(strategy, election.elect)
-    winners = kernel(
+    arguments = (
         np.array(rows_at, dtype=np.int64),
         columns,
         ends,
@@ -152,6 +149,10 @@ def losers_among(
         key_at,
         keys,
     )
+    if strategy is Strategy.EVENT_TIME:
+        winners = election.fold(*arguments)
+    else:
+        winners = election.elect(*arguments, strategy is Strategy.GROUPS)
     starts = np.cumsum(sizes) - sizes
     return int(winners), [
         lost[start : start + n] for start, n in zip(starts.tolist(), losers.tolist(), strict=True)

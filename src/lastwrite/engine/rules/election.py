@@ -50,7 +50,7 @@ ORDINAL_MASK = 0xFFFFFFFF  # of an entry's second word: the record's ordinal in 
 _LANE = 0  # the first fingerprint lane; 0: the slot is free
 _OTHER_LANE = 1
 _ROW = 2  # of the entry that holds the key, counted through all blocks
-_HOLDER = 3  # its block; of ``elect_groups`` the record's group; of ``fold`` 1 + its block, or 0
+_HOLDER = 3  # its block; with groups the record's group; of ``fold`` 1 + its block, or 0
 
 # Where an entry's words lie in it, in bytes.
 _SECOND_AT = 8
@@ -147,10 +147,10 @@ def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
     return np.empty((int(table_slots(ends)), 4 if has_more else 2), dtype=np.uint64)
 
 
-# The three elections are loops of their own: what a version means is decided once for all entries,
-# and the usual way, without versions, touches none. They take the same arguments, in this order.
+# Its arguments are columns of the entries and scratch, which a kernel cannot take as one value. The
+# search of the set stands in both: a call, inlined or not, makes Numba count references per entry.
 @njit(cache=True, nogil=True)
-def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
+def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys, has_groups=False):
     """Tell winners from losers in some buckets of one partition.
 
     ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each;
@@ -159,6 +159,12 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
     scratch of at least ``table_slots(ends)`` rows: see ``new_table``. ``key_at`` (a row more than
     there are entries; empty: fingerprints suffice) says where each entry's key lies in ``keys``,
     entries counted through all blocks.
+
+    With ``has_groups`` some records are parts of a larger one, which has its key's place at its
+    last part. A version then is a number that the parts of one record have in common, 0 for none,
+    and the bit IN_GROUP on all but the last. Such a part never wins: what came before it has the
+    key until the last part is there. It loses where a later record has its key, unless that is its
+    own last part.
 
     ``lost`` (uint32, a row an entry) takes the losers' ordinals: block ``k``'s from the row on that
     its first entry has, ``losers[k]`` of them, which must be 0 before. Returns the winners' count.
@@ -184,99 +190,45 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys)
                 two = load64(rows, i * stride + _SECOND_AT)
                 lane = two >> np.uint64(32)
                 ordinal = np.int64(two & np.uint64(ORDINAL_MASK))
+                row = first_row[k] + i
                 slot = np.int64(one) & mask
                 seen = False
                 while table[slot, _LANE] != 0:
                     if table[slot, _LANE] == one and table[slot, _OTHER_LANE] == lane:
-                        if not exact or _same_key(
-                            key_at, keys, first_row[k] + i, np.int64(table[slot, _ROW])
-                        ):
+                        if not exact or _same_key(key_at, keys, row, np.int64(table[slot, _ROW])):
                             seen = True
                             break
                     slot = (slot + 1) & mask
+                version = load64(rows, i * stride + _VERSION_AT) if columns > 2 else np.uint64(0)
+                group = version & ~np.uint64(IN_GROUP)
+                if has_groups and version & np.uint64(IN_GROUP) != 0:
+                    # Before any record of its key, or its own last part: neither wins nor loses.
+                    if not seen or (group != 0 and group == table[slot, _HOLDER]):
+                        continue
                 if not seen:
                     winners += 1
                     if ordinal >= border:
                         table[slot, _LANE] = one
                         table[slot, _OTHER_LANE] = lane
                         if more:
-                            table[slot, _ROW] = np.uint64(first_row[k] + i)
-                            table[slot, _HOLDER] = np.uint64(k)
+                            table[slot, _ROW] = np.uint64(row)
+                            table[slot, _HOLDER] = group if has_groups else np.uint64(k)
                     continue
-                if columns > 2:
+                if columns > 2 and not has_groups:
                     other = np.int64(table[slot, _HOLDER])
-                    row = np.int64(table[slot, _ROW]) - first_row[other]
-                    best = rows_at[other] + row * stride
-                    if np.int64(load64(rows, i * stride + _VERSION_AT)) > np.int64(
-                        load64(best, _VERSION_AT)
-                    ):
+                    best = (
+                        rows_at[other] + (np.int64(table[slot, _ROW]) - first_row[other]) * stride
+                    )
+                    if np.int64(version) > np.int64(load64(best, _VERSION_AT)):
                         ordinal = np.int64(load64(best, _SECOND_AT) & np.uint64(ORDINAL_MASK))
+                        table[slot, _ROW] = np.uint64(row)
+                        table[slot, _HOLDER] = np.uint64(k)
                         if other != k:
                             lost[first_row[other] + losers[other]] = ordinal
                             losers[other] += 1
-                        else:
-                            lost[to] = ordinal
-                            to += 1
-                        table[slot, _ROW] = np.uint64(first_row[k] + i)
-                        table[slot, _HOLDER] = np.uint64(k)
-                        continue
+                            continue
                 lost[to] = ordinal
                 to += 1
-            losers[k] = to - first_row[k]
-    return winners
-
-
-@njit(cache=True, nogil=True)
-def elect_groups(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
-    """As ``elect``, where some records are parts of a larger one, which has its key's place at its
-    last part.
-
-    A version is a number that the parts of one record have in common, 0 for none, and the bit
-    IN_GROUP on all but the last. Such a part never wins: what came before it has the key until the
-    last part is there. It loses where a later record has its key, unless that is its own last part.
-    """
-    winners = 0
-    exact = len(key_at) > 0
-    stride = 8 * columns
-    blocks, buckets = ends.shape
-    first_row = _first_rows(ends)
-    for b in range(buckets):
-        slots = _slots_of(ends, b)
-        mask = slots - 1
-        for s in range(slots):
-            table[s, _LANE] = 0
-        for k in range(blocks - 1, -1, -1):
-            low = np.int64(ends[k, b - 1]) if b else 0
-            rows = rows_at[k]
-            border = dirty_from[k]
-            to = first_row[k] + losers[k]
-            for i in range(np.int64(ends[k, b]) - 1, low - 1, -1):
-                one = load64(rows, i * stride)
-                two = load64(rows, i * stride + _SECOND_AT)
-                version = load64(rows, i * stride + _VERSION_AT)
-                is_part = version & np.uint64(IN_GROUP) != 0
-                group = version & ~np.uint64(IN_GROUP)
-                lane = two >> np.uint64(32)
-                slot = np.int64(one) & mask
-                seen = False
-                while table[slot, _LANE] != 0:
-                    if table[slot, _LANE] == one and table[slot, _OTHER_LANE] == lane:
-                        if not exact or _same_key(
-                            key_at, keys, first_row[k] + i, np.int64(table[slot, _ROW])
-                        ):
-                            seen = True
-                            break
-                    slot = (slot + 1) & mask
-                if seen and not (is_part and group != 0 and group == table[slot, _HOLDER]):
-                    lost[to] = two & np.uint64(ORDINAL_MASK)
-                    to += 1
-                elif not is_part:
-                    winners += 1
-                    if np.int64(two & np.uint64(ORDINAL_MASK)) >= border:
-                        table[slot, _LANE] = one
-                        table[slot, _OTHER_LANE] = lane
-                        table[slot, _ROW] = np.uint64(first_row[k] + i)
-                        table[slot, _HOLDER] = group
             losers[k] = to - first_row[k]
     return winners
 
@@ -312,34 +264,30 @@ def fold(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
                 two = load64(rows, i * stride + _SECOND_AT)
                 version = load64(rows, i * stride + _VERSION_AT)
                 lane = two >> np.uint64(32)
+                row = first_row[k] + i
                 slot = np.int64(one) & mask
                 while table[slot, _LANE] != 0:
                     if table[slot, _LANE] == one and table[slot, _OTHER_LANE] == lane:
-                        if not exact or _same_key(
-                            key_at, keys, first_row[k] + i, np.int64(table[slot, _ROW])
-                        ):
+                        if not exact or _same_key(key_at, keys, row, np.int64(table[slot, _ROW])):
                             break
                     slot = (slot + 1) & mask
                 if table[slot, _LANE] == 0:
                     table[slot, _LANE] = one
                     table[slot, _OTHER_LANE] = lane
-                    table[slot, _ROW] = np.uint64(first_row[k] + i)
+                    table[slot, _ROW] = np.uint64(row)
                     table[slot, _HOLDER] = 0  # nobody
-                loser, of = two, k
-                if table[slot, _HOLDER] == 0:
-                    is_newer, is_held = True, False
-                else:
+                loser, of, is_newer = two, k, True
+                is_held = table[slot, _HOLDER] != 0
+                if is_held:
                     other = np.int64(table[slot, _HOLDER]) - 1
-                    best = (
-                        rows_at[other] + (np.int64(table[slot, _ROW]) - first_row[other]) * stride
-                    )
+                    held = np.int64(table[slot, _ROW]) - first_row[other]
+                    best = rows_at[other] + held * stride
                     time = version >> np.uint64(TIME_SHIFT)
-                    held = load64(best, _VERSION_AT) >> np.uint64(TIME_SHIFT)
-                    is_newer = time > held or (time == held and version & np.uint64(IS_SINGLE) != 0)
-                    is_held = True
+                    best_time = load64(best, _VERSION_AT) >> np.uint64(TIME_SHIFT)
+                    is_single = version & np.uint64(IS_SINGLE) != 0
+                    is_newer = time > best_time or (time == best_time and is_single)
                     if is_newer:
                         loser, of = load64(best, _SECOND_AT), other
-                if is_held:
                     lost[first_row[of] + losers[of]] = loser & np.uint64(ORDINAL_MASK)
                     losers[of] += 1
                 if is_newer:
@@ -348,7 +296,7 @@ def fold(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
                         table[slot, _HOLDER] = 0
                     else:
                         winners += 1
-                        table[slot, _ROW] = np.uint64(first_row[k] + i)
+                        table[slot, _ROW] = np.uint64(row)
                         table[slot, _HOLDER] = np.uint64(k + 1)
     return winners
 
