@@ -9,10 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from lastwrite.engine.context import Context
-from lastwrite.engine.partition import ElectedPartition, Ended, ScannedPartition, ended
+from lastwrite.engine.partition import (
+    ElectedPartition,
+    Ended,
+    ScannedPartition,
+    by_partition,
+    ended,
+)
 from lastwrite.engine.rules.election import ENTRY_BYTES
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Elected, ElectUnit, Failed, PieceScan
+from lastwrite.model.work import Elected, ElectUnit, PieceScan
 
 _SMALL_ELECTION_BYTES = 4 << 20
 
@@ -22,13 +28,7 @@ def elect_partitions(
 ) -> list[ElectedPartition | Ended]:
     """Elect the last write of every key; the losers are marked in the exchange."""
     units = [unit for each in partitions for unit in elect_units(context, each)]
-    results: dict[int, list[Elected]] = {each.plan.number: [] for each in partitions}
-    errors: dict[int, Exception] = {}
-    for answer in context.exchange.elect(units, context.progress):
-        if isinstance(answer, Failed):
-            errors.setdefault(answer.unit.partition, answer.error)
-        else:
-            results[answer.partition].append(answer)
+    results, errors = by_partition(context.exchange.elect(units, context.progress))
     return [
         _elected(each, results[each.plan.number])
         if each.plan.number not in errors

@@ -11,9 +11,10 @@ copies it as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import structs
 
@@ -23,7 +24,7 @@ from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
 from lastwrite.model.log import AbortedTransaction, PartitionLog
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import Piece, PieceScan, SegmentOutput
+from lastwrite.model.work import Elected, Failed, Piece, PieceScan, SegmentOutput
 from lastwrite.reports.compaction import PartitionReport, Status
 
 
@@ -102,6 +103,7 @@ Open: TypeAlias = PartitionPlan | ScannedPartition | ElectedPartition | Rewritte
 
 A = TypeVar("A", bound=Open)
 B = TypeVar("B", bound=Open)
+R = TypeVar("R", PieceScan, Elected, SegmentOutput)
 
 
 def advance(
@@ -110,6 +112,20 @@ def advance(
     """Take the partitions of a wave that go on through a step, all together, in their order."""
     answers = iter(step([each for each in wave if not isinstance(each, Ended)]))
     return [each if isinstance(each, Ended) else next(answers) for each in wave]
+
+
+def by_partition(
+    answers: Iterable[R | Failed[Any]],
+) -> tuple[Mapping[int, list[R]], Mapping[int, Exception]]:
+    """What came of a step's units, and what stopped the first that failed, by partition."""
+    results: dict[int, list[R]] = defaultdict(list)
+    errors: dict[int, Exception] = {}
+    for answer in answers:
+        if isinstance(answer, Failed):
+            errors.setdefault(answer.unit.partition, answer.error)
+        else:
+            results[answer.partition].append(answer)
+    return results, errors
 
 
 def ended(

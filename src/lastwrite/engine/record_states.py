@@ -1,6 +1,8 @@
-"""The state of every record of one partition after scan and election, for commands that only look.
+"""Scan and election over all of one partition, for commands that only look: how many keys it holds,
+and the state of every record.
 
-States lie in scratch files; a piece's are read when they are asked for.
+Memory is that of the workers, whatever the log's size. States lie in scratch files; a piece's are
+read when they are asked for.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from lastwrite.engine.system import Decision
 from lastwrite.errors import CorruptLog
 from lastwrite.model.columns import SPENT, ByteArray
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.policy import Policy
 from lastwrite.model.work import Piece, PieceScan
 from lastwrite.storage.scratch import read_states
 
@@ -74,3 +77,19 @@ def elect_whole(
     scanned = scan_pieces(context, [plan_whole(context, log, decision, end)])
     (found,) = advance(scanned, lambda open: elect_partitions(context, open))
     return found
+
+
+def count_keys(context: Context, log: PartitionLog) -> int | None:
+    """The distinct keys of ``log``, exactly; None where records cannot be read.
+
+    Records of aborted transactions have none.
+    """
+    everything = Decision(
+        first_dirty=0,
+        end=log.end_offset,
+        dirty_ratio=1.0,
+        reason=None,
+        policy=Policy(now_ms=0, tombstone_retention_ms=0),
+    )
+    found = elect_whole(context, log, everything, log.end_offset)
+    return found.winners if isinstance(found, ElectedPartition) else None

@@ -11,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from msgspec import structs
 
 from lastwrite.engine.context import Context
-from lastwrite.engine.partition import ElectedPartition, Ended, RewrittenPartition, ended
+from lastwrite.engine.partition import (
+    ElectedPartition,
+    Ended,
+    RewrittenPartition,
+    by_partition,
+    ended,
+)
 from lastwrite.engine.retain import Replacement
 from lastwrite.engine.rules.transactions import spent_changes
 from lastwrite.engine.rules.untouched import rewritten_runs
@@ -19,7 +25,7 @@ from lastwrite.engine.scan_step import policy_of
 from lastwrite.engine.shares import Shares, rewrite_cost
 from lastwrite.errors import LogError
 from lastwrite.model.log import AbortedTransaction
-from lastwrite.model.work import Failed, RewriteUnit, SegmentOutput
+from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.reports.compaction import Status
 
 
@@ -44,12 +50,8 @@ def rewrite_partitions(
         except (LogError, OSError) as error:
             errors[each.plan.number] = error
     units = [unit for unit in units if unit.partition not in errors]
-    made: dict[int, list[SegmentOutput]] = {each.plan.number: [] for each in partitions}
-    for answer in context.exchange.rewrite(units, context.progress):
-        if isinstance(answer, Failed):
-            errors.setdefault(answer.unit.partition, answer.error)
-        else:
-            made[answer.partition].append(answer)
+    made, failed = by_partition(context.exchange.rewrite(units, context.progress))
+    errors = {**failed, **errors}
     return [
         _rewritten(each, runs, made[each.plan.number], errors.get(each.plan.number))
         for each, runs in zip(partitions, chosen, strict=True)

@@ -15,7 +15,14 @@ from msgspec import structs
 
 from lastwrite.config import keyless
 from lastwrite.engine.context import Context
-from lastwrite.engine.partition import Ended, PartitionPlan, ScannedPartition, advance, ended
+from lastwrite.engine.partition import (
+    Ended,
+    PartitionPlan,
+    ScannedPartition,
+    advance,
+    by_partition,
+    ended,
+)
 from lastwrite.engine.pieces import split_by_bytes
 from lastwrite.engine.rules.transactions import aborted_table, merge
 from lastwrite.errors import LogError
@@ -86,14 +93,11 @@ def _scan_once(context: Context, plans: Sequence[PartitionPlan]) -> list[Scanned
         for plan in plans
         for pieces in split_by_bytes(plan.pieces, target)
     ]
-    scans: dict[int, list[PieceScan]] = {plan.number: [] for plan in plans}
-    errors: dict[int, Exception] = {}
     answers = context.exchange.scan(units, context.progress)
-    for unit, answer in zip(units, answers, strict=True):
-        if isinstance(answer, Failed):
-            errors.setdefault(unit.partition, answer.error)
-        else:
-            scans[unit.partition] += answer
+    found: list[PieceScan | Failed[ScanUnit]] = []
+    for answer in answers:
+        found += [answer] if isinstance(answer, Failed) else answer
+    scans, errors = by_partition(found)
     return [
         _scanned(
             plan,

@@ -78,6 +78,13 @@ _EXPIRED = int(Verdict.EXPIRED)
 _ABORTED = int(Verdict.ABORTED)
 _MARKER = int(Verdict.MARKER)
 
+# What the kernel takes of a policy, and whether its file's age lets old tombstones go.
+_OF_POLICY = (
+    "now_ms tombstone_retention_ms keep_keyless keep_empty shell_offset end_offset pinned_offset "
+    "keep_tombstones ages_by_write_time kept_end_offset"
+).split()
+_NUMBERS = np.dtype([(name, np.int64) for name in (*_OF_POLICY, "old_due")])
+
 
 def judge(
     table: BatchTable,
@@ -96,29 +103,12 @@ def judge(
     ``counts`` (records by Verdict). Returns the batches that change; that an old batch would be
     converted is no change by itself.
     """
-    return int(
-        _judge(
-            table,
-            states,
-            policy.now_ms,
-            policy.tombstone_retention_ms,
-            policy.keep_keyless,
-            policy.keep_empty,
-            policy.shell_offset,
-            file_ms <= policy.old_tombstones_until_ms,
-            policy.last_offsets,
-            policy.marker_producers,
-            policy.pinned_offset,
-            policy.keep_tombstones,
-            policy.end_offset,
-            policy.ages_by_write_time,
-            policy.kept_end_offset,
-            keep,
-            actions,
-            horizons,
-            counts,
-        )
-    )
+    numbers = np.empty(1, dtype=_NUMBERS)
+    for name in _OF_POLICY:
+        numbers[name] = getattr(policy, name)
+    numbers["old_due"] = file_ms <= policy.old_tombstones_until_ms
+    producers = policy.last_offsets, policy.marker_producers
+    return int(_judge(table, states, numbers, producers, keep, actions, horizons, counts))
 
 
 def are_plain(table: BatchTable) -> bool:
@@ -143,30 +133,15 @@ def _is_pair_among(pairs, one, two):
     return False
 
 
-# A kernel takes no objects: the policy comes as its fields. It is one loop, so that each record is
-# looked at once.
+# It is one loop, so that each record is looked at once.
 @njit(cache=True, nogil=True)
-def _judge(
-    table,
-    states,
-    now_ms,
-    retention_ms,
-    keep_keyless,
-    keep_empty,
-    shell_offset,
-    old_due,
-    last_offsets,
-    marker_producers,
-    pinned_offset,
-    keep_tombstones,
-    end_offset,
-    ages_by_write_time,
-    kept_end_offset,
-    keep,
-    actions,
-    horizons,
-    counts,
-):
+def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
+    policy = numbers[0]
+    now_ms, retention_ms = policy.now_ms, policy.tombstone_retention_ms
+    # Read once, since the arrays that are written might hide a change of them.
+    ages_by_write_time, kept_end_offset = policy.ages_by_write_time, policy.kept_end_offset
+    keep_keyless, keep_tombstones = policy.keep_keyless, policy.keep_tombstones
+    pinned_offset = policy.pinned_offset
     changed = 0
     at = 0
     # Not added to a horizon, which can lie and be huge.
@@ -175,8 +150,8 @@ def _judge(
         row = table[b]
         horizon = row.horizon
         old = (row.flags & IS_OLD) != 0
-        due = old_due if old else (horizon != NO_HORIZON and due_ms >= horizon)
-        if old and row.next_offset == end_offset:
+        due = policy.old_due if old else (horizon != NO_HORIZON and due_ms >= horizon)
+        if old and row.next_offset == policy.end_offset:
             row.flags |= KEEPS_LAST
         kept = 0
         stamp = False
@@ -230,12 +205,14 @@ def _judge(
             action = REBUILD
             changed += 1
         else:
-            stays = row.next_offset == shell_offset or (keep_empty and row.records == 0)
+            stays = row.next_offset == policy.shell_offset or (
+                policy.keep_empty and row.records == 0
+            )
             if not stays and row.flags & HAS_PRODUCER:
                 if row.flags & IS_CONTROL:
-                    stays = _is_pair_among(marker_producers, row.producer_id, row.producer_epoch)
+                    stays = _is_pair_among(producers[1], row.producer_id, row.producer_epoch)
                 else:
-                    stays = _is_among(last_offsets, row.next_offset - 1)
+                    stays = _is_among(producers[0], row.next_offset - 1)
             if stays:
                 action = EMPTY if row.records > 0 or old else COPY
             else:

@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from lastwrite.engine.context import LOOKING, Context
-from lastwrite.engine.distinct_keys import count_keys
+from lastwrite.engine.record_states import count_keys
 from lastwrite.engine.system import System, system_named
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.model.log import Problem, ProblemKind
