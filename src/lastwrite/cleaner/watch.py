@@ -9,7 +9,8 @@ from lastwrite.cleaner.pick import Candidate
 from lastwrite.engine.system import System
 from lastwrite.errors import LogError, NotALog
 from lastwrite.kafka.store.watching import is_as_read
-from lastwrite.model.log import Glance, PartitionLog
+from lastwrite.model.log import PartitionLog
+from lastwrite.storage.layout import Glance
 
 
 @dataclass(frozen=True, slots=True)

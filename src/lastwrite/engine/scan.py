@@ -9,6 +9,7 @@ losers are marked here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,22 +43,14 @@ _MOST_NOTES = 100  # a piece
 _SAMPLE_SHARE = 16  # one bucket in so many tells whether a block's keys repeat
 
 
-class EntryBlock:
+class EntryBlock(NamedTuple):
     """Entries of one piece, sorted by bucket, ready to travel. Valid until the next is made."""
 
-    def __init__(
-        self,
-        piece: int,
-        rows: UInt64Array,
-        ends: np.ndarray,
-        lengths: np.ndarray | None,
-        keys: ByteArray | None,
-    ) -> None:
-        self.piece = piece
-        self.rows = rows
-        self.ends = ends  # uint32 a bucket
-        self.lengths = lengths  # with exact comparison: uint32 an entry, and the keys
-        self.keys = keys
+    piece: int
+    rows: UInt64Array
+    ends: np.ndarray  # uint32 a bucket
+    lengths: np.ndarray | None  # with exact comparison: uint32 an entry, and the keys
+    keys: ByteArray | None
 
 
 def scan(

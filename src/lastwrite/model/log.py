@@ -7,10 +7,8 @@ partition, positions are bytes in a file; ``first``/``last`` include, ``end`` ex
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
 
 import msgspec
 
@@ -178,14 +176,3 @@ class PartitionLog:
         if index + 1 < len(self.segments):
             return self.segments[index + 1].base_offset
         return max(self.end_offset, self.segments[index].base_offset)
-
-
-class Glance(NamedTuple):
-    """A partition's folder at one look. While ``state`` is the same, and not None, no file has come
-    or gone.
-    """
-
-    name: TopicPartition
-    folder: str
-    state: Hashable | None
-    rests: bool  # for some seconds no file has come or gone: nobody is writing it just now

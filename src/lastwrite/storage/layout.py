@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from contextlib import AbstractContextManager
+from typing import NamedTuple
 
-from lastwrite.model.log import Glance, TopicPartition
+from lastwrite.model.log import TopicPartition
+
+
+class Glance(NamedTuple):
+    """A partition's folder at one look. While ``state`` is the same, and not None, no file has come
+    or gone.
+    """
+
+    name: TopicPartition
+    folder: str
+    state: Hashable | None
+    rests: bool  # for some seconds no file has come or gone: nobody is writing it just now
 
 
 class Layout(ABC):

@@ -24,8 +24,9 @@ from lastwrite.kafka.format.names import (
 )
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.checkpoints import read_offsets
-from lastwrite.model.log import Glance, Segment, TopicPartition
+from lastwrite.model.log import Segment, TopicPartition
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.layout import Glance
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 

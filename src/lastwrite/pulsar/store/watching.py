@@ -11,11 +11,12 @@ import os
 import time
 
 from lastwrite.errors import InvalidConfig, NotALog
-from lastwrite.model.log import Glance, TopicPartition
+from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.topic import find_topics, name_of, partition_of
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.layout import Glance
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.reading import RESTS_NS, SETTLED_NS
 
