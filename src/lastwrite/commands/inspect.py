@@ -18,9 +18,9 @@ from lastwrite.commands.systems import KAFKA as KAFKAS
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
 from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import LOOKING, Context
-from lastwrite.engine.record_states import count_keys
 from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.explain.record_states import count_keys
 from lastwrite.kafka.format import names
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.inspection import FileInspection, InspectReport, PartitionInspection

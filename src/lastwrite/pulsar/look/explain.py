@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from lastwrite.engine.context import Context
-from lastwrite.engine.explain import Described, Explainer, RangeReasons
-from lastwrite.engine.explain_records import KeyRecord
-from lastwrite.engine.rules.explain_record import Answer, Fates, RecordFacts
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
+from lastwrite.explain.fates import Answer, Fates, RecordFacts
+from lastwrite.explain.partition import Described, Explainer, RangeReasons
+from lastwrite.explain.records import KeyRecord
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog
 from lastwrite.pulsar.format.compacted import decode_record
@@ -55,7 +55,7 @@ class PulsarFates(Fates):
 
 
 class PulsarExplainer(Explainer):
-    """See ``engine.explain`` for what each call owes."""
+    """See ``explain.partition`` for what each call owes."""
 
     fates = PulsarFates
     has_active = False

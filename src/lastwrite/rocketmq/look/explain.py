@@ -9,13 +9,13 @@ import os
 from collections.abc import Iterator
 
 from lastwrite.engine.context import Context
-from lastwrite.engine.explain import Described, Explainer, RangeReasons
-from lastwrite.engine.explain_records import KeyRecord
 from lastwrite.engine.rules.explain_range import lag_reasons, range_reasons
-from lastwrite.engine.rules.explain_record import Answer, Fates, RecordFacts
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
+from lastwrite.explain.fates import Answer, Fates, RecordFacts
+from lastwrite.explain.partition import Described, Explainer, RangeReasons
+from lastwrite.explain.records import KeyRecord
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog
 from lastwrite.reports.explanation import Fate, Reason, Rule
@@ -62,7 +62,7 @@ class RocketmqFates(Fates):
 
 
 class RocketmqExplainer(Explainer):
-    """See ``engine.explain`` for what each call owes."""
+    """See ``explain.partition`` for what each call owes."""
 
     fates = RocketmqFates
 

@@ -20,13 +20,13 @@ from typing import NamedTuple
 from msgspec import structs
 
 from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.config.keyless import is_refused, refusal
 from lastwrite.engine.context import Context
-from lastwrite.engine.explain_records import KeyRecord, WaitingRecords
-from lastwrite.engine.record_states import RecordStates, record_states
-from lastwrite.engine.rules.explain_record import Fates, RecordFacts, RoundFacts
-from lastwrite.engine.rules.keyless import is_refused, refusal
 from lastwrite.engine.system import Decision, System
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
+from lastwrite.explain.fates import Fates, RecordFacts, RoundFacts
+from lastwrite.explain.record_states import RecordStates, record_states
+from lastwrite.explain.records import KeyRecord, WaitingRecords
 from lastwrite.model.columns import (
     ABORTED,
     IS_OLD,

@@ -1,0 +1,1 @@
+"""Why a partition is as it is, by the steps of a round that writes nothing."""
