@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lastwrite
-from lastwrite.engine.rules.explain_range import dirty_bytes_missing
 from lastwrite.engine.rules.ranges import Hold, Range
+from lastwrite.explain.range_reasons import dirty_bytes_missing
 from lastwrite.reports.explanation import Fate, PartitionExplanation
 from tests.property.test_compaction import empty_root, grow
 from tests.support.engine import compact

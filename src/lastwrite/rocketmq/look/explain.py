@@ -9,12 +9,12 @@ import os
 from collections.abc import Iterator
 
 from lastwrite.engine.context import Context
-from lastwrite.engine.rules.explain_range import lag_reasons, range_reasons
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
 from lastwrite.explain.fates import Answer, Fates, RecordFacts
 from lastwrite.explain.partition import Described, Explainer, RangeReasons
+from lastwrite.explain.range_reasons import lag_reasons, range_reasons
 from lastwrite.explain.records import KeyRecord
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog

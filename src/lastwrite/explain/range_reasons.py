@@ -1,7 +1,7 @@
 """Why a partition, or a part of it, is not clean: the rules that hold in every system whose rounds
 work on closed segments, and what ends each.
 
-``ranges`` decides; here its answer is put into words.
+``engine.rules.ranges`` decides; here its answer is put into words.
 
 Source: docs/formats/kafka-cleaning.md, "Which partitions" and "The range".
 """
