@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.engine.rules.ranges import Hold, Range
-from lastwrite.explain.range_reasons import dirty_bytes_missing
+from lastwrite.explanation.range_reasons import dirty_bytes_missing
 from lastwrite.reports.explanation import Fate, PartitionExplanation
 from tests.property.test_compaction import empty_root, grow
 from tests.support.engine import compact

@@ -3,7 +3,7 @@ and until when.
 
     lastwrite.explain("/var/lib/kafka/orders-0", key=b"order-7")
 
-Chooses the system; ``explain.partition`` does the rest, in this process. Nothing is written.
+Chooses the system; ``explanation.partition`` does the rest, in this process. Nothing is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lastwrite.commands.compact import TopicConfig, find_told, overrides
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
 from lastwrite.config.system import Sources
 from lastwrite.engine.context import Context, Options
-from lastwrite.explain.partition import explain_partition, explainer_of
+from lastwrite.explanation.partition import explain_partition, explainer_of
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.explanation import ExplainReport
 from lastwrite.spark.folder_exchange import FolderExchange

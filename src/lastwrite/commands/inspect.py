@@ -20,7 +20,7 @@ from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import LOOKING, Context
 from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.explain.record_states import count_keys
+from lastwrite.explanation.record_states import count_keys
 from lastwrite.kafka.format import names
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.inspection import FileInspection, InspectReport, PartitionInspection

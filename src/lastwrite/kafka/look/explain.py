@@ -9,8 +9,8 @@ from lastwrite.engine.round import run_round
 from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
-from lastwrite.explain.partition import Described, Explainer, RangeReasons
-from lastwrite.explain.records import KeyRecord
+from lastwrite.explanation.partition import Described, Explainer, RangeReasons
+from lastwrite.explanation.records import KeyRecord
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.rules.explain import KafkaFates, kafka_reasons, policy_reason
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
@@ -20,7 +20,7 @@ from lastwrite.model.progress import NoProgress
 
 
 class KafkaExplainer(Explainer):
-    """See ``explain.partition`` for what each call owes."""
+    """See ``explanation.partition`` for what each call owes."""
 
     fates = KafkaFates
 

@@ -15,9 +15,9 @@ import numpy as np
 from lastwrite.engine.context import Context
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
-from lastwrite.explain.fates import Answer, Fates, RecordFacts
-from lastwrite.explain.partition import Described, Explainer, RangeReasons
-from lastwrite.explain.records import KeyRecord
+from lastwrite.explanation.fates import Answer, Fates, RecordFacts
+from lastwrite.explanation.partition import Described, Explainer, RangeReasons
+from lastwrite.explanation.records import KeyRecord
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog
 from lastwrite.pulsar.format.compacted import decode_record
@@ -55,7 +55,7 @@ class PulsarFates(Fates):
 
 
 class PulsarExplainer(Explainer):
-    """See ``explain.partition`` for what each call owes."""
+    """See ``explanation.partition`` for what each call owes."""
 
     fates = PulsarFates
     has_active = False

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lastwrite.engine.context import LOOKING, Context
 from lastwrite.engine.system import System, system_named
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
-from lastwrite.explain.record_states import count_keys
+from lastwrite.explanation.record_states import count_keys
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.format.entry import Entry, messages_of

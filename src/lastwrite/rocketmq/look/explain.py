@@ -12,10 +12,10 @@ from lastwrite.engine.context import Context
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError
-from lastwrite.explain.fates import Answer, Fates, RecordFacts
-from lastwrite.explain.partition import Described, Explainer, RangeReasons
-from lastwrite.explain.range_reasons import lag_reasons, range_reasons
-from lastwrite.explain.records import KeyRecord
+from lastwrite.explanation.fates import Answer, Fates, RecordFacts
+from lastwrite.explanation.partition import Described, Explainer, RangeReasons
+from lastwrite.explanation.range_reasons import lag_reasons, range_reasons
+from lastwrite.explanation.records import KeyRecord
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog
 from lastwrite.reports.explanation import Fate, Reason, Rule
@@ -62,7 +62,7 @@ class RocketmqFates(Fates):
 
 
 class RocketmqExplainer(Explainer):
-    """See ``explain.partition`` for what each call owes."""
+    """See ``explanation.partition`` for what each call owes."""
 
     fates = RocketmqFates
 

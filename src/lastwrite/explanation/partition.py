@@ -24,9 +24,9 @@ from lastwrite.config.keyless import is_refused, refusal
 from lastwrite.engine.context import Context
 from lastwrite.engine.system import Decision, System
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
-from lastwrite.explain.fates import Fates, RecordFacts, RoundFacts
-from lastwrite.explain.record_states import RecordStates, record_states
-from lastwrite.explain.records import KeyRecord, WaitingRecords
+from lastwrite.explanation.fates import Fates, RecordFacts, RoundFacts
+from lastwrite.explanation.record_states import RecordStates, record_states
+from lastwrite.explanation.records import KeyRecord, WaitingRecords
 from lastwrite.model.columns import (
     ABORTED,
     IS_OLD,
