@@ -114,6 +114,23 @@ def test_without_java_the_error_names_what_was_found(
         java.find_java()
 
 
+@pytest.mark.parametrize(
+    ("pyspark", "chosen"), [("3.5.9", 21), ("4.0.5", 21), ("4.1.4", 25), ("4.2.0", 25)]
+)
+def test_pyspark_before_4_1_needs_a_java_before_24(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pyspark: str, chosen: int
+) -> None:
+    make_java(tmp_path / "new", "25.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
+    monkeypatch.setattr(java, "pyspark_version", lambda: pyspark)
+    if chosen != 25:
+        with pytest.raises(EnvironmentUnfit, match=r"on Java 17 to 23; found 25.* 17 or 21"):
+            java.find_java()
+    older = make_java(tmp_path / "older", "21.0.2")
+    monkeypatch.setenv("PATH", str(older.parent))
+    assert java.find_java().version == chosen
+
+
 def test_a_program_that_is_no_java_is_passed_over(tmp_path: Path) -> None:
     program = tmp_path / "java"
     program.write_text("#!/bin/sh\necho hello\n")

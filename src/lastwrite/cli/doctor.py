@@ -180,11 +180,11 @@ def _spark() -> Check:
         version = None
     if version is None or importlib.util.find_spec("pyspark") is None:
         return Check(
-            "spark", Outcome.MISSING, "pyspark is not installed", "pip install 'pyspark>=4.2,<5'"
+            "spark", Outcome.MISSING, "pyspark is not installed", "pip install 'pyspark>=3.5,<5'"
         )
-    if int(version.split(".")[0]) != 4:
+    if not (3, 5) <= tuple(map(int, version.split(".")[:2])) < (5, 0):
         return Check(
-            "spark", Outcome.MISSING, f"pyspark {version}", "pip install 'pyspark>=4.2,<5'"
+            "spark", Outcome.MISSING, f"pyspark {version}", "pip install 'pyspark>=3.5,<5'"
         )
     home = os.environ.get("SPARK_HOME")
     if home:
@@ -192,7 +192,7 @@ def _spark() -> Check:
             "spark",
             Outcome.WARNING,
             f"pyspark {version}, but SPARK_HOME sends it to {home}",
-            "unset SPARK_HOME unless that is Spark 4.2 or newer",
+            "unset SPARK_HOME unless that is Spark 3.5 or newer",
         )
     return Check("spark", Outcome.OK, f"pyspark {version}")
 

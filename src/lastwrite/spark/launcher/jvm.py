@@ -160,7 +160,7 @@ class Jvm:
         given = launcher_options(jars, java)
         if given is None:
             raise EnvironmentUnfit(
-                "Spark's launcher is not as expected", remedy="pip install 'pyspark>=4.2,<5'"
+                "Spark's launcher is not as expected", remedy="pip install 'pyspark>=3.5,<5'"
             )
         self._told = folder / "gateway"
         options = [f"-Xmx{HEAP_BYTES >> 20}m", *given, *jvm_options()]
