@@ -94,9 +94,7 @@ class KafkaSystem(System):
         KafkaTopicConfig.from_names(config)
 
     def settings(self, folder: str, config: Mapping[str, object]) -> KafkaTopicSettings:
-        """The settings of the partition's topic, and whose word they are
-        (docs/decisions/explicit-compact.md).
-        """
+        """The topic's settings, and whose word they are (docs/decisions/explicit-compact.md)."""
         topic, root = self.name_of(folder).topic, self.root_of(folder)
         is_named = folder in self._sources.named
         spokesman, state = self._metadata_of(root)
@@ -322,9 +320,7 @@ def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:
 
 
 def _last_batch_end(log: PartitionLog) -> int:
-    """The log's end where its last batch alone tells it; -1: an empty active segment bears it in
-    its name.
-    """
+    """The log's end where only its last batch tells it; -1: an empty active segment does."""
     return log.end_offset if log.segments[-1].base_offset < log.end_offset else -1
 
 
@@ -360,9 +356,7 @@ def _known(topic: str, spokesman: Spokesman, state: Hashable) -> Known | None:
 
 @lru_cache(maxsize=16)
 def _configs_of(folder: str, state: Hashable) -> metadata_log.ClusterConfigs | None:
-    """``metadata_log.cluster_configs``, read once as long as the metadata log is in the same
-    ``state``.
-    """
+    """``metadata_log.cluster_configs``, read once a ``state`` of the metadata log."""
     return metadata_log.cluster_configs(folder)
 
 

@@ -80,9 +80,7 @@ Type = Integer | SchemaKind | Struct | Array
 
 @dataclass(frozen=True, slots=True)
 class MessageSchema:
-    """A message's table; ``last`` is the newest version known, ``flexible`` the first flexible one,
-    None: none is.
-    """
+    """A message's table; ``last``: newest version known, ``flexible``: first flexible one."""
 
     name: str
     fields: tuple[SchemaField, ...]

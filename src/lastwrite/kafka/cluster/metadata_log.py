@@ -31,9 +31,7 @@ FOLDER = f"{METADATA_TOPIC}-0"
 
 @dataclass(slots=True)
 class ClusterConfigs:
-    """The settings that a cluster's metadata has: own ones of every topic that there is, and
-    brokers' dynamic ones.
-    """
+    """What a cluster's metadata says: settings of every topic there is, dynamic ones of brokers."""
 
     topics: dict[str, dict[str, str]] = field(
         default_factory=dict
@@ -61,9 +59,7 @@ def cluster_configs(folder: str) -> ClusterConfigs | None:
 
 
 def state(folder: str) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and times of the metadata log's files: while it is the same, so are the
-    settings.
-    """
+    """Names, sizes and times of the metadata log's files: the same state, the same settings."""
     if not os.path.isdir(folder):
         return ()
     with os.scandir(folder) as entries:

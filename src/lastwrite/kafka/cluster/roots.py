@@ -152,9 +152,7 @@ class Clusters:
 
 
 def _metadata_at(path: str) -> str:
-    """The folder of the metadata log at ``path``: that folder, a copy of it, or a log root with
-    one.
-    """
+    """The folder of the metadata log at ``path``: that folder, a copy, or a log root with one."""
     path = os.path.abspath(path)
     below = os.path.join(path, FOLDER)
     if os.path.isdir(below):

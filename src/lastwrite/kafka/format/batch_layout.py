@@ -78,9 +78,7 @@ class BatchHeader(NamedTuple):
         return self.sequence_of(self.last_offset)
 
     def sequence_of(self, offset: int) -> int:
-        """The producer's sequence number of the record at ``offset``; past 2^31 - 1 comes 0.  -1
-        without one.
-        """
+        """The producer's sequence number at ``offset``; past 2^31 - 1 comes 0.  -1 without one."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + offset - self.base_offset) & _MAX_I32

@@ -260,9 +260,7 @@ class KafkaFormat:
         start: int,
         filled: int,
     ) -> None:
-        """Write to the third column of ``entries[start:filled]``, which ``walk`` made of ``run``,
-        their versions.
-        """
+        """Write the versions of ``entries[start:filled]``, made of ``run``, to the third column."""
         name = np.frombuffer(policy.strategy_header.encode(), dtype=np.uint8)
         versions(
             buffer,
@@ -292,9 +290,7 @@ class KafkaFormat:
         )
 
     def rebuilt_size(self, table: BatchTable, records: int) -> int:
-        """Bytes that ``rebuild`` may need at most for ``table``, save for compressed batches that
-        grow.
-        """
+        """Bytes that ``rebuild`` needs at most, save for compressed batches that grow."""
         return int(table["size"].sum()) + 12 * records + kernels.HEADER_BYTES * len(table)
 
     def rebuild(

@@ -84,9 +84,7 @@ _TIME_DTYPE = np.dtype(TIME_ENTRY.dtype_items())
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetIndex:
-    """Entries of a ``.index``, row for row: absolute ``offsets`` that rise, ``positions`` that do
-    not fall.
-    """
+    """Entries of a ``.index``: absolute ``offsets`` that rise, ``positions`` that do not fall."""
 
     base_offset: int
     offsets: Int64s
@@ -108,9 +106,7 @@ class OffsetIndex:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeIndex:
-    """Entries of a ``.timeindex``, row for row: ``timestamps_ms`` that rise, absolute ``offsets``
-    that do not fall.
-    """
+    """Entries of a ``.timeindex``: ``timestamps_ms`` rise, absolute ``offsets`` do not fall."""
 
     base_offset: int
     timestamps_ms: Int64s
@@ -121,9 +117,7 @@ class TimeIndex:
 
     @property
     def largest_timestamp_ms(self) -> int | None:
-        """The last entry's timestamp: of a closed segment its largest.  None: the file's own time
-        counts.
-        """
+        """The last entry's timestamp: of a closed segment its largest.  None: no entry."""
         return int(self.timestamps_ms[-1]) if len(self.timestamps_ms) else None
 
     def lookup(self, timestamp_ms: int) -> tuple[int, int]:
@@ -315,9 +309,7 @@ class SegmentIndexer:
         self._end_position = int(positions[-1] + sizes[-1])
 
     def finish(self) -> tuple[bytes, bytes]:
-        """The bytes of ``.index`` and ``.timeindex`` for a segment that ends here, closing time
-        entry included.
-        """
+        """The bytes of ``.index`` and ``.timeindex``, the closing time entry included."""
         offset_rows = np.concatenate([np.empty((0, 2), np.int64), *self._offset_rows])
         closing = [self._state[1:3]] if self._state[1] > self._state[3] else []
         time_rows = np.concatenate(

@@ -502,9 +502,7 @@ def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at,
 
 @njit(cache=True, nogil=True)
 def records_below(plain, start, end, count, base_offset, offset):
-    """How many of a batch's ``count`` records in ``plain[start:end]`` have an offset below
-    ``offset``.
-    """
+    """How many of a batch's ``count`` records in ``plain[start:end]`` lie below ``offset``."""
     at = start
     source = address(plain)
     for i in range(count):

@@ -107,9 +107,7 @@ class FolderState(StrEnum):
 
 
 class FolderName(NamedTuple):
-    """A folder name taken apart.  Of a deleted or stray partition the topic may have been cut
-    short.
-    """
+    """A folder name taken apart.  A deleted or stray partition's topic may be cut short."""
 
     partition: TopicPartition
     state: FolderState = FolderState.LIVE

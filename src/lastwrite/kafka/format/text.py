@@ -76,9 +76,7 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_leader_epochs(text: bytes) -> tuple[LeaderEpoch, ...]:
-    """The entries of ``leader-epoch-checkpoint``; both columns rise; errors as
-    ``decode_offset_checkpoint``.
-    """
+    """The entries of ``leader-epoch-checkpoint``; errors as ``decode_offset_checkpoint``."""
     epochs: list[LeaderEpoch] = []
     for at, (epoch, start_offset) in _entries(text, 2):
         entry = LeaderEpoch(_number(epoch, at, _MAX_I32), _number(start_offset, at, _MAX_I64))
@@ -122,9 +120,7 @@ def with_leader_epoch(
 
 
 def leader_epochs_from(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEpoch, ...]:
-    """The entries of a log that starts at ``log_start``: of those that begin there or below only
-    the last, moved up.
-    """
+    """The entries of a log that starts at ``log_start``; the last at or below it is moved up."""
     below = [entry for entry in epochs if entry.start_offset <= log_start]
     first = (LeaderEpoch(below[-1].epoch, log_start),) if below else ()
     return (*first, *epochs[len(below) :])
@@ -204,9 +200,7 @@ def encode_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 def _entries(text: bytes, width: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The entries of a checkpoint, each with the position of its line, once version and count are
-    right.
-    """
+    """The entries of a checkpoint, each with its line's position, once the count is right."""
     if not text:
         return
     lines: list[tuple[int, bytes]] = []

@@ -92,9 +92,7 @@ _WORDS = {
 
 
 def seed_from(random: bytes) -> UInt64Array:
-    """The secret of a comparison, from ``8 * SEED_WORDS`` random bytes; large and odd, so that no
-    product vanishes.
-    """
+    """The secret of a comparison, from ``8 * SEED_WORDS`` random bytes; large and odd words."""
     words = np.frombuffer(random, dtype="<u8").astype(np.uint64)
     if len(words) != SEED_WORDS:
         raise ValueError(f"a seed takes {8 * SEED_WORDS} bytes")
@@ -176,9 +174,7 @@ class KafkaContents:
 
 @njit(cache=True, nogil=True)
 def digest(data, at, end, seed):
-    """Two uint64 lanes of ``data[at:end]``: eight bytes a step, the rest padded with zeros, then
-    the length.
-    """
+    """Two uint64 lanes of ``data[at:end]``: eight bytes a step, padded, then the length."""
     one = seed[0]
     two = seed[1]
     length = np.uint64(end - at)
@@ -208,9 +204,7 @@ def _joined(one, two, word, more, seed):
 
 @njit(cache=True, nogil=True)
 def _version(data, at, end, name):
-    """The eight bytes of the last header of that name, of a record whose value's length stands at
-    ``at``.
-    """
+    """The eight bytes of the last header ``name``; ``at``: where the value's length stands."""
     length, at = kernels._varint(data, at, end)
     count, at = kernels._varint(data, at + max(length, 0), end)
     found = np.int64(NO_VERSION)

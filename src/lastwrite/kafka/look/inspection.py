@@ -27,9 +27,7 @@ from lastwrite.reports.verification import Transactions
 
 
 class Contents(Document, kw_only=True):
-    """What the batches of a segment, or of several, hold. Every batch counted here has passed its
-    checksum.
-    """
+    """What the batches of one or more segments hold. Each of them has passed its checksum."""
 
     batches: int = 0
     records: int = 0

@@ -1,6 +1,4 @@
-"""Kafka's share of ``verify``: contents of batches, the truth of indexes, side files that must not
-change.
-"""
+"""Kafka's share of ``verify``: contents of batches, truth of indexes, side files that stay."""
 
 from __future__ import annotations
 
@@ -158,9 +156,7 @@ class KafkaProof(LogProof):
 
 
 def _meaning(name: str, path: str, first: int, end: int) -> object:
-    """What a side file says of offsets from ``first`` to below ``end``; a broker may forget other
-    epochs.
-    """
+    """What a side file says of offsets ``first`` to ``end``; a broker may forget other epochs."""
     content = read_small(path)
     if name != LEADER_EPOCHS:
         return content
@@ -177,9 +173,7 @@ def _meaning(name: str, path: str, first: int, end: int) -> object:
 
 
 class KafkaIndexProof:
-    """The entries of a segment's two indexes, held against batches in order; see
-    ``kafka.recovery.index_truth``.
-    """
+    """A segment's two indexes, held against batches in order; see ``recovery.index_truth``."""
 
     def __init__(self, source: Segment | Piece) -> None:
         self._log_path = log_path = source.path
@@ -217,9 +211,7 @@ class KafkaIndexProof:
         self._last = int(last[-1])
 
     def hides(self, next_offset: int, reached: int) -> None:
-        """Hold the time index against all batches below ``next_offset``, the latest of them at
-        ``reached``.
-        """
+        """Hold the time index against batches below ``next_offset``; ``reached``: the latest."""
         if reached != NO_TIME:
             self._time_lie(
                 index_truth.hidden_from_time_entry(
@@ -275,17 +267,13 @@ class KafkaIndexProof:
 
 
 class KafkaTransactionProof:
-    """The transaction indexes of a log, held against its transactions; see
-    ``index_truth.TransactionTruth``.
-    """
+    """The transaction indexes of a log; see ``index_truth.TransactionTruth``."""
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
 
     def problems(self, transactions: Int64Array, first_open: int | None) -> list[Problem]:
-        """The first lie of each index; ``transactions`` and ``first_open`` as the log's own markers
-        tell them.
-        """
+        """The first wrong entry of each index, by the transactions that the log's markers tell."""
         truth = TransactionTruth(transactions, first_open, self._log.log_start)
         found = []
         for n, segment in enumerate(self._log.segments):

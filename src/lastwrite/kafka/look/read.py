@@ -243,7 +243,5 @@ def read_partition(
 
 
 def _may_reach(header: BatchHeader, time_ms: int | None) -> bool:
-    """Whether the batch may have a record of ``time_ms`` or later; older formats tell it only
-    inside.
-    """
+    """Whether the batch may have a record of ``time_ms`` or later; old ones tell it only inside."""
     return time_ms is None or header.magic < MAGIC or header.max_timestamp_ms >= time_ms

@@ -1,6 +1,4 @@
-"""Records, batches and side files of Kafka as rows for ``dump``. The names of fields are a
-contract.
-"""
+"""Kafka's records, batches and side files as rows for ``dump``. Field names are a contract."""
 
 from __future__ import annotations
 
@@ -127,9 +125,7 @@ def _timestamp_type(header: BatchHeader, attributes: BatchAttributes) -> str:
 
 
 def decoded_row(name: TopicPartition | None, record: Record) -> Row:
-    """What the record means: of Kafka's own topics its type and fields, else key and value where
-    they are UTF-8.
-    """
+    """Type and fields of a record of Kafka's own topics; else key and value in UTF-8."""
     if name is None or name.topic not in RECORD_TYPES:
         return {"key": _utf8(record.key), "value": _utf8(record.value)}
     return decode_internal_record(name.topic, record.key, record.value)._asdict()

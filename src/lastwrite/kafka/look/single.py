@@ -20,9 +20,7 @@ _OFFSET_CHECKPOINTS = (
 
 
 class SingleFile(NamedTuple):
-    """A file, what its name says it is, and the partition that its folder's name says it belongs
-    to.
-    """
+    """A file, what its name says it is, and the partition that its folder's name says."""
 
     path: str
     name: FileName

@@ -81,9 +81,7 @@ class TransactionCount:
 
 
 class Surveyor:
-    """Buffers used again for every segment, and what was seen of producers since the last
-    ``new_partition``.
-    """
+    """Buffers for every segment, and the producers seen since the last ``new_partition``."""
 
     def __init__(self, limit_bytes: int = BATCH_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -275,9 +273,7 @@ class _SegmentWalk:
                     return
 
     def _past(self, error: LogError, position: int, data: ByteArray) -> int:
-        """Name what is wrong at ``position``; returns the bytes to pass over, 0 where nothing can
-        be told.
-        """
+        """Name what is wrong at ``position``; returns the bytes to pass over, 0: nobody knows."""
         size = frame_bytes(data)
         left = self._segment.size_bytes - position
         self.note(kafka_problem_of(error, self._segment.path, position))
@@ -290,9 +286,7 @@ class _SegmentWalk:
         return size if len(behind) < 17 or (behind[16] <= 2 and frame_bytes(behind) > 0) else 0
 
     def _take(self, data: ByteArray, held: ByteArray, table: BatchTable, position: int) -> None:
-        """Count the batches of ``table``, which lie in ``held``, and in ``data`` as they are on
-        disk.
-        """
+        """Count the batches of ``table``, which lie in ``held``; ``data`` is as on disk."""
         if int(table["next_offset"][-1]) > self._end_offset:
             row = table[int(np.argmax(table["next_offset"] > self._end_offset))]
             self.note(

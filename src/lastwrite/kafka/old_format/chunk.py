@@ -49,9 +49,7 @@ class Converted(NamedTuple):
 
 
 class OldConverter:
-    """Reusable buffers: up to ``limit_bytes`` of converted batches, and half as many of one opened
-    wrapper.
-    """
+    """Reusable buffers: ``limit_bytes`` of converted batches, half as many of one wrapper."""
 
     def __init__(self, limit_bytes: int) -> None:
         check_crc32_against_library()

@@ -52,9 +52,7 @@ _MAX_I64 = (1 << 63) - 1
 
 
 class MessageV0(NamedTuple):
-    """The 22 bytes of an entry before its key, magic 0. Behind the key: i32 value length (-1:
-    null), value.
-    """
+    """The 22 bytes before an entry's key, magic 0. Behind it: i32 value length, value."""
 
     # fmt: off                       offset  type
     offset: Annotated[int, At(0, I64)]  # of the message; of a wrapper: of its last record

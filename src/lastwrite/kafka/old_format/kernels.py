@@ -88,9 +88,7 @@ def _nullable_size(length):
 
 @njit(cache=True, nogil=True, inline="always")
 def _body_size(stamp, delta, key_length, value_length):
-    """What a record without headers takes behind its length: attributes and header count are a byte
-    each.
-    """
+    """What a record without headers takes: attributes and header count are a byte each."""
     return (
         2
         + _varint_size(stamp)
@@ -158,9 +156,7 @@ def _put_row(table, rows, to, size, at, taken, base, next_offset, count, max_tim
 
 @njit(cache=True, nogil=True, inline="always")
 def _bits(attributes, magic):
-    """What a v2 header says of an old entry's attributes: codec, and from v1 on the kind of
-    timestamp.
-    """
+    """An old entry's attributes in a v2 header: codec, and from v1 on the kind of timestamp."""
     return attributes & (7 | _APPEND_TIME) if magic else attributes & 7
 
 

@@ -152,9 +152,7 @@ def _newest(
     read_snapshot: Callable[[int], tuple[ProducerEntry, ...]],
     log_start: int,
 ) -> tuple[int, tuple[Producer, ...]]:
-    """The first snapshot of ``offsets`` that decodes, and its producers; else none, from
-    ``log_start`` on.
-    """
+    """The first snapshot that decodes, and its producers; else none, from ``log_start`` on."""
     for offset in offsets:
         try:
             entries = read_snapshot(offset)
@@ -198,9 +196,7 @@ def _feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
 def _sightings(
     segments: Sequence[Segment], from_offset: int, end_offset: int
 ) -> Iterator[Sighting]:
-    """All batches with a producer that end in [``from_offset``, ``end_offset``), up to the first
-    damaged place.
-    """
+    """Batches with a producer that end in [``from_offset``, ``end_offset``), up to any damage."""
     if from_offset >= end_offset:
         return
     rows = np.empty((_ROWS, headers.COLUMNS), dtype=np.int64)
@@ -249,9 +245,7 @@ def _in_segment(
 
 
 def _packed_marker(data: ByteArray) -> int | None:
-    """What the compressed control batch at the begin of ``data`` is; no broker writes one, but all
-    read it.
-    """
+    """The kind of a compressed control batch; no broker writes one, but all read it."""
     records = decode_batch(data.tobytes(), 0).records
     kind = decode_control_record(records[0]).type if records else None
     if kind == ControlType.ABORT:

@@ -77,9 +77,7 @@ class Findings:
     def is_lost_in(
         self, base: int, found: Recovered, *, is_active: bool, is_unflushed: bool
     ) -> bool:
-        """Whether records are lost in a segment of a killed broker, which is said. Else it is
-        whole, or a crash tore the log's tail.
-        """
+        """Whether a killed broker's segment lost records, which is said; else its tail is torn."""
         path, end_offset, error = self.log_path(base), found.end_offset, found.error
         following = [other for other in self._bases if other > base]
         if error is None:
@@ -110,9 +108,7 @@ class Findings:
         return True
 
     def do_indexes_know_more(self, base: int, size_bytes: int, end_offset: int, named: int) -> bool:
-        """Whether the offset that an index of a closed segment names lies after its last record,
-        which is said.
-        """
+        """Whether an index of a closed segment names records behind its end, which is said."""
         after = self._next_segment(base)
         if not end_offset <= named < after.end_offset:
             return False  # no true entry: the index does not count
@@ -125,9 +121,7 @@ class Findings:
     def entry_beyond(
         self, base: int, end_offset: int, size_bytes: int, entry: tuple[int, int], index_bytes: int
     ) -> None:
-        """Say that the last entry of an offset index leads behind the segment's end: which of both
-        is wrong.
-        """
+        """Say which is wrong, the segment or the last index entry, which leads behind its end."""
         offset, position = base + entry[0], entry[1]
         is_last = base == self._bases[-1]
         known = (
@@ -179,9 +173,7 @@ class Findings:
     # ------------------------------------------------------------------ whole segments
 
     def gone_segments(self, orphans: Sequence[str], end_offset: int) -> None:
-        """Say it where indexes have entries and their segment has no file; all other ``orphans``,
-        indexes without one, do not count.
-        """
+        """Say which ``orphans``, indexes without a segment, tell of records that are gone."""
         lost = [
             base for base, named in sorted(self._gone.items()) if not self._is_over(base, named)
         ]

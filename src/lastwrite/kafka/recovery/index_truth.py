@@ -111,9 +111,7 @@ def false_time_entry(
 def hidden_from_time_entry(
     times: Int64s, offsets: Int64s, next_offset: int, reached: int
 ) -> Lie | None:
-    """The first entry at or behind ``next_offset`` that a record before it belies; ``reached``: the
-    largest there.
-    """
+    """The first entry from ``next_offset`` on that is older than ``reached``, a time before it."""
     row = int(np.searchsorted(offsets, next_offset - 1))
     if row < len(times) and int(times[row]) < reached:
         return _time_lie(row, times, offsets, reached)
@@ -131,9 +129,7 @@ def _time_lie(row: int, times: Int64s, offsets: Int64s, found: int) -> Lie:
 def entry_beyond(
     offsets: Int64s, positions: Int64s, size_bytes: int, next_offset: int
 ) -> Lie | None:
-    """The first offset entry that leads behind the segment's last byte or names an offset behind
-    its last.
-    """
+    """The first offset entry that leads behind the segment's last byte or names a later offset."""
     beyond = np.flatnonzero((positions >= size_bytes) | (offsets >= next_offset))
     if not len(beyond):
         return None

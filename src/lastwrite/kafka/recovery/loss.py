@@ -86,9 +86,7 @@ def where_a_start_goes_on(end_offset: int, log_start: int) -> str:
 
 
 def where_a_start_trusts(end_offset: int) -> str:
-    """What to do where the last segment is torn, in the root of a broker that shut down in order:
-    it would not cut.
-    """
+    """What to do where the last segment is torn and the broker's start would not cut it."""
     return (
         "nothing was changed; where other replicas are in sync, move the partition's folder out of the log root before "
         "you start the broker: it fetches the whole partition from them; where this is the only copy, copy the log "

@@ -174,9 +174,7 @@ def _recover_once(
 
 
 def _first_out_of_order(rows: Int64Array, end_offset: int) -> int:
-    """The first row that does not lie behind the one before, which ended at ``end_offset``; their
-    number: none.
-    """
+    """The first row that does not follow the one before, or ``end_offset``; else their number."""
     ends = np.concatenate([np.array([end_offset], np.int64), rows[:-1, proof_walk.LAST_OFFSET] + 1])
     bad = (rows[:, proof_walk.BASE_OFFSET] < ends) | (
         rows[:, proof_walk.LAST_OFFSET] < rows[:, proof_walk.BASE_OFFSET]
@@ -239,9 +237,7 @@ class _Entries:
 
 
 def _proves_true(file: int, position: int, size_bytes: int) -> bool:
-    """Whether the checksum of a very large entry is true: it may be a wrong size, so it is not read
-    at once.
-    """
+    """Whether the checksum of a very large entry is true; it is not read at once."""
     head = os.pread(file, _HEADER_BYTES, position)
     is_old = head[_MAGIC] < 2 or head[_MAGIC] > 127
     at, end, crc = position + (_MAGIC if is_old else _ATTRIBUTES), position + size_bytes, 0

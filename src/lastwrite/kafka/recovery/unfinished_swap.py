@@ -90,9 +90,7 @@ def encode_intents(intents: Mapping[str, Intent]) -> bytes:
 
 
 def decode_intent(text: bytes, folder_name: str) -> Intent | None:
-    """What the note says of a folder; None where it is not whole, as a crash while it was written
-    leaves it.
-    """
+    """What the note says of a folder; None where a crash cut it short."""
     try:
         fields = json.loads(text)
         version = fields["version"]
@@ -313,9 +311,7 @@ def orphans(names: Iterable[str]) -> list[str]:
 
 
 def going(names: Iterable[str]) -> list[str]:
-    """Those of the orphans whose segment a broker, or a round, is deleting: of its files the log
-    goes first.
-    """
+    """The orphans whose segment a broker, or a round, is deleting: the log goes first."""
     present = {*names}
     return [
         name

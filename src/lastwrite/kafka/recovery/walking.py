@@ -28,9 +28,7 @@ class Walk:
 
 
 def walk(path: str, size_bytes: int, base_offset: int, start: int = 0) -> Walk:
-    """Go through the batches that begin at ``start``, up to the end of the file or the first that
-    is not whole.
-    """
+    """Go through the batches from ``start`` to the file's end or the first that is not whole."""
     end_offset, largest, at = base_offset, -1, start
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -66,9 +64,7 @@ def _batch(held: bytes, at: int) -> tuple[int, int, int]:
 
 
 def walk_tail(path: str, size_bytes: int, index: OffsetIndex) -> Walk:
-    """Go through the end of a segment, from the last index entry that proves true, else from its
-    beginning.
-    """
+    """Go through a segment's end, from the last index entry that proves true, else from byte 0."""
     for row in range(len(index) - 1, max(-1, len(index) - 3), -1):
         position, offset = int(index.positions[row]), int(index.offsets[row])
         if position >= size_bytes:
@@ -85,9 +81,7 @@ def _first_next_offset(path: str, position: int) -> int:
 
 
 def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:
-    """The offset behind the last whole batch of a segment, its base where it is empty; a bad index
-    only costs time.
-    """
+    """Where a segment's last whole batch ends, else its base; a bad index only costs time."""
     size_bytes = os.stat(log_path).st_size
     try:
         with open(index_path, "rb") as file:

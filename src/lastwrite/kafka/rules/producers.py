@@ -101,16 +101,12 @@ class ProducerStates:
 
     @property
     def aborted(self) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions whose marker was fed, by its offset, as a transaction index
-        holds them.
-        """
+        """Aborted transactions by their marker's offset, as a transaction index holds them."""
         return tuple(self._aborted)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Of the earliest transaction that is open, or whose marker is not replicated; None: there
-        is none.
-        """
+        """Of the earliest transaction that is open or whose marker is not replicated."""
         found = (next(iter(self._open.values()), None), self._unreplicated_from)
         return min((offset for offset in found if offset is not None), default=None)
 

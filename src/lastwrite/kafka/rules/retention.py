@@ -68,9 +68,7 @@ def expired(log: PartitionLog, config: KafkaTopicConfig, now_ms: int) -> Retenti
 def _ask(
     rule: RetentionRule, limit: int, log: PartitionLog, place: int, bytes_left: int, now_ms: int
 ) -> tuple[bool, str]:
-    """Whether the oldest segment that is left qualifies, and why or why not; ``bytes_left`` with
-    it.
-    """
+    """Whether the segment at ``place`` qualifies, and why; ``bytes_left`` from it on."""
     segment = log.segments[place]
     end = log.segment_end(place)
     is_last = place + 1 == len(log.segments)

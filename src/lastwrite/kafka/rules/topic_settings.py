@@ -117,9 +117,7 @@ def check_overrides(overrides: Sequence[Override]) -> None:
 
 
 def overrides_of(topic: str, overrides: Sequence[Override]) -> dict[str, object]:
-    """What ``overrides`` say of ``topic``: an exact name before a pattern, and a later one before
-    an earlier.
-    """
+    """What ``overrides`` say of ``topic``: an exact name wins, then the later one."""
     found: dict[str, object] = {}
     for is_exact in (False, True):
         for each in overrides:

@@ -72,9 +72,7 @@ def _read(path: str) -> dict[TopicPartition, int]:
 
 
 def recovery_point(root: str, name: TopicPartition) -> int:
-    """Below this all is known to be on disk; a file that cannot be read says nothing, as to a
-    broker.
-    """
+    """Below this all is on disk; as to a broker, a file that cannot be read says nothing."""
     try:
         return read_offsets(root, RECOVERY_POINTS).get(name, 0)
     except (CorruptLog, UnsupportedFormat):

@@ -87,9 +87,7 @@ class CommitNotes:
         self._intents[os.path.basename(folder)] = intent
 
     def leave(self, folder: str) -> None:
-        """Put the note into a folder; its content is durable then, its name when the folder is
-        synced.
-        """
+        """Put the durable note into a folder; its name is durable once the folder is synced."""
         path = os.path.join(folder, intent_file(self._intents[os.path.basename(folder)]))
         if self._path is None or not os.path.exists(self._path):
             # Whoever ends the swap, a run of the log's owner too, has to read it.
@@ -182,9 +180,7 @@ def _check_settled(log: PartitionLog) -> None:
 
 
 def _give_up(log: PartitionLog, outputs: Sequence[NewSegment], swap: _Swap | None) -> None:
-    """Remove what was written aside. Where that fails too, the next run or the broker's start does
-    it.
-    """
+    """Remove what was written aside; where that fails too, the next run or a broker does it."""
     with contextlib.suppress(LogError, OSError):
         if swap is not None:
             swap.undo()
@@ -281,9 +277,7 @@ class _Swap:
         return os.path.join(self._log.folder, name)
 
     def prepare(self, notes: CommitNotes) -> list[DiskWork]:
-        """Remove what would confuse a recovery, and leave only what has to reach the disk before a
-        rename decides.
-        """
+        """Remove what would confuse a recovery; returns what must reach the disk first."""
         self._sweep()
         for output, sources in self._outputs:
             for kind, path in output.files:
@@ -299,9 +293,7 @@ class _Swap:
         return [partial(files.fsync_dir, self._log.folder), *self._witnesses()]
 
     def _witnesses(self) -> list[DiskWork]:
-        """Syncs of segments that stay, hold what made others go, and that a killed broker may not
-        have flushed.
-        """
+        """Syncs of segments that stay, made others go, and may not have been flushed."""
         root = os.path.dirname(self._log.folder)
         if not unclean_shutdown.was_killed(root):
             return []
@@ -323,9 +315,7 @@ class _Swap:
                 files.unlink(self._place(name))
 
     def decide(self) -> None:
-        """Rename all to ``.swap``, from the highest base offset down; with the last one the new log
-        counts.
-        """
+        """Rename all to ``.swap``, the highest base offset first; the last one decides."""
         for _, _, staged, swap in sorted(
             self._parts, key=lambda part: (-part[0], SEGMENT_KINDS.index(part[1]))
         ):

@@ -15,9 +15,7 @@ from lastwrite.model.work import Piece
 
 
 class KafkaIndexChecker:
-    """Holds the entries of a segment's indexes against the batches of a piece; see
-    ``kafka.recovery.index_truth``.
-    """
+    """Holds a segment's indexes against the batches of a piece; see ``recovery.index_truth``."""
 
     def __init__(self, piece: Piece) -> None:
         self._piece = piece

@@ -1,6 +1,4 @@
-"""Who works on what in a log root of Kafka: ``storage.lock`` on the broker's own ``.lock``, links
-to partitions too.
-"""
+"""Who works on what in a log root: ``storage.lock`` on the broker's ``.lock``; links too."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ def try_hold(
 
 
 def is_held(root: str, names: Collection[TopicPartition] | None = None) -> bool:
-    """Whether a broker or a run, this process's included, holds one of the partitions (None: any)
-    now.
-    """
+    """Whether a broker or a run, also of this process, holds one of ``names`` (None: any)."""
     return locking.is_held(root, names, PLACE)
 
 
@@ -99,9 +95,7 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
 def _other_roots(
     root: str, names: Iterable[TopicPartition]
 ) -> dict[str, list[tuple[TopicPartition, TopicPartition]]]:
-    """Of folders that are symbolic links: the other roots on their ways, and what each is called
-    here and there.
-    """
+    """Other roots on the ways of linked folders, and what each is called here and there."""
     found: dict[str, list[tuple[TopicPartition, TopicPartition]]] = {}
     for name in names:
         folder = os.path.join(root, str(name))

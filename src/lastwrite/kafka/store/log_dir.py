@@ -322,13 +322,11 @@ class _Reading:
         return decode_snapshot(self._read(segment_file_name(offset, FileKind.SNAPSHOT)))
 
     def _segments_gone(self, on_their_way: set[str]) -> dict[int, int]:
-        """Segments without a file, and the greatest offset that their indexes name: the base where
-        no entry can be made out. An index of zeros says nothing.
-        """
+        """Segments without a file, and the last offset that their indexes name, or the base."""
         gone: dict[int, int] = {}
         for name in self._orphans:
             data, base, kind = self._read(name), int(name[:20]), classify(name).kind
-            if name in on_their_way or not any(data):
+            if name in on_their_way or not any(data):  # zeros say nothing
                 continue
             named = [gone.get(base, base)]
             try:
@@ -349,9 +347,7 @@ class _Reading:
         return self._was_killed and base >= self._unflushed
 
     def _segments(self) -> tuple[tuple[Segment, ...], int]:
-        """The segments up to the place where a broker's start would end the log, and the offset
-        there.
-        """
+        """The segments up to where a broker's start would end the log, and the offset there."""
         segments: list[Segment] = []
         end_offset = 0
         for base in self._bases:
@@ -501,9 +497,7 @@ class _Reading:
         return header.max_timestamp_ms
 
     def _with_tail(self, active: Segment) -> tuple[Segment, int]:
-        """The active segment of a broker that was not killed, and where the log ends: behind its
-        last whole batch.
-        """
+        """The active segment of a broker that was not killed, and the offset behind its end."""
         base = active.base_offset
         index = decode_offset_index(b"", base)
         name = segment_file_name(base, FileKind.INDEX)

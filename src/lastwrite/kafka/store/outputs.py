@@ -1,6 +1,4 @@
-"""New segments on their way into a log: where they were written aside, what they replace, whether
-they may.
-"""
+"""New segments on their way into a log: what they replace, and whether they may."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ class NewSegment:
 
 
 def in_order(outputs: Iterable[NewSegment]) -> list[tuple[NewSegment, tuple[Segment, ...]]]:
-    """The outputs by base offset, each with the sources that it replaces, alone or with its
-    neighbours.
-    """
+    """The outputs by base offset, each with the sources that it or the one before it replaces."""
     found: list[tuple[NewSegment, tuple[Segment, ...]]] = []
     for output in sorted(outputs, key=lambda output: output.base_offset):
         sources = output.sources or (found[-1][1] if found else ())

@@ -203,9 +203,7 @@ def _fill(
 
 
 def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: str) -> None:
-    """Nobody knows of the copy's root that its broker was killed, so it has what a broker's start
-    would make.
-    """
+    """Give the copy what a start would make: its root does not tell that a broker was killed."""
     for n, segment in enumerate(log.segments):
         name = segment_file_name(segment.base_offset, FileKind.LOG)
         if name not in copied:
@@ -268,9 +266,7 @@ def _write_checkpoints(copies: Sequence[Copy], root: str) -> None:
 
 
 def _entry(copy: Copy, file: str) -> Iterator[tuple[TopicPartition, int | None]]:
-    """What the source root says of the partition, as it holds for the copy; nothing where it cannot
-    be read.
-    """
+    """What the source root says, as it holds for the copy; nothing where it cannot be read."""
     try:
         offset = read_offsets(os.path.dirname(copy.log.folder), file).get(copy.log.name)
     except (

@@ -141,9 +141,7 @@ def _take(log: PartitionLog, retention: Retention) -> Steps:
 
 
 def doomed(names: list[str], retention: Retention) -> list[str]:
-    """Those of a folder's files that go with the segments of ``retention``, in the order in which
-    they go.
-    """
+    """The files that go with the segments of ``retention``, in the order in which they go."""
     gone = {segment.base_offset for segment in retention.segments}
     found = [(name, classify(name)) for name in names]
     chosen = [

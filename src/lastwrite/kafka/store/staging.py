@@ -91,9 +91,7 @@ class StagedSegment:
             self._begun = self._size
 
     def index(self, rows: Int64Array, shift: int) -> None:
-        """Take the next batches into the indexes; ``rows`` as in ``append``, positions from
-        ``shift`` on.
-        """
+        """Index the next batches; ``rows`` as in ``append``, positions from ``shift`` on."""
         if not len(rows):
             return
         self._largest_timestamp_ms = max(
