@@ -18,6 +18,11 @@ FOLDERS = {
     "": "encoding",
     "scan_cache.": "scan_cache",
     "kafka.": "kafka/format",
+    "kafka.cluster.": "kafka/cluster",
+    "kafka.look.": "kafka/look",
+    "kafka.old_format.": "kafka/old_format",
+    "kafka.producers.": "kafka/producers",
+    "kafka.recovery.": "kafka/recovery",
     "pulsar.": "pulsar/format",
     "rocketmq.": "rocketmq/format",
 }
@@ -58,7 +63,7 @@ NOT_READERS = {
     "layout:Layout.iter_unpack": "as unpack_from",
     # Of our own secrets and random numbers.
     "fingerprint:secret_from": "random bytes",
-    "kafka.content:seed_from": "random bytes",
+    "kafka.look.content:seed_from": "random bytes",
     "scan_cache.format:digest_of": "our secret",
     # They write.
     "pulsar.framing:frame": "writes what a round has read",
@@ -68,7 +73,15 @@ NOT_READERS = {
     "rocketmq.index_file:build": "writes",
     "scan_cache.format:header_of": "writes",
     "rocketmq.chunk:RocketmqFormat.add_versions": "there are none",
-    "kafka.message:MessageReader.__init__": "a target has it as MessageReader",
+    # Of what looks at a log only the contents for ``verify`` are a format.
+    "kafka.look.explain_counts:WaitingRecords.__init__": "explain",
+    "kafka.look.explain_counts:WaitingRecords.piece": "explain",
+    "kafka.look.problems:frame_bytes": "inspect and dump, on damaged logs in test_damage.py",
+    "kafka.look.rows:index_rows": "dump, by the decoders of kafka.index",
+    "kafka.look.rows:batch_row": "dump, by the decoders of kafka.batch",
+    "kafka.look.survey:Surveyor.count": "inspect, by KafkaFormat",
+    "kafka.producers.history:decode_aborted": "kafka.index:decode_transaction_index, as values",
+    "kafka.cluster.message:MessageReader.__init__": "a target has it as MessageReader",
 }
 _BYTES = ("Buffer", "bytes", "ByteArray", "memoryview", "Units")
 _BARE = (
