@@ -22,7 +22,6 @@ from lastwrite.kafka.format.text import (
     leader_epochs_from,
     topic_id_bytes,
     topic_id_text,
-    with_leader_epoch,
 )
 from lastwrite.model.log import TopicPartition
 
@@ -117,24 +116,6 @@ def test_leader_epochs() -> None:
             decode_leader_epochs(text)
     with pytest.raises(ValueError):
         encode_leader_epochs(epochs[::-1])
-
-
-@pytest.mark.parametrize(
-    ("before", "added", "after"),
-    [
-        ([], (0, 0), [(0, 0)]),
-        ([(0, 0)], (0, 7), [(0, 0)]),
-        ([(0, 0)], (1, 7), [(0, 0), (1, 7)]),
-        ([(0, 0), (2, 9)], (1, 12), [(0, 0), (1, 12)]),
-        ([(0, 0), (2, 9)], (3, 9), [(0, 0), (3, 9)]),
-        ([(0, 5), (2, 9)], (3, 4), [(3, 4)]),
-        ([(2, 9)], (2, 5), [(2, 5)]),
-    ],
-)
-def test_appending_under_an_epoch(before: Any, added: tuple[int, int], after: Any) -> None:
-    assert with_leader_epoch([LeaderEpoch(*e) for e in before], *added) == tuple(
-        LeaderEpoch(*e) for e in after
-    )
 
 
 @pytest.mark.parametrize(

@@ -262,19 +262,8 @@ class KafkaFormat:
     ) -> None:
         """Write the versions of ``entries[start:filled]``, made of ``run``, to the third column."""
         name = np.frombuffer(policy.strategy_header.encode(), dtype=np.uint8)
-        versions(
-            buffer,
-            run.plain,
-            table,
-            run.first,
-            run.last,
-            ordinal,
-            policy.strategy is Strategy.HEADER,
-            name,
-            entries,
-            start,
-            filled,
-        )
+        by_header, span = policy.strategy is Strategy.HEADER, entries[start:filled]
+        versions(buffer, run.plain, table, run.first, run.last, ordinal, by_header, name, span)
 
     def records_below(self, run: Run, row: np.void, offset: int) -> int:
         """How many records of one batch of ``run`` lie below ``offset``."""

@@ -120,20 +120,6 @@ class TimeIndex:
         """The last entry's timestamp: of a closed segment its largest.  None: no entry."""
         return int(self.timestamps_ms[-1]) if len(self.timestamps_ms) else None
 
-    def lookup(self, timestamp_ms: int) -> tuple[int, int]:
-        """The greatest entry not above ``timestamp_ms`` as (timestamp, offset), else (-1, base
-        offset).
-
-        Records with a later timestamp lie above that offset; without an entry, at the base offset
-        or above it.
-        """
-        row = int(np.searchsorted(self.timestamps_ms, timestamp_ms, side="right")) - 1
-        return (
-            (NO_TIMESTAMP_MS, self.base_offset)
-            if row < 0
-            else (int(self.timestamps_ms[row]), int(self.offsets[row]))
-        )
-
 
 def decode_offset_index(data: Buffer, base_offset: int) -> OffsetIndex:
     """Decode a ``.index``; zeros behind the entries are left out.  Copies the entries.
@@ -229,23 +215,6 @@ def decode_transaction_index(data: Buffer, base_offset: int) -> tuple[AbortedEnt
 def encode_transaction_index(aborted: Sequence[AbortedEntry]) -> bytes:
     """The bytes of a ``.txnindex``; without entries there should be no file."""
     return b"".join(ABORTED_TRANSACTION.pack(*entry) for entry in aborted)
-
-
-def aborted_between(
-    entries: Sequence[AbortedEntry], fetch_offset: int, upper_offset: int
-) -> tuple[list[AbortedEntry], bool]:
-    """The entries of one segment that a reader of [``fetch_offset``, ``upper_offset``) needs.
-
-    The second value says whether these are all; where they are not, the search goes on in the next
-    segment.
-    """
-    found = []
-    for entry in entries:
-        if entry.last_offset >= fetch_offset and entry.first_offset < upper_offset:
-            found.append(entry)
-        if entry.last_stable_offset >= upper_offset:
-            return found, True
-    return found, False
 
 
 class SegmentIndexer:

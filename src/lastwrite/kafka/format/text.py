@@ -101,24 +101,6 @@ def encode_leader_epochs(epochs: Sequence[LeaderEpoch]) -> bytes:
     return _framed(f"{entry.epoch} {entry.start_offset}" for entry in epochs)
 
 
-def with_leader_epoch(
-    epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int
-) -> tuple[LeaderEpoch, ...]:
-    """The entries after a batch of ``epoch`` was appended at ``start_offset``.
-
-    Nothing changes where the last entry says so already; entries at the end that contradict the new
-    one go.
-    """
-    if epoch < 0 or start_offset < 0:
-        raise ValueError(f"leader epoch {epoch} from {start_offset}")
-    if epochs and epochs[-1].epoch == epoch and epochs[-1].start_offset <= start_offset:
-        return tuple(epochs)
-    kept = list(epochs)
-    while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
-        kept.pop()
-    return (*kept, LeaderEpoch(epoch, start_offset))
-
-
 def leader_epochs_from(epochs: Sequence[LeaderEpoch], log_start: int) -> tuple[LeaderEpoch, ...]:
     """The entries of a log that starts at ``log_start``; the last at or below it is moved up."""
     below = [entry for entry in epochs if entry.start_offset <= log_start]

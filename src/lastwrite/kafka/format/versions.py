@@ -47,8 +47,8 @@ def _header_version(data, at, end, name, name_at, name_length):
 
 
 @njit(cache=True, nogil=True)
-def versions(buffer, plain, table, first, last, ordinal, by_header, name, entries, start, filled):
-    """Write the version of each of ``entries[start:filled]`` to its third column.
+def versions(buffer, plain, table, first, last, ordinal, by_header, name, entries):
+    """Write the version of each of ``entries`` to its third column.
 
     The entries are those that ``walk`` made of the batches ``table[first:last]``: their records lie
     in ``plain``, their headers in ``buffer``; the first record is number ``ordinal`` of its piece.
@@ -56,7 +56,7 @@ def versions(buffer, plain, table, first, last, ordinal, by_header, name, entrie
     """
     source = address(plain)
     names = address(name)
-    entry = start
+    entry = 0
     seen = ordinal
     for b in range(first, last):
         row = table[b]
@@ -71,7 +71,7 @@ def versions(buffer, plain, table, first, last, ordinal, by_header, name, entrie
             stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(
                 source, at, end
             )
-            if entry < filled and np.int64(entries[entry, 1] & np.uint64(0xFFFFFFFF)) == seen:
+            if entry < len(entries) and np.int64(entries[entry, 1] & np.uint64(0xFFFFFFFF)) == seen:
                 if by_header:
                     length, place = _varint(source, key_at + key_length, stop)
                     place += max(length, np.int64(0))
@@ -82,4 +82,3 @@ def versions(buffer, plain, table, first, last, ordinal, by_header, name, entrie
                 entry += 1
             seen += 1
             at = stop
-    return entry

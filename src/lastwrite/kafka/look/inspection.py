@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Annotated, ClassVar
 
 from msgspec import field
+from msgspec.structs import fields
 
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.reports.compaction import Quarantined
@@ -64,19 +65,7 @@ class Contents(Document, kw_only=True):
         )
 
 
-_SUMS = (
-    "batches",
-    "records",
-    "tombstones",
-    "keyless",
-    "control_records",
-    "empty_batches",
-    "transactional_batches",
-    "abort_markers",
-    "commit_markers",
-    "producer_batches",
-    "horizon_batches",
-)
+_SUMS = tuple(field.name for field in fields(Contents) if field.default == 0)
 
 
 def _known(*values: int | None) -> Iterable[int]:

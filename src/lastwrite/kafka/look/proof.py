@@ -183,11 +183,11 @@ class KafkaIndexProof:
         try:
             self.offsets, self.positions = index_files.read_offset_index(source)
         except LogError as error:
-            self._unreadable(error, index_files.index_path(log_path))
+            self.problems.append(_unreadable(error, index_files.index_path(log_path)))
         try:
             self.times, self.time_offsets = index_files.read_time_index(source)
         except LogError as error:
-            self._unreadable(error, index_files.time_index_path(log_path))
+            self.problems.append(_unreadable(error, index_files.time_index_path(log_path)))
         self._reached = NO_TIME
         self._last = -1
 
@@ -236,34 +236,25 @@ class KafkaIndexProof:
             self._time_lie(contradiction, next_offset)
 
     def _offset_lie(self, contradiction: Lie | None, end_offset: int = _NO_END) -> None:
-        if contradiction is not None:
-            remedy = REBUILD if int(self.offsets[contradiction.row]) < end_offset else RESTORE
-            self._add(
-                contradiction.problem,
-                index_files.index_path(self._log_path),
-                contradiction.row * OFFSET_ENTRY.size,
-                remedy,
-            )
+        path = index_files.index_path(self._log_path)
+        self._add(contradiction, self.offsets, end_offset, path, OFFSET_ENTRY.size)
 
     def _time_lie(self, contradiction: Lie | None, end_offset: int = _NO_END) -> None:
-        if contradiction is not None:
-            remedy = REBUILD if int(self.time_offsets[contradiction.row]) < end_offset else RESTORE
-            self._add(
-                contradiction.problem,
-                index_files.time_index_path(self._log_path),
-                contradiction.row * TIME_ENTRY.size,
-                remedy,
-            )
+        path = index_files.time_index_path(self._log_path)
+        self._add(contradiction, self.time_offsets, end_offset, path, TIME_ENTRY.size)
 
-    def _unreadable(self, error: LogError, path: str) -> None:
-        self.problems.append(
-            Problem(ProblemKind.DAMAGED, error.problem, error.path or path, error.at, REBUILD)
-        )
+    def _add(
+        self, lie: Lie | None, offsets: Int64Array, end_offset: int, path: str, entry_bytes: int
+    ) -> None:
+        """One problem an index: what follows a wrong entry mostly follows from it."""
+        if lie is not None and not any(known.path == path for known in self.problems):
+            remedy = REBUILD if int(offsets[lie.row]) < end_offset else RESTORE
+            at = lie.row * entry_bytes
+            self.problems.append(Problem(ProblemKind.DAMAGED, lie.problem, path, at, remedy))
 
-    def _add(self, problem: str, path: str, position: int, remedy: str) -> None:
-        """One problem an index: what follows a lie mostly follows from it."""
-        if not any(known.path == path for known in self.problems):
-            self.problems.append(Problem(ProblemKind.DAMAGED, problem, path, position, remedy))
+
+def _unreadable(error: LogError, path: str) -> Problem:
+    return Problem(ProblemKind.DAMAGED, error.problem, error.path or path, error.at, REBUILD)
 
 
 class KafkaTransactionProof:
@@ -283,11 +274,7 @@ class KafkaTransactionProof:
             try:
                 entries = index_files.read_aborted_of(segment.path)
             except LogError as error:
-                found.append(
-                    Problem(
-                        ProblemKind.DAMAGED, error.problem, error.path or path, error.at, REBUILD
-                    )
-                )
+                found.append(_unreadable(error, path))
                 continue
             end = self._log.segment_end(n) if n + 1 < len(self._log.segments) else _NO_END
             rows = [

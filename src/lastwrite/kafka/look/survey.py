@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
@@ -143,51 +145,46 @@ class Surveyor:
             CorruptLog, OutOfMemoryBudget: positions count from the begin of ``data``; ``into`` is
                 then untouched.
         """
-        records = int(table["records"].sum())
         tombstones = keyless = control = 0
         kinds = np.zeros(len(table), dtype=np.uint8)  # state of each batch's first record
         for run in self.format.opened(buffer, table):
-            ahead = int(
-                table["records"][run.first : run.last].sum()
-            )  # a claim until the run is decompressed
+            counts = table["records"][run.first : run.last]
+            ahead = int(counts.sum())  # a claim until the run is decompressed
             if ahead > len(self._states):
                 self._states = np.empty(ahead + (ahead >> 2), dtype=np.uint8)
                 self._entries = np.empty((len(self._states), 2), dtype=np.uint64)
             states = self._states[:ahead]
             self.format.walk(run, table, self._secret, 0, states, self._entries, 0)
-            tombstones += int(np.count_nonzero(states & TOMBSTONE))
-            keyless += int(np.count_nonzero(states & KEYLESS))
-            control += int(np.count_nonzero(states & CONTROL))
-            counts = table["records"][run.first : run.last]
+            tombstones += _count(states & TOMBSTONE)
+            keyless += _count(states & KEYLESS)
+            control += _count(states & CONTROL)
             filled = np.flatnonzero(counts)
             kinds[run.first + filled] = states[(np.cumsum(counts) - counts)[filled]]
-        into.batches += len(table)
-        into.records += records
-        into.tombstones += tombstones
-        into.keyless += keyless
-        into.control_records += control
-        into.abort_markers += int(np.count_nonzero((kinds & CONTROL != 0) & (kinds & ABORTED != 0)))
-        into.commit_markers += int(
-            np.count_nonzero((kinds & CONTROL != 0) & (kinds & COMMITTED != 0))
-        )
+        markers = np.where(kinds & CONTROL, kinds, 0)
         self._follow(table, kinds)
-        into.empty_batches += int(np.count_nonzero(table["records"] == 0))
-        into.transactional_batches += int(np.count_nonzero(table["flags"] & IS_TRANSACTIONAL))
-        into.horizon_batches += int(np.count_nonzero(table["horizon"] != NO_HORIZON))
         horizons = table["horizon"][table["horizon"] != NO_HORIZON].tolist()
         magics = enumerate(np.bincount(data[table["origin"] + _MAGIC_AT]).tolist())
-        other = Contents(
+        codecs = {codec.label: _count(table["codec"] == codec) for codec in Codec}
+        more = Contents(
+            batches=len(table),
+            records=int(table["records"].sum()),
+            tombstones=tombstones,
+            keyless=keyless,
+            control_records=control,
+            empty_batches=_count(table["records"] == 0),
+            transactional_batches=_count(table["flags"] & IS_TRANSACTIONAL),
+            abort_markers=_count(markers & ABORTED),
+            commit_markers=_count(markers & COMMITTED),
+            producer_batches=self._note_producers(buffer, table),
+            horizon_batches=len(horizons),
             first_offset=int(table["base_offset"][0]),
             last_offset=int(table["next_offset"][-1]) - 1,
             max_timestamp=_none_below(int(table["max_timestamp"].max())),
             earliest_horizon=min(horizons, default=None),
+            codecs=_counter(codecs),
             formats=_counter({f"v{magic}": n for magic, n in magics}),
-            codecs=_counter(
-                {codec.label: int(np.count_nonzero(table["codec"] == codec)) for codec in Codec}
-            ),
-            producer_batches=self._note_producers(buffer, table),
         )
-        into.add(other)
+        into.add(more)
 
     def _follow(self, table: BatchTable, kinds: ByteArray) -> None:
         """Tell the transactions of these batches; ``kinds``: the state of each one's first record."""
@@ -334,6 +331,10 @@ def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
 
 def _counter(counts: dict[str, int]) -> Counter[str]:
     return Counter({name: count for name, count in counts.items() if count})
+
+
+def _count(mask: npt.NDArray[Any]) -> int:
+    return int(np.count_nonzero(mask))
 
 
 def _none_below(timestamp_ms: int) -> int | None:

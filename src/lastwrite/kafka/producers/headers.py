@@ -56,7 +56,20 @@ def _control_type(data, at, end):
 
 
 @njit(cache=True, nogil=True)
-def _walk(data, left, floor, from_offset, end_offset, rows):
+def walk_headers(
+    data: ByteArray, left: int, floor: int, from_offset: int, end_offset: int, rows: Int64Array
+) -> tuple[int, int, int, int, int]:
+    """Go through the batches that begin in ``data``, of which a file has ``left`` bytes from its
+    first byte on.
+
+    ``floor`` is the least offset that the next batch may have. Of batches with a producer that end
+    at ``from_offset`` or above and below ``end_offset`` a row of ``rows`` is filled, in order; a
+    marker's timestamp is its batch's largest, which is its own.
+
+    Returns (rows filled, position to go on at, which may lie behind ``data``, floor there, batches
+    seen, why it stopped). With MORE at position 0 ``data`` was too small for one batch that had to
+    be read whole.
+    """
     at = 0
     end = len(data)
     filled = 0
@@ -113,21 +126,3 @@ def _walk(data, left, floor, from_offset, end_offset, rows):
         at += size
         if at >= end and left > at:
             return filled, at, floor, seen, MORE
-
-
-def walk_headers(
-    data: ByteArray, left: int, floor: int, from_offset: int, end_offset: int, rows: Int64Array
-) -> tuple[int, int, int, int, int]:
-    """Go through the batches that begin in ``data``, of which a file has ``left`` bytes from its
-    first byte on.
-
-    ``floor`` is the least offset that the next batch may have. Of batches with a producer that end
-    at ``from_offset`` or above and below ``end_offset`` a row of ``rows`` is filled, in order; a
-    marker's timestamp is its batch's largest, which is its own.
-
-    Returns (rows filled, position to go on at, which may lie behind ``data``, floor there, batches
-    seen, why it stopped). With MORE at position 0 ``data`` was too small for one batch that had to
-    be read whole.
-    """
-    filled, at, next_floor, seen, why = _walk(data, left, floor, from_offset, end_offset, rows)
-    return int(filled), int(at), int(next_floor), int(seen), int(why)

@@ -230,7 +230,7 @@ def _in_segment(
                 if kind is not None:
                     yield Sighting(kind, *fields)
             if why in (headers.END, headers.DAMAGED) or (at == 0 and window == _WINDOW_BYTES):
-                return position + at == segment.size_bytes
+                return bool(position + at == segment.size_bytes)
             window = (
                 _NARROW_BYTES if at > seen * _NARROW_BYTES and at > len(data) else _WINDOW_BYTES
             )

@@ -56,18 +56,24 @@ def describe(data, at, size, row):
 
 
 @njit(cache=True, nogil=True)
-def _walk(data, left, rows):
+def walk_proven(data: ByteArray, left: int, rows: Int64Array) -> tuple[int, int, int, int]:
+    """Go through the entries that lie whole in ``data``, of which a file has ``left`` bytes from
+    its first byte on.
+
+    Returns (rows filled, position behind the last proven entry, bytes that the next one announces
+    or 0, why it stopped). Rows count positions from the begin of ``data``.
+    """
     at = 0
     end = len(data)
     filled = 0
     while True:
         if left - at <= _FRAME_BYTES:
-            return filled, at, np.int64(0), END if at == left else TORN
+            return filled, at, 0, END if at == left else TORN
         if end - at <= _FRAME_BYTES:
-            return filled, at, np.int64(_FRAME_BYTES + 1), MORE
+            return filled, at, _FRAME_BYTES + 1, MORE
         size = i32(data, at + 8)
         if size < _LEAST_SIZE:
-            return filled, at, np.int64(0), CORRUPT
+            return filled, at, 0, CORRUPT
         size += 12
         if size > left - at:
             return filled, at, size, TORN
@@ -88,19 +94,14 @@ def _walk(data, left, rows):
         at += size
 
 
-def walk_proven(data: ByteArray, left: int, rows: Int64Array) -> tuple[int, int, int, int]:
-    """Go through the entries that lie whole in ``data``, of which a file has ``left`` bytes from
-    its first byte on.
-
-    Returns (rows filled, position behind the last proven entry, bytes that the next one announces
-    or 0, why it stopped). Rows count positions from the begin of ``data``.
-    """
-    filled, at, wanted, why = _walk(data, left, rows)
-    return int(filled), int(at), int(wanted), int(why)
-
-
 @njit(cache=True, nogil=True)
-def _seek(data, at, left, floor, ceiling):
+def seek(data: ByteArray, at: int, left: int, floor: int, ceiling: int) -> int:
+    """The first place in ``data``, from ``at`` on, where the head of an entry may be; -1: there is
+    none.
+
+    It is of an offset between ``floor`` and ``ceiling``, and of a size that the ``left`` bytes of
+    the file have. Its checksum is not looked at.
+    """
     for place in range(at, len(data) - _FRAME_BYTES):
         magic = data[place + 16]
         if magic > 2:
@@ -112,13 +113,3 @@ def _seek(data, at, left, floor, ceiling):
         if floor <= base <= ceiling:
             return place
     return -1
-
-
-def seek(data: ByteArray, at: int, left: int, floor: int, ceiling: int) -> int:
-    """The first place in ``data``, from ``at`` on, where the head of an entry may be; -1: there is
-    none.
-
-    It is of an offset between ``floor`` and ``ceiling``, and of a size that the ``left`` bytes of
-    the file have. Its checksum is not looked at.
-    """
-    return int(_seek(data, at, left, floor, ceiling))

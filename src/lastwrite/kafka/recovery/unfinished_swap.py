@@ -31,6 +31,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from lastwrite.kafka.format.names import (
     SEGMENT_KINDS,
     FileKind,
@@ -76,17 +78,8 @@ def is_intent(name: str) -> bool:
 
 def encode_intents(intents: Mapping[str, Intent]) -> bytes:
     """The note of commits that go side by side, by the names of their folders."""
-    return json.dumps(
-        {
-            "version": _MANY,
-            "folders": {
-                name: {
-                    field.name: getattr(intent, field.name) for field in dataclasses.fields(intent)
-                }
-                for name, intent in intents.items()
-            },
-        }
-    ).encode()
+    folders = {name: dataclasses.asdict(intent) for name, intent in intents.items()}
+    return json.dumps({"version": _MANY, "folders": folders}).encode()
 
 
 def decode_intent(text: bytes, folder_name: str) -> Intent | None:
@@ -97,15 +90,8 @@ def decode_intent(text: bytes, folder_name: str) -> Intent | None:
         if version not in (_ONE, _MANY):
             return None
         fields = fields["folders"][folder_name] if version == _MANY else fields
-        return Intent(
-            first_dirty_offset=int(fields["first_dirty_offset"]),
-            outputs=tuple(map(int, fields["outputs"])),
-            sources=tuple(map(int, fields["sources"])),
-            kept=tuple(map(int, fields["kept"])),
-            swaps=tuple(map(str, fields["swaps"])),
-            stand_ins=tuple(map(str, fields["stand_ins"])),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return msgspec.convert(fields, Intent)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
