@@ -213,3 +213,13 @@ def decode_folder_name(name: str) -> FolderName | None:
         TopicPartition(match["topic"], int(match["partition"])),
         FolderState(match["state"] or FolderState.LIVE),
     )
+
+
+def live_partition(name: str) -> TopicPartition | None:
+    """The partition whose folder has that name and that is nobody else's to deal with: it is not
+    being deleted or moved, nor the cluster's metadata log.
+    """
+    found = decode_folder_name(name)
+    if found is None or found.state is not FolderState.LIVE:
+        return None
+    return None if found.partition.topic == METADATA_TOPIC else found.partition

@@ -25,6 +25,7 @@ from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.problems import whole_batches
 from lastwrite.kafka.look.single import SingleFile
 from lastwrite.kafka.producers import snapshot
+from lastwrite.kafka.store import index_files
 from lastwrite.model.log import Problem, Segment, TopicPartition
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES
@@ -57,9 +58,10 @@ def position_of(segment: Segment, offset: int) -> int:
     """Where to begin for ``offset``: by the index where it can be believed, else at byte 0."""
     if offset <= segment.base_offset or not segment.is_indexed:
         return 0
+    path = index_files.index_path(segment.path)
     try:
-        entries = _offset_index(segment)
-    except (LogError, FileNotFoundError):
+        entries = indexes.decode_offset_index(read_small(path), segment.base_offset)
+    except LogError:
         return 0
     start = entries.lookup(offset)[1]
     if not 0 < start < segment.size_bytes:
@@ -67,13 +69,6 @@ def position_of(segment: Segment, offset: int) -> int:
     problems: list[Problem] = []
     first = next(whole_batches(segment, problems.append, start), None)
     return start if first is not None and first[1].base_offset <= offset else 0
-
-
-def _offset_index(segment: Segment) -> indexes.OffsetIndex:
-    stem, _, tail = segment.path.rpartition(".log")
-    return indexes.decode_offset_index(
-        read_small(f"{stem}{FileKind.INDEX}{tail}"), segment.base_offset
-    )
 
 
 def _name(name: TopicPartition | None) -> Row:

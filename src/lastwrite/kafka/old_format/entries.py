@@ -88,7 +88,7 @@ class _Message(NamedTuple):
     """An entry as it lies there; ``value`` is a view of the bytes."""
 
     offset: int
-    size_bytes: int  # the whole entry
+    size: int  # bytes after the size field, as in MessageV0
     crc: int
     magic: int
     bits: int  # of the attributes, those that the magic knows
@@ -111,17 +111,7 @@ def decode_old_header(segment: Buffer, at: int) -> BatchHeader:
     fields = _decode_head(segment, at)
     bits = _bits(fields, at)
     timestamp_ms = fields.timestamp_ms if isinstance(fields, MessageV1) else NO_TIMESTAMP
-    return _header(
-        fields.offset,
-        fields.offset,
-        fields.size,
-        fields.magic,
-        fields.crc,
-        bits,
-        timestamp_ms,
-        timestamp_ms,
-        1,
-    )
+    return _header(fields, bits, timestamp_ms)
 
 
 def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Batch:
@@ -151,45 +141,31 @@ def decode_old_batch(segment: Buffer, at: int, limit_bytes: int = DEFAULT_LIMIT_
     first, last = records[0], max(message.offset, records[-1].offset)
     if last - first.offset > _MAX_I32:
         raise CorruptLog(f"wrapper from offset {first.offset} to {last}", at)
-    header = _header(
-        first.offset,
-        last,
-        message.size_bytes - LENGTH_END,
-        message.magic,
-        message.crc,
-        message.bits,
-        first.timestamp_ms,
-        message.timestamp_ms,
-        len(records),
+    header = _header(message, message.bits, message.timestamp_ms)._replace(
+        base_offset=first.offset,
+        last_offset_delta=last - first.offset,
+        base_timestamp_ms=first.timestamp_ms,
+        record_count=len(records),
     )
     return Batch(header, decode_attributes(message.bits), tuple(records))
 
 
-def _header(
-    base: int,
-    last: int,
-    length: int,
-    magic: int,
-    crc: int,
-    bits: int,
-    timestamp_ms: int,
-    latest_ms: int,
-    count: int,
-) -> BatchHeader:
+def _header(entry: _Message | MessageV0 | MessageV1, bits: int, timestamp_ms: int) -> BatchHeader:
+    """The header of a batch of one record that has the numbers of ``entry``."""
     return BatchHeader(
-        base_offset=base,
-        batch_length=length,
+        base_offset=entry.offset,
+        batch_length=entry.size,
         partition_leader_epoch=-1,
-        magic=magic,
-        crc=crc,
+        magic=entry.magic,
+        crc=entry.crc,
         attributes=bits,
-        last_offset_delta=last - base,
+        last_offset_delta=0,
         base_timestamp_ms=timestamp_ms,
-        max_timestamp_ms=latest_ms,
+        max_timestamp_ms=timestamp_ms,
         producer_id=-1,
         producer_epoch=-1,
         base_sequence=-1,
-        record_count=count,
+        record_count=1,
     )
 
 
@@ -256,7 +232,7 @@ def _decode_message(data: memoryview, at: int) -> _Message:
         )
     value = None if value_length < 0 else data[value_at:end]
     return _Message(
-        fields.offset, size, crc, fields.magic, bits, timestamp_ms, key, value, value_at
+        fields.offset, fields.size, crc, fields.magic, bits, timestamp_ms, key, value, value_at
     )
 
 
@@ -314,7 +290,7 @@ def _messages_inside(plain: memoryview) -> list[_Message]:
             raise CorruptLog(f"message at offset {message.offset} behind {last}", at)
         last = message.offset
         found.append(message)
-        at += message.size_bytes
+        at += message.size + LENGTH_END
     if not found:
         raise CorruptLog("wrapper without a message", 0)
     return found

@@ -189,31 +189,10 @@ num.recovery.threads.per.data.dir num.replica.fetchers process.roles
 producer.id.expiration.check.interval.ms super.users
 """
 _WITHOUT_EFFECT = frozenset(_OF_TOPICS.split() + _OF_BROKERS.split())
-_WITHOUT_EFFECT_PREFIXES = (
-    "log.dir",
-    "log.flush.",
-    "log.message.",
-    "log.preallocate",
-    "log.retention.check.",
-    "log.initial.",
-    "log.local.",
-    "controller.",
-    "group.",
-    "listener.",
-    "metadata.",
-    "metric",
-    "offsets.",
-    "quota.",
-    "queued.",
-    "remote.log.",
-    "replica.",
-    "sasl.",
-    "security.",
-    "share.",
-    "socket.",
-    "ssl.",
-    "transaction.",
-    "zookeeper.",
-    "confluent.",
-    "initial.broker.",
+_WITHOUT_EFFECT_PREFIXES = tuple(
+    """
+log.dir log.flush. log.message. log.preallocate log.retention.check. log.initial. log.local.
+controller. group. listener. metadata. metric offsets. quota. queued. remote.log. replica. sasl.
+security. share. socket. ssl. transaction. zookeeper. confluent. initial.broker.
+""".split()
 )

@@ -17,8 +17,7 @@ from lastwrite.kafka.format.names import (
     HIGH_WATERMARKS,
     META_PROPERTIES,
     RECOVERY_POINTS,
-    FolderState,
-    decode_folder_name,
+    live_partition,
 )
 from lastwrite.kafka.store import links
 from lastwrite.model.log import TopicPartition
@@ -101,12 +100,7 @@ def _other_roots(
         folder = os.path.join(root, str(name))
         if os.path.islink(folder):
             for way in list(links.ways_to(folder))[1:]:
-                called = decode_folder_name(os.path.basename(way))
-                there = (
-                    name
-                    if called is None or called.state is not FolderState.LIVE
-                    else called.partition
-                )
+                there = live_partition(os.path.basename(way)) or name
                 found.setdefault(os.path.dirname(way), []).append((name, there))
     found.pop(
         os.path.realpath(root), None

@@ -6,7 +6,13 @@ import os
 from collections.abc import Iterator
 
 from lastwrite.errors import NotALog
-from lastwrite.kafka.format.names import METADATA_TOPIC, FolderState, classify, decode_folder_name
+from lastwrite.kafka.format.names import (
+    METADATA_TOPIC,
+    FolderState,
+    classify,
+    decode_folder_name,
+    live_partition,
+)
 from lastwrite.kafka.store import links
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.files import to_log_error
@@ -59,15 +65,9 @@ def find_partitions(path: str, topic: str | None = None, partition: int | None =
 def _partitions_below(root: str) -> dict[TopicPartition, str]:
     found = {}
     for entry in scan(root):
-        name = decode_folder_name(entry.name)
-        if (
-            name is None
-            or name.state is not FolderState.LIVE
-            or name.partition.topic == METADATA_TOPIC
-        ):
-            continue
-        if entry.is_dir() and _has_log_files(entry.path):
-            found[name.partition] = entry.path
+        name = live_partition(entry.name)
+        if name is not None and entry.is_dir() and _has_log_files(entry.path):
+            found[name] = entry.path
     if not found:
         raise NotALog(
             "no Kafka partition in this folder",
@@ -103,18 +103,13 @@ def partition_name(folder: str) -> TopicPartition:
             path=path,
             remedy="rename it to <topic>-<partition>, such as orders-0",
         )
+    words = None
     if name.state is not FolderState.LIVE:
-        raise NotALog(
-            "a broker is deleting, moving or has disowned this partition",
-            path=path,
-            remedy="leave it alone",
-        )
-    if name.partition.topic == METADATA_TOPIC:
-        raise NotALog(
-            "the cluster's own metadata log, which is never compacted so",
-            path=path,
-            remedy="leave it alone",
-        )
+        words = "a broker is deleting, moving or has disowned this partition"
+    elif name.partition.topic == METADATA_TOPIC:
+        words = "the cluster's own metadata log, which is never compacted so"
+    if words is not None:
+        raise NotALog(words, path=path, remedy="leave it alone")
     return name.partition
 
 

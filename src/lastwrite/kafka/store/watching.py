@@ -17,14 +17,12 @@ from lastwrite.kafka.format.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
-    METADATA_TOPIC,
-    FolderState,
-    decode_folder_name,
     folder_name,
+    live_partition,
 )
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.checkpoints import read_offsets
-from lastwrite.model.log import Segment, TopicPartition
+from lastwrite.model.log import Segment
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.layout import Glance
 from lastwrite.storage.quarantine import QuarantineFile
@@ -49,14 +47,8 @@ def glance(root: str) -> list[Glance]:
     try:
         with os.scandir(root) as entries:
             for entry in entries:
-                name = decode_folder_name(entry.name)
-                if (
-                    name is None
-                    or name.state is not FolderState.LIVE
-                    or name.partition.topic == METADATA_TOPIC
-                ):
-                    continue
-                if not entry.is_dir():
+                name = live_partition(entry.name)
+                if name is None or not entry.is_dir():
                     continue
                 seen = entry.stat()
                 state: Hashable | None = None
@@ -64,11 +56,9 @@ def glance(root: str) -> list[Glance]:
                     state = (
                         seen.st_ino,
                         seen.st_mtime_ns,
-                        *(known.get(name.partition) for known in offsets),
+                        *(known.get(name) for known in offsets),
                     )
-                found.append(
-                    Glance(name.partition, entry.path, state, now_ns - seen.st_mtime_ns > RESTS_NS)
-                )
+                found.append(Glance(name, entry.path, state, now_ns - seen.st_mtime_ns > RESTS_NS))
     except OSError as error:
         raise to_log_error(error, root, "list the log root") from error
     return sorted(found)
@@ -83,11 +73,9 @@ def is_as_read(segment: Segment) -> bool:
     return (seen.st_size, seen.st_mtime_ns) == (segment.file_bytes, segment.mtime_ns)
 
 
-def _name_of(folder: str) -> TopicPartition | None:
-    name = decode_folder_name(folder)
-    return None if name is None or name.state is not FolderState.LIVE else name.partition
-
-
 NOTES = QuarantineFile(
-    lock.PLACE, folder_name, _name_of, lambda root, name: os.path.join(root, folder_name(name))
+    lock.PLACE,
+    folder_name,
+    live_partition,
+    lambda root, name: os.path.join(root, folder_name(name)),
 )
