@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from lastwrite.errors import CommitConflict, LogError
@@ -135,12 +135,11 @@ def swap(
     except BaseException as error:
         _give_up(log, outputs, planned)
         if isinstance(error, LogError) and _is_decided(log.folder):
-            raise _unfinished(error) from error
+            with _with_remedy(UNFINISHED):
+                raise
         raise
-    try:
+    with _with_remedy(UNFINISHED):
         yield from finish_swap(log.folder, planned.intent)
-    except LogError as error:
-        raise _unfinished(error) from error
 
 
 def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None:
@@ -150,10 +149,8 @@ def record(root: str, first_dirty_offsets: Mapping[TopicPartition, int]) -> None
     Raises:
         LogError: it cannot be read or written. The next run does it.
     """
-    try:
+    with _with_remedy(IN_PLACE):
         write_offsets(root, CLEANER_OFFSETS, first_dirty_offsets)
-    except LogError as error:
-        raise type(error)(error.problem, error.at, error.path, IN_PLACE) from error
 
 
 def tidy(folder: str) -> Steps:
@@ -163,10 +160,8 @@ def tidy(folder: str) -> Steps:
     Raises:
         LogError: a file could not be removed. The next run does it.
     """
-    try:
+    with _with_remedy(IN_PLACE):
         yield from remove_leftovers(folder)
-    except LogError as error:
-        raise type(error)(error.problem, error.at, error.path, IN_PLACE) from error
 
 
 def _check_settled(log: PartitionLog) -> None:
@@ -195,8 +190,12 @@ def _is_decided(folder: str) -> bool:
     return crash_state(folder, os.listdir(folder)).intent is not None
 
 
-def _unfinished(error: LogError) -> LogError:
-    return type(error)(error.problem, error.at, error.path, UNFINISHED)
+@contextlib.contextmanager
+def _with_remedy(remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except LogError as error:
+        raise type(error)(error.problem, error.at, error.path, remedy) from error
 
 
 class _Swap:

@@ -108,7 +108,9 @@ def publish_copies(copies: Sequence[Copy], root: str) -> list[Outcome]:
     """Make copies, all of them in the log root ``root``, whose checkpoints are written once. The
     target folders' paths are absolute.
 
-    Returns, copy for copy, why it failed; see ``publish_copy``.
+    Returns, copy for copy, why there is none: InvalidConfig where a partition lies at the target
+    already, CommitConflict where the log changed since it was read, LogHeld where somebody works on
+    the target, else what could not be read or written.
     """
     with contextlib.ExitStack() as held:
         publishing = _Publishing(copies, root, held)

@@ -64,7 +64,9 @@ def retain_all(
     root together.
 
     The caller holds the partitions. Where there is nothing to take only the checkpoint is tidied
-    that a crash left behind. Returns, log for log, why it failed: see ``retain``.
+    that a crash left behind. Returns, log for log, why it failed: CommitConflict where a segment
+    changed since the log was read, and nothing was taken; else the file that could not be changed.
+    The log starts where it did or where it is to then, and the next run goes on.
     """
     retaining = _Retaining(wave, checkpoint_root)
     retaining.run()
