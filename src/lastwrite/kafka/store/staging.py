@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
-from dataclasses import astuple
 from io import FileIO
 
-from lastwrite.kafka.format import index
 from lastwrite.kafka.format.index import SegmentIndexer
+from lastwrite.kafka.producers.history import encode_aborted
 from lastwrite.model.columns import (
     ROW_MAX_TIMESTAMP,
     ROW_NEXT_OFFSET,
@@ -29,7 +28,6 @@ from lastwrite.storage import files, ownership
 from lastwrite.storage.ownership import Ownership
 from lastwrite.storage.staging import changing, remove_staged
 
-_VERSION = 0  # of a transaction index
 _WRITEBACK_BYTES = 8 << 20
 
 
@@ -154,11 +152,8 @@ class StagedSegment:
             files.write(path, data, is_synced=False, like=self._like(kind))
         if aborted:
             result.transaction_index_path = self._path("txnindex")
-            entries = [index.AbortedEntry(_VERSION, *astuple(entry)) for entry in aborted]
-            content = index.encode_transaction_index(entries)
-            files.write(
-                result.transaction_index_path, content, is_synced=False, like=self._like("txnindex")
-            )
+            content, like = encode_aborted(aborted), self._like("txnindex")
+            files.write(result.transaction_index_path, content, is_synced=False, like=like)
         for path in result.paths:
             files.set_mtime(path, mtime_ns)
 
