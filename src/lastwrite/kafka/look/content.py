@@ -17,6 +17,8 @@ Kafka's cleaner makes of them has the same rows; they age by their file's time.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -99,6 +101,18 @@ def seed_from(random: bytes) -> UInt64Array:
     return words | np.uint64(1 << 63 | 1)
 
 
+class _Means(NamedTuple):
+    """What a visit goes by; see ``KafkaContents``."""
+
+    seed: UInt64Array
+    side: int
+    now_ms: int
+    is_old_due: bool
+    emits: bool
+    order: int
+    header: ByteArray  # the name, in UTF-8
+
+
 class KafkaContents:
     """Turns opened runs of batches into rows; ``seed`` None: only checks and counts.
 
@@ -115,12 +129,15 @@ class KafkaContents:
         order: int = BY_OFFSET,
         header: str = "",
     ) -> None:
-        self._order = order
-        self._header: ByteArray = np.frombuffer(header.encode(), dtype=np.uint8)
-        self._seed = np.ones(SEED_WORDS, dtype=np.uint64) if seed is None else seed
-        self._emits = seed is not None
-        self._side = AFTER if is_after else 0
-        self._now_ms = np.iinfo(np.int64).max if now_ms is None else now_ms
+        self._means = _Means(
+            seed=np.ones(SEED_WORDS, dtype=np.uint64) if seed is None else seed,
+            side=AFTER if is_after else 0,
+            now_ms=np.iinfo(np.int64).max if now_ms is None else now_ms,
+            is_old_due=False,
+            emits=seed is not None,
+            order=order,
+            header=np.frombuffer(header.encode(), dtype=np.uint8),
+        )
         self.is_old_due = False  # the file is old enough for deletes of older formats to be missing
 
     def take(
@@ -143,24 +160,9 @@ class KafkaContents:
         Raises:
             CorruptLog: a record contradicts the format; the position is one of ``buffer``.
         """
+        means = self._means._replace(is_old_due=self.is_old_due)
         done, noted, code, b, at = contents(
-            run.plain,
-            buffer,
-            table,
-            run.first,
-            run.last,
-            self._seed,
-            self._side,
-            self._now_ms,
-            self.is_old_due,
-            self._emits,
-            self._order,
-            self._header,
-            rows,
-            filled,
-            tally,
-            facts,
-            noted,
+            run, buffer, table, means, rows, filled, tally, facts, noted
         )
         if code != kernels.OK:
             row = table[b]
@@ -221,30 +223,13 @@ def _version(data, at, end, name):
 
 
 @njit(cache=True, nogil=True)
-def contents(
-    plain,
-    buffer,
-    table,
-    first,
-    last,
-    seed,
-    side,
-    now_ms,
-    is_old_due,
-    emits,
-    order,
-    header,
-    rows,
-    filled,
-    tally,
-    facts,
-    noted,
-):
-    """The rows and facts of the batches ``table[first:last]``; headers lie in ``buffer``, records
-    in ``plain``.
+def contents(run, buffer, table, means, rows, filled, tally, facts, noted):
+    """The rows and facts of the batches of ``run``, whose headers lie in ``buffer``.
 
-    Returns (rows filled, facts noted, code, batch at fault, position in ``plain``).
+    Returns (rows filled, facts noted, code, batch at fault, position in ``run.plain``).
     """
+    first, last, plain = run
+    seed, side, now_ms, is_old_due, emits, order, header = means
     for b in range(first, last):
         row = table[b]
         head = row.position

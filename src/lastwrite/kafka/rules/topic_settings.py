@@ -189,36 +189,31 @@ def resolve(
     layers.append((Source.CONFIG, config))
     defaults = KafkaTopicConfig().to_names()
     words: dict[str, tuple[Word, ...]] = {}
-    outvoted: list[Outvoted] = []
-    chosen: dict[str, object] = {}
+    chosen: set[str] = set()
     values: dict[str, object] = {}
     for field_name in field_names():
-        said = [
+        counted = [
             (source, name, layer[name])
             for source, layer in layers
             for name in names_of(field_name)
-            if name in layer
+            if name in layer and _counts(field_name, source, name, known)
         ]
-        counted = [each for each in said if _counts(field_name, each[0], each[1], known)]
         if field_name == POLICY and not counted and known is None and is_named:
             counted.append((Source.NAMED, "cleanup.policy", "compact"))
         if counted:
-            chosen[field_name] = counted[0][0]
-            values[counted[0][1]] = counted[0][2]
+            _, strongest, value = counted[0]
+            chosen.add(field_name)
+            values[strongest] = value
         default = "delete" if field_name == POLICY else defaults[topic_name(field_name)]
-        last = Word(
-            (broker_names(field_name) or (topic_name(field_name),))[0], default, str(Source.DEFAULT)
-        )
+        default_name = (broker_names(field_name) or (topic_name(field_name),))[0]
         words[field_name] = (
             *(Word(name, _text(value), str(source)) for source, name, value in counted),
-            last,
+            Word(default_name, default, str(Source.DEFAULT)),
         )
     is_known = known is not None or POLICY in chosen
     if known is not None and POLICY not in chosen:
         values["cleanup.policy"] = "delete"
     made = KafkaTopicConfig.from_names(values)
-    if known is not None:
-        outvoted += _outvoted(topic, config, words, made)
     states_all = known is not None and any(name in config for name in _BROKERS_FILE)
     is_policy_stated, is_age_stated = POLICY in chosen or states_all, AGE in chosen or states_all
     unknown: tuple[str, ...] = ()
@@ -230,7 +225,7 @@ def resolve(
         config=made,
         words=words,
         listed=_listed(made, words, unknown),
-        outvoted=tuple(outvoted),
+        outvoted=() if known is None else tuple(_outvoted(topic, config, words, made)),
         is_policy_known=is_known,
         is_policy_stated=is_policy_stated,
         is_age_stated=is_age_stated,
