@@ -74,8 +74,6 @@ NOT_READERS = {
     "scan_cache.format:header_of": "writes",
     "rocketmq.chunk:RocketmqFormat.add_versions": "there are none",
     # Of what looks at a log only the contents for ``verify`` are a format.
-    "kafka.look.explain_counts:WaitingRecords.__init__": "explain",
-    "kafka.look.explain_counts:WaitingRecords.piece": "explain",
     "kafka.look.problems:frame_bytes": "inspect and dump, on damaged logs in test_damage.py",
     "kafka.look.rows:index_rows": "dump, by the decoders of kafka.index",
     "kafka.look.rows:batch_row": "dump, by the decoders of kafka.batch",

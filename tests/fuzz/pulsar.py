@@ -152,6 +152,7 @@ def targets() -> list[Target]:
                 "pulsar.compacted:decode_record",
                 "pulsar.compacted:is_record",
                 "pulsar.offload:walk_data",
+                "pulsar.offload:block_entries",
             ),
             share=2,
         ),
