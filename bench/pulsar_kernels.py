@@ -21,7 +21,7 @@ from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.codecs import Codec
 from lastwrite.pulsar.format.entry import Message, encode_batch, encode_entry, encode_single
 from lastwrite.pulsar.format.offload import block_header
-from lastwrite.pulsar.format.survey import Surveyor
+from lastwrite.pulsar.format.survey import EntrySurveyor
 
 _RUNS = 15
 _MESSAGES = 6000
@@ -67,7 +67,7 @@ def best(work: Callable[[], object]) -> float:
 def measure(name: str, content: bytes) -> None:
     """Print what each step takes over the object."""
     data = np.frombuffer(content, dtype=np.uint8).copy()
-    form, surveyor = PulsarFormat(), Surveyor()
+    form, surveyor = PulsarFormat(), EntrySurveyor()
     states = np.empty(_MESSAGES, dtype=np.uint8)
     entries = np.empty((_MESSAGES, 2), dtype=np.uint64)
     out = np.empty(2 * len(data), dtype=np.uint8)

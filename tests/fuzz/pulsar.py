@@ -77,12 +77,12 @@ from lastwrite.pulsar.format.offload import (
 )
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.sequence_file import encode_sequence_file, walk_sequence_file
-from lastwrite.pulsar.format.survey import Surveyor
+from lastwrite.pulsar.format.survey import EntrySurveyor
 from lastwrite.pulsar.network import commands
 from lastwrite.pulsar.store.exported_metadata import read_said
-from lastwrite.pulsar.store.known import Known, read_known
+from lastwrite.pulsar.store.known import KnownTopic, read_known
 from lastwrite.pulsar.store.manifest import checksum_of, read_manifest
-from lastwrite.pulsar.store.survey import Survey, kept_survey
+from lastwrite.pulsar.store.survey import LedgerSurvey, kept_survey
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.fuzz.mutate import harm
@@ -121,7 +121,7 @@ def targets() -> list[Target]:
     """All readers of Pulsar's bytes."""
     objects = sound_objects()
     others = [data for data, _ in objects]
-    form, surveyor = PulsarFormat(PLAIN_LIMIT), Surveyor(PLAIN_LIMIT)
+    form, surveyor = PulsarFormat(PLAIN_LIMIT), EntrySurveyor(PLAIN_LIMIT)
 
     def harmed(rng: random.Random) -> tuple[bytes, Any]:
         data, lowest = rng.choice(objects)
@@ -474,9 +474,9 @@ def _folders() -> list[Target]:
     stats = _some("topics/*/1/stats-internal.json")
     manifest = _sound_manifest()
     runs, marks = np.array([[0, 3, 1, -1]], np.int64), np.array([[2, 90]], np.int64)
-    survey = Survey(9, 12, START_MS, 0, runs, marks).encode(100, 5)
+    survey = LedgerSurvey(9, 12, START_MS, 0, runs, marks).encode(100, 5)
 
-    known = Known(
+    known = KnownTopic(
         topic="persistent://public/default/t",
         entries={10: 30, 80: 90},
         damaged={80: (EntryRange(91, 95),)},
@@ -782,7 +782,7 @@ def check_rounds(
         assert again.metadata.unknown == entry.metadata.unknown
 
 
-def check_survey(surveyor: Surveyor, data: bytes, lowest: int, rng: random.Random) -> str:
+def check_survey(surveyor: EntrySurveyor, data: bytes, lowest: int, rng: random.Random) -> str:
     """The entries by their metadata alone, a row each; and each whole one by all slow readers."""
     buffer = INPUT.put(data)
     try:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lastwrite.pulsar.rules.horizon import EARLIEST, Source, last_source, step
+from lastwrite.pulsar.rules.horizon import EARLIEST, LogPart, last_source, step
 
 
 class Written(NamedTuple):
@@ -44,7 +44,7 @@ def read_once(
 ) -> tuple[list[Written], int]:
     horizon, part = pair
     said = step(position, horizon, [one.offset for one in part])
-    if said.source is Source.BACKLOG:
+    if said.source is LogPart.BACKLOG:
         got = [one for one in log if one.offset >= said.position][:most]
     else:
         got = [] if said.first is None else part[said.first : said.first + most]
@@ -141,5 +141,5 @@ def test_the_last_message_is_the_last_that_a_reader_gets(
     pair = compacted_to(log, horizon)
     got = read_all(log, [pair if reads_compacted else (None, [])], EARLIEST, 3)
     source = last_source(log[-1].offset if log else None, horizon, reads_compacted)
-    named = pair[1] if source is Source.COMPACTED else log if source is Source.BACKLOG else []
+    named = pair[1] if source is LogPart.COMPACTED else log if source is LogPart.BACKLOG else []
     assert named[-1:] == got[-1:]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.count import count_ledger
 from lastwrite.pulsar.look.inspect import count_entry
-from lastwrite.pulsar.look.inspection import Entries
+from lastwrite.pulsar.look.inspection import EntryCounts
 from lastwrite.pulsar.look.walk import walk
 from lastwrite.pulsar.store.reading import LedgerReader
 from lastwrite.pulsar.store.topic import Ledger, list_topic
@@ -21,7 +21,7 @@ from tests.support.pulsar.topics import topic_folder
 
 
 def check(ledger: Ledger, is_compacted: bool) -> None:
-    slow = Entries()
+    slow = EntryCounts()
     for each in walk(LedgerReader(ledger), is_compacted, lambda problem: None):
         count_entry(slow, each.entry, each.size)
     fast = count_ledger(ledger, is_compacted)

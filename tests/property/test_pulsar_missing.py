@@ -31,7 +31,7 @@ from lastwrite.pulsar.format.missing import (
     ranges_of,
 )
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.store.known import Known
+from lastwrite.pulsar.store.known import KnownTopic
 from lastwrite.pulsar.store.objects import ObjectWriter, read_entries, read_index
 from lastwrite.pulsar.store.survey import survey_of
 from lastwrite.pulsar.store.topic import list_topic
@@ -302,7 +302,7 @@ def test_what_is_known_comes_back_and_each_byte_counts(
     where: int,
     bits: int,
 ) -> None:
-    known = Known(
+    known = KnownTopic(
         topic="persistent://public/default/t",
         entries=entries,
         damaged={7: (EntryRange(3, 4), EntryRange(9, 9))},
@@ -310,9 +310,9 @@ def test_what_is_known_comes_back_and_each_byte_counts(
         cursor=cursor,
     )
     data = bytearray(known.encode())
-    assert Known.decode(bytes(data)) == known
+    assert KnownTopic.decode(bytes(data)) == known
     data[where % len(data)] ^= bits
     try:
-        assert Known.decode(bytes(data)) == known  # a blank for another
+        assert KnownTopic.decode(bytes(data)) == known  # a blank for another
     except CorruptLog:
         pass

@@ -11,7 +11,7 @@ import lastwrite
 from lastwrite.errors import CorruptLog, RemoteFailed
 from lastwrite.pulsar.format.ledger_metadata import Ensemble, LedgerMetadata
 from lastwrite.pulsar.format.names import TopicName
-from lastwrite.pulsar.network.bookies import Bookies, Ledger, LedgerWriter
+from lastwrite.pulsar.network.bookies import Bookies, LedgerWriter, LiveLedger
 from lastwrite.pulsar.network.ledgers import Quorums, open_metadata, write_ledger
 from lastwrite.pulsar.network.metadata import MetadataStore
 from lastwrite.spark.inline import INLINE
@@ -62,7 +62,7 @@ def without(store: MetadataStore, *gone: str) -> Callable[[str], str]:
     return lambda bookie: "127.0.0.1:1" if bookie in gone else store.address_of(bookie)
 
 
-def raw(clients: Driver, store: MetadataStore) -> tuple[Ledger, list[bytes]]:
+def raw(clients: Driver, store: MetadataStore) -> tuple[LiveLedger, list[bytes]]:
     number = clients.ledgers(TOPIC.full)[1][-1].ledger
     ledger = store.ledger(number)
     assert ledger is not None and (ledger.metadata.ensemble, ledger.metadata.quorum) == (3, 2)
@@ -134,9 +134,9 @@ def test_an_ensemble_that_changed_on_the_way_is_followed(
         store.close_ledger(made, closed)
         assert clients.dump(made.ledger.id) == payloads
         assert [
-            payload for _, payload in bookies.read(Ledger(made.ledger.id, closed), 0, 299)
+            payload for _, payload in bookies.read(LiveLedger(made.ledger.id, closed), 0, 299)
         ] == payloads
-        never = Ledger(made.ledger.id, replace(closed, ensembles=changed[:1]))
+        never = LiveLedger(made.ledger.id, replace(closed, ensembles=changed[:1]))
         with pytest.raises(CorruptLog, match="is on none of its bookies"):
             list(bookies.read(never, 7, 12))
 

@@ -27,7 +27,7 @@ from lastwrite.pulsar.format.managed_ledger import PositionInfo
 from lastwrite.pulsar.format.names import COMPACTION_CURSOR, TopicName
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.network.admin import TopicInMemory, topic_in_memory
-from lastwrite.pulsar.network.bookies import Bookies, Ledger, LedgerWriter
+from lastwrite.pulsar.network.bookies import Bookies, LedgerWriter, LiveLedger
 from lastwrite.pulsar.network.broker import find_owner, parse_broker_url
 from lastwrite.pulsar.network.ledgers import Quorums, choose_bookies, open_metadata, write_ledger
 from lastwrite.pulsar.network.metadata import MetadataStore
@@ -67,7 +67,7 @@ def singles(count: int, size: int = 20, first: int = 0) -> list[dict[str, object
     ]
 
 
-def find(store: MetadataStore, number: int) -> Ledger:
+def find(store: MetadataStore, number: int) -> LiveLedger:
     ledger = store.ledger(number)
     assert ledger is not None
     return ledger
@@ -155,7 +155,7 @@ def test_a_ledger_of_ours_is_one_of_bookkeepers(
 def test_what_is_wrong_with_an_entry_is_said(store: MetadataStore, bookies: Bookies) -> None:
     ledger = write_ledger(store, bookies, lambda: [b"a", b"b"], ONE, {}, NOW_MS)
     changed = {"digest": Digest.CRC32C, "last_entry": 2}
-    other = Ledger(ledger.id, type(ledger.metadata)(**_values(ledger) | changed))
+    other = LiveLedger(ledger.id, type(ledger.metadata)(**_values(ledger) | changed))
     with pytest.raises(CorruptLog, match=f"entry 0 of ledger {ledger.id}: the digest"):
         list(bookies.read(other, 0, 1))
     with pytest.raises(
@@ -165,7 +165,7 @@ def test_what_is_wrong_with_an_entry_is_said(store: MetadataStore, bookies: Book
     store.delete_ledger(ledger.id)
 
 
-def _values(ledger: Ledger) -> dict[str, object]:
+def _values(ledger: LiveLedger) -> dict[str, object]:
     return {
         name: getattr(ledger.metadata, name) for name in type(ledger.metadata).__dataclass_fields__
     }
@@ -192,7 +192,7 @@ def test_bookies_that_cannot_be_had(store: MetadataStore) -> None:
         store.address_of("bk7")
     with pytest.raises(InvalidConfig):
         Quorums(2, 3, 1)
-    ledger = Ledger(0, open_metadata(ONE, ["bk7"], {}, NOW_MS))
+    ledger = LiveLedger(0, open_metadata(ONE, ["bk7"], {}, NOW_MS))
     with (
         Bookies(store.address_of, timeout=2) as bookies,
         pytest.raises(RemoteFailed, match="bk7 is not alive"),

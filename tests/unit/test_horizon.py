@@ -7,7 +7,7 @@ import pytest
 from lastwrite.pulsar.rules.horizon import (
     EARLIEST,
     NOT_BATCHED,
-    Source,
+    LogPart,
     Step,
     last_index,
     last_source,
@@ -25,13 +25,13 @@ HORIZON, COMPACTED = at(10, 5), [at(10, 1), at(10, 3)]
 @pytest.mark.parametrize(
     ("position", "expected"),
     [
-        (EARLIEST, Step(Source.COMPACTED, EARLIEST, 0)),
-        (at(10, 2), Step(Source.COMPACTED, at(10, 2), 1)),
-        (at(10, 3), Step(Source.COMPACTED, at(10, 3), 1)),
-        (at(10, 4), Step(Source.COMPACTED, at(10, 6))),  # nothing: behind the horizon
-        (at(10, 5), Step(Source.COMPACTED, at(10, 6))),  # the horizon itself is compacted
-        (at(10, 6), Step(Source.BACKLOG, at(10, 6))),
-        (at(11, 0), Step(Source.BACKLOG, at(11, 0))),
+        (EARLIEST, Step(LogPart.COMPACTED, EARLIEST, 0)),
+        (at(10, 2), Step(LogPart.COMPACTED, at(10, 2), 1)),
+        (at(10, 3), Step(LogPart.COMPACTED, at(10, 3), 1)),
+        (at(10, 4), Step(LogPart.COMPACTED, at(10, 6))),  # nothing: behind the horizon
+        (at(10, 5), Step(LogPart.COMPACTED, at(10, 6))),  # the horizon itself is compacted
+        (at(10, 6), Step(LogPart.BACKLOG, at(10, 6))),
+        (at(11, 0), Step(LogPart.BACKLOG, at(11, 0))),
     ],
 )
 def test_the_worked_example(position: int, expected: Step) -> None:
@@ -39,34 +39,34 @@ def test_the_worked_example(position: int, expected: Step) -> None:
 
 
 def test_an_empty_compacted_part() -> None:
-    assert step(EARLIEST, HORIZON, []) == Step(Source.COMPACTED, at(10, 6))
+    assert step(EARLIEST, HORIZON, []) == Step(LogPart.COMPACTED, at(10, 6))
 
 
 def test_a_log_that_was_never_compacted() -> None:
-    assert step(EARLIEST, None, []) == Step(Source.BACKLOG, EARLIEST)
+    assert step(EARLIEST, None, []) == Step(LogPart.BACKLOG, EARLIEST)
 
 
 def test_a_horizon_before_the_first_entry_of_a_newer_part() -> None:
     """After a reload the mark-delete may stand at N:-1."""
     horizon = at(12, -1)
-    assert step(at(10, 4), horizon, COMPACTED) == Step(Source.COMPACTED, at(12, 0))
-    assert step(at(12, 0), horizon, COMPACTED) == Step(Source.BACKLOG, at(12, 0))
+    assert step(at(10, 4), horizon, COMPACTED) == Step(LogPart.COMPACTED, at(12, 0))
+    assert step(at(12, 0), horizon, COMPACTED) == Step(LogPart.BACKLOG, at(12, 0))
 
 
 @pytest.mark.parametrize(
     ("last_readable", "horizon", "reads_compacted", "expected"),
     [
         (None, None, True, None),
-        (None, HORIZON, True, Source.COMPACTED),
+        (None, HORIZON, True, LogPart.COMPACTED),
         (None, HORIZON, False, None),
-        (at(10, 5), HORIZON, True, Source.COMPACTED),
-        (at(10, 5), HORIZON, False, Source.BACKLOG),
-        (at(10, 6), HORIZON, True, Source.BACKLOG),
-        (at(10, 6), None, True, Source.BACKLOG),
+        (at(10, 5), HORIZON, True, LogPart.COMPACTED),
+        (at(10, 5), HORIZON, False, LogPart.BACKLOG),
+        (at(10, 6), HORIZON, True, LogPart.BACKLOG),
+        (at(10, 6), None, True, LogPart.BACKLOG),
     ],
 )
 def test_who_names_the_last_message(
-    last_readable: int | None, horizon: int | None, reads_compacted: bool, expected: Source | None
+    last_readable: int | None, horizon: int | None, reads_compacted: bool, expected: LogPart | None
 ) -> None:
     assert last_source(last_readable, horizon, reads_compacted) == expected
 
@@ -74,29 +74,29 @@ def test_who_names_the_last_message(
 @pytest.mark.parametrize(
     ("source", "count", "survivors", "removed", "expected"),
     [
-        (Source.BACKLOG, None, [], [], NOT_BATCHED),
-        (Source.BACKLOG, 1, [], [], 0),
-        (Source.BACKLOG, 4, [], [], 3),
-        (Source.COMPACTED, None, [], [], NOT_BATCHED),
+        (LogPart.BACKLOG, None, [], [], NOT_BATCHED),
+        (LogPart.BACKLOG, 1, [], [], 0),
+        (LogPart.BACKLOG, 4, [], [], 3),
+        (LogPart.COMPACTED, None, [], [], NOT_BATCHED),
         (
-            Source.COMPACTED,
+            LogPart.COMPACTED,
             1,
             [0],
             [False],
             NOT_BATCHED,
         ),  # sic: not 0, as it would be in the backlog
-        (Source.COMPACTED, 4, [0, 2], [], 2),
+        (LogPart.COMPACTED, 4, [0, 2], [], 2),
         (
-            Source.COMPACTED,
+            LogPart.COMPACTED,
             4,
             [],
             [False, True, False, True],
             2,
         ),  # written before batches named survivors
-        (Source.COMPACTED, 4, [], [], 3),  # encrypted: nobody can look inside
+        (LogPart.COMPACTED, 4, [], [], 3),  # encrypted: nobody can look inside
     ],
 )
 def test_the_last_index(
-    source: Source, count: int | None, survivors: list[int], removed: list[bool], expected: int
+    source: LogPart, count: int | None, survivors: list[int], removed: list[bool], expected: int
 ) -> None:
     assert last_index(source, count, survivors, removed) == expected

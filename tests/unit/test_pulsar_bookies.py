@@ -17,7 +17,7 @@ import pytest
 
 from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedFormat
 from lastwrite.pulsar.format.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState
-from lastwrite.pulsar.network.bookies import Bookies, Ledger, LedgerWriter
+from lastwrite.pulsar.network.bookies import Bookies, LedgerWriter, LiveLedger
 
 LEDGER = 7
 Answer = Callable[
@@ -92,7 +92,7 @@ def _quietly(talk: Callable[[socket.socket], None], connection: socket.socket) -
         pass
 
 
-def ledger(*bookies: str, quorum: int = 0, digest: int = Digest.CRC32) -> Ledger:
+def ledger(*bookies: str, quorum: int = 0, digest: int = Digest.CRC32) -> LiveLedger:
     metadata = LedgerMetadata(
         quorum=quorum or len(bookies),
         ensemble=len(bookies),
@@ -101,7 +101,7 @@ def ledger(*bookies: str, quorum: int = 0, digest: int = Digest.CRC32) -> Ledger
         digest=digest,
         ensembles=(Ensemble(bookies=bookies, first_entry=0),),
     )
-    return Ledger(LEDGER, metadata)
+    return LiveLedger(LEDGER, metadata)
 
 
 def read(*addresses: str, last: int = 40) -> list[bytes]:

@@ -38,7 +38,7 @@ from lastwrite.pulsar.format.entry import (
     rebatched,
 )
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.format.survey import Surveyor
+from lastwrite.pulsar.format.survey import EntrySurveyor
 from tests.support.pulsar.bytes import EXAMPLES
 from tests.support.pulsar.drawn import (
     START_MS,
@@ -382,7 +382,7 @@ def test_entries_below_or_out_of_order_are_damage() -> None:
 
 @given(st.lists(entries(), max_size=8))
 def test_a_survey_needs_no_payload(bodies: list[bytes]) -> None:
-    surveyor, buffer = Surveyor(), buffer_of(data_object(bodies))
+    surveyor, buffer = EntrySurveyor(), buffer_of(data_object(bodies))
     found, consumed, wanted = surveyor.take(buffer, 0, len(buffer), BASE)
     assert (consumed, wanted, len(found)) == (len(buffer), -1, len(bodies))
     _, table = split_whole(PulsarFormat(), data_object(bodies))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.model.log import Problem
 from lastwrite.pulsar.look.inspection import (
-    Entries,
+    EntryCounts,
     LedgerInspection,
     PulsarFile,
     PulsarReport,
@@ -148,7 +148,7 @@ def _id(found: dict[str, int] | None) -> str:
     return f"{found['ledger']}:{found['entry']}" + ("" if index < 0 else f" [{index}]")
 
 
-def _contents(found: Entries) -> Iterator[str]:
+def _contents(found: EntryCounts) -> Iterator[str]:
     if not found.entries:
         return
     yield (

@@ -37,14 +37,14 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.network.bookies import Ledger
+from lastwrite.pulsar.network.bookies import LiveLedger
 from lastwrite.pulsar.network.broker import Subscription
 from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold, looking_at
 from lastwrite.pulsar.network.ledgers import Quorums
 from lastwrite.pulsar.network.publish import publish, sweep
 from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
 from lastwrite.pulsar.rules.settings import PulsarConfig
-from lastwrite.pulsar.store.known import Known
+from lastwrite.pulsar.store.known import KnownTopic
 from lastwrite.pulsar.store.manifest import Manifest
 from lastwrite.pulsar.store.mirror import Mirror, mirroring
 from lastwrite.pulsar.store.objects import checked_index, read_entries
@@ -250,7 +250,7 @@ class _Live:
             # What there has to be is written down first, so that a folder left in between is not
             # taken for the whole.
             told = None if compacted is None or horizon is None else (compacted.id, horizon)
-            mirror.keep_known(Known(topic=self.topic.full, compacted=told))
+            mirror.keep_known(KnownTopic(topic=self.topic.full, compacted=told))
             # One without an entry, as the open one after a reload, cannot be missed here.
             filled = tuple(each for each in info.ledgers if each.entries)
             mirror.keep_metadata(replace(info, ledgers=filled).encode())
@@ -278,7 +278,7 @@ class _Live:
                     remedy="was the topic deleted and created again? give another archive",
                 )
 
-    def _compacted(self) -> Ledger | None:
+    def _compacted(self) -> LiveLedger | None:
         """The compacted ledger that brokers serve from; None: there is none."""
         if self.base is None or self.base.ledger is None:
             return None
@@ -308,7 +308,7 @@ class _Live:
             )
         self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info)
 
-    def _bring_compacted(self, mirror: Mirror, compacted: Ledger, horizon: Position) -> None:
+    def _bring_compacted(self, mirror: Mirror, compacted: LiveLedger, horizon: Position) -> None:
         last = compacted.metadata.last_entry
         if not compacted.metadata.is_closed or last is None:
             raise CorruptLog(
@@ -325,7 +325,7 @@ class _Live:
     def _write(
         self,
         mirror: Mirror,
-        ledger: Ledger,
+        ledger: LiveLedger,
         entries: int,
         what: str,
         info: LedgerInfo | None = None,
@@ -425,7 +425,7 @@ class _Ends:
         # Not both: a broker never answers the second question where it cannot read the last entry.
         self._known = asked.last_message().position if told is None else told.last_confirmed
 
-    def of(self, ledger: Ledger) -> int:
+    def of(self, ledger: LiveLedger) -> int:
         """The last entry that is safe; -1: none. What the broker has confirmed counts where bookies
         lost it, too.
         """

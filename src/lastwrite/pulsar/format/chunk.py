@@ -313,7 +313,7 @@ class PulsarFormat:
         the version (see ``add_versions``). ``keys`` takes (position in ``run.plain``, length) row
         for row with ``entries``.
         """
-        chunk = kernels.Split(self._held, table, self._entries)
+        chunk = kernels.SplitChunk(self._held, table, self._entries)
         keyed = kernels.Keyed(entries, _NO_KEYS if keys is None else keys)
         return int(kernels.walk(run, chunk, self._reading, secret, ordinal, states, keyed, filled))
 
@@ -364,7 +364,7 @@ class PulsarFormat:
             CorruptLog: a batch that must be thinned cannot be read: it is not what the scan saw.
             OutOfMemoryBudget: as ``opened``.
         """
-        chunk = kernels.Split(buffer, table, self._entries)
+        chunk = kernels.SplitChunk(buffer, table, self._entries)
         orders = kernels.Orders(actions, keep, bool(self._reading & KEEPS_PREFIX))
         done = kernels.Done(0, 0, 0, 0)
         while True:
@@ -404,7 +404,7 @@ class PulsarFormat:
 
     def _rebuild_packed(
         self,
-        chunk: kernels.Split,
+        chunk: kernels.SplitChunk,
         orders: kernels.Orders,
         done: kernels.Done,
         out: ByteArray,

@@ -104,7 +104,7 @@ ENTRY = np.dtype(
 EntryTable = npt.NDArray[np.void]
 
 
-class Split(NamedTuple):
+class SplitChunk(NamedTuple):
     """What ``split`` made of a chunk: a row of each table an entry, ``entries`` may be longer."""
 
     buffer: ByteArray
@@ -733,14 +733,14 @@ def _version(event_time, is_single, is_tombstone):
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _enter(keyed, filled, plain, key_at, key_length, secret, ordinal):
-    """Fill a row of ``keyed``, but for its version."""
+def _enter(found, keys, filled, plain, key_at, key_length, secret, ordinal):
+    """Fill a row of ``Keyed``, but for its version."""
     one, two = fingerprint(plain, key_at, key_length, secret)
-    keyed.entries[filled, 0] = one
-    keyed.entries[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal)
-    if len(keyed.places) > 0:
-        keyed.places[filled, 0] = key_at
-        keyed.places[filled, 1] = key_length
+    found[filled, 0] = one
+    found[filled, 1] = (two & np.uint64(0xFFFFFFFF00000000)) | np.uint64(ordinal)
+    if len(keys) > 0:
+        keys[filled, 0] = key_at
+        keys[filled, 1] = key_length
 
 
 # One function of 80 lines: what a batch needs of the loop around it would be fifteen parameters.
@@ -759,11 +759,12 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
     seen = 0
     source = address(run.plain)
     data = address(chunk.buffer)
+    table, entries, found, keys = chunk.table, chunk.entries, keyed.entries, keyed.places
     grouped = reading & TELLS_GROUPS != 0
-    timed = keyed.entries.shape[1] > 2
+    timed = found.shape[1] > 2
     for b in range(run.first, run.last):
-        row = chunk.table[b]
-        entry = chunk.entries[b]
+        row = table[b]
+        entry = entries[b]
         if entry.kind == MARKER:
             continue
         if row.flags & IS_ABORTED or entry.kind == WHOLE or entry.marks & IS_HUGE:
@@ -781,11 +782,11 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
             else:
                 is_tombstone = entry.value_length <= 0 and entry.marks & IS_PART == 0
                 states[seen] = TOMBSTONE if is_tombstone else 0
-                _enter(keyed, filled, source, row.plain_start, length, secret, ordinal + seen)
+                _enter(found, keys, filled, source, row.plain_start, length, secret, ordinal + seen)
                 if timed and grouped:
-                    keyed.entries[filled, 2] = _group(data, entry, secret)
+                    found[filled, 2] = _group(data, entry, secret)
                 elif timed:
-                    keyed.entries[filled, 2] = _version(entry.event_time, True, is_tombstone)
+                    found[filled, 2] = _version(entry.event_time, True, is_tombstone)
                 filled += 1
             seen += 1
             continue
@@ -812,11 +813,11 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
             else:
                 is_tombstone = size == 0 or (is_null and reading & LIKE_BROKER == 0)
                 states[seen] = TOMBSTONE if is_tombstone else 0
-                _enter(keyed, filled, source, key_at, key_length, secret, ordinal + seen)
+                _enter(found, keys, filled, source, key_at, key_length, secret, ordinal + seen)
                 if timed and grouped:
-                    keyed.entries[filled, 2] = np.uint64(0)
+                    found[filled, 2] = np.uint64(0)
                 elif timed:
-                    keyed.entries[filled, 2] = _version(event_time, False, is_tombstone)
+                    found[filled, 2] = _version(event_time, False, is_tombstone)
                 filled += 1
             seen += 1
         if at != end or seen != stop_at:
@@ -873,6 +874,7 @@ def thin(plain, end, data, row, entry, keep, out, indexes):
     place = entry.kept_at
     packed_end = np.int64(0)
     count = entry.kept if dense else entry.messages
+    records = row.records
     slot = 0
     kept = 0
     index = np.int64(-1)
@@ -893,7 +895,7 @@ def thin(plain, end, data, row, entry, keep, out, indexes):
             index = np.int64(i)
         stays = False
         if not is_out or entry.kept == 0:
-            if slot == row.records:
+            if slot == records:
                 return bad, 0
             stays = keep[slot] != 0
             slot += 1
@@ -906,7 +908,7 @@ def thin(plain, end, data, row, entry, keep, out, indexes):
             to = _flushed(out, to, plain, run, begin)
             run = bad
             to = _placeholders(out, to, 1)
-    if slot != row.records or at != end:
+    if slot != records or at != end:
         return bad, 0
     to = _flushed(out, to, plain, run, at)
     if dense:
@@ -1066,21 +1068,23 @@ def rebuild(chunk, orders, scratch, done, out, rows):
 
     Returns (a new ``done``, code).
     """
+    table, entries, actions = chunk.table, chunk.entries, orders.actions
     data = address(chunk.buffer)
+    target = address(out)
     b, keep_at, at, filled = done
-    while b < len(chunk.table):
-        row = chunk.table[b]
-        entry = chunk.entries[b]
-        if orders.actions[b] == DROP:
+    while b < len(table):
+        row = table[b]
+        entry = entries[b]
+        if actions[b] == DROP:
             keep_at += row.records
             b += 1
             continue
         begin = at
         kept = row.records
-        whole = stays_as_it_is(row, entry, orders.actions[b])
+        whole = stays_as_it_is(row, entry, actions[b])
         if not whole:
             at, kept, code = _put_batch(chunk, orders, scratch, b, keep_at, out, at)
-            if code == CHANGED and orders.actions[b] == COPY:
+            if code == CHANGED and actions[b] == COPY:
                 entry.kind = WHOLE
                 whole = True
                 kept = row.records
@@ -1091,7 +1095,7 @@ def rebuild(chunk, orders, scratch, done, out, rows):
             size = row.position + row.size - place
             if at + size > len(out):
                 return Done(b, keep_at, at, filled), NEED_ROOM
-            copy_bytes(address(out), at, data, place, size)
+            copy_bytes(target, at, data, place, size)
             at += size
         _note(rows, filled, begin, at, row, kept)
         filled += 1
@@ -1122,12 +1126,13 @@ def thin_many(chunk, orders, scratch, first, last, keep_at):
     source = address(scratch.plain)
     target = address(scratch.thinned)
     front = address(scratch.heads)
+    table, entries, notes = chunk.table, chunk.entries, scratch.notes
     to = np.int64(0)
     at = np.int64(0)
     for b in range(first, last):
-        row = chunk.table[b]
-        entry = chunk.entries[b]
-        note = scratch.notes[b - first]
+        row = table[b]
+        entry = entries[b]
+        note = notes[b - first]
         note[START] = note[END] = to
         note[HEAD] = note[FRAME] = at
         note[KEPT] = row.records

@@ -46,7 +46,7 @@ _SYNC_INTERVAL_BYTES = 100 * (4 + _SYNC_BYTES)
 _LONGEST_NAME = 1 << 16
 
 
-class Pair(NamedTuple):
+class MapPair(NamedTuple):
     """One entry: its id, or -1, and its bytes; ``at`` is its record's or its block's first byte."""
 
     key: int
@@ -129,7 +129,7 @@ def walk_sequence_file(
     data: Buffer,
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     skip: Callable[[CorruptLog], None] | None = None,
-) -> Iterator[Pair]:
+) -> Iterator[MapPair]:
     """The entries of a file that maps a LongWritable to a BytesWritable, in the file's order.
 
     ``skip``: is told of a damaged record or block instead of its being raised; it goes on with the
@@ -166,7 +166,7 @@ def walk_sequence_file(
                 reader.at = reader.end if found < 0 else at + 1 + found
 
 
-def _next(reader: _Reader, header: SequenceHeader, limit_bytes: int) -> Iterator[Pair]:
+def _next(reader: _Reader, header: SequenceHeader, limit_bytes: int) -> Iterator[MapPair]:
     """The next record, or the next block's; none of a sync alone."""
     at = reader.at
     size = reader.int32("record")
@@ -183,10 +183,10 @@ def _next(reader: _Reader, header: SequenceHeader, limit_bytes: int) -> Iterator
         raise CorruptLog(f"record of {size} bytes with a key of {key_bytes}", at)
     key = int.from_bytes(reader.take(_KEY_BYTES, "key"), "big", signed=True)
     stored = reader.take(size - _KEY_BYTES, "value")
-    yield Pair(key, _value(_opened(header.codec, stored, at, limit_bytes), at), at)
+    yield MapPair(key, _value(_opened(header.codec, stored, at, limit_bytes), at), at)
 
 
-def _block(reader: _Reader, header: SequenceHeader, at: int, limit_bytes: int) -> Iterator[Pair]:
+def _block(reader: _Reader, header: SequenceHeader, at: int, limit_bytes: int) -> Iterator[MapPair]:
     count = reader.vlong("count")
     parts = []
     for what in ("lengths of keys", "keys", "lengths of values", "values"):
@@ -200,7 +200,7 @@ def _block(reader: _Reader, header: SequenceHeader, at: int, limit_bytes: int) -
             if key_sizes.vlong("length of a key") != _KEY_BYTES:
                 raise CorruptLog("a key that is no entry's id", at)
             key = int.from_bytes(keys.take(_KEY_BYTES, "key"), "big", signed=True)
-            yield Pair(
+            yield MapPair(
                 key, _value(values.take(value_sizes.vlong("length of a value"), "value"), at), at
             )
     except TruncatedLog as error:

@@ -35,7 +35,7 @@ COMMIT_MARKER = 21
 ABORT_MARKER = 22
 
 
-class Surveyor:
+class EntrySurveyor:
     """Reads entries' metadata chunk by chunk. Holds reusable buffers: one instance a thread."""
 
     def __init__(self, plain_limit: int = 64 << 20) -> None:

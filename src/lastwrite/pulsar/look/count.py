@@ -2,7 +2,7 @@
 no message made.
 
 Where a ledger is not whole, or has what kernels do not know, nothing is said of it:
-``pulsar_inspect`` then walks it entry by entry, which takes longer and names everything. Both count
+``look.inspect`` then walks it entry by entry, which takes longer and names everything. Both count
 alike.
 """
 
@@ -22,7 +22,7 @@ from lastwrite.pulsar.format import kernels
 from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.codecs import Codec
 from lastwrite.pulsar.format.position import ENTRY_BITS, Position
-from lastwrite.pulsar.look.inspection import Entries
+from lastwrite.pulsar.look.inspection import EntryCounts
 from lastwrite.pulsar.store.topic import Ledger
 
 _END = (1 << 63) - 1
@@ -31,7 +31,7 @@ _END = (1 << 63) - 1
 class Counted(NamedTuple):
     """A whole ledger's entries, and the ids of the first and the last; None: it has none."""
 
-    contents: Entries
+    contents: EntryCounts
     first: Position | None
     last: Position | None
 
@@ -72,7 +72,7 @@ class _Count:
         self._is_compacted = is_compacted
         self.limits = Limits()
         self.format = PulsarFormat(self.limits.plain_bytes)
-        self.found = Entries()
+        self.found = EntryCounts()
         self.first: int | None = None
         self.last: int | None = None
         self._secret = secret_from(new_secret())

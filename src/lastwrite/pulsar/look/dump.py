@@ -27,7 +27,7 @@ from lastwrite.pulsar.look.rows import (
     row_problem,
 )
 from lastwrite.pulsar.look.walk import walk
-from lastwrite.pulsar.rules.horizon import Source
+from lastwrite.pulsar.rules.horizon import LogPart
 from lastwrite.pulsar.store.reading import LedgerReader
 from lastwrite.pulsar.store.single import kind_of
 from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, is_topic_folder, list_topic
@@ -137,18 +137,18 @@ class _TopicDump:
                 else:
                     yield from self._entries(topic, ledger, source)
 
-    def _ledgers(self, topic: Topic) -> Iterator[tuple[Ledger, Source]]:
+    def _ledgers(self, topic: Topic) -> Iterator[tuple[Ledger, LogPart]]:
         if self._only is not None:
             path = self._only.removesuffix(INDEX_SUFFIX)
             for ledger in (*topic.all_ledgers, *topic.strays):
                 if ledger.path == path:
                     is_raw = ledger in topic.ledgers
-                    yield ledger, Source.BACKLOG if is_raw else Source.COMPACTED
+                    yield ledger, LogPart.BACKLOG if is_raw else LogPart.COMPACTED
         elif self._wanted.compacted:
             if topic.compacted is None:
                 self._say(f"{topic.name} was never compacted here")
             else:
-                yield topic.compacted, Source.COMPACTED
+                yield topic.compacted, LogPart.COMPACTED
         else:
             if topic.horizon is not None and not topic.ledgers:
                 words = "has no raw ledger here; --compacted prints its compacted one"
@@ -156,13 +156,13 @@ class _TopicDump:
             for ledger in topic.ledgers:
                 if self._wanted.only is not None and ledger.id != self._wanted.only.ledger:
                     continue
-                yield ledger, Source.BACKLOG
+                yield ledger, LogPart.BACKLOG
 
-    def _entries(self, topic: Topic, ledger: Ledger, source: Source) -> Iterator[Row]:
+    def _entries(self, topic: Topic, ledger: Ledger, source: LogPart) -> Iterator[Row]:
         wanted = self._wanted
         first = self._first(ledger, source)
         for entry, position, size, _ in walk(
-            LedgerReader(ledger), source is Source.COMPACTED, self.note, first
+            LedgerReader(ledger), source is LogPart.COMPACTED, self.note, first
         ):
             place = Position(entry.ledger, entry.entry)
             if wanted.only is not None and place != wanted.only:
@@ -183,14 +183,14 @@ class _TopicDump:
                 if wanted.key is None or row["key"] == wanted.key:
                     yield row
 
-    def _first(self, ledger: Ledger, source: Source) -> int:
+    def _first(self, ledger: Ledger, source: LogPart) -> int:
         """The number of the entry at which to begin; a compacted ledger's ids are not its numbers."""
         begin = self._wanted.only or self._wanted.start
-        if begin is None or source is Source.COMPACTED or ledger.id > begin.ledger:
+        if begin is None or source is LogPart.COMPACTED or ledger.id > begin.ledger:
             return 0
         return ledger.entries if ledger.id < begin.ledger else max(begin.entry, 0)
 
-    def _blocks(self, topic: Topic, ledger: Ledger, source: Source) -> Iterator[Row]:
+    def _blocks(self, topic: Topic, ledger: Ledger, source: LogPart) -> Iterator[Row]:
         for block in ledger.index.blocks:
             yield {
                 "topic": topic.name.base,

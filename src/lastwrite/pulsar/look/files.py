@@ -15,7 +15,7 @@ from lastwrite.pulsar.format.entry import Entry
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.rows import Place, batch_row, message_rows, row_problem
-from lastwrite.pulsar.rules.horizon import Source
+from lastwrite.pulsar.rules.horizon import LogPart
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.reading import decoded
 from lastwrite.pulsar.store.single import FileKind, StoredIn, entries_in
@@ -23,21 +23,21 @@ from lastwrite.reports.table import Row
 from lastwrite.storage.problems import problem_of
 
 
-def decoded_in(stored: StoredIn) -> tuple[Entry, int, Source]:
+def decoded_in(stored: StoredIn) -> tuple[Entry, int, LogPart]:
     """An entry, what its begin lies behind the stored one's, and what kind of ledger it is of by
     its own bytes.
 
     Raises:
         CorruptLog: it is none; positions count from the stored entry's begin.
     """
-    source = Source.COMPACTED if is_record(stored.data) else Source.BACKLOG
-    entry, body = decoded(stored, None if source is Source.COMPACTED else stored.ledger)
+    source = LogPart.COMPACTED if is_record(stored.data) else LogPart.BACKLOG
+    entry, body = decoded(stored, None if source is LogPart.COMPACTED else stored.ledger)
     return entry, len(stored.data) - len(body), source
 
 
 def walk_file(
     path: str, kind: FileKind, note: Callable[[Problem], None]
-) -> Iterator[tuple[Entry, int, int, Source, StoredIn]]:
+) -> Iterator[tuple[Entry, int, int, LogPart, StoredIn]]:
     """Entries of a file, each with its position, its size, its kind and as it lies there. A
     cursor's ledger in an entry log has entries of its own, which are none: what cannot be decoded
     there is passed over."""

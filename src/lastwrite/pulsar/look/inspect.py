@@ -22,14 +22,14 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.count import count_ledger
 from lastwrite.pulsar.look.files import index_rows, walk_file
 from lastwrite.pulsar.look.inspection import (
-    Entries,
+    EntryCounts,
     LedgerInspection,
     PulsarFile,
     PulsarReport,
     TopicInspection,
 )
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, compression_of
-from lastwrite.pulsar.look.walk import Walked, checksum_problem, walk
+from lastwrite.pulsar.look.walk import WalkedEntry, checksum_problem, walk
 from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader
 from lastwrite.pulsar.store.single import FileKind, kind_of
 from lastwrite.pulsar.store.topic import (
@@ -107,7 +107,7 @@ def inspect_file(path: str, kind: FileKind, progress: Progress) -> PulsarFile:
         except LogError as error:
             found.problems.append(problem_of(error, path))
         return found
-    counts = found.contents = Entries()
+    counts = found.contents = EntryCounts()
     ledgers: Counter[int] = Counter()
     for entry, position, size, _, stored in walk_file(path, kind, found.problems.append):
         if entry.crc_holds is False:
@@ -223,7 +223,7 @@ class _Inspection:
         except CorruptLog as error:
             self.note(problem_of(error, ledger.path))
 
-    def _count(self, counts: Entries, each: Walked, path: str) -> None:
+    def _count(self, counts: EntryCounts, each: WalkedEntry, path: str) -> None:
         entry = each.entry
         if entry.crc_holds is False:
             self.note(problem_of(checksum_problem(entry, path, each.position), path))
@@ -299,7 +299,7 @@ def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspectio
     return seen.contents.bytes * min(horizon.entry + 1, ledger.entries) // ledger.entries
 
 
-def count_entry(counts: Entries, entry: Entry, size: int) -> None:
+def count_entry(counts: EntryCounts, entry: Entry, size: int) -> None:
     """Count an entry of ``size`` bytes and its messages.
 
     Raises:

@@ -18,7 +18,7 @@ from lastwrite.reports.document import SPREAD, UNPRINTED, As, Document, figure
 from lastwrite.reports.settings import Setting, effective
 
 
-class Entries(Document, kw_only=True):
+class EntryCounts(Document, kw_only=True):
     """What the entries of a ledger, or of several, hold."""
 
     entries: int = 0
@@ -41,7 +41,7 @@ class Entries(Document, kw_only=True):
     # "checksum", "no checksum", "broker metadata"
     formats: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Entries) -> None:
+    def add(self, other: EntryCounts) -> None:
         """Take in other entries of the same topic."""
         for name in _SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -75,14 +75,14 @@ class LedgerInspection(Document, kw_only=True):
     last_id: str | None = None
     blocks: int | None = None
     is_indexed: bool = False
-    contents: Annotated[Entries, SPREAD] = field(default_factory=Entries)
+    contents: Annotated[EntryCounts, SPREAD] = field(default_factory=EntryCounts)
 
 
 class TopicInspection(Document, kw_only=True):
     """One topic, or one partition of a topic."""
 
     # of the backlog
-    contents: Annotated[Entries, SPREAD] = field(default_factory=Entries)
+    contents: Annotated[EntryCounts, SPREAD] = field(default_factory=EntryCounts)
     topic: str
     partition: int  # -1: not partitioned
     folder: str
@@ -120,11 +120,11 @@ class TopicInspection(Document, kw_only=True):
 class EntriesOfFile(Document):
     """What a file's entries hold."""
 
-    contents: Annotated[Entries, SPREAD]
+    contents: Annotated[EntryCounts, SPREAD]
     entry_bytes: ClassVar[int] = figure(lambda self: self.contents.bytes)
 
 
-def of_file(contents: Entries | None) -> EntriesOfFile | None:
+def of_file(contents: EntryCounts | None) -> EntriesOfFile | None:
     """None: it is no file of entries."""
     return None if contents is None else EntriesOfFile(contents)
 
@@ -133,7 +133,7 @@ class PulsarFile(Document, kw_only=True):
     """One file that was asked for by itself."""
 
     # of a data object or an entry log
-    contents: Annotated[Entries | None, As(of_file), SPREAD] = None
+    contents: Annotated[EntryCounts | None, As(of_file), SPREAD] = None
     file: str
     kind: str
     bytes: int
@@ -145,7 +145,7 @@ class PulsarFile(Document, kw_only=True):
 class TopicTotals(Document, kw_only=True):
     """The sums over all topics."""
 
-    contents: Annotated[Entries, SPREAD]
+    contents: Annotated[EntryCounts, SPREAD]
     partitions: int
     damaged: int
     ledgers: int
@@ -183,7 +183,7 @@ class PulsarReport(Document, kw_only=True):
         return 3 if self.damaged else 0
 
     def sums(self) -> TopicTotals:
-        contents = Entries()
+        contents = EntryCounts()
         for topic in self.partitions:
             contents.add(topic.contents)
         return TopicTotals(

@@ -1,5 +1,5 @@
 """``read`` of a Pulsar topic folder: what a consumer gets of the topic, with or without
-``readCompacted``, a message a row. How it is read is ``pulsar_reader``'s."""
+``readCompacted``, a message a row. ``reader`` reads it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from lastwrite.pulsar.format.entry import Entry
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.chunks import ChunkGroups
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, MessagePlace, Place
-from lastwrite.pulsar.rules.horizon import EARLIEST, Source, step
+from lastwrite.pulsar.rules.horizon import EARLIEST, LogPart, step
 from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
 from lastwrite.pulsar.store.topic import name_of
 from lastwrite.pulsar.store.view import TopicView, look
@@ -63,7 +63,7 @@ class Start:
         return cls(place.position.offset, place.index or 0)
 
 
-class Found(NamedTuple):
+class ReadEntry(NamedTuple):
     """An entry that was read, where it lies, and its size there. Of a message in parts the last
     part, with the payloads of all."""
 
@@ -156,7 +156,7 @@ class TopicReader:
 
     # ------------------------------------------------------------------ reads
 
-    def entries(self) -> Iterator[Found]:
+    def entries(self) -> Iterator[ReadEntry]:
         """The entries from ``at`` on that a consumer gets, messages in parts put together; ``at``
         goes behind an entry when the next is asked for."""
         moves = 0
@@ -177,19 +177,19 @@ class TopicReader:
                     yield whole
                 self.at = Start(found.offset + 1)
 
-    def _read(self) -> list[Found]:
+    def _read(self) -> list[ReadEntry]:
         """The entries of one read; none where the reader was only moved, or is at an end."""
         view = self.looked()
         horizon = view.horizon if self.reads_compacted else None
         said = step(self.at.offset, horizon, view.offsets, view.borders)
-        if said.source is Source.COMPACTED:
+        if said.source is LogPart.COMPACTED:
             assert view.compacted is not None
             if not self.horizons or self.horizons[-1] != str(view.topic.horizon):
                 self.horizons.append(str(view.topic.horizon))
             if said.first is None:
                 self.at = Start(said.position)
                 return []
-            return self._entries(view, view.compacted, said.first, Source.COMPACTED)
+            return self._entries(view, view.compacted, said.first, LogPart.COMPACTED)
         if view.undecided is not None and said.position >= view.undecided:
             self.status = OPEN_TRANSACTION
             return []
@@ -197,11 +197,11 @@ class TopicReader:
         if reader is None:
             self.status = END
             return []
-        return self._entries(view, reader, number, Source.BACKLOG)
+        return self._entries(view, reader, number, LogPart.BACKLOG)
 
     def _entries(
-        self, view: TopicView, reader: LedgerReader, first: int, source: Source
-    ) -> list[Found]:
+        self, view: TopicView, reader: LedgerReader, first: int, source: LogPart
+    ) -> list[ReadEntry]:
         """The entries of one read. What is damaged is noted and left out."""
         path = reader.ledger.path
         try:
@@ -210,11 +210,11 @@ class TopicReader:
             self.note(problem_of(error, path))
             self._go_on(view, reader, reader.behind(first), source)
             return []
-        found: list[Found] = []
+        found: list[ReadEntry] = []
         for each in stored:
             try:
                 entry, body = decoded(
-                    each, None if source is Source.COMPACTED else reader.ledger.id
+                    each, None if source is LogPart.COMPACTED else reader.ledger.id
                 )
                 if found and Position(entry.ledger, entry.entry).offset <= found[-1].offset:
                     raise CorruptLog(
@@ -224,24 +224,24 @@ class TopicReader:
                 self.note(problem_of(error, path, each.position))
                 continue
             position = each.position + len(each.data) - len(body)
-            found.append(Found(entry, Place(self.name, path, position, source), len(body)))
+            found.append(ReadEntry(entry, Place(self.name, path, position, source), len(body)))
         if not found:
             self._go_on(view, reader, first + len(stored), source)
         return found
 
-    def _go_on(self, view: TopicView, reader: LedgerReader, number: int, source: Source) -> None:
+    def _go_on(self, view: TopicView, reader: LedgerReader, number: int, source: LogPart) -> None:
         """Move on to entry ``number`` of this ledger, or behind all of it."""
-        if source is Source.BACKLOG:
+        if source is LogPart.BACKLOG:
             self.at = Start(Position(reader.ledger.id, number).offset)
         elif number < reader.count:
             self.at = Start(max(CompactedOffsets(reader)[number], self.at.offset + 1))
         elif view.horizon is not None:
             self.at = Start(view.horizon + 1)
 
-    def _delivered(self, found: Found) -> Found | None:
+    def _delivered(self, found: ReadEntry) -> ReadEntry | None:
         """What a consumer gets of an entry: no marker, no aborted data, of parts the last."""
         entry, view = found.entry, self._view
-        if found.place.source is Source.BACKLOG and view is not None:
+        if found.place.source is LogPart.BACKLOG and view is not None:
             if view.undecided is not None and found.offset >= view.undecided:
                 self.status = OPEN_TRANSACTION
                 return None

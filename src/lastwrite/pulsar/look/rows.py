@@ -26,7 +26,7 @@ from lastwrite.pulsar.format.entry import (
 )
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.rules.horizon import NOT_BATCHED, Source
+from lastwrite.pulsar.rules.horizon import NOT_BATCHED, LogPart
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import DAMAGE_REMEDY
 
@@ -84,7 +84,7 @@ class Place:
     name: TopicName | None
     file: str
     position: int
-    source: Source
+    source: LogPart
 
 
 def marker_name(number: int) -> str:

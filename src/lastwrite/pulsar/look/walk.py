@@ -18,7 +18,7 @@ from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
 _READ_ENTRIES = 4096
 
 
-class Walked(NamedTuple):
+class WalkedEntry(NamedTuple):
     """An entry, where it begins in the file, its size as it was sent, its number in the ledger."""
 
     entry: Entry
@@ -29,7 +29,7 @@ class Walked(NamedTuple):
 
 def walk(
     reader: LedgerReader, is_compacted: bool, note: Callable[[Problem], None], first: int = 0
-) -> Iterator[Walked]:
+) -> Iterator[WalkedEntry]:
     """The entries of a ledger from number ``first`` on; of a compacted one those that its records
     hold.
 
@@ -56,7 +56,9 @@ def walk(
             except LogError as error:
                 note(problem_of(error, path, each.position))
                 continue
-            yield Walked(entry, each.position + len(each.data) - len(body), len(body), each.number)
+            yield WalkedEntry(
+                entry, each.position + len(each.data) - len(body), len(body), each.number
+            )
         number = stored[-1].number + 1 if stored else reader.count
     try:
         reader.check_end()

@@ -66,7 +66,7 @@ _SEND_BYTES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class LiveLedger:
     """A ledger and what the metadata store says of it."""
 
     id: int
@@ -139,7 +139,7 @@ class Bookies:
 
     # ------------------------------------------------------------------ reading
 
-    def read(self, ledger: Ledger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def read(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """Entries ``first`` to ``last`` of the ledger, in order: number and payload, its digest
         proven.
 
@@ -153,7 +153,7 @@ class Bookies:
         """
         return self._read(ledger, first, last, skips=False)
 
-    def read_whole(self, ledger: Ledger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def read_whole(self, ledger: LiveLedger, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         """As ``read``, past entries that no bookie has whole: each that should have it was asked,
         and answered.
 
@@ -166,7 +166,7 @@ class Bookies:
         return self._read(ledger, first, last, skips=True)
 
     def _read(
-        self, ledger: Ledger, first: int, last: int, skips: bool
+        self, ledger: LiveLedger, first: int, last: int, skips: bool
     ) -> Iterator[tuple[int, bytes]]:
         reading = _Reading(self, ledger, first, last)
         try:
@@ -181,7 +181,7 @@ class Bookies:
         finally:
             reading.end()
 
-    def last_entry(self, ledger: Ledger) -> LastEntry:
+    def last_entry(self, ledger: LiveLedger) -> LastEntry:
         """The end of an open ledger, without fencing it.
 
         Raises:
@@ -221,7 +221,7 @@ class Bookies:
             best = self._ask_each(ledger, confirmed, digest)
         return replace(best, confirmed=confirmed)
 
-    def _ask_each(self, ledger: Ledger, entry: int, digest: Digest) -> LastEntry:
+    def _ask_each(self, ledger: LiveLedger, entry: int, digest: Digest) -> LastEntry:
         """The entry from whichever of its bookies has it, one after the other."""
         troubles: list[RemoteFailed] = []
         damage: CorruptLog | None = None
@@ -318,7 +318,7 @@ class _Reading:
     damaged, is not asked ahead any more where another can be.
     """
 
-    def __init__(self, bookies: Bookies, ledger: Ledger, first: int, last: int) -> None:
+    def __init__(self, bookies: Bookies, ledger: LiveLedger, first: int, last: int) -> None:
         self._bookies = bookies
         self._ledger = ledger
         self._digest = _digest_of(ledger)
@@ -405,7 +405,7 @@ class LedgerWriter:
     given up.
     """
 
-    def __init__(self, bookies: Bookies, ledger: Ledger, password: bytes = b"") -> None:
+    def __init__(self, bookies: Bookies, ledger: LiveLedger, password: bytes = b"") -> None:
         self.failed: str | None = None
         self.entries = 0
         self.bytes = 0
@@ -487,7 +487,7 @@ class LedgerWriter:
         raise error
 
 
-def _digest_of(ledger: Ledger) -> Digest:
+def _digest_of(ledger: LiveLedger) -> Digest:
     try:
         return Digest(ledger.metadata.digest or 0)
     except ValueError:

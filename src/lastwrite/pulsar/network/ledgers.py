@@ -23,7 +23,7 @@ from lastwrite.pulsar.format.ledger_metadata import (
     LedgerState,
     custom_items,
 )
-from lastwrite.pulsar.network.bookies import Bookies, Ledger, LedgerWriter
+from lastwrite.pulsar.network.bookies import Bookies, LedgerWriter, LiveLedger
 from lastwrite.pulsar.network.metadata import MadeLedger, MetadataStore
 
 _MOST_TRIES = 3
@@ -53,7 +53,7 @@ def write_ledger(
     custom: Mapping[str, bytes],
     now_ms: int,
     announce: Callable[[int], None] = lambda ledger: None,
-) -> Ledger:
+) -> LiveLedger:
     """Write a closed ledger with these entries, numbered from 0. Digest CRC-32, no password, as
     compacted ledgers have.
 
@@ -85,7 +85,7 @@ def write_ledger(
     raise next(reversed(refused.values()))
 
 
-def _closed(store: MetadataStore, made: MadeLedger, writer: LedgerWriter) -> Ledger:
+def _closed(store: MetadataStore, made: MadeLedger, writer: LedgerWriter) -> LiveLedger:
     metadata = replace(
         made.ledger.metadata,
         state=LedgerState.CLOSED,
@@ -93,7 +93,7 @@ def _closed(store: MetadataStore, made: MadeLedger, writer: LedgerWriter) -> Led
         last_entry=writer.entries - 1,
     )
     store.close_ledger(made, metadata)
-    return Ledger(made.ledger.id, metadata)
+    return LiveLedger(made.ledger.id, metadata)
 
 
 def open_metadata(

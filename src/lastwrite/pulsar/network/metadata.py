@@ -60,7 +60,7 @@ from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
 from lastwrite.pulsar.format.managed_ledger import CursorInfo, ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.protobuf import INT32, STRING, ProtoField, ProtoMessage
-from lastwrite.pulsar.network.bookies import Ledger
+from lastwrite.pulsar.network.bookies import LiveLedger
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 
 DEFAULT_PORT = 2181
@@ -113,7 +113,7 @@ class ServiceInfo(ProtoMessage):
 class MadeLedger:
     """A ledger that is ours and open."""
 
-    ledger: Ledger
+    ledger: LiveLedger
     version: int  # of its node
 
 
@@ -247,7 +247,7 @@ class MetadataStore:
 
     # ------------------------------------------------------------------ ledgers
 
-    def ledger(self, number: int) -> Ledger | None:
+    def ledger(self, number: int) -> LiveLedger | None:
         """What is known of a ledger; None: it was deleted, or never was.
 
         Raises:
@@ -258,7 +258,7 @@ class MetadataStore:
         if node is None:
             return None
         with located(self.address + path):
-            return Ledger(number, LedgerMetadata.decode_node(node))
+            return LiveLedger(number, LedgerMetadata.decode_node(node))
 
     def make_ledger(self, metadata: LedgerMetadata) -> MadeLedger:
         """Make an open ledger with these metadata, under a number that nobody else has.
@@ -280,7 +280,7 @@ class MetadataStore:
             if found is None or found[0] != data:
                 raise self._no_answer(doing, error, _START_AGAIN) from error
             version = found[1]
-        return MadeLedger(Ledger(number, metadata), version)
+        return MadeLedger(LiveLedger(number, metadata), version)
 
     def close_ledger(self, made: MadeLedger, metadata: LedgerMetadata) -> None:
         """Give a ledger that is ours its last metadata.

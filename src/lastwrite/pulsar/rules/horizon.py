@@ -32,7 +32,7 @@ EARLIEST = -1
 NOT_BATCHED = -1  # the index of a record that is in no batch
 
 
-class Source(StrEnum):
+class LogPart(StrEnum):
     """Which part of the log answers."""
 
     COMPACTED = "compacted"
@@ -45,7 +45,7 @@ class Step:
     nothing is there for it, or the backlog answers. ``position`` is where the backlog is read from,
     or where the reader goes on after a read that gave nothing."""
 
-    source: Source
+    source: LogPart
     position: int
     first: int | None = None
 
@@ -61,33 +61,33 @@ def step(
     cheaper to ask; those of others are asked between two borders only.
     """
     if horizon is None or position > horizon:
-        return Step(Source.BACKLOG, position)
+        return Step(LogPart.BACKLOG, position)
     number = bisect_left(borders, position, key=compacted.__getitem__)
     low = borders[number - 1] if number else 0
     high = borders[number] if number < len(borders) else len(compacted)
     first = bisect_left(compacted, position, low, high)
     if first == len(compacted):
-        return Step(Source.COMPACTED, max(position, horizon + 1))
-    return Step(Source.COMPACTED, position, first)
+        return Step(LogPart.COMPACTED, max(position, horizon + 1))
+    return Step(LogPart.COMPACTED, position, first)
 
 
 def last_source(
     last_readable: int | None, horizon: int | None, reads_compacted: bool
-) -> Source | None:
+) -> LogPart | None:
     """Which part says what a reader's last message is; None: there is no message.
 
     ``last_readable``: the offset of the backlog's last entry that readers get, None where the
     backlog has none.
     """
     if not reads_compacted or horizon is None:
-        return None if last_readable is None else Source.BACKLOG
+        return None if last_readable is None else LogPart.BACKLOG
     if last_readable is None or last_readable <= horizon:
-        return Source.COMPACTED
-    return Source.BACKLOG
+        return LogPart.COMPACTED
+    return LogPart.BACKLOG
 
 
 def last_index(
-    source: Source, record_count: int | None, survivors: Sequence[int], removed: Iterable[bool]
+    source: LogPart, record_count: int | None, survivors: Sequence[int], removed: Iterable[bool]
 ) -> int:
     """The index of the last record of an entry, for who asks for the last message.
 
@@ -96,7 +96,7 @@ def last_index(
     record whether compaction took it, empty where nobody can look inside; asked for only where
     neither of the others decides.
     """
-    if source is Source.BACKLOG:
+    if source is LogPart.BACKLOG:
         return NOT_BATCHED if record_count is None else record_count - 1
     if record_count is None or record_count <= 1:
         return NOT_BATCHED

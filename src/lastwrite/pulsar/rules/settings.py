@@ -2,7 +2,7 @@
 
 A ``broker.conf`` can be given as it is: what changes nothing here is accepted and passed over.
 Sizes may be written as ``pulsar-admin`` takes them (``10M``). Ours are the two throttles, for which
-Pulsar has no setting; see ``cleaner_settings``.
+Pulsar has no setting; see ``config.cleaner``.
 
 Source: Pulsar 4.2.4 ServiceConfiguration; docs/formats/pulsar-compaction.md, "Event time" and
 "Retention and thresholds".

@@ -89,7 +89,7 @@ class StoredLedger:
 NOTHING = StoredLedger(-1, np.empty(0, kernels.STORED), -1, ())
 
 
-class Bookies:
+class BookieFolders:
     """The files of some bookies. ``problems``: what is not as it should be with a file as a whole.
 
     Raises:

@@ -56,7 +56,7 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.pulsar.format.offload import IndexObject
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.store.bookies import NOTHING, Bookies, StoredLedger, is_bookie
+from lastwrite.pulsar.store.bookies import NOTHING, BookieFolders, StoredLedger, is_bookie
 from lastwrite.pulsar.store.exported_metadata import Said, find_said, read_said
 from lastwrite.pulsar.store.folders import (
     MANAGED_LEDGER_NAME,
@@ -68,7 +68,7 @@ from lastwrite.pulsar.store.folders import (
     object_entries,
     write_map_file,
 )
-from lastwrite.pulsar.store.known import Known, expected_entries
+from lastwrite.pulsar.store.known import KnownTopic, expected_entries
 from lastwrite.pulsar.store.mirror import Mirror, mirror_folder, mirroring
 from lastwrite.pulsar.store.objects import checked_index
 from lastwrite.pulsar.store.topic import list_topic
@@ -90,7 +90,7 @@ def fetch(
 
     ``sources``: folders of a bucket's objects, of MapFiles, of bookies (``current`` or above it).
     ``topic``: that one alone, all its partitions if it names none. ``metadata``, ``cursor``: see
-    ``said``; one file of the one topic, or a folder of many topics'. ``copies``: never link.
+    ``exported_metadata``; one file of the one topic, or a folder of many topics'. ``copies``: never link.
     ``recover``: of an open ledger also entries beyond the last confirmed one, as BookKeeper's
     recovery of the ledger would take them.
 
@@ -212,7 +212,7 @@ class _Run:
                 )
             self._offloaded += found
             self.problems += problems
-        self.bookies = Bookies(bookies) if bookies else None
+        self.bookies = BookieFolders(bookies) if bookies else None
 
     def plans(
         self, topic: TopicName | None, metadata: str | None, cursor: str | None
@@ -357,7 +357,7 @@ class _Bringing:
     def _is_open(self, info: LedgerInfo) -> bool:
         return self._said.info is not None and not info.is_closed
 
-    def _what_is_known(self) -> Known:
+    def _what_is_known(self) -> KnownTopic:
         """What the sources and the metadata say of the topic, and what an earlier fetch knew."""
         said, former = self._said, self._mirror.known
         entries: dict[int, int | None] = expected_entries(said.info, said.last_confirmed, former)
@@ -389,7 +389,7 @@ class _Bringing:
             cursor = None
         if said.compacted_ledger is not None and said.horizon is not None:
             known = (said.compacted_ledger, said.horizon)
-        return Known(
+        return KnownTopic(
             topic=self._plan.name.full,
             damaged=damaged,
             compacted=known,

@@ -39,7 +39,7 @@ _REMEDY = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownTopic:
     """What a fetch knew of a topic."""
 
     topic: str = ""
@@ -65,7 +65,7 @@ class Known:
         return seal(content)
 
     @classmethod
-    def decode(cls, data: bytes) -> Known:
+    def decode(cls, data: bytes) -> KnownTopic:
         """What the file's bytes say.
 
         Raises:
@@ -104,7 +104,7 @@ def _count(value: object) -> int:
     return value
 
 
-def read_known(folder: str) -> Known | None:
+def read_known(folder: str) -> KnownTopic | None:
     """What a fetch knew of a topic folder; None: nobody wrote it down.
 
     Raises:
@@ -114,10 +114,10 @@ def read_known(folder: str) -> Known | None:
     path = os.path.join(folder, FETCHED)
     data = read_sealed(path, _MOST_BYTES, _REMEDY)
     with located(path):
-        return None if data is None else Known.decode(data)
+        return None if data is None else KnownTopic.decode(data)
 
 
-def write_known(folder: str, known: Known) -> None:
+def write_known(folder: str, known: KnownTopic) -> None:
     """Write it, in one step and durably.
 
     Raises:
@@ -127,7 +127,7 @@ def write_known(folder: str, known: Known) -> None:
 
 
 def expected_entries(
-    info: ManagedLedgerInfo | None, last_confirmed: Position | None, known: Known | None
+    info: ManagedLedgerInfo | None, last_confirmed: Position | None, known: KnownTopic | None
 ) -> dict[int, int | None]:
     """How many entries each ledger has at least, in the log's order; None: not known."""
     told: Mapping[int, int] = {} if known is None else known.entries

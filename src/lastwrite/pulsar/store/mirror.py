@@ -43,9 +43,9 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.pulsar.format.offload import ENTRY_HEAD, IndexObject
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.format.survey import Surveyor
+from lastwrite.pulsar.format.survey import EntrySurveyor
 from lastwrite.pulsar.store import lock
-from lastwrite.pulsar.store.known import Known, read_known, write_known
+from lastwrite.pulsar.store.known import KnownTopic, read_known, write_known
 from lastwrite.pulsar.store.manifest import (
     ASIDE_SUFFIX,
     Manifest,
@@ -260,13 +260,13 @@ class Mirror:
                     _remove_pair(path)
 
     @property
-    def known(self) -> Known:
+    def known(self) -> KnownTopic:
         """What an earlier fetch knew; nothing if that is damaged: this one writes it again."""
         with contextlib.suppress(CorruptLog):
-            return read_known(self.folder) or Known(topic=self.topic.full)
-        return Known(topic=self.topic.full)
+            return read_known(self.folder) or KnownTopic(topic=self.topic.full)
+        return KnownTopic(topic=self.topic.full)
 
-    def keep_known(self, known: Known) -> None:
+    def keep_known(self, known: KnownTopic) -> None:
         """Write down what is known of the topic, unless it stands there already."""
         with contextlib.suppress(CorruptLog):
             if read_known(self.folder) == known:
@@ -337,7 +337,7 @@ def _described(topic: TopicName, path: str, ledger: int, horizon: Position) -> M
     first = last = None
     count = size = messages = 0
     has_parts = False
-    surveyor = Surveyor()
+    surveyor = EntrySurveyor()
     waiting: list[bytes] = []
 
     def survey() -> None:

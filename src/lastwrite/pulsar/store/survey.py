@@ -35,7 +35,7 @@ from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.pulsar.format.names import SURVEY_SUFFIX
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
-from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER, Surveyor, SurveyTable
+from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER, EntrySurveyor, SurveyTable
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX
 from lastwrite.pulsar.store.topic import Ledger
 from lastwrite.storage import files
@@ -59,11 +59,11 @@ _MOST_FILE_BYTES = 1 << 30
 _MOST_MADE = 4096
 _RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
 
-_made: dict[tuple[str, int, int], Survey] = {}  # of this process, by path, size and time
+_made: dict[tuple[str, int, int], LedgerSurvey] = {}  # of this process, by path, size and time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Survey:
+class LedgerSurvey:
     """What a pass over a ledger found.
 
     ``runs``: rows of first entry, last entry, what they are, and their transaction's number (-1: of
@@ -96,7 +96,7 @@ class Survey:
         return data + _digest(data)
 
     @classmethod
-    def decode(cls, data: bytes, size_bytes: int, mtime_ns: int) -> Survey | None:
+    def decode(cls, data: bytes, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
         """The survey of the file's bytes; None: of another object or release, or damaged."""
         if len(data) < _HEAD.size + 4 or data[-4:] != _digest(data[:-4]):
             return None
@@ -126,7 +126,7 @@ def _digest(data: bytes) -> bytes:
     return int(crc32c(np.frombuffer(data, dtype=np.uint8), 0, len(data))).to_bytes(4, "little")
 
 
-class Transactions(NamedTuple):
+class TopicTransactions(NamedTuple):
     """A topic's transactions by their numbers: where the data of each begin; where the marker of
     each that is decided lies, and which of these were aborted."""
 
@@ -144,7 +144,9 @@ class Transactions(NamedTuple):
         return min(self.undecided, default=None)
 
 
-def transactions_of(surveys: Mapping[int, Survey], beyond: Position | None = None) -> Transactions:
+def transactions_of(
+    surveys: Mapping[int, LedgerSurvey], beyond: Position | None = None
+) -> TopicTransactions:
     """The transactions of ledgers, by their ids; of entries ``beyond`` alone."""
     firsts: dict[int, Position] = {}
     markers: dict[int, Position] = {}
@@ -158,7 +160,7 @@ def transactions_of(surveys: Mapping[int, Survey], beyond: Position | None = Non
                 firsts.setdefault(txn, Position(ledger, max(first, begin)))
             else:
                 markers[txn], aborts[txn] = Position(ledger, last), what == ABORT
-    return Transactions(firsts, markers, frozenset(txn for txn in aborts if aborts[txn]))
+    return TopicTransactions(firsts, markers, frozenset(txn for txn in aborts if aborts[txn]))
 
 
 def survey_problem(error: LogError, ledger: Ledger) -> Problem:
@@ -172,7 +174,7 @@ def free(size_bytes: int) -> None:
     """A ``spend`` that asks for nothing."""
 
 
-def survey_of(ledger: Ledger, spend: Spend = free) -> Survey:
+def survey_of(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
     """The survey of a ledger: as it lies beside it, else of a pass over it now; ``spend`` is told
     of the bytes read.
 
@@ -191,7 +193,7 @@ def survey_of(ledger: Ledger, spend: Spend = free) -> Survey:
     return found
 
 
-def keep_survey(ledger: Ledger, spend: Spend = free) -> Survey:
+def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
     """As ``survey_of``; also tries to keep it beside the ledger."""
     found = survey_of(ledger, spend)
     path = ledger.path + SURVEY_SUFFIX
@@ -208,19 +210,19 @@ def keep_survey(ledger: Ledger, spend: Spend = free) -> Survey:
     return found
 
 
-def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
+def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
     """The survey of the data object at ``path``, of that size and time; None where it was not made."""
     return _made.get((path, size_bytes, mtime_ns)) or _read(
         path + SURVEY_SUFFIX, size_bytes, mtime_ns
     )
 
 
-def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
+def _read(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_FILE_BYTES:
                 return None
-            return Survey.decode(file.read(), size_bytes, mtime_ns)
+            return LedgerSurvey.decode(file.read(), size_bytes, mtime_ns)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -230,12 +232,12 @@ def _read(path: str, size_bytes: int, mtime_ns: int) -> Survey | None:
 # ---------------------------------------------------------------------- the pass
 
 
-def _survey(ledger: Ledger, spend: Spend) -> Survey:
+def _survey(ledger: Ledger, spend: Spend) -> LedgerSurvey:
     runs = _Runs()
     marks: list[tuple[int, int]] = []
     messages, largest, parts = 0, -1, 0
     next_mark = _MARK_BYTES
-    surveyor = Surveyor()
+    surveyor = EntrySurveyor()
     with SegmentReader(ledger.path, ledger.size_bytes, ledger.mtime_ns) as reader:
         for first, end, start, stop in ledger.runs():
             following = first
@@ -261,11 +263,11 @@ def _survey(ledger: Ledger, spend: Spend) -> Survey:
                 raise CorruptLog(words, stop, ledger.path, _RESTORE)
         reader.check_unchanged()
     places = np.array(marks, dtype=np.int64).reshape(-1, _MARK)
-    return Survey(ledger.entries, messages, largest, parts, runs.rows(), places)
+    return LedgerSurvey(ledger.entries, messages, largest, parts, runs.rows(), places)
 
 
 def _chunks(
-    surveyor: Surveyor,
+    surveyor: EntrySurveyor,
     reader: SegmentReader,
     path: str,
     lowest: int,

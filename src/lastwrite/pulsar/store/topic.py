@@ -53,7 +53,7 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.pulsar.format.offload import ENTRY_HEAD, IndexObject
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
-from lastwrite.pulsar.store.known import Known, expected_entries, read_known
+from lastwrite.pulsar.store.known import KnownTopic, expected_entries, read_known
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_entries, read_index
 from lastwrite.storage.files import to_log_error
@@ -370,7 +370,7 @@ class _Listing:
                 return None
         return None
 
-    def _known(self, name: TopicName) -> Known | None:
+    def _known(self, name: TopicName) -> KnownTopic | None:
         path = os.path.join(self._folder, FETCHED)
         try:
             found = read_known(self._folder)
@@ -466,7 +466,7 @@ class _Listing:
                     self._damaged(words, ledger.path, _FETCH)
             yield ledger
 
-    def _check_horizon(self, known: Known, manifest: Manifest | None) -> None:
+    def _check_horizon(self, known: KnownTopic, manifest: Manifest | None) -> None:
         """The compacted ledger that a fetch knew of may alone have what raw ledgers have lost."""
         path = os.path.join(self._folder, MANIFEST)
         if manifest is None and any(problem.path == path for problem in self._problems):
@@ -490,7 +490,7 @@ class _Listing:
         ledgers: Sequence[Ledger],
         info: ManagedLedgerInfo | None,
         manifest: Manifest | None,
-        known: Known | None,
+        known: KnownTopic | None,
     ) -> None:
         """Hold what lies here against what is known; entries up to the horizon may be missing."""
         here = {ledger.id: ledger for ledger in ledgers}

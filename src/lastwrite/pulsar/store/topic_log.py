@@ -31,7 +31,7 @@ from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.survey import (
     DATA,
-    Survey,
+    LedgerSurvey,
     free,
     keep_survey,
     kept_survey,
@@ -76,11 +76,11 @@ def _is_whole(ledger: Ledger, horizon: Position | None) -> bool:
 
 
 def _in_threads(
-    ledgers: Sequence[Ledger], work: Callable[[Ledger], Survey]
-) -> list[Survey | LogError]:
+    ledgers: Sequence[Ledger], work: Callable[[Ledger], LedgerSurvey]
+) -> list[LedgerSurvey | LogError]:
     """What ``work`` gives of each ledger, or the error that it raised."""
 
-    def done(ledger: Ledger) -> Survey | LogError:
+    def done(ledger: Ledger) -> LedgerSurvey | LogError:
         try:
             return work(ledger)
         except LogError as error:
@@ -98,7 +98,7 @@ class _Beyond:
     """A ledger with entries beyond the horizon."""
 
     ledger: Ledger
-    survey: Survey
+    survey: LedgerSurvey
     first: int  # the first of these entries
 
     def position(self, entry: int) -> Position:
@@ -220,7 +220,7 @@ def _stretches(each: _Beyond, horizon: Position | None) -> Iterator[Segment]:
         )
 
 
-def _place_of(ledger: Ledger, found: Survey, entry: int) -> int:
+def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
     """Where an entry begins in its object, with the block's header if it is a block's first; behind
     the last the end.
 
@@ -302,7 +302,7 @@ def has_parts(log: PartitionLog) -> bool:
     return any(found is not None and found.parts for found in told)
 
 
-def _told_of(log: PartitionLog, segment: Segment) -> Survey | Manifest | None:
+def _told_of(log: PartitionLog, segment: Segment) -> LedgerSurvey | Manifest | None:
     """The survey of a raw ledger, or what the manifest says of the compacted one."""
     if segment.base_offset:
         return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)

@@ -20,11 +20,11 @@ from lastwrite.pulsar.format.entry import Entry, messages_of
 from lastwrite.pulsar.format.missing import between, in_words
 from lastwrite.pulsar.format.names import MANIFEST
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
-from lastwrite.pulsar.rules.horizon import NOT_BATCHED, Source, last_index, last_source
+from lastwrite.pulsar.rules.horizon import NOT_BATCHED, LogPart, last_index, last_source
 from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
 from lastwrite.pulsar.store.survey import (
     DATA,
-    Survey,
+    LedgerSurvey,
     survey_of,
     survey_problem,
     transactions_of,
@@ -47,7 +47,7 @@ class TopicView:
     compacted: LedgerReader | None
     offsets: Sequence[int]  # of the compacted ledger
     backlog: tuple[LedgerReader, ...]
-    surveys: Mapping[int, Survey]  # by ledger
+    surveys: Mapping[int, LedgerSurvey]  # by ledger
     undecided: int | None
     aborted: frozenset[int]  # transactions, by their numbers in the surveys
     open_transactions: int
@@ -102,7 +102,7 @@ class TopicView:
         last = self._last_readable()
         offset = None if last is None else Position(last.ledger, last.entry).offset
         source = last_source(offset, self.horizon, reads_compacted and self.compacted is not None)
-        if source is Source.COMPACTED:
+        if source is LogPart.COMPACTED:
             assert self.compacted is not None
             if not self.compacted.count:
                 return {"ledger": -1, "entry": -1, "batch_index": 0}
@@ -204,9 +204,11 @@ def _missing_below(topic: Topic) -> Iterator[Problem]:
             yield Problem(ProblemKind.RECOVERED, what, topic.folder)
 
 
-def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) -> dict[int, Survey]:
+def _surveys(
+    topic: Topic, horizon: Position | None, problems: list[Problem]
+) -> dict[int, LedgerSurvey]:
     """The surveys of ledgers beyond ``horizon``; damage goes to ``problems``."""
-    found: dict[int, Survey] = {}
+    found: dict[int, LedgerSurvey] = {}
     for ledger in topic.ledgers:
         if horizon is not None and Position(ledger.id, ledger.entries - 1) <= horizon:
             continue
@@ -219,7 +221,7 @@ def _surveys(topic: Topic, horizon: Position | None, problems: list[Problem]) ->
     return found
 
 
-def run_unread(survey: Survey, number: int, aborted: Set[int]) -> int | None:
+def run_unread(survey: LedgerSurvey, number: int, aborted: Set[int]) -> int | None:
     """The first entry of the run of entries that nobody gets (markers, aborted data) which holds
     this one; None: it is read."""
     row = int(np.searchsorted(survey.runs[:, 0], number, side="right")) - 1
