@@ -38,7 +38,7 @@ from lastwrite.pulsar.format.managed_ledger import (
     from_json,
 )
 from lastwrite.pulsar.format.names import INDEX_SUFFIX, parse_map_file_name, parse_object_name
-from lastwrite.pulsar.format.offload import IndexObject, encode_data, walk_data
+from lastwrite.pulsar.format.offload import IndexObject, walk_data
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.sequence_file import METADATA_KEY, walk_sequence_file
 from tests.support.kafka.oracle import PEERS
@@ -50,6 +50,7 @@ from tests.support.pulsar.corpus import (
     raw_entries,
     rows,
 )
+from tests.support.pulsar.writers import encode_data
 
 NAMES = list(TOPICS)
 ROUNDS = [(name, number) for name in NAMES for number in (1, 2)]

@@ -68,15 +68,9 @@ from lastwrite.pulsar.format.names import (
     parse_object_name,
     parse_streamed_name,
 )
-from lastwrite.pulsar.format.offload import (
-    IndexObject,
-    StreamedIndexObject,
-    StreamedLedger,
-    walk_data,
-    walk_streamed,
-)
+from lastwrite.pulsar.format.offload import IndexObject, walk_data
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.format.sequence_file import encode_sequence_file, walk_sequence_file
+from lastwrite.pulsar.format.sequence_file import walk_sequence_file
 from lastwrite.pulsar.format.survey import EntrySurveyor
 from lastwrite.pulsar.network import commands
 from lastwrite.pulsar.store.exported_metadata import read_said
@@ -91,6 +85,7 @@ from tests.support.pulsar.corpus import CORPUS
 from tests.support.pulsar.drawn import as_records, data_object, slots_of
 from tests.support.pulsar.model import START_MS, Author, ModelTopic, Rules, content
 from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
+from tests.support.pulsar.writers import encode_sequence_file
 
 PLAIN_LIMIT = 1 << 20
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
@@ -217,10 +212,6 @@ def _files() -> list[Target]:
     )
     pairs = encode_sequence_file([(n, b"v" * n) for n in range(9)], bytes(16), has_blocks=True)
     indexes, nodes = _some(f"offloaded/*{INDEX_SUFFIX}"), _some("topics/*/1/managed-ledger")
-    streamed = StreamedIndexObject(
-        999, (StreamedLedger(7, b"\x08\x07", IndexObject.decode(indexes[0]).blocks[:1]),)
-    )
-    block = struct.pack(">Iqqqq92xiq3s", 0x26A66D32, 128, 143, 0, 7, 3, 0, b"abc")
     wrapped_nodes = [wrapped(nodes[0], codec) for codec in Codec]
     position = bytes.fromhex("080a100522180a14436f6d706163746564546f7069634c6564676572104d")
     maps = [encode_map({1: 5, 2: 900}), *_some("bookies/*/current/*.log.gz")]
@@ -287,18 +278,6 @@ def _files() -> list[Target]:
                 "pulsar.offload:parse_block_header",
                 "pulsar.offload:is_padding",
             ],
-        ),
-        reader(
-            "pulsar streamed index",
-            StreamedIndexObject.decode,
-            [streamed.encode()],
-            ["pulsar.offload:StreamedIndexObject.decode"],
-        ),
-        reader(
-            "pulsar streamed object",
-            _walked(walk_streamed),
-            [block, block * 3],
-            ["pulsar.offload:walk_streamed"],
         ),
         reader(
             "pulsar ledger node",

@@ -45,22 +45,16 @@ from lastwrite.pulsar.format.managed_ledger import (
     wrapped,
 )
 from lastwrite.pulsar.format.names import TopicName
-from lastwrite.pulsar.format.offload import (
-    IndexObject,
-    StreamedIndexObject,
-    encode_data,
-    walk_data,
-    walk_streamed,
-)
+from lastwrite.pulsar.format.offload import IndexObject, walk_data
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.protobuf import inserted, put, spans, without
 from lastwrite.pulsar.format.sequence_file import (
     DEFAULT_CODEC,
     GZIP_CODEC,
-    encode_sequence_file,
     walk_sequence_file,
 )
 from tests.support.pulsar.bytes import EXAMPLES
+from tests.support.pulsar.writers import encode_data, encode_sequence_file
 
 U32 = st.integers(0, (1 << 32) - 1)
 I32 = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -369,9 +363,7 @@ READERS: list[tuple[Callable[[bytes], Any], bytes]] = [
     (MessageId.decode, EXAMPLES["F"][4:19]),
     (walked(walk_data), EXAMPLES["O"]),
     (walked(walk_data), encode_data([b"a" * 40, b"b" * 50, b"c"], 200)[0]),
-    (walked(walk_streamed), EXAMPLES["O"]),
     (IndexObject.decode, EXAMPLES["P"]),
-    (StreamedIndexObject.decode, StreamedIndexObject(9, ()).encode()),
     (walked(walk_entry_log), encode_header(1024) + EXAMPLES["Q"] + EXAMPLES["R"]),
     (decode_map, encode_header(1024) + EXAMPLES["Q"]),
     (walked(walk_journal), b"BKLG\0\0\0\6" + bytes(504) + EXAMPLES["Q"] + EXAMPLES["R"]),

@@ -1,30 +1,25 @@
-"""Offloaded ledgers: blocks, padding, indexes, both layouts."""
+"""Offloaded ledgers: blocks, padding, indexes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from uuid import UUID
 
 import pytest
 
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata, LedgerState
-from lastwrite.pulsar.format.managed_ledger import LedgerInfo, OffloadContext
 from lastwrite.pulsar.format.offload import (
     BLOCK_HEADER_BYTES,
     PADDING,
     IndexEntry,
     IndexObject,
-    StreamedIndexObject,
-    StreamedLedger,
     block_header,
-    encode_data,
     parse_block_header,
     walk_data,
-    walk_streamed,
 )
 from tests.support.pulsar.bytes import EXAMPLES
+from tests.support.pulsar.writers import encode_data
 
 ENTRIES = [bytes([n]) * size for n, size in enumerate([0, 1, 40, 7, 88, 3, 60])]
 
@@ -171,38 +166,8 @@ def test_blocks_of_an_index_rise() -> None:
 
 
 def test_an_index_of_the_other_layout_says_so() -> None:
-    streamed = StreamedIndexObject(500, (StreamedLedger(3, b"", (IndexEntry(0, 1, 0),)),)).encode()
     with pytest.raises(UnsupportedFormat, match="V2"):
-        IndexObject.decode(streamed)
-    with pytest.raises(CorruptLog, match="magic de47de47"):
-        StreamedIndexObject.decode(EXAMPLES["P"])
-
-
-def test_several_ledgers_in_one_object() -> None:
-    data, ledgers = b"", []
-    for ledger, first, entries in [(7, 3, ENTRIES[:3]), (9, 0, ENTRIES[3:]), (7, 6, ENTRIES[:1])]:
-        plain, _ = encode_data(entries, first_entry=first)
-        info = LedgerInfo(ledger=ledger, offload=OffloadContext.of_uuid(UUID(int=1)))
-        ledgers.append(StreamedLedger(ledger, info.encode(), (IndexEntry(first, 1, len(data)),)))
-        data += block_header(len(plain), first, ledger) + plain[BLOCK_HEADER_BYTES:]
-    assert [
-        (ledger, entry, data[at : at + size]) for ledger, entry, at, size in walk_streamed(data)
-    ] == [
-        *((7, 3 + n, entry) for n, entry in enumerate(ENTRIES[:3])),
-        *((9, n, entry) for n, entry in enumerate(ENTRIES[3:])),
-        (7, 6, ENTRIES[0]),
-    ]
-    index = StreamedIndexObject(len(data), tuple(ledgers))
-    assert StreamedIndexObject.decode(index.encode()) == index
-    assert index.ledgers[0].info.ledger == 7
-    for cut in range(24, len(index.encode())):
-        with pytest.raises(TruncatedLog):
-            StreamedIndexObject.decode(index.encode()[:cut])
-    gap = data + block_header(BLOCK_HEADER_BYTES, 9, 7)
-    with pytest.raises(CorruptLog, match="entry 9, not 7"):
-        list(walk_streamed(gap))
-    with pytest.raises(CorruptLog, match="ledger -1"):
-        list(walk_streamed(block_header(BLOCK_HEADER_BYTES, 0, -1)))
+        IndexObject.decode(bytes.fromhex("3d1fb0bc") + bytes(56))
 
 
 def test_metadata_that_are_none() -> None:

@@ -23,10 +23,9 @@ from lastwrite.pulsar.format.sequence_file import (
     METADATA_KEY,
     _Reader,
     decode_header,
-    encode_sequence_file,
-    encode_vlong,
     walk_sequence_file,
 )
+from tests.support.pulsar.writers import encode_sequence_file, encode_vlong
 
 SYNC = bytes(range(16))
 randbytes = random.Random(7).randbytes

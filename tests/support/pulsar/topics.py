@@ -14,9 +14,10 @@ from lastwrite.pulsar.format.ledger_metadata import (
     custom_items,
 )
 from lastwrite.pulsar.format.names import INDEX_SUFFIX, TopicName, object_name
-from lastwrite.pulsar.format.offload import IndexObject, encode_data, walk_data
+from lastwrite.pulsar.format.offload import IndexObject, walk_data
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.manifest import read_manifest
+from tests.support.pulsar.writers import encode_data
 
 TOPIC = "persistent://public/default/t"
 _SPACE = UUID("b6f1c1d2-7a54-4f0e-9a43-1f5a4f0a5d11")

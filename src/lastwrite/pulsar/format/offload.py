@@ -8,8 +8,7 @@ block whole. Padding read as a length is negative, so a reader needs no more tha
 The index says where blocks begin and holds the ledger's metadata, bare. To find entry e take the
 last block whose first entry is at most e and go on from its header.
 
-Layout V2 (streaming, rare) has several ledgers in one object: the block's header names its ledger,
-the index lists ledgers with their own blocks. Otherwise it is the same.
+Layout V2 (streaming, rare) has several ledgers in one object; it is told by its index and refused.
 
 Bytes are given, files are opened elsewhere; every length is held against what is there.
 
@@ -20,7 +19,7 @@ Source: Pulsar 4.2.4 ``DataBlockHeaderImpl``, ``BlockAwareSegmentInputStreamImpl
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, NamedTuple
@@ -28,11 +27,9 @@ from typing import Annotated, NamedTuple
 from lastwrite.encoding.layout import I32, I64, U32, At, Buffer, layout
 from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
-from lastwrite.pulsar.format.managed_ledger import LedgerInfo
 from lastwrite.pulsar.format.missing import MISSING, EntryRange, decode_ranges, entries_in
 
 BLOCK_MAGIC = 0xFBDBABCB
-STREAMED_BLOCK_MAGIC = 0x26A66D32
 INDEX_MAGIC = 0xDE47DE47
 STREAMED_INDEX_MAGIC = 0x3D1FB0BC
 
@@ -56,18 +53,6 @@ class BlockHeader(NamedTuple):
     # fmt: on
 
 
-class StreamedBlockHeader(NamedTuple):
-    """The same in layout V2."""
-
-    # fmt: off
-    magic:        Annotated[int, At(0,  U32)]
-    header_bytes: Annotated[int, At(4,  I64)]
-    block_bytes:  Annotated[int, At(12, I64)]
-    first_entry:  Annotated[int, At(20, I64)]
-    ledger:       Annotated[int, At(28, I64)]
-    # fmt: on
-
-
 class EntryHead(NamedTuple):
     """What an entry begins with."""
 
@@ -88,27 +73,6 @@ class IndexHead(NamedTuple):
     # fmt: on
 
 
-class StreamedIndexHead(NamedTuple):
-    """The same in layout V2; ledgers follow up to the object's end."""
-
-    # fmt: off
-    magic:          Annotated[int, At(0,  U32)]
-    index_bytes:    Annotated[int, At(4,  I32)]
-    data_bytes:     Annotated[int, At(8,  I64)]
-    header_bytes:   Annotated[int, At(16, I64)]
-    # fmt: on
-
-
-class StreamedLedgerHead(NamedTuple):
-    """One ledger of a V2 index: a LedgerInfo follows, then its blocks."""
-
-    # fmt: off
-    ledger:         Annotated[int, At(0,  I64)]
-    blocks:         Annotated[int, At(8,  I32)]
-    metadata_bytes: Annotated[int, At(12, I32)]
-    # fmt: on
-
-
 class IndexEntry(NamedTuple):
     """Where a block lies."""
 
@@ -120,25 +84,17 @@ class IndexEntry(NamedTuple):
 
 
 BLOCK = layout(BlockHeader, byte_order=">", size=28)
-STREAMED_BLOCK = layout(StreamedBlockHeader, byte_order=">", size=36)
 ENTRY_HEAD = layout(EntryHead, byte_order=">", size=ENTRY_HEAD_BYTES)
 INDEX_HEAD = layout(IndexHead, byte_order=">", size=32)
-STREAMED_INDEX_HEAD = layout(StreamedIndexHead, byte_order=">", size=24)
-STREAMED_LEDGER_HEAD = layout(StreamedLedgerHead, byte_order=">", size=16)
 INDEX_ENTRY = layout(IndexEntry, byte_order=">", size=20)
 
 
 # ---------------------------------------------------------------- data objects
 
 
-def block_header(block_bytes: int, first_entry: int, ledger: int | None = None) -> bytes:
-    """The 128 bytes before a block's entries; with ``ledger``, of layout V2."""
-    if ledger is None:
-        head = BLOCK.pack(BLOCK_MAGIC, BLOCK_HEADER_BYTES, block_bytes, first_entry)
-    else:
-        head = STREAMED_BLOCK.pack(
-            STREAMED_BLOCK_MAGIC, BLOCK_HEADER_BYTES, block_bytes, first_entry, ledger
-        )
+def block_header(block_bytes: int, first_entry: int) -> bytes:
+    """The 128 bytes before a block's entries."""
+    head = BLOCK.pack(BLOCK_MAGIC, BLOCK_HEADER_BYTES, block_bytes, first_entry)
     return head.ljust(BLOCK_HEADER_BYTES, b"\0")
 
 
@@ -150,28 +106,10 @@ def parse_block_header(data: Buffer, at: int, end: int) -> BlockHeader:
         CorruptLog: another magic, another length of the header, a block shorter than its header, an
             entry below 0.
     """
-    _check_room(at, end)
-    header = BlockHeader._make(BLOCK.unpack_from(data, at))
-    _check_block(header, BLOCK_MAGIC, at, end)
-    return header
-
-
-def _parse_streamed_header(data: Buffer, at: int, end: int) -> StreamedBlockHeader:
-    _check_room(at, end)
-    header = StreamedBlockHeader._make(STREAMED_BLOCK.unpack_from(data, at))
-    _check_block(header, STREAMED_BLOCK_MAGIC, at, end)
-    if header.ledger < 0:
-        raise CorruptLog(f"block of ledger {header.ledger}", at + 28)
-    return header
-
-
-def _check_room(at: int, end: int) -> None:
     if end - at < BLOCK_HEADER_BYTES:
         raise TruncatedLog(f"block header in {end - at} bytes", at)
-
-
-def _check_block(found: BlockHeader | StreamedBlockHeader, magic: int, at: int, end: int) -> None:
-    if found.magic != magic:
+    found = BlockHeader._make(BLOCK.unpack_from(data, at))
+    if found.magic != BLOCK_MAGIC:
         raise CorruptLog(f"no block of an offloaded ledger: magic {found.magic:08x}", at)
     if found.header_bytes != BLOCK_HEADER_BYTES:
         raise CorruptLog(f"block with a header of {found.header_bytes} bytes", at + 4)
@@ -181,6 +119,7 @@ def _check_block(found: BlockHeader | StreamedBlockHeader, magic: int, at: int, 
         raise TruncatedLog(f"block of {found.block_bytes} bytes, {end - at} are left", at + 12)
     if found.first_entry < 0:
         raise CorruptLog(f"block whose first entry is {found.first_entry}", at + 20)
+    return found
 
 
 def is_padding(data: Buffer, at: int, end: int) -> bool:
@@ -214,22 +153,6 @@ def walk_data(data: Buffer, has_gaps: bool = False) -> Iterator[tuple[int, int, 
         at += header.block_bytes
 
 
-def walk_streamed(data: Buffer) -> Iterator[tuple[int, int, int, int]]:
-    """The entries of a V2 data object: ledger, entry id, where its bytes begin, how many they are;
-    errors as ``walk_data``."""
-    at = 0
-    expected: dict[int, int] = {}
-    while at < len(data):
-        header = _parse_streamed_header(data, at, len(data))
-        first = expected.get(header.ledger, header.first_entry)
-        if header.first_entry != first:
-            raise CorruptLog(f"block begins with entry {header.first_entry}, not {first}", at + 20)
-        for entry, begin, size in block_entries(data, at, header.block_bytes, first):
-            yield header.ledger, entry, begin, size
-            expected[header.ledger] = entry + 1
-        at += header.block_bytes
-
-
 def block_entries(
     data: Buffer, block: int, block_bytes: int, expected: int
 ) -> Iterator[tuple[int, int, int]]:
@@ -251,40 +174,6 @@ def block_entries(
         expected += 1
     if not is_padding(data, at, end):
         raise CorruptLog("neither an entry nor the padding of a block", at)
-
-
-def encode_data(
-    entries: Sequence[bytes], block_bytes: int = DEFAULT_BLOCK_BYTES, first_entry: int = 0
-) -> tuple[bytes, list[IndexEntry]]:
-    """A V1 data object of these entries, cut into blocks as the offloader does, and where its
-    blocks lie.
-
-    A block is as large as it may be, or as what is left needs. No entries make no block.
-
-    Raises:
-        ValueError: an entry that fits no block.
-    """
-    out = bytearray()
-    blocks: list[IndexEntry] = []
-    left = sum(len(entry) + ENTRY_HEAD_BYTES for entry in entries)
-    done = 0
-    while done < len(entries):
-        size = min(block_bytes, BLOCK_HEADER_BYTES + left)
-        begin = len(out)
-        blocks.append(IndexEntry(first_entry + done, FIRST_PART + len(blocks), begin))
-        out += block_header(size, first_entry + done)
-        before = done
-        while (
-            done < len(entries) and len(out) - begin + ENTRY_HEAD_BYTES + len(entries[done]) <= size
-        ):
-            out += ENTRY_HEAD.pack(len(entries[done]), first_entry + done) + entries[done]
-            left -= ENTRY_HEAD_BYTES + len(entries[done])
-            done += 1
-        if done == before:
-            raise ValueError(f"an entry of {len(entries[done])} bytes in blocks of {block_bytes}")
-        room = begin + size - len(out)
-        out += (PADDING * (room // len(PADDING) + 1))[:room]
-    return bytes(out), blocks
 
 
 # ---------------------------------------------------------------- index objects
@@ -356,7 +245,15 @@ class IndexObject:
         head = IndexHead._make(INDEX_HEAD.unpack_from(data))
         if head.magic == STREAMED_INDEX_MAGIC:
             raise UnsupportedFormat("an index of layout V2", 0)
-        _check_index(head, INDEX_MAGIC, data)
+        if head.magic != INDEX_MAGIC:
+            raise CorruptLog(f"no index of an offloaded ledger: magic {head.magic:08x}", 0)
+        if head.index_bytes != len(data):
+            kind = TruncatedLog if head.index_bytes > len(data) else CorruptLog
+            raise kind(f"index of {head.index_bytes} bytes, {len(data)} are there", 4)
+        if head.data_bytes < 0:
+            raise CorruptLog(f"index of {head.data_bytes} bytes of data", 8)
+        if head.header_bytes != BLOCK_HEADER_BYTES:
+            raise CorruptLog(f"index of blocks with headers of {head.header_bytes} bytes", 16)
         blocks_at = INDEX_HEAD.size + head.metadata_bytes
         has_room = blocks_at + head.blocks * INDEX_ENTRY.size == len(data)
         if head.blocks < 0 or head.metadata_bytes < 0 or not has_room:
@@ -377,81 +274,6 @@ class IndexObject:
         head = INDEX_HEAD.pack(INDEX_MAGIC, size, self.data_bytes, BLOCK_HEADER_BYTES, *counts)
         blocks = b"".join(INDEX_ENTRY.pack(*block) for block in self.blocks)
         return head + self.metadata_bytes + blocks
-
-
-@dataclass(frozen=True, slots=True)
-class StreamedLedger:
-    """One ledger in the index of a V2 data object."""
-
-    ledger: int
-    info_bytes: bytes
-    blocks: tuple[IndexEntry, ...]
-
-    @property
-    def info(self) -> LedgerInfo:
-        """What the managed ledger says of it; ``CorruptLog`` where it is nothing."""
-        return LedgerInfo.decode(self.info_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamedIndexObject:
-    """The index of a V2 data object."""
-
-    data_bytes: int
-    ledgers: tuple[StreamedLedger, ...]
-
-    @classmethod
-    def decode(cls, data: Buffer) -> StreamedIndexObject:
-        """Decode a whole index object; errors as ``IndexObject.decode``."""
-        if len(data) < STREAMED_INDEX_HEAD.size:
-            raise TruncatedLog(f"index of {len(data)} bytes", 0)
-        head = StreamedIndexHead._make(STREAMED_INDEX_HEAD.unpack_from(data))
-        _check_index(head, STREAMED_INDEX_MAGIC, data)
-        ledgers: list[StreamedLedger] = []
-        at = STREAMED_INDEX_HEAD.size
-        while at < len(data):
-            left = len(data) - at - STREAMED_LEDGER_HEAD.size
-            if left < 0:
-                raise TruncatedLog("ledger of an index cut short", at)
-            one = StreamedLedgerHead._make(STREAMED_LEDGER_HEAD.unpack_from(data, at))
-            size = one.metadata_bytes + one.blocks * INDEX_ENTRY.size
-            if one.metadata_bytes < 0 or one.blocks < 0 or size > left:
-                raise CorruptLog(
-                    f"ledger {one.ledger} of {one.blocks} blocks, {left} bytes are left", at
-                )
-            at += STREAMED_LEDGER_HEAD.size
-            ledgers.append(
-                StreamedLedger(
-                    ledger=one.ledger,
-                    info_bytes=bytes(data[at : at + one.metadata_bytes]),
-                    blocks=_blocks(data, at + one.metadata_bytes, one.blocks, head.data_bytes),
-                )
-            )
-            at += size
-        return cls(head.data_bytes, tuple(ledgers))
-
-    def encode(self) -> bytes:
-        """The index object's bytes."""
-        body = b"".join(
-            STREAMED_LEDGER_HEAD.pack(one.ledger, len(one.blocks), len(one.info_bytes))
-            + one.info_bytes
-            + b"".join(INDEX_ENTRY.pack(*block) for block in one.blocks)
-            for one in self.ledgers
-        )
-        sizes = STREAMED_INDEX_HEAD.size + len(body), self.data_bytes, BLOCK_HEADER_BYTES
-        return STREAMED_INDEX_HEAD.pack(STREAMED_INDEX_MAGIC, *sizes) + body
-
-
-def _check_index(head: IndexHead | StreamedIndexHead, magic: int, data: Buffer) -> None:
-    if head.magic != magic:
-        raise CorruptLog(f"no index of an offloaded ledger: magic {head.magic:08x}", 0)
-    if head.index_bytes != len(data):
-        kind = TruncatedLog if head.index_bytes > len(data) else CorruptLog
-        raise kind(f"index of {head.index_bytes} bytes, {len(data)} are there", 4)
-    if head.data_bytes < 0:
-        raise CorruptLog(f"index of {head.data_bytes} bytes of data", 8)
-    if head.header_bytes != BLOCK_HEADER_BYTES:
-        raise CorruptLog(f"index of blocks with headers of {head.header_bytes} bytes", 16)
 
 
 def _blocks(data: Buffer, at: int, count: int, data_bytes: int) -> tuple[IndexEntry, ...]:

@@ -20,7 +20,7 @@ Source: Hadoop 3.4 ``SequenceFile``, ``WritableUtils.readVLong``; Pulsar's offlo
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,12 +37,11 @@ GZIP_CODEC = "org.apache.hadoop.io.compress.GzipCodec"
 DEFLATE_CODEC = "org.apache.hadoop.io.compress.DeflateCodec"
 DEFAULT_LIMIT_BYTES = 256 << 20  # of one value, or one block's values
 
-_WINDOW_BITS = {DEFAULT_CODEC: 15, DEFLATE_CODEC: 15, GZIP_CODEC: 31}
+WINDOW_BITS = {DEFAULT_CODEC: 15, DEFLATE_CODEC: 15, GZIP_CODEC: 31}
 _SYNC_BYTES = 16
 _SYNC_ESCAPE = -1
 _KEY_BYTES = 8
 _SYNC_ESCAPE_BYTES = b"\xff" * 4
-_SYNC_INTERVAL_BYTES = 100 * (4 + _SYNC_BYTES)
 _LONGEST_NAME = 1 << 16
 
 
@@ -145,7 +144,7 @@ def walk_sequence_file(
     header = decode_header(data)
     if (header.key_class, header.value_class) != (LONG_WRITABLE, BYTES_WRITABLE):
         raise UnsupportedFormat(f"SequenceFile of {header.key_class} and {header.value_class}", 4)
-    if header.codec is not None and header.codec not in _WINDOW_BITS:
+    if header.codec is not None and header.codec not in WINDOW_BITS:
         raise UnsupportedFormat(
             f"SequenceFile compressed with {header.codec}",
             4,
@@ -210,7 +209,7 @@ def _block(reader: _Reader, header: SequenceHeader, at: int, limit_bytes: int) -
 def _opened(codec: str | None, stored: bytes, at: int, limit_bytes: int) -> bytes:
     if codec is None:
         return stored
-    stream = zlib.decompressobj(_WINDOW_BITS[codec])
+    stream = zlib.decompressobj(WINDOW_BITS[codec])
     try:
         out = stream.decompress(stored, limit_bytes + 1)
     except zlib.error as error:
@@ -228,85 +227,3 @@ def _value(plain: bytes, at: int) -> bytes:
     if len(plain) < 4 or size != len(plain) - 4:
         raise CorruptLog(f"value of {size} bytes in {len(plain)}", at)
     return plain[4:]
-
-
-# ---------------------------------------------------------------- writing
-
-
-def encode_sequence_file(
-    pairs: Iterable[tuple[int, bytes]],
-    sync: bytes,
-    *,
-    codec: str | None = DEFAULT_CODEC,
-    has_blocks: bool = False,
-    block_bytes: int = 1 << 20,
-) -> bytes:
-    """A SequenceFile as Hadoop writes it, of entry ids and bytes; ``sync`` is 16 drawn bytes."""
-    out = bytearray(MAGIC + bytes([VERSION]) + _text(LONG_WRITABLE) + _text(BYTES_WRITABLE))
-    out += bytes([codec is not None, has_blocks])
-    if codec is not None:
-        out += _text(codec)
-    out += bytes(4) + sync
-    if has_blocks:
-        return bytes(out) + _encoded_blocks(pairs, sync, codec, block_bytes)
-    last = len(out)
-    for key, value in pairs:
-        if len(out) >= last + _SYNC_INTERVAL_BYTES:
-            out += b"\xff\xff\xff\xff" + sync
-            last = len(out)
-        stored = _packed(codec, len(value).to_bytes(4, "big") + value)
-        out += (_KEY_BYTES + len(stored)).to_bytes(4, "big") + _KEY_BYTES.to_bytes(4, "big")
-        out += key.to_bytes(8, "big", signed=True) + stored
-    return bytes(out)
-
-
-def _encoded_blocks(
-    pairs: Iterable[tuple[int, bytes]], sync: bytes, codec: str | None, block_bytes: int
-) -> bytes:
-    out = bytearray()
-    held: list[tuple[int, bytes]] = []
-
-    def flush() -> None:
-        if not held:
-            return
-        values = [len(value).to_bytes(4, "big") + value for _, value in held]
-        out.extend(b"\xff\xff\xff\xff" + sync + encode_vlong(len(held)))
-        for part in (
-            encode_vlong(_KEY_BYTES) * len(held),
-            b"".join(key.to_bytes(8, "big", signed=True) for key, _ in held),
-            b"".join(encode_vlong(len(value)) for value in values),
-            b"".join(values),
-        ):
-            stored = _packed(codec, part)
-            out.extend(encode_vlong(len(stored)) + stored)
-        held.clear()
-
-    for pair in pairs:
-        held.append(pair)
-        if sum(len(value) for _, value in held) >= block_bytes:
-            flush()
-    flush()
-    return bytes(out)
-
-
-def encode_vlong(value: int) -> bytes:
-    """A number as Hadoop's ``writeVLong`` has it."""
-    if -112 <= value <= 127:
-        return value.to_bytes(1, "big", signed=True)
-    shown = value if value >= 0 else ~value
-    size = (shown.bit_length() + 7) // 8
-    return ((-112 if value >= 0 else -120) - size).to_bytes(1, "big", signed=True) + shown.to_bytes(
-        size, "big"
-    )
-
-
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return encode_vlong(len(encoded)) + encoded
-
-
-def _packed(codec: str | None, plain: bytes) -> bytes:
-    if codec is None:
-        return plain
-    stream = zlib.compressobj(wbits=_WINDOW_BITS[codec])
-    return stream.compress(plain) + stream.flush()

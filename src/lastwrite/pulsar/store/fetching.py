@@ -90,7 +90,7 @@ def fetch(
 
     ``sources``: folders of a bucket's objects, of MapFiles, of bookies (``current`` or above it).
     ``topic``: that one alone, all its partitions if it names none. ``metadata``, ``cursor``: see
-    ``exported_metadata``; one file of the one topic, or a folder of many topics'. ``copies``: never link.
+    ``exported_metadata``; of the one topic, or a folder of many topics'. ``copies``: never link.
     ``recover``: of an open ledger also entries beyond the last confirmed one, as BookKeeper's
     recovery of the ledger would take them.
 
