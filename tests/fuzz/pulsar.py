@@ -230,7 +230,6 @@ def _files() -> list[Target]:
 
     def message(data: bytes) -> None:
         protobuf.spans(data)
-        protobuf.fields(data)
         for kind in (Metadata, SingleMetadata, MessageId):
             outcome(lambda: kind.decode(data))  # noqa: B023
 
@@ -336,7 +335,6 @@ def _files() -> list[Target]:
             [*_some("topics/*/1/cursor"), *nodes],
             [
                 "pulsar.protobuf:spans",
-                "pulsar.protobuf:fields",
                 "pulsar.protobuf:decode_varint",
                 "pulsar.protobuf:ProtoField.decode",
             ],

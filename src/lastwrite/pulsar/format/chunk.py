@@ -456,8 +456,8 @@ class PulsarFormat:
         same = (actions[first:last] == COPY) & (thinned == part["plain_end"] - part["plain_start"])
         behinds = part["position"] + part["size"]
         is_dropped, is_whole = notes[:, kernels.KEPT] < 0, entries["kind"] == kernels.WHOLE
-        places = (behinds, begins, entries["payload_at"])
-        copied = np.select((is_dropped, is_whole, same), places, -1)
+        copied = np.where(same, entries["payload_at"], -1)
+        copied = np.where(is_dropped, behinds, np.where(is_whole, begins, copied))
         sizes = np.empty(last - first, dtype=np.int64)
         for n, (codec, start, end, head, copy, behind, size) in enumerate(
             zip(

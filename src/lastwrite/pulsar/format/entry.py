@@ -62,11 +62,9 @@ SMALLEST_MESSAGE_BYTES = 4 + 2  # of a batch: a length, and payload_size
 MOST_DENSE = 1 << 14  # places of a batch that holds only its kept messages
 
 # marker_type
-TXN_COMMITTING = 20
 TXN_COMMIT = 21
 TXN_ABORT = 22
 
-DEFAULT_MAX_MESSAGE_BYTES = 5 * 1024 * 1024  # maxMessageSize
 DEFAULT_LIMIT_BYTES = 64 << 20  # of a payload, once decompressed
 
 

@@ -757,12 +757,14 @@ def walk(run, chunk, reading, secret, ordinal, states, keyed, filled):
     Returns the rows that are filled.
     """
     seen = 0
-    source = address(run.plain)
-    data = address(chunk.buffer)
-    table, entries, found, keys = chunk.table, chunk.entries, keyed.entries, keyed.places
+    first, last, plain = run
+    buffer, table, entries = chunk
+    found, keys = keyed
+    source = address(plain)
+    data = address(buffer)
     grouped = reading & TELLS_GROUPS != 0
     timed = found.shape[1] > 2
-    for b in range(run.first, run.last):
+    for b in range(first, last):
         row = table[b]
         entry = entries[b]
         if entry.kind == MARKER:
@@ -1008,56 +1010,8 @@ def stays_as_it_is(row, entry, action):
     return action == COPY and entry.kept > 0 and entry.plain_size >= 0
 
 
-@njit(cache=True, nogil=True)
-def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
-    """Write the batch ``b`` without what goes; of a packed one all must stay.
-
-    Returns (position behind, how many messages are kept, code). PACKED: it must be opened or packed
-    elsewhere; CHANGED: it contradicts itself.
-    """
-    row = chunk.table[b]
-    entry = chunk.entries[b]
-    data = address(chunk.buffer)
-    stop = row.position + row.size
-    # Where all stay it is enough to know that they can be read: what is packed stays so.
-    packed = row.codec != 0
-    if packed and (row.codec != _LZ4 or orders.actions[b] != COPY):
-        return at, 0, PACKED
-    payload = entry.plain_size if packed else stop - entry.payload_at
-    room = thin_room(entry, payload)
-    if room > len(scratch.thinned) or row.records > len(scratch.indexes):
-        return at, 0, NEED_ROOM
-    if at + head_room(row, entry) + (stop - entry.payload_at if packed else room) > len(out):
-        return at, 0, NEED_ROOM
-    source = data + entry.payload_at
-    if packed:
-        source = address(scratch.plain)
-        most = len(scratch.plain)
-        if payload > most:
-            return at, 0, NEED_ROOM
-        opened = decode_block(
-            data, entry.payload_at, stop, len(chunk.buffer), source, np.int64(0), most, payload
-        )
-        if payload != opened:
-            return at, 0, PACKED
-    body = address(scratch.thinned)
-    keep = orders.keep[keep_at:]
-    size, kept = thin(source, payload, data, row, entry, keep, body, scratch.indexes)
-    if size < 0:
-        return at, 0, CHANGED
-    if packed and size != payload:
-        return at, 0, PACKED
-    target = address(out)
-    indexes = scratch.indexes[:kept]
-    frame, at = put_head(data, row, entry, size, indexes, orders.keeps_prefix, target, at)
-    if packed:
-        body = data + entry.payload_at
-        size = stop - entry.payload_at
-    copy_bytes(target, at, body, np.int64(0), size)
-    put_checksum(out, frame, at + size)
-    return at + size, kept, OK
-
-
+# One function of 75 lines, its arguments taken apart before the loop: a batch of few messages would
+# feel a call and what a look into a tuple of arrays costs.
 @njit(cache=True, nogil=True)
 def rebuild(chunk, orders, scratch, done, out, rows):
     """Carry out the orders on the chunk's entries from where ``done`` is, up to the first batch that
@@ -1068,9 +1022,12 @@ def rebuild(chunk, orders, scratch, done, out, rows):
 
     Returns (a new ``done``, code).
     """
-    table, entries, actions = chunk.table, chunk.entries, orders.actions
-    data = address(chunk.buffer)
+    buffer, table, entries = chunk
+    actions, keep, keeps_prefix = orders
+    plain, thinned, indexes, heads, notes = scratch
+    data = address(buffer)
     target = address(out)
+    opened = address(plain)
     b, keep_at, at, filled = done
     while b < len(table):
         row = table[b]
@@ -1079,24 +1036,58 @@ def rebuild(chunk, orders, scratch, done, out, rows):
             keep_at += row.records
             b += 1
             continue
+        stop = row.position + row.size
         begin = at
         kept = row.records
         whole = stays_as_it_is(row, entry, actions[b])
         if not whole:
-            at, kept, code = _put_batch(chunk, orders, scratch, b, keep_at, out, at)
-            if code == CHANGED and actions[b] == COPY:
+            # Where all stay it is enough to know that they can be read: what is packed stays so.
+            packed = row.codec != 0
+            if packed and (row.codec != _LZ4 or actions[b] != COPY):
+                return Done(b, keep_at, at, filled), PACKED
+            length = stop - entry.payload_at
+            payload = entry.plain_size if packed else length
+            room = thin_room(entry, payload)
+            if room > len(thinned) or row.records > len(indexes):
+                return Done(b, keep_at, at, filled), NEED_ROOM
+            if at + head_room(row, entry) + (length if packed else room) > len(out):
+                return Done(b, keep_at, at, filled), NEED_ROOM
+            source = data + entry.payload_at
+            if packed:
+                most = len(plain)
+                if payload > most:
+                    return Done(b, keep_at, at, filled), NEED_ROOM
+                if payload != decode_block(
+                    data, entry.payload_at, stop, len(buffer), opened, np.int64(0), most, payload
+                ):
+                    return Done(b, keep_at, at, filled), PACKED
+                source = opened
+            body = address(thinned)
+            size, kept = thin(source, payload, data, row, entry, keep[keep_at:], body, indexes)
+            if packed and size >= 0 and size != payload:
+                return Done(b, keep_at, at, filled), PACKED
+            if size < 0 and actions[b] != COPY:
+                return Done(b, keep_at, at, filled), CHANGED
+            if size < 0:  # it contradicts itself, and stays
                 entry.kind = WHOLE
                 whole = True
                 kept = row.records
-            elif code != OK:
-                return Done(b, keep_at, at, filled), code
+            else:
+                frame, at = put_head(
+                    data, row, entry, size, indexes[:kept], keeps_prefix, target, at
+                )
+                if packed:
+                    body = data + entry.payload_at
+                    size = length
+                copy_bytes(target, at, body, np.int64(0), size)
+                at += size
+                put_checksum(out, frame, at)
         if whole:
-            place = row.position if orders.keeps_prefix else entry.framed_at
-            size = row.position + row.size - place
-            if at + size > len(out):
+            place = row.position if keeps_prefix else entry.framed_at
+            if at + stop - place > len(out):
                 return Done(b, keep_at, at, filled), NEED_ROOM
-            copy_bytes(target, at, data, place, size)
-            at += size
+            copy_bytes(target, at, data, place, stop - place)
+            at += stop - place
         _note(rows, filled, begin, at, row, kept)
         filled += 1
         keep_at += row.records
@@ -1122,11 +1113,13 @@ def thin_many(chunk, orders, scratch, first, last, keep_at):
     A batch that contradicts itself becomes WHOLE. Returns (batches done, keep_at, code): it ends in
     front of such a one that is not to be copied.
     """
-    data = address(chunk.buffer)
-    source = address(scratch.plain)
-    target = address(scratch.thinned)
-    front = address(scratch.heads)
-    table, entries, notes = chunk.table, chunk.entries, scratch.notes
+    buffer, table, entries = chunk
+    actions, keep, keeps_prefix = orders
+    plain, thinned, indexes, heads, notes = scratch
+    data = address(buffer)
+    source = address(plain)
+    target = address(thinned)
+    front = address(heads)
     to = np.int64(0)
     at = np.int64(0)
     for b in range(first, last):
@@ -1145,16 +1138,15 @@ def thin_many(chunk, orders, scratch, first, last, keep_at):
         if entry.kind == BATCH:
             begin = source + row.plain_start
             length = row.plain_end - row.plain_start
-            keep = orders.keep[keep_at:]
-            size, kept = thin(begin, length, data, row, entry, keep, target + to, scratch.indexes)
+            body = target + to
+            size, kept = thin(begin, length, data, row, entry, keep[keep_at:], body, indexes)
         if size >= 0:
-            indexes = scratch.indexes[:kept]
             note[FRAME], at = put_head(
-                data, row, entry, size, indexes, orders.keeps_prefix, front, at
+                data, row, entry, size, indexes[:kept], keeps_prefix, front, at
             )
             to += size
             note[END], note[HEAD], note[KEPT] = to, at, kept
-        elif orders.actions[b] == COPY:
+        elif actions[b] == COPY:
             entry.kind = WHOLE
         else:
             return b, keep_at, CHANGED
@@ -1171,11 +1163,12 @@ def seal_many(table, scratch, first, sizes, out, at, rows, filled):
     ``out[at]`` on, with room for the heads. One without a head is left as it is. A row each, but of
     what is dropped, to ``rows`` from ``filled`` on, as ``rebuild`` does; returns the rows filled.
     """
+    plain, thinned, indexes, heads, notes = scratch
     target = address(out)
-    front = address(scratch.heads)
+    front = address(heads)
     before = np.int64(0)
     for i in range(len(sizes)):
-        note = scratch.notes[i]
+        note = notes[i]
         if note[KEPT] < 0:
             continue
         size = note[HEAD] - before

@@ -40,7 +40,6 @@ SURVEY_SUFFIX = ".survey"
 
 # In a MapFile's folder.
 MAP_DATA = "data"
-MAP_INDEX = "index"
 
 ENTRY_LOG_SUFFIX = ".log"
 

@@ -48,8 +48,6 @@ MAX_VARINT_BYTES = 10
 MAX_FIELD_NUMBER = (1 << 29) - 1
 _U64 = (1 << 64) - 1
 
-Pairs = list[tuple[int, int | bytes]]
-
 
 class Span(NamedTuple):
     """Where a field lies: ``start`` of its tag, ``value``, and ``end`` of the value."""
@@ -128,45 +126,6 @@ def spans(data: Buffer, at: int = 0, end: int | None = None) -> list[Span]:
         found.append(Span(number, wire_type, at, value, behind))
         at = behind
     return found
-
-
-def fields(data: Buffer, at: int = 0, end: int | None = None) -> Pairs:
-    """The fields of the message ``data[at:end]``: numbers (unsigned, see ``signed``) for varints,
-    bytes for all else.
-
-    Raises:
-        TruncatedLog, CorruptLog: as ``spans``, with the byte of ``data``.
-    """
-    return [
-        (
-            span.number,
-            decode_varint(data, span.value, span.end)[0]
-            if span.wire_type == VARINT
-            else bytes(data[span.value : span.end]),
-        )
-        for span in spans(data, at, end)
-    ]
-
-
-def integer(pairs: Pairs, number: int, default: int = 0) -> int:
-    """The last varint of field ``number``, unsigned."""
-    return (integers(pairs, number) or [default])[-1]
-
-
-def integers(pairs: Pairs, number: int) -> list[int]:
-    """All varints of field ``number``, in their order; packed ones are not looked into."""
-    return [value for n, value in pairs if n == number and isinstance(value, int)]
-
-
-def blob(pairs: Pairs, number: int) -> bytes | None:
-    """The last bytes of field ``number``, None where it is absent."""
-    found = blobs(pairs, number)
-    return found[-1] if found else None
-
-
-def blobs(pairs: Pairs, number: int) -> list[bytes]:
-    """All bytes of field ``number``, in their order."""
-    return [value for n, value in pairs if n == number and isinstance(value, bytes)]
 
 
 def put(number: int, value: int | bytes) -> bytes:

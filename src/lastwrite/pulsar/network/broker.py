@@ -124,9 +124,8 @@ class Broker:
         """
         number = next(self._numbers)
         lookup = Lookup(topic=topic, request_id=number, authoritative=authoritative)
-        answer = self._ask(
-            number, BaseCommand(kind=23, lookup=lookup), f"asking who serves {topic}"
-        )
+        doing = f"asking who serves {topic}"
+        answer = self._ask(number, BaseCommand(kind=23, lookup=lookup), doing)
         assert answer.lookup_response is not None
         return answer.lookup_response
 
@@ -200,9 +199,8 @@ class Broker:
                     continue
                 command = self._received(frame)
                 if command.ping is not None or command.kind == 18:
-                    self._link.send(
-                        [encode_command(BaseCommand(kind=19, pong=Ping()))], "answering a ping"
-                    )
+                    pong = BaseCommand(kind=19, pong=Ping())
+                    self._link.send([encode_command(pong)], "answering a ping")
                 elif command.auth_challenge is not None:
                     self._authenticate()
                 else:
@@ -276,9 +274,8 @@ class Broker:
             raise self._refusal("connecting", ServerError.AUTHENTICATION, "it asks who we are")
         data = AuthData(auth_method_name="token", auth_data=self._token.encode())
         response = AuthResponse(client_version=_CLIENT, response=data)
-        self._link.send(
-            [encode_command(BaseCommand(kind=37, auth_response=response))], "authenticating"
-        )
+        command = BaseCommand(kind=37, auth_response=response)
+        self._link.send([encode_command(command)], "authenticating")
 
     def _refusal(self, doing: str, code: int | None, message: str | None) -> LogError:
         said = f"{doing}: {(message or 'no reason given').strip().splitlines()[0]}"
@@ -363,9 +360,8 @@ class Subscription:
             return
         number = next(self.broker._numbers)
         close = CloseConsumer(consumer_id=self._consumer, request_id=number)
-        self.broker._ask(
-            number, BaseCommand(kind=16, close_consumer=close), f"leaving {self.topic}"
-        )
+        command = BaseCommand(kind=16, close_consumer=close)
+        self.broker._ask(number, command, f"leaving {self.topic}")
 
     def __enter__(self) -> Subscription:
         return self
@@ -385,9 +381,8 @@ def find_owner(
         NotALog: there is no such topic.
     """
     if not addresses:
-        raise RemoteFailed(
-            "no broker of the cluster is alive", remedy="start one: it takes the horizon over"
-        )
+        remedy = "start one: it takes the horizon over"
+        raise RemoteFailed("no broker of the cluster is alive", remedy=remedy)
     deadline = time.monotonic() + timeout
     failed = RemoteFailed("no broker answers")
     while time.monotonic() <= deadline:
@@ -429,9 +424,8 @@ def _follow(service: str, topic: str, token: str | None, timeout: float) -> Brok
                 return Broker(service, token, timeout, proxied=named)
             return Broker(named, token, timeout)
         address, authoritative = named, bool(answer.authoritative)
-    raise RemoteFailed(
-        f"asking who serves {topic}: brokers send us round", path=service, remedy="ask again"
-    )
+    words = f"asking who serves {topic}: brokers send us round"
+    raise RemoteFailed(words, path=service, remedy="ask again")
 
 
 def parse_broker_url(url: str) -> str:
@@ -442,10 +436,8 @@ def parse_broker_url(url: str) -> str:
         InvalidConfig: another scheme: TLS is not spoken here.
     """
     if "://" in url and not url.startswith(_SCHEME):
-        raise InvalidConfig(
-            f"a broker at {url!r} is not supported",
-            remedy="give a listener without TLS: pulsar://HOST:PORT",
-        )
+        remedy = "give a listener without TLS: pulsar://HOST:PORT"
+        raise InvalidConfig(f"a broker at {url!r} is not supported", remedy=remedy)
     return url.removeprefix(_SCHEME).rstrip("/")
 
 

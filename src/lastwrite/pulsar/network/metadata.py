@@ -160,17 +160,15 @@ class MetadataStore:
     def partitions(self, topic: TopicName) -> int:
         """How many partitions a topic has; 0: it is not partitioned, or not there."""
         whole = topic.with_partition(-1)
-        node = self._get(
-            f"{_PARTITIONED}/{whole.managed_ledger}", f"asking for the partitions of {whole}"
-        )
+        path = f"{_PARTITIONED}/{whole.managed_ledger}"
+        node = self._get(path, f"asking for the partitions of {whole}")
         if node is None:
             return 0
         try:
             count = json.loads(node)["partitions"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CorruptLog(
-                f"the number of partitions of {whole} cannot be read: {error!r}", path=self.address
-            ) from error
+            words = f"the number of partitions of {whole} cannot be read: {error!r}"
+            raise CorruptLog(words, path=self.address) from error
         if not isinstance(count, int) or not 0 <= count <= _MAX_LEDGER:
             raise CorruptLog(f"{whole} has {count!r} partitions", path=self.address)
         return count
@@ -218,9 +216,8 @@ class MetadataStore:
             RemoteFailed: it is not alive.
         """
         for place in ("available", "available/readonly"):
-            node = self._get(
-                f"{self._ledgers}/{place}/{bookie}", f"asking where bookie {bookie} listens"
-            )
+            path = f"{self._ledgers}/{place}/{bookie}"
+            node = self._get(path, f"asking where bookie {bookie} listens")
             if node is not None:
                 return self._listens_at(bookie, node)
         raise RemoteFailed(
@@ -372,14 +369,9 @@ class MetadataStore:
                 remedy="such ledgers do not fit what is compacted; see docs/guide/pulsar-live.md",
             )
         prefix = f"{self._ledgers}/idgen/ID-"
-        made = str(
-            self._asked(
-                lambda client: client.create_async(
-                    prefix, b"", ephemeral=True, sequence=True, makepath=True
-                ),
-                doing,
-            )
-        )  # asked again at need: a number that nobody uses costs nothing
+        how = {"ephemeral": True, "sequence": True, "makepath": True}
+        # Asked again at need: a number that nobody uses costs nothing.
+        made = str(self._asked(lambda client: client.create_async(prefix, b"", **how), doing))
         with contextlib.suppress(NoNodeError, *_AGAIN):  # it goes with the session
             self._once(_delete(made), doing)
         text = made.removeprefix(prefix)

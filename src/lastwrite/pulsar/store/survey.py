@@ -32,7 +32,6 @@ import numpy as np
 from lastwrite.encoding.checksum import crc32c
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog, located
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.pulsar.format.names import SURVEY_SUFFIX
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER, EntrySurveyor, SurveyTable
@@ -161,13 +160,6 @@ def transactions_of(
             else:
                 markers[txn], aborts[txn] = Position(ledger, last), what == ABORT
     return TopicTransactions(firsts, markers, frozenset(txn for txn in aborts if aborts[txn]))
-
-
-def survey_problem(error: LogError, ledger: Ledger) -> Problem:
-    """What stopped a survey, as a value."""
-    kind = ProblemKind.DAMAGED if isinstance(error, CorruptLog) else ProblemKind.UNSUPPORTED
-    remedy = error.remedy or _RESTORE
-    return Problem(kind, error.problem, error.path or ledger.path, error.at, remedy)
 
 
 def free(size_bytes: int) -> None:

@@ -36,12 +36,12 @@ from lastwrite.pulsar.store.survey import (
     keep_survey,
     kept_survey,
     survey_of,
-    survey_problem,
     transactions_of,
 )
 from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, partition_of
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.problems import problem_of
 from lastwrite.storage.throttle import Spend
 
 _RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
@@ -156,7 +156,7 @@ class _Reading:
         found = []
         for ledger, survey in zip(ledgers, _in_threads(ledgers, self._survey), strict=True):
             if isinstance(survey, CorruptLog | UnsupportedFormat):
-                self._problems.append(survey_problem(survey, ledger))
+                self._problems.append(problem_of(survey, ledger.path, remedy=_RESTORE))
                 continue
             if isinstance(survey, LogError):
                 raise survey

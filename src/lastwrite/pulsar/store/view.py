@@ -26,11 +26,11 @@ from lastwrite.pulsar.store.survey import (
     DATA,
     LedgerSurvey,
     survey_of,
-    survey_problem,
     transactions_of,
 )
 from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.problems import problem_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def _surveys(
         except CommitConflict:
             raise LedgerMoved from None
         except (CorruptLog, UnsupportedFormat) as error:
-            problems.append(survey_problem(error, ledger))
+            problems.append(problem_of(error, ledger.path))
     return found
 
 
