@@ -156,7 +156,7 @@ def targets() -> list[Target]:
             harmed,
             lambda data, lowest, rng: check_survey(surveyor, data, lowest, rng),
             (
-                "pulsar.survey:Surveyor.take",
+                "pulsar.survey:EntrySurveyor.take",
                 "pulsar.entry:messages_of",
                 "pulsar.entry:decode_properties",
                 "pulsar.entry:is_undecodable",
