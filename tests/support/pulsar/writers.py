@@ -1,4 +1,4 @@
-"""Writers of files that Lastwrite only reads: offloaded data objects in one piece, and Hadoop's MapFiles."""
+"""Writers of files that Lastwrite only reads: whole data objects, and Hadoop's MapFiles."""
 
 from __future__ import annotations
 

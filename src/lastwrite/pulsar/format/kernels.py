@@ -1010,8 +1010,56 @@ def stays_as_it_is(row, entry, action):
     return action == COPY and entry.kept > 0 and entry.plain_size >= 0
 
 
-# One function of 75 lines, its arguments taken apart before the loop: a batch of few messages would
-# feel a call and what a look into a tuple of arrays costs.
+@njit(cache=True, nogil=True)
+def _put_batch(chunk, orders, scratch, b, keep_at, out, at):
+    """Write the batch ``b`` without what goes; of a packed one all must stay.
+
+    Returns (position behind, how many messages are kept, code). PACKED: it must be opened or packed
+    elsewhere; CHANGED: it contradicts itself.
+    """
+    row = chunk.table[b]
+    entry = chunk.entries[b]
+    data = address(chunk.buffer)
+    stop = row.position + row.size
+    # Where all stay it is enough to know that they can be read: what is packed stays so.
+    packed = row.codec != 0
+    if packed and (row.codec != _LZ4 or orders.actions[b] != COPY):
+        return at, 0, PACKED
+    payload = entry.plain_size if packed else stop - entry.payload_at
+    room = thin_room(entry, payload)
+    if room > len(scratch.thinned) or row.records > len(scratch.indexes):
+        return at, 0, NEED_ROOM
+    if at + head_room(row, entry) + (stop - entry.payload_at if packed else room) > len(out):
+        return at, 0, NEED_ROOM
+    source = data + entry.payload_at
+    if packed:
+        source = address(scratch.plain)
+        most = len(scratch.plain)
+        if payload > most:
+            return at, 0, NEED_ROOM
+        opened = decode_block(
+            data, entry.payload_at, stop, len(chunk.buffer), source, np.int64(0), most, payload
+        )
+        if payload != opened:
+            return at, 0, PACKED
+    body = address(scratch.thinned)
+    keep = orders.keep[keep_at:]
+    size, kept = thin(source, payload, data, row, entry, keep, body, scratch.indexes)
+    if size < 0:
+        return at, 0, CHANGED
+    if packed and size != payload:
+        return at, 0, PACKED
+    target = address(out)
+    indexes = scratch.indexes[:kept]
+    frame, at = put_head(data, row, entry, size, indexes, orders.keeps_prefix, target, at)
+    if packed:
+        body = data + entry.payload_at
+        size = stop - entry.payload_at
+    copy_bytes(target, at, body, np.int64(0), size)
+    put_checksum(out, frame, at + size)
+    return at + size, kept, OK
+
+
 @njit(cache=True, nogil=True)
 def rebuild(chunk, orders, scratch, done, out, rows):
     """Carry out the orders on the chunk's entries from where ``done`` is, up to the first batch that
@@ -1022,12 +1070,9 @@ def rebuild(chunk, orders, scratch, done, out, rows):
 
     Returns (a new ``done``, code).
     """
-    buffer, table, entries = chunk
-    actions, keep, keeps_prefix = orders
-    plain, thinned, indexes, heads, notes = scratch
-    data = address(buffer)
+    table, entries, actions = chunk.table, chunk.entries, orders.actions
+    data = address(chunk.buffer)
     target = address(out)
-    opened = address(plain)
     b, keep_at, at, filled = done
     while b < len(table):
         row = table[b]
@@ -1036,58 +1081,24 @@ def rebuild(chunk, orders, scratch, done, out, rows):
             keep_at += row.records
             b += 1
             continue
-        stop = row.position + row.size
         begin = at
         kept = row.records
         whole = stays_as_it_is(row, entry, actions[b])
         if not whole:
-            # Where all stay it is enough to know that they can be read: what is packed stays so.
-            packed = row.codec != 0
-            if packed and (row.codec != _LZ4 or actions[b] != COPY):
-                return Done(b, keep_at, at, filled), PACKED
-            length = stop - entry.payload_at
-            payload = entry.plain_size if packed else length
-            room = thin_room(entry, payload)
-            if room > len(thinned) or row.records > len(indexes):
-                return Done(b, keep_at, at, filled), NEED_ROOM
-            if at + head_room(row, entry) + (length if packed else room) > len(out):
-                return Done(b, keep_at, at, filled), NEED_ROOM
-            source = data + entry.payload_at
-            if packed:
-                most = len(plain)
-                if payload > most:
-                    return Done(b, keep_at, at, filled), NEED_ROOM
-                if payload != decode_block(
-                    data, entry.payload_at, stop, len(buffer), opened, np.int64(0), most, payload
-                ):
-                    return Done(b, keep_at, at, filled), PACKED
-                source = opened
-            body = address(thinned)
-            size, kept = thin(source, payload, data, row, entry, keep[keep_at:], body, indexes)
-            if packed and size >= 0 and size != payload:
-                return Done(b, keep_at, at, filled), PACKED
-            if size < 0 and actions[b] != COPY:
-                return Done(b, keep_at, at, filled), CHANGED
-            if size < 0:  # it contradicts itself, and stays
+            at, kept, code = _put_batch(chunk, orders, scratch, b, keep_at, out, at)
+            if code == CHANGED and actions[b] == COPY:
                 entry.kind = WHOLE
                 whole = True
                 kept = row.records
-            else:
-                frame, at = put_head(
-                    data, row, entry, size, indexes[:kept], keeps_prefix, target, at
-                )
-                if packed:
-                    body = data + entry.payload_at
-                    size = length
-                copy_bytes(target, at, body, np.int64(0), size)
-                at += size
-                put_checksum(out, frame, at)
+            elif code != OK:
+                return Done(b, keep_at, at, filled), code
         if whole:
-            place = row.position if keeps_prefix else entry.framed_at
-            if at + stop - place > len(out):
+            place = row.position if orders.keeps_prefix else entry.framed_at
+            size = row.position + row.size - place
+            if at + size > len(out):
                 return Done(b, keep_at, at, filled), NEED_ROOM
-            copy_bytes(target, at, data, place, stop - place)
-            at += stop - place
+            copy_bytes(target, at, data, place, size)
+            at += size
         _note(rows, filled, begin, at, row, kept)
         filled += 1
         keep_at += row.records
