@@ -26,7 +26,7 @@ from lastwrite.rocketmq.look.rows import message_rows
 from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, Answer, PullStatus, answer, taken
 from lastwrite.rocketmq.store import lock
 from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, RecordBlock, first_damage
-from lastwrite.rocketmq.store.reading import find_place
+from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.topics import compacted_queues, compacted_topics, read_topics
 
 BY_INDEX = "compaction index"

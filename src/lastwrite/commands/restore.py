@@ -47,8 +47,9 @@ from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.reports import Restoration, RestoredQueue
 from lastwrite.rocketmq.store import links, lock, publish
 from lastwrite.rocketmq.store.compacted import CompactedQueue, first_damage
+from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.positions import UNKNOWN, read_positions
-from lastwrite.rocketmq.store.reading import Part, find_place, read_queue
+from lastwrite.rocketmq.store.reading import Part, read_queue
 from lastwrite.rocketmq.store.writer import QueueWriter
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ _MOST_RETRIES = 100  # of one pull: what a broker answers while it removes files
 _RETRY_SECONDS = 0.1
 
 
-def restore(
+def restore(  # one parameter an option of the command line
     path: str,
     name_server: str,
     topic: str,

@@ -8,7 +8,7 @@ from lastwrite.engine.system import System, system_named
 from lastwrite.errors import InvalidConfig
 from lastwrite.pulsar.store import single as pulsar_single
 from lastwrite.pulsar.store import topic as pulsar_topic
-from lastwrite.rocketmq.store import reading as rocketmq_reading
+from lastwrite.rocketmq.store import place as rocketmq_place
 
 KAFKA, ROCKETMQ, PULSAR = SYSTEMS = ("kafka", "rocketmq", "pulsar")
 
@@ -26,7 +26,7 @@ def system_of(path: str, name: str | None = None) -> str:
         if name not in SYSTEMS:
             raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
         return name
-    if rocketmq_reading.locate(path) is not None:
+    if rocketmq_place.locate(path) is not None:
         return ROCKETMQ
     is_pulsar = pulsar_topic.locate(path) is not None or pulsar_single.kind_of(path) is not None
     return PULSAR if is_pulsar else KAFKA

@@ -15,6 +15,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.reports import CutReport
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.store import cutting, links, lock, reading
+from lastwrite.rocketmq.store.place import is_store
 from lastwrite.rocketmq.store.reading import Part
 
 _ALL = TopicPartition("lastwrite-dispatch", 0)  # as dispatch: no two runs meet
@@ -47,7 +48,7 @@ def cut(
         LogError: nothing was changed, or it says how to go on.
     """
     root = links.home_of(str(path))
-    if not reading.is_store(root):
+    if not is_store(root):
         raise NotALog("no RocketMQ store", path=root, remedy="give a broker's storePathRootDir")
     if (at is None) == (not undo):
         raise InvalidConfig(

@@ -58,6 +58,7 @@ from lastwrite.rocketmq.reports import (
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.store import beyond, dispatched, links, lock, reading, trees, walking
 from lastwrite.rocketmq.store.building import build
+from lastwrite.rocketmq.store.place import is_store
 from lastwrite.rocketmq.store.reading import MappedFile, Part
 from lastwrite.rocketmq.store.topics import read_topics
 from lastwrite.spark.inline import Inline
@@ -116,7 +117,7 @@ def dispatch(  # one parameter an option of the command line
     begin = time.perf_counter()
     settings = DispatchConfig.from_names(config or {})
     root = links.home_of(str(path))
-    if not reading.is_store(root):
+    if not is_store(root):
         raise NotALog("no RocketMQ store", path=root, remedy="give a broker's storePathRootDir")
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     progress = progress or NoProgress()

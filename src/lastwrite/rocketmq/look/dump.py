@@ -24,6 +24,7 @@ from lastwrite.rocketmq.look.rows import (
 )
 from lastwrite.rocketmq.look.walk import LogWalk
 from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.place import StorePlace, find_place
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
     PART_OF_KIND,
@@ -31,8 +32,6 @@ from lastwrite.rocketmq.store.reading import (
     MappedFile,
     MappedLog,
     Part,
-    StorePlace,
-    find_place,
     list_queues,
     read_files,
     read_index_files,

@@ -36,12 +36,12 @@ from lastwrite.rocketmq.look.rows import TRANSACTIONS, message_rows
 from lastwrite.rocketmq.look.table import body_column, property_maps, text_column
 from lastwrite.rocketmq.look.walk import Chunk, LogWalk
 from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.reading import (
     FileKind,
     MappedFile,
     MappedLog,
     Part,
-    find_place,
     read_commit_log,
     read_files,
     read_one_file,

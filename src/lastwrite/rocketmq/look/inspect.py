@@ -46,6 +46,7 @@ from lastwrite.rocketmq.look.rows import side_rows
 from lastwrite.rocketmq.look.walk import Chunk, Ending, LogWalk
 from lastwrite.rocketmq.store import lock
 from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
+from lastwrite.rocketmq.store.place import StorePlace, find_place, locate
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
     PART_OF_KIND,
@@ -53,11 +54,8 @@ from lastwrite.rocketmq.store.reading import (
     MappedFile,
     MappedLog,
     Part,
-    StorePlace,
     commit_log_folders,
-    find_place,
     list_queues,
-    locate,
     log_of_one,
     map_whole,
     queue_folder,

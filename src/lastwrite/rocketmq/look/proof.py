@@ -29,9 +29,10 @@ from lastwrite.rocketmq.look.inspection import QueueInspection, StoreReport
 from lastwrite.rocketmq.look.records import RecordReader
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.positions import read_positions
 from lastwrite.rocketmq.store.publish import live_tree
-from lastwrite.rocketmq.store.reading import Part, find_place
+from lastwrite.rocketmq.store.reading import Part
 from lastwrite.rocketmq.system import ROCKETMQ
 from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
 from lastwrite.verification.contents import ContentsUnit

@@ -18,7 +18,8 @@ from lastwrite.rocketmq.format import names, record, sides, units
 from lastwrite.rocketmq.format import properties as properties_
 from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.record import Message
-from lastwrite.rocketmq.store.reading import FileKind, MappedFile, StorePlace, map_whole
+from lastwrite.rocketmq.store.place import StorePlace
+from lastwrite.rocketmq.store.reading import FileKind, MappedFile, map_whole
 from lastwrite.storage.reading import read_small
 
 _ENTRIES_AT_ONCE = 1 << 14

@@ -35,6 +35,7 @@ from lastwrite.rocketmq.format.chunk_kernels import FITS, compare_units, count_u
 from lastwrite.rocketmq.format.record import BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, BatchUnit
 from lastwrite.rocketmq.store import links, lock, ordinary, positions, publish, reading
+from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import damaged
@@ -71,10 +72,10 @@ def find_queues(path: str, topic: str | None = None, partition: int | None = Non
         NotALog: nothing of the kind lies there, or nothing of that topic and queue.
     """
     path = os.path.abspath(path)
-    place = reading.find_place(path)
+    place = find_place(path)
     if place.root is None:
         path = os.path.realpath(path)
-        place = reading.find_place(path)
+        place = find_place(path)
     elif (home := links.home_of(place.root)) != place.root:
         place = replace(place, root=home)
     parts = (None, Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)

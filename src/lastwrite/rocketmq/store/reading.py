@@ -21,10 +21,9 @@ from enum import StrEnum
 
 import numpy as np
 
-from lastwrite.errors import CorruptLog, LogError, NotALog
+from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.rocketmq.format import names, units
-from lastwrite.rocketmq.store.links import is_brokers
 from lastwrite.rocketmq.store.lock import was_killed
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import damaged, recovered
@@ -35,8 +34,6 @@ WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)
 INDEX_LIMIT_BYTES = 1 << 30  # of one file of a queue's index, read whole
 
 _OPEN_FILES = 64  # kept open by one reader
-_SNIFFED_BYTES = 512
-_MESSAGE_MAGICS = (-626843481, -626843477, -875286124)  # message v1, v2, blank
 
 
 class Part(StrEnum):
@@ -89,9 +86,7 @@ class FileKind(StrEnum):
         return self in PART_OF_KIND and not self.has_records and self is not FileKind.INDEX
 
 
-_COMPACTION_PARTS = (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
-
-_KIND_OF_PART = {
+KIND_OF_PART = {
     Part.COMMIT_LOG: FileKind.COMMIT_LOG,
     Part.CONSUME_QUEUE: FileKind.CONSUME_QUEUE,
     Part.EXTENSION: FileKind.EXTENSION,
@@ -100,16 +95,7 @@ _KIND_OF_PART = {
     Part.COMPACTION_INDEX: FileKind.COMPACTION_INDEX,
     Part.INDEX: FileKind.INDEX,
 }
-PART_OF_KIND = {kind: part for part, kind in _KIND_OF_PART.items()}
-
-_SIDE_FILES = {
-    "checkpoint": FileKind.CHECKPOINT,
-    "abort": FileKind.ABORT,
-    "lock": FileKind.LOCK,
-    "topics.json": FileKind.TOPICS,
-    "consumerOffset.json": FileKind.CONSUMER_OFFSETS,
-    "position-checkpoint": FileKind.POSITIONS,
-}
+PART_OF_KIND = {kind: part for part, kind in KIND_OF_PART.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,213 +169,11 @@ def log_of_one(file: MappedFile) -> MappedLog:
     return MappedLog((file,), (), file.size_bytes, (file.start,))
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlace:
-    """What a path names. ``root`` is the store, None for a file that lies outside of one."""
-
-    path: str
-    root: str | None
-    part: Part | None = None  # None: the store itself, or a file at its root
-    topic: str | None = None
-    queue: int | None = None
-    file: FileKind | None = None  # None: a folder
-
-    @property
-    def name(self) -> TopicPartition | None:
-        if self.topic is None or self.queue is None:
-            return None
-        return TopicPartition(self.topic, self.queue)
-
-
-# ---------------------------------------------------------------------- what a path is
-
-
-def is_store(path: str) -> bool:
-    """Whether the folder is a broker's ``storePathRootDir``."""
-    if os.path.isfile(os.path.join(path, Part.CONFIG, names.TOPICS)):
-        return True
-    return any(_holds(os.path.join(path, part), part) for part in (Part.COMMIT_LOG, *QUEUE_PARTS))
-
-
-def _holds(folder: str, part: Part) -> bool:
-    """Whether a folder of that name is what it is called: others may be called so too."""
-    if part is Part.COMMIT_LOG:
-        return any(names.parse_file_name(name) is not None for name in _entries(folder))
-    if part is Part.INDEX:
-        return any(map(names.is_index_name, _entries(folder)))
-    if part is Part.COMPACTION:
-        root = os.path.dirname(folder)
-        return any(os.path.isdir(os.path.join(root, below)) for below in _COMPACTION_PARTS)
-    if part is Part.CONFIG:
-        return any(".json" in name for name in _entries(folder))
-    return any(
-        names.parse_queue_name(queue) is not None
-        for topic in _entries(folder)
-        for queue in _entries(os.path.join(folder, topic))
-    )
-
-
-def locate(path: str) -> StorePlace | None:
-    """What lies at ``path``; None: nothing of RocketMQ's.
-
-    A file is known by its name and the folders above it, a log file that lies alone by its first
-    bytes. Of symbolic links the real path decides, unless only the given one leads to a store that
-    a broker has had: its ``compaction`` may be a link to another disk.
-    """
-    given = os.path.abspath(str(path))
-    real = os.path.realpath(given)
-    if real == given:
-        return _located(str(path))
-    found = _located(real)
-    if found is not None and found.root is not None and is_brokers(found.root):
-        return found
-    other = _located(given)
-    if other is not None and other.root is not None and is_brokers(other.root):
-        return replace(other, root=os.path.realpath(other.root))
-    return found or other
-
-
-def _located(path: str) -> StorePlace | None:
-    if os.path.isdir(path) and is_store(path):
-        return StorePlace(path, path)
-    found = _by_folders(path)
-    if os.path.isdir(path):
-        return found or _lone_log(path)
-    if not os.path.isfile(path):
-        return None
-    if found is not None:
-        return found
-    base = os.path.basename(path)
-    kind = _SIDE_FILES.get(base.removesuffix(".bak").removesuffix(".tmp"))
-    if kind is not None:
-        return StorePlace(path, _root_of_side_file(path, kind), file=kind)
-    is_index = names.is_index_name(base)
-    if is_index or names.parse_file_name(base.removesuffix(names.DELETED_SUFFIX)) is not None:
-        kind = _sniff(path, is_index)
-        return None if kind is None else StorePlace(path, None, file=kind)
-    return None
-
-
-def _lone_log(path: str) -> StorePlace | None:
-    """A folder of log files under a name of its own: a further commit log folder, or a copy."""
-    for name in _entries(path):
-        if names.parse_file_name(name) is not None:
-            kind = _sniff(os.path.join(path, name), is_index=False)
-            return None if kind is None else StorePlace(path, None, PART_OF_KIND[kind])
-    return None
-
-
-def find_place(path: str) -> StorePlace:
-    """What lies at ``path``.
-
-    Raises:
-        NotALog: nothing of RocketMQ's.
-    """
-    found = locate(path)
-    if found is None:
-        is_there = os.path.exists(path)
-        raise NotALog(
-            "nothing of a RocketMQ store" if is_there else "no such file or folder",
-            path=path,
-            remedy="give a store (a broker's storePathRootDir), a folder or a file inside of it",
-        )
-    return found
-
-
-def _by_folders(path: str) -> StorePlace | None:
-    """What the folders above say; the nearest that fits, one below a real store before others."""
-    whole = os.path.abspath(path)
-    steps = whole.split(os.sep)
-    is_file = os.path.isfile(whole)
-    best: StorePlace | None = None
-    for n in range(1, len(steps)):
-        for part in Part:
-            wanted = part.split("/")
-            if steps[n : n + len(wanted)] != wanted:
-                continue
-            root = os.sep.join(steps[:n]) or os.sep
-            place = _below(path, root, part, steps[n + len(wanted) :], is_file)
-            if place is None or not (
-                is_file or _holds(os.path.join(root, part), part) or is_store(root)
-            ):
-                continue
-            if best is None or is_store(root):
-                best = place
-    return best
-
-
-def _below(path: str, root: str, part: Part, rest: list[str], is_file: bool) -> StorePlace | None:
-    folders = rest[:-1] if is_file else rest
-    if part in (Part.COMPACTION, Part.CONFIG):
-        if folders:
-            return None
-        if not is_file:
-            return StorePlace(path, root, part)
-        base = rest[-1].removesuffix(".bak")
-        if part is Part.COMPACTION:
-            kind = _SIDE_FILES.get(base)
-            is_known = kind is FileKind.POSITIONS
-        else:
-            base = base.removesuffix(".tmp")
-            kind, is_known = _SIDE_FILES.get(base, FileKind.CONFIG), ".json" in base
-        return StorePlace(path, root, part, file=kind) if is_known else None
-    topic: str | None = None
-    queue: int | None = None
-    if part in QUEUE_PARTS:
-        if folders and folders[-1] in WORK_FOLDERS:
-            folders = folders[:-1]
-        if len(folders) > 2 or (len(folders) == 2 and names.parse_queue_name(folders[1]) is None):
-            return None
-        topic = folders[0] if folders else None
-        queue = int(folders[1]) if len(folders) == 2 else None
-        if is_file and queue is None:
-            return None
-    elif folders:
-        return None
-    if not is_file:
-        return StorePlace(path, root, part, topic, queue)
-    if _start_of(rest[-1].removesuffix(names.DELETED_SUFFIX), part is Part.INDEX) is None:
-        return None
-    return StorePlace(path, root, part, topic, queue, _KIND_OF_PART[part])
-
-
-def _start_of(name: str, is_index: bool) -> int | None:
+def start_of(name: str, is_index: bool) -> int | None:
     """The number in a file's name: an address, or an index file's time; None: it has none."""
     if is_index:
         return int(name) if names.is_index_name(name) else None
     return names.parse_file_name(name)
-
-
-def _root_of_side_file(path: str, kind: FileKind) -> str | None:
-    folder = os.path.dirname(os.path.abspath(path))
-    if kind in (FileKind.TOPICS, FileKind.CONSUMER_OFFSETS, FileKind.POSITIONS):
-        folder = os.path.dirname(folder)
-    return folder if is_store(folder) else None
-
-
-def _sniff(path: str, is_index: bool) -> FileKind | None:
-    """What a file is by its first bytes."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_SNIFFED_BYTES)
-    except OSError as error:
-        raise to_log_error(error, path, "read the file") from error
-    if is_index:
-        return FileKind.INDEX
-
-    def number(at: int, size: int) -> int:
-        return int.from_bytes(data[at : at + size], "big", signed=True)
-
-    if len(data) >= 8 and number(0, 4) > 0 and number(4, 4) in _MESSAGE_MAGICS:
-        return FileKind.COMMIT_LOG
-    if len(data) >= 46 and number(0, 8) >= 0 and number(8, 4) > 0 and number(28, 8) >= 0:
-        if number(36, 2) > 0 and number(38, 8) == -1 << 32:  # compacted offset -1, reserved 0
-            return FileKind.BATCH_QUEUE
-    if len(data) >= 20 and number(0, 8) >= 0 and number(8, 4) > 0 and number(0, 8) >> 48 == 0:
-        return FileKind.CONSUME_QUEUE
-    if len(data) >= 20 and 20 <= number(0, 2) and number(18, 2) == number(0, 2) - 20:
-        return FileKind.EXTENSION
-    return None
 
 
 # ---------------------------------------------------------------------- lists
@@ -479,9 +263,9 @@ def list_queues(root: str, part: Part) -> list[TopicPartition]:
     """The queues that have a folder in ``part``, sorted; other entries are skipped."""
     found = []
     folder = os.path.join(root, part)
-    for topic in _entries(folder):
+    for topic in entries_of(folder):
         if os.path.isdir(os.path.join(folder, topic)):
-            for queue in _entries(os.path.join(folder, topic)):
+            for queue in entries_of(os.path.join(folder, topic)):
                 if names.parse_queue_name(queue) is not None and os.path.isdir(
                     os.path.join(folder, topic, queue)
                 ):
@@ -497,13 +281,13 @@ def read_files(*folders: str, is_index: bool = False) -> MappedLog:
     """
     found: list[MappedFile] = []
     problems: list[Problem] = []
-    for path in (os.path.join(folder, name) for folder in folders for name in _entries(folder)):
+    for path in (os.path.join(folder, name) for folder in folders for name in entries_of(folder)):
         name = os.path.basename(path)
         try:
             seen = os.stat(path)
         except OSError:
             continue  # a live broker may delete files at any moment
-        start = _start_of(name, is_index)
+        start = start_of(name, is_index)
         if os.path.isdir(path):
             if name in WORK_FOLDERS:
                 wrong = "left by a compaction run or a rebuild that did not end"
@@ -558,7 +342,7 @@ def _common_size(files: list[MappedFile]) -> int | None:
     return max(counts, key=lambda size: (counts[size], size), default=None)
 
 
-def _entries(folder: str) -> list[str]:
+def entries_of(folder: str) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
@@ -689,5 +473,5 @@ def read_one_file(path: str) -> MappedLog:
         seen = os.stat(path)
     except OSError as error:
         raise to_log_error(error, path, "read the file") from error
-    start = _start_of(base, names.is_index_name(base)) or 0
+    start = start_of(base, names.is_index_name(base)) or 0
     return log_of_one(MappedFile(path, start, seen.st_size, seen.st_mtime_ns))
