@@ -650,7 +650,7 @@ class _Dispatch:
         ``found``: the queues as they were before any was cut back.
         """
         ahead = {
-            (name.topic, name.partition): offsets
+            name: offsets
             for (kind, name), state in found.items()
             if self._is_beyond(kind, state)
             if (offsets := self._listed(kind, name, self.until)) is not None
@@ -702,19 +702,19 @@ class _Dispatch:
         address: int,
         words: str,
         built: Sequence[tuple[BuildUnit, Built]],
-        ahead: Mapping[tuple[str, int], tuple[int, int]],
+        ahead: Mapping[TopicPartition, tuple[int, int]],
         found: Mapping[tuple[QueueKind, TopicPartition], QueueState],
     ) -> None:
         """Name the record, what is lost with it, and what a cut there would lose besides."""
         rest = beyond.survey(self.log, address)
         there = {}
         for kind, name in found:
-            if (name.topic, name.partition) in ahead:
+            if name in ahead:
                 offsets = self._listed(kind, name, address, rest.first if rest.records else NO_END)
                 if offsets is not None:
-                    there[name.topic, name.partition] = offsets
+                    there[name] = offsets
         ends = {
-            (unit.name.topic, unit.name.partition): one.next_number
+            unit.name: one.next_number
             for unit, one in built
             if isinstance(unit, QueueUnit)
             and unit.kind is QueueKind.ORDINARY
@@ -825,7 +825,7 @@ class _Dispatch:
             )
 
 
-def _in_words(queues: Mapping[tuple[str, int], tuple[int, int]]) -> str:
+def _in_words(queues: Mapping[TopicPartition, tuple[int, int]]) -> str:
     return beyond.in_words(beyond.ranges_of(queues, ""))
 
 

@@ -25,8 +25,6 @@ from lastwrite.rocketmq.store import walking
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog
 from lastwrite.storage.mapping import mapped
 
-Name = tuple[str, int]  # topic, queue
-
 
 @dataclass(slots=True)
 class WholeRecords:
@@ -38,7 +36,9 @@ class WholeRecords:
     records: int = 0
     record_bytes: int = 0
     bad: list[int] = field(default_factory=list)  # addresses where the log is damaged
-    queues: dict[Name, tuple[int, int]] = field(default_factory=dict)  # first and last queue offset
+    queues: dict[TopicPartition, tuple[int, int]] = field(
+        default_factory=dict
+    )  # first and last queue offset
 
     def _add(self, base: int, table: kernels.MessageTable) -> None:
         places = table["position"].tolist()
@@ -48,12 +48,6 @@ class WholeRecords:
         self.end = self.last + int(table["size"][-1])
         self.records += len(table)
         self.record_bytes += int(table["size"].sum())
-
-    def _number(self, name: Name, first: int, last: int) -> None:
-        known = self.queues.get(name)
-        self.queues[name] = (
-            (first, last) if known is None else (min(known[0], first), max(known[1], last))
-        )
 
 
 def survey(
@@ -89,7 +83,9 @@ def _number(found: WholeRecords, data: ByteArray, table: kernels.MessageTable) -
         topic = data[at : at + length].tobytes().decode("utf-8", "replace")
         is_batch = marks & HAS_INNER and not marks & BAD_NUMBER
         first, count = (base, number) if is_batch else (offset, 1)
-        found._number((topic, queue), first, first + count - 1)
+        name, last = TopicPartition(topic, queue), first + count - 1
+        lowest, highest = found.queues.get(name, (first, last))
+        found.queues[name] = min(lowest, first), max(highest, last)
 
 
 # ---------------------------------------------------------------------- consume queues
@@ -116,10 +112,10 @@ def listed(
 
 
 def lost_between(
-    there: Mapping[Name, tuple[int, int]],
-    ahead: Collection[Name],
+    there: Mapping[TopicPartition, tuple[int, int]],
+    ahead: Collection[TopicPartition],
     beyond: WholeRecords,
-    ends: Mapping[Name, int],
+    ends: Mapping[TopicPartition, int],
 ) -> list[OffsetRange]:
     """The queue offsets of what is damaged: as the consume queues list them, else what is missing
     in between.
@@ -129,17 +125,17 @@ def lost_between(
     before the damage.
     """
     lost = ranges_of(there, "consume queue")
-    for (topic, queue), (first, _) in sorted(beyond.queues.items()):
-        end = ends.get((topic, queue), first)
-        if (topic, queue) not in ahead and end < first:
-            lost.append(OffsetRange(topic, queue, end, first - 1, "records"))
+    for name, (first, _) in sorted(beyond.queues.items()):
+        end = ends.get(name, first)
+        if name not in ahead and end < first:
+            lost.append(OffsetRange(name.topic, name.partition, end, first - 1, "records"))
     return lost
 
 
-def ranges_of(queues: Mapping[Name, tuple[int, int]], source: str) -> list[OffsetRange]:
+def ranges_of(queues: Mapping[TopicPartition, tuple[int, int]], source: str) -> list[OffsetRange]:
     return [
-        OffsetRange(topic, queue, first, last, source)
-        for (topic, queue), (first, last) in sorted(queues.items())
+        OffsetRange(name.topic, name.partition, *offsets, source)
+        for name, offsets in sorted(queues.items())
     ]
 
 

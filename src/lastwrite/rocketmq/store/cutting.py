@@ -67,8 +67,6 @@ _NEW = b"new: a cut was stopped, run lastwrite cut STORE --undo\n"
 _OLD = b"old: a cut was stopped, run lastwrite cut STORE --undo\n"
 _LARGEST_SIDE_BYTES = 1 << 30
 
-Name = tuple[str, int]
-
 
 # ---------------------------------------------------------------------- what state a store is in
 
@@ -100,7 +98,7 @@ class Cut:
     edits: dict[str, dict[str, _Edit]] = field(default_factory=dict)  # by tree: path below it
     gone: dict[str, set[str]] = field(default_factory=dict)  # by tree: paths below it
     sides: dict[str, bytes] = field(default_factory=dict)  # path below the store: its new content
-    ends: dict[Name, int] = field(default_factory=dict)  # queue's next offset
+    ends: dict[TopicPartition, int] = field(default_factory=dict)  # queue's next offset
 
     def edit(self, tree: str, path: str, edit: _Edit) -> None:
         self.edits.setdefault(tree, {})[path] = edit
@@ -207,8 +205,8 @@ def _plan_log(cut: Cut, log: MappedLog, found: list[MappedFile], place: MappedFi
             queue = reading.read_queue(cut.root, Part(kind), name).sound()
             offsets = beyond.listed(queue, kind, at)
             if offsets is not None:
-                removed[name.topic, name.partition] = offsets
-                cut.ends[name.topic, name.partition] = offsets[0]
+                removed[name] = offsets
+                cut.ends[name] = offsets[0]
     report.queues = beyond.ranges_of(removed, "consume queue")
     cut.edit(names.COMMIT_LOG, os.path.basename(place.path), _Edit(at - place.start))
     for file in log.files:
@@ -248,7 +246,7 @@ def _plan_queues(cut: Cut) -> None:
 
 def _note_empty(cut: Cut, name: TopicPartition, first: int) -> None:
     """A queue that keeps no unit is numbered from 0 again."""
-    if not first and not cut.ends[name.topic, name.partition]:
+    if not first and not cut.ends[name]:
         return
     cut.report.notes.append(f"{name} keeps no unit: a broker numbers its messages from 0 again")
     if _pairs(cut.root, name):
@@ -283,7 +281,7 @@ def _plan_compaction(cut: Cut) -> None:
     lowered: dict[str, int] = {}
     positions = read_positions(trees.live_tree(cut.root, names.COMPACTION))
     for name in reading.list_queues(cut.root, Part.COMPACTION_LOG):
-        end = cut.ends.get((name.topic, name.partition))
+        end = cut.ends.get(name)
         if end is None:
             continue
         _plan_compaction_log(cut, name, end)
@@ -390,10 +388,11 @@ def _store_time(cut: Cut, address: int) -> int | None:
 
 def _plan_sides(cut: Cut) -> None:
     """Consumer groups' offsets beyond a queue's new end, the checkpoint's beyond the log's."""
+    ends = {(name.topic, name.partition): end for name, end in cut.ends.items()}
     for name in (names.CONSUMER_OFFSETS, names.CONSUMER_OFFSETS + names.BACKUP_SUFFIX):
         path = os.path.join(names.CONFIG, name)
         content = _content(cut.root, path)
-        lowered, told = sides.lower_consumer_offsets(content, cut.ends)
+        lowered, told = sides.lower_consumer_offsets(content, ends)
         if told:
             cut.sides[path] = lowered
             if name == names.CONSUMER_OFFSETS:
