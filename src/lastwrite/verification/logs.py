@@ -21,12 +21,14 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 
 from lastwrite.config.keyless import is_refused
+from lastwrite.engine.pieces import split_by_bytes
 from lastwrite.errors import LogError, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
@@ -73,6 +75,9 @@ from lastwrite.verification.rows import (
     TALLIES,
     TOMBSTONES,
 )
+
+U = TypeVar("U", ContentsUnit, DecideUnit, CompareUnit)
+R = TypeVar("R")
 
 _PIECE_BYTES = 32 << 20
 _UNIT_BYTES = 16 << 20
@@ -290,7 +295,7 @@ class _Verifier:
             self._unit(job, is_after, pieces, scratch)
             for job in wave
             for is_after, side in job.sides.items()
-            for pieces in _together(side.pieces)
+            for pieces in split_by_bytes(side.pieces, _UNIT_BYTES)
         ]
         self._run_reads(wave, "check", units)
         # An index that lies cuts its segment in wrong places: read that one again, whole, to name
@@ -326,12 +331,28 @@ class _Verifier:
 
     def _run_reads(self, wave: Sequence[_Job], name: str, units: Sequence[ContentsUnit]) -> None:
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
-        for answer in self._runner.run(name, read_contents, units, weights, self._progress):
-            if isinstance(answer, Failed):
-                wave[answer.unit.partition].fail(answer.error)
-                continue
+        for job, answer in self._answers(name, read_contents, units, weights, wave):
             for part in answer:
-                wave[part.partition].sides[part.is_after].parts.append(part)
+                job.sides[part.is_after].parts.append(part)
+
+    def _answers(
+        self,
+        name: str,
+        work: Callable[[U], R],
+        units: Sequence[U],
+        weights: Sequence[int],
+        wave: Sequence[_Job],
+    ) -> Iterator[tuple[_Job, R]]:
+        """What came of the units, each with its job; a job of which one fails has failed."""
+        if not units:
+            return
+        by_number = {job.number: job for job in wave}
+        answers = self._runner.run(name, work, units, weights, self._progress)
+        for unit, answer in zip(units, answers, strict=True):
+            if isinstance(answer, Failed):
+                by_number[unit.partition].fail(answer.error)
+            else:
+                yield by_number[unit.partition], answer
 
     def _judge_structure(self, job: _Job, side: _Side, is_after: bool) -> None:
         """What the pieces tell together; counts come from the log under proof."""
@@ -374,7 +395,6 @@ class _Verifier:
     # ------------------------------------------------------------------ settle
 
     def _settle(self, jobs: Sequence[_Job], scratch: str | None) -> None:
-        by_number = {job.number: job for job in jobs}
         units = [
             DecideUnit(
                 partition=job.number,
@@ -388,15 +408,7 @@ class _Verifier:
             for job in jobs
         ]
         weights = [sum(side.log.size_bytes for side in job.sides.values()) for job in jobs]
-        for answer in (
-            self._runner.run("settle", decide_transactions, units, weights, self._progress)
-            if units
-            else ()
-        ):
-            if isinstance(answer, Failed):
-                by_number[answer.unit.partition].fail(answer.error)
-                continue
-            job = by_number[answer.partition]
+        for job, answer in self._answers("settle", decide_transactions, units, weights, jobs):
             job.settled = answer
             job.found.transactions = answer.transactions
             for problem in answer.problems:
@@ -405,22 +417,13 @@ class _Verifier:
     # ------------------------------------------------------------------ compare
 
     def _compare(self, jobs: Sequence[_Job]) -> None:
-        by_number = {job.number: job for job in jobs}
         units = [unit for job in jobs for unit in self._compare_units(job)]
         weights = [unit.bytes for unit in units]
-        if units:
-            for answer in self._runner.run("compare", compare, units, weights, self._progress):
-                if isinstance(answer, Failed):
-                    by_number[answer.unit.partition].fail(answer.error)
-                    continue
-                job = by_number[answer.partition]
-                job.counts += answer.counts
-                job.broken += answer.broken
-                if answer.first_keyless >= 0:
-                    first = answer.first_keyless
-                    job.first_keyless = (
-                        first if job.first_keyless < 0 else min(first, job.first_keyless)
-                    )
+        for job, answer in self._answers("compare", compare, units, weights, jobs):
+            job.counts += answer.counts
+            job.broken += answer.broken
+            known = [each for each in (job.first_keyless, answer.first_keyless) if each >= 0]
+            job.first_keyless = min(known, default=-1)
         for job in jobs:
             if job.found.status is VerifyStatus.VERIFIED:
                 self._account(job)
@@ -567,15 +570,3 @@ def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list
         for k, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False))
         if end > start
     ]
-
-
-def _together(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Neighbouring pieces in lists that are worth a task."""
-    held: list[Piece] = []
-    for piece in pieces:
-        held.append(piece)
-        if sum(one.bytes for one in held) >= _UNIT_BYTES:
-            yield held
-            held = []
-    if held:
-        yield held
