@@ -29,8 +29,8 @@ from lastwrite.model.columns import (
     ByteArray,
     Int64Array,
 )
-from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.work import Piece, PieceLeft, RewriteUnit, SegmentOutput
+from lastwrite.storage.problems import problem_of
 from lastwrite.storage.scratch import read_states
 from lastwrite.storage.staging import sync_staged
 from lastwrite.storage.throttle import spender
@@ -43,17 +43,13 @@ def rewrite(
     ``buffers`` are the task's.
 
     Errors come back in the result, so that other partitions' work goes on. What was written is not
-    synced yet: see ``settle``.
+    synced yet: see ``fsync_outputs``.
     """
     result = SegmentOutput(unit.partition, unit.group, unit.part)
     system = system_named(unit.system)
     buffers = buffers or Buffers()
-    worker = _Rewriter(
-        unit,
-        system,
-        buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading),
-        buffers,
-    )
+    format = buffers.format(unit.system, unit.limits.plain_bytes, unit.policy.reading)
+    worker = _Rewriter(unit, system, format, buffers)
     left: list[PieceLeft] = []
     try:
         for n, piece in enumerate(unit.pieces):
@@ -66,13 +62,7 @@ def rewrite(
         result.left = () if result.further else tuple(left)
     except CorruptLog as error:
         worker.abandon()
-        result.problem = Problem(
-            ProblemKind.DAMAGED,
-            error.problem,
-            error.path or unit.pieces[0].path,
-            error.at,
-            error.remedy,
-        )
+        result.problem = problem_of(error, unit.pieces[0].path, remedy=None)
     except (LogError, OSError) as failure:
         worker.abandon()
         result.error = failure
@@ -86,13 +76,8 @@ def fsync_outputs(made: Sequence[SegmentOutput]) -> None:
     only read again.
     """
     with step("sync"):
-        sync_staged(
-            [
-                result
-                for result in made
-                if result.error is None and result.problem is None and result.index_path
-            ]
-        )
+        whole = (each for each in made if each.error is None and each.problem is None)
+        sync_staged([each for each in whole if each.index_path])
 
 
 class _Rewriter:

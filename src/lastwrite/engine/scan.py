@@ -38,6 +38,7 @@ from lastwrite.model.columns import (
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Piece, PieceScan, ScanUnit
+from lastwrite.storage.problems import problem_of
 
 _MOST_NOTES = 100  # a piece
 _SAMPLE_SHARE = 16  # one bucket in so many tells whether a block's keys repeat
@@ -74,15 +75,9 @@ def scan(
         result = PieceScan(unit.partition, piece.number)
         try:
             worker.scan_piece(piece, result)
-        except UnsupportedFormat as error:
-            result.problem = _problem(ProblemKind.UNSUPPORTED, error, piece)
-        except CorruptLog as error:
-            result.problem = _problem(ProblemKind.DAMAGED, error, piece)
+        except (CorruptLog, UnsupportedFormat) as error:
+            result.problem = problem_of(error, piece.path, remedy=None)
         yield result, worker.states[: result.records]
-
-
-def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
-    return Problem(kind, error.problem, error.path or piece.path, error.at, error.remedy)
 
 
 class _Scanner:

@@ -52,8 +52,10 @@ class Window:
         return self._buffer[position - self._begin : self._end - self._begin]
 
 
-def problem_of(error: LogError, path: str, shift: int = 0, remedy: str = DAMAGE_REMEDY) -> Problem:
-    """An error as a value, its position moved by ``shift``."""
+def problem_of(
+    error: LogError, path: str, shift: int = 0, remedy: str | None = DAMAGE_REMEDY
+) -> Problem:
+    """An error as a value, its position moved by ``shift``; ``remedy``: of damage that names none."""
     kind = ProblemKind.UNSUPPORTED if isinstance(error, UnsupportedFormat) else ProblemKind.DAMAGED
     at = None if error.at is None else error.at + shift
     said = error.remedy or (remedy if kind is ProblemKind.DAMAGED else None)

@@ -24,8 +24,9 @@ from lastwrite.engine.chunks import Chunk, Chunks
 from lastwrite.engine.system import Format, system_named
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.log import Problem
 from lastwrite.model.work import Limits, Piece
+from lastwrite.storage.problems import problem_of
 from lastwrite.storage.scratch import ScratchReader, ScratchWriter
 from lastwrite.verification.batch_invariants import thinned
 from lastwrite.verification.invariants import (
@@ -293,10 +294,8 @@ class BatchReader:
             self._sink.flush(found)
             self._flush_facts(found)
             found.is_whole = True
-        except UnsupportedFormat as error:
-            found.problems.append(_problem(ProblemKind.UNSUPPORTED, error, piece))
-        except CorruptLog as error:
-            found.problems.append(_problem(ProblemKind.DAMAGED, error, piece))
+        except (CorruptLog, UnsupportedFormat) as error:
+            found.problems.append(problem_of(error, piece.path, remedy=None))
         found.problems += indexes.problems
         found.tally = tuple(int(n) for n in tally)
         return found
@@ -347,10 +346,6 @@ class BatchReader:
             found.facts.append(FactBlock("", 0, len(facts), facts))
         else:
             found.facts.append(FactBlock(*self._sink.scratch.append(facts), len(facts)))
-
-
-def _problem(kind: ProblemKind, error: LogError, piece: Piece) -> Problem:
-    return Problem(kind, error.problem, error.path or piece.path, error.at, error.remedy)
 
 
 # ---------------------------------------------------------------------- comparing
