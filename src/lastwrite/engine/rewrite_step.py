@@ -36,17 +36,13 @@ def rewrite_partitions(
     are given up.
     """
     chosen = [_choose_runs(context, each) for each in partitions]
-    costs = [
-        [rewrite_cost(*of_piece) for of_piece in zip(each.plan.pieces, each.scans, strict=True)]
-        for each in partitions
-    ]
-    shares = Shares(sum(map(_cost_of, partitions, chosen, costs)), context.workers)
+    shares = Shares(sum(map(_cost_of, partitions, chosen)), context.workers)
     units: list[RewriteUnit] = []
     errors: dict[int, Exception] = {}
-    for each, runs, by_piece in zip(partitions, chosen, costs, strict=True):
+    for each, runs in zip(partitions, chosen, strict=True):
         try:
             for group, run in enumerate(runs):
-                units += _units(context, each, (group, run), by_piece, shares)
+                units += _units(context, each, (group, run), shares)
         except (LogError, OSError) as error:
             errors[each.plan.number] = error
     units = [unit for unit in units if unit.partition not in errors]
@@ -103,22 +99,17 @@ def _changes(context: Context, partition: ElectedPartition) -> list[int]:
     return changes
 
 
-def _cost_of(
-    partition: ElectedPartition, runs: Sequence[tuple[int, ...]], costs: Sequence[int]
-) -> int:
-    """What rewriting the ``runs`` costs, of ``costs`` by piece."""
+def _cost_of(partition: ElectedPartition, runs: Sequence[tuple[int, ...]]) -> int:
+    """What rewriting the ``runs`` costs."""
     rewritten = {place for run in runs for place in run}
-    pieces = partition.plan.pieces
-    return sum(
-        cost for piece, cost in zip(pieces, costs, strict=True) if piece.segment in rewritten
-    )
+    pairs = zip(partition.plan.pieces, partition.scans, strict=True)
+    return sum(rewrite_cost(piece, scan) for piece, scan in pairs if piece.segment in rewritten)
 
 
 def _units(
     context: Context,
     partition: ElectedPartition,
     numbered: tuple[int, tuple[int, ...]],
-    costs: Sequence[int],
     shares: Shares,
 ) -> Iterator[RewriteUnit]:
     """The units of one new segment; ``numbered``: its number in the partition, and the places of
@@ -133,7 +124,8 @@ def _units(
     )
     fits = end_offset - 1 - first.base_offset <= context.system.offset_span
     may_cut = fits and context.system.joins_parts
-    parts = shares.take(pieces, [costs[piece.number] for piece in pieces], may_cut=may_cut)
+    costs = {piece: rewrite_cost(piece, scans[piece.number]) for piece in pieces}
+    parts = shares.take(costs, may_cut=may_cut)
     folder = None
     if not context.options.dry_run:
         folder = context.system.output_folder(plan.log, context.options.to)
@@ -155,7 +147,7 @@ def _units(
             folder=folder,
             mtime_ns=last.mtime_ns,
             aborted=aborted,
-            cost=sum(costs[piece.number] for piece in part),
+            cost=sum(costs[piece] for piece in part),
             like_broker=context.options.like_broker,
             source=first.path,
         )

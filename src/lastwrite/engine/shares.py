@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from lastwrite.model.work import Piece, PieceScan
 
@@ -32,14 +32,12 @@ class Shares:
         self._share = max(1.0, total / workers)
         self._filled = 0.0  # of the share that is being filled
 
-    def take(
-        self, pieces: Sequence[Piece], costs: Sequence[int], may_cut: bool
-    ) -> list[list[Piece]]:
-        """The pieces of the next new segment, in one list a part."""
+    def take(self, costs: Mapping[Piece, int], may_cut: bool) -> list[list[Piece]]:
+        """The pieces of the next new segment, of these costs, in one list a part."""
         parts: list[list[Piece]] = [[]]
-        left = sum(piece.bytes for piece in pieces)
+        left = sum(piece.bytes for piece in costs)
         part = 0
-        for piece, cost in zip(pieces, costs, strict=True):
+        for piece, cost in costs.items():
             over = self._filled + cost / 2 > self._share
             if over and may_cut and min(part, left) >= _LEAST_PART_BYTES:
                 parts.append([])

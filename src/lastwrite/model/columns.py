@@ -24,10 +24,8 @@ NO_HORIZON = np.iinfo(np.int64).min
 BATCH = np.dtype(
     [
         ("position", np.int64),  # of the batch, in the chunk's buffer
-        (
-            "origin",
-            np.int64,
-        ),  # where it began in the bytes that were split: the same, unless it was converted
+        # where it began in the bytes that were split: the same, unless it was converted
+        ("origin", np.int64),
         ("origin_size", np.int64),  # bytes it took there
         ("size", np.int64),  # bytes, header included
         ("base_offset", np.int64),
