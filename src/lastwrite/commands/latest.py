@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
-from lastwrite.commands.read import check_compacted, store_at
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
 from lastwrite.errors import CorruptLog, InvalidConfig, OutOfMemoryBudget
 from lastwrite.kafka.look.problems import loses_records
@@ -33,6 +32,7 @@ from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.pulsar.look.table import pulsar_topics, pulsar_writes, topic_end
 from lastwrite.pulsar.store.topic import name_of
 from lastwrite.reports.table import Write
+from lastwrite.rocketmq.look.read import check_compacted, store_at
 from lastwrite.rocketmq.look.table import queue_end, rocketmq_writes
 from lastwrite.rocketmq.store import lock as rocketmq_lock
 from lastwrite.rocketmq.store.topics import compacted_queues

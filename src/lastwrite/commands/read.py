@@ -1,161 +1,17 @@
-"""``read``: what a consumer gets from a queue of a RocketMQ compaction topic, by offset, as the
-broker answers it; from a partition of Kafka (see ``kafka.look.read``); or from a topic of Pulsar
-(see ``pulsar.look.read``).
+"""``read``: what a consumer gets from a queue of a RocketMQ compaction topic, from a partition of
+Kafka, or from a topic of Pulsar.
 
-A consumer pulls at an offset, gets messages and the next offset, and pulls there, until the broker
-has no more. ``read`` does the same on the files: each step is ``rocketmq.rules.pull.answer`` over
-the queue's files, so holes, borders between files and offsets outside of the log are a broker's.
+Chooses the system; its ``look/read.py`` does the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import msgspec
-import numpy as np
-
 from lastwrite.commands.systems import KAFKA, PULSAR, system_of
-from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
+from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import KafkaReading, read_partition
-from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.pulsar.look.read import TopicReading, read_topic
 from lastwrite.pulsar.look.reader import EARLIEST_NAME
-from lastwrite.reports.table import Row
-from lastwrite.rocketmq.format.record import decode_message
-from lastwrite.rocketmq.look.rows import message_rows
-from lastwrite.rocketmq.rules.pull import MAX_MESSAGES, Answer, PullStatus, answer, taken
-from lastwrite.rocketmq.store import lock
-from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, RecordBlock, first_damage
-from lastwrite.rocketmq.store.place import find_place
-from lastwrite.rocketmq.store.topics import compacted_queues, compacted_topics, read_topics
-
-BY_INDEX = "compaction index"
-BY_SCAN = "compaction log (no index)"
-
-
-class Reading(Iterator[Row]):
-    """The messages, one dictionary each, with the fields of ``dump``; and, once they end, how.
-
-    ``status``, ``code``: the last answer, in the broker's word and in its number on the wire.
-    ``next_offset``: where a consumer goes on. ``notes``: what is not as a broker would have it, and
-    what was done about it.
-    """
-
-    def __init__(
-        self, queue: CompactedQueue, exists: bool, offset: int, limit: int | None, one_pull: bool
-    ) -> None:
-        self._queue = queue
-        self._exists = exists
-        self._limit = limit
-        self._one_pull = one_pull
-        self._found = 0
-        self._problem: CorruptLog | None = None
-        self.offset = self.next_offset = self._asked = offset
-        self.min_offset = self.max_offset = 0
-        self.status: PullStatus | None = None
-        self._rows = self._read()
-
-    @property
-    def notes(self) -> list[Problem]:
-        return self._queue.notes
-
-    @property
-    def code(self) -> int | None:
-        """Of the last answer, as a client sees it; None while messages come."""
-        return None if self.status is None else self.status.code(self._asked)
-
-    def __next__(self) -> Row:
-        row = next(self._rows)
-        self._found += 1
-        return row
-
-    def summary(self) -> Row:
-        """How it ended; the names of fields are a contract."""
-        return {
-            "status": None if self.status is None else str(self.status),
-            "code": self.code,
-            "topic": self._queue.name.topic,
-            "queue_id": self._queue.name.partition,
-            "offset": self.offset,
-            "next_offset": self.next_offset,
-            "min_offset": self.min_offset,
-            "max_offset": self.max_offset,
-            "messages": self._found,
-            "notes": msgspec.to_builtins(self.notes),
-        }
-
-    # ------------------------------------------------------------------ pulls
-
-    def _read(self) -> Iterator[Row]:
-        while True:
-            try:
-                said = self._answer(self.next_offset)
-                if said.status is not PullStatus.FOUND:
-                    self.status, self.next_offset = said.status, said.next_offset
-                    break
-                self.status = PullStatus.FOUND
-                if not self._found_all:
-                    yield from self._messages(said)
-                if self._one_pull or self._found_all:
-                    break
-            except FilesMoved:
-                self._queue.refresh()
-        damage = self._problem or first_damage([self._queue])
-        if damage is not None:
-            raise damage
-
-    @property
-    def _found_all(self) -> bool:
-        return self._limit is not None and self._found >= self._limit
-
-    def _answer(self, offset: int) -> Answer:
-        self._asked = offset
-        files = self._queue.ranges if self._exists else None
-        said = answer(offset, files)
-        self.min_offset, self.max_offset = said.min_offset, said.max_offset
-        return said
-
-    def _messages(self, said: Answer) -> Iterator[Row]:
-        """The messages of an answer: those of one pull, or all to the end of its file."""
-        assert said.file is not None
-        end = self._end_of(said.file) if self._one_pull else None
-        for block in self._queue.blocks_of(said.file, self.next_offset, check_crc=False):
-            for number in range(len(block.table)):
-                offset = int(block.table["queue_offset"][number])
-                if self._found_all:
-                    return
-                if end is not None and offset >= end:
-                    self.next_offset = end
-                    return
-                yield from self._rows_of(block, number)
-                self.next_offset = offset + 1
-        held = self._queue.range_of(said.file)  # known better now, where the index lied
-        if held is not None:  # damaged messages at the end were left out
-            self.next_offset = max(self.next_offset, held.last + 1)
-
-    def _end_of(self, file: int) -> int:
-        """The offset behind the last message of one pull."""
-        entries = self._queue.entries(file)
-        at = int(np.searchsorted(entries.lasts, self.next_offset))
-        most = MAX_MESSAGES if self._limit is None else min(self._limit, MAX_MESSAGES)
-        count = taken(entries.sizes[at : at + most].tolist(), most)
-        return int(entries.lasts[at + count - 1]) + 1 if count else self.next_offset
-
-    def _rows_of(self, block: RecordBlock, number: int) -> Iterator[Row]:
-        begin = int(block.table["position"][number])
-        end = begin + int(block.table["size"][number])
-        message = decode_message(memoryview(block.buffer), begin, end)
-        found_by = BY_SCAN if block.is_rebuilt else BY_INDEX
-        position = begin + block.shift
-        for row in message_rows(message, block.file.path, position, found_by, is_commit_log=False):
-            if row["problem"] is not None and self._problem is None:
-                self._problem = CorruptLog(
-                    row["problem"],
-                    position,
-                    block.file.path,
-                    "restore this file from a replica or a backup",
-                )
-            yield row
+from lastwrite.rocketmq.look.read import QueueReading, read_queue
 
 
 def read(
@@ -170,7 +26,7 @@ def read(
     read_compacted: bool = False,
     time_ms: int | None = None,
     isolation_level: str | None = None,
-) -> Reading | TopicReading | KafkaReading:
+) -> QueueReading | TopicReading | KafkaReading:
     """The messages that a consumer gets, in order, and how reading ends.
 
     Args:
@@ -199,123 +55,20 @@ def read(
             all the same, with ``problem``: RocketMQ's brokers serve it, Pulsar's consumers refuse
             it; in Kafka the batch is left out.
     """
-    found = system_of(str(path), system)
+    found, path = system_of(str(path), system), str(path)
     if found == KAFKA:
         if one_pull or start is not None or read_compacted:
             raise InvalidConfig(
                 "one_pull is for RocketMQ, start and read_compacted are for Pulsar",
                 remedy="offset or time_ms says where to begin",
             )
-        return read_partition(str(path), topic, queue, offset, time_ms, isolation_level, limit)
+        return read_partition(path, topic, queue, offset, time_ms, isolation_level, limit)
     if time_ms is not None or isolation_level is not None:
-        raise InvalidConfig("time_ms and isolation_level are for Kafka", path=str(path))
+        raise InvalidConfig("time_ms and isolation_level are for Kafka", path=path)
     if found == PULSAR:
         if offset is not None or one_pull:
             raise InvalidConfig("offset and one_pull are for RocketMQ", remedy="give start")
-        return read_topic(str(path), topic, queue, start or EARLIEST_NAME, limit, read_compacted)
+        return read_topic(path, topic, queue, start or EARLIEST_NAME, limit, read_compacted)
     if start is not None or read_compacted:
-        raise InvalidConfig(
-            "start and read_compacted are for Pulsar",
-            remedy="give offset",
-        )
-    offset = offset or 0
-    if offset < 0:
-        raise InvalidConfig(f"offset {offset}", remedy="queue offsets begin at 0")
-    root, name = queue_at(str(path), topic, queue)
-    lock.refuse_if_held(root, [name])
-    compacted = CompactedQueue(root, name)
-    exists = compacted.exists or is_due(root, name)
-    return Reading(compacted, exists, offset, limit, one_pull)
-
-
-def store_at(path: str) -> tuple[str, str | None, int | None]:
-    """The store that ``path`` lies in, and the topic and queue that it names.
-
-    Raises:
-        NotALog: no store, and nothing in one.
-    """
-    place = find_place(path)
-    if place.root is None:
-        raise NotALog(
-            "a file outside of a store",
-            path=path,
-            remedy="give a store, a broker's storePathRootDir",
-        )
-    return place.root, place.topic, place.queue
-
-
-def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, TopicPartition]:
-    """The store at ``path`` and the queue that is meant.
-
-    Raises:
-        NotALog: no store, or no such topic in it.
-        InvalidConfig: nothing says which queue, or it is none of a compaction topic.
-    """
-    root, its_topic, its_queue = store_at(path)
-    if (
-        its_topic is not None
-        and topic not in (None, its_topic)
-        or its_queue is not None
-        and queue not in (None, its_queue)
-    ):
-        raise InvalidConfig(
-            f"the path is of {its_topic}, queue {its_queue}",
-            path=path,
-            remedy="leave --topic and --queue",
-        )
-    topic = its_topic or topic
-    queue = its_queue if queue is None else queue
-    if topic is None:
-        raise InvalidConfig(
-            "no topic",
-            path=path,
-            remedy=f"give one with --topic: {_listed(compacted_topics(root)) or 'none is compacted'}",
-        )
-    check_compacted(root, topic)
-    if queue is None:
-        known = compacted_queues(root, topic)
-        if len(known) != 1:
-            raise InvalidConfig(
-                f"topic {topic} has {len(known)} queues",
-                path=path,
-                remedy=f"give one with --queue: {_listed(known)}",
-            )
-        queue = known[0]
-    return root, TopicPartition(topic, queue)
-
-
-def check_compacted(root: str, topic: str) -> None:
-    """See that the store has compaction logs of the topic, or would.
-
-    Raises:
-        NotALog: no such topic.
-        InvalidConfig: a broker serves it from the commit log.
-    """
-    if compacted_queues(root, topic):
-        return
-    known = read_topics(root)
-    if topic not in known:
-        raise NotALog(
-            f"no topic {topic} in this store",
-            path=root,
-            remedy=f"its compaction topics: {_listed(compacted_topics(root)) or 'none'}",
-        )
-    if not known[topic].is_compacted:
-        raise InvalidConfig(
-            f"topic {topic} is not compacted: a broker serves it from the commit log",
-            path=root,
-            remedy="lastwrite dump reads it",
-        )
-
-
-def is_due(root: str, name: TopicPartition) -> bool:
-    """Whether a broker would make the queue's compaction log by itself: it looks every 30 seconds
-    for missing ones.
-    """
-    topic = read_topics(root).get(name.topic)
-    return topic is not None and topic.is_compacted and name.partition < topic.write_queues
-
-
-def _listed(values: list[str] | list[int]) -> str:
-    most = 20
-    return ", ".join(map(str, values[:most])) + (", …" if len(values) > most else "")
+        raise InvalidConfig("start and read_compacted are for Pulsar", remedy="give offset")
+    return read_queue(path, topic, queue, offset or 0, limit, one_pull)
