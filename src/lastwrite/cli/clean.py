@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json as json_
 import signal
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,7 +34,7 @@ from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
 
 if TYPE_CHECKING:
-    from lastwrite.cleaner.events import Event, RoundEnded
+    from lastwrite.cleaner.events import Event, RoundEnded, SetAside
     from lastwrite.cleaner.live import LiveCleaner
     from lastwrite.cleaner.loop import Cleaner
     from lastwrite.reports.compaction import PartitionReport
@@ -148,18 +149,15 @@ def clean(
 
 def event_line(event: Event) -> str:
     """An event as a line for people."""
-    from lastwrite.cleaner.events import Note, SetAside
+    return f"{moment(event.time_ms)} {_LINES[event.event](event)}"
 
-    at = moment(event.time_ms)
-    if isinstance(event, Note):
-        return f"{at} {event.text}"
-    if isinstance(event, SetAside):
-        entry = event.entry
-        return (
-            f"{at} {event.name}: set aside as uncleanable, try {entry.tries:,}, the next at "
-            f"{moment(entry.next_try_ms)}: {entry.reason}"
-        )
-    return f"{at} [{event.thread}] {event.report.name}: {_round(event)}"
+
+def _set_aside(event: SetAside) -> str:
+    entry = event.entry
+    return (
+        f"{event.name}: set aside as uncleanable, try {entry.tries:,}, the next at "
+        f"{moment(entry.next_try_ms)}: {entry.reason}"
+    )
 
 
 def _round(event: RoundEnded) -> str:
@@ -187,7 +185,15 @@ def _round(event: RoundEnded) -> str:
         )
     if event.keyless:
         said.append(keyless_line(report).partition(": ")[2])
-    return "; ".join(said) or "nothing could go"
+    return f"[{event.thread}] {report.name}: {'; '.join(said) or 'nothing could go'}"
+
+
+# By what an event is called in JSON.
+_LINES: dict[str, Callable[[Any], str]] = {
+    "note": lambda event: event.text,
+    "uncleanable": _set_aside,
+    "round": _round,
+}
 
 
 def _range(report: PartitionReport) -> str:

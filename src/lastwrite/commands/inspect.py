@@ -1,8 +1,6 @@
-"""``inspect``: what lies at a path, counted and proved, without Spark and without changing
-anything.
+"""``inspect``: what lies at a path, counted and proved, without Spark and without changing anything.
 
-Every batch is read and its checksum computed, a chunk at a time. A damaged partition does not hide
-the others, nor a damaged batch the ones behind it.
+Chooses the system; its ``look/inspect.py`` does the rest.
 """
 
 from __future__ import annotations
@@ -10,43 +8,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING
 
 from lastwrite.commands.compact import TopicConfig, find_told, overrides, paths_of
-from lastwrite.commands.systems import KAFKA as KAFKAS
-from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
 from lastwrite.config.system import Sources, no_topics_of_kafka
-from lastwrite.engine.context import LOOKING, Context
-from lastwrite.engine.rules.ranges import cleanable_range
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.explanation.record_states import count_keys
-from lastwrite.kafka.format import names
-from lastwrite.kafka.format.names import FileKind
-from lastwrite.kafka.look.inspection import FileInspection, InspectReport, PartitionInspection
-from lastwrite.kafka.look.problems import kafka_problem_of
-from lastwrite.kafka.look.rows import index_rows, side_file_rows
-from lastwrite.kafka.look.single import SingleFile, identify, segment_of
-from lastwrite.kafka.look.survey import Surveyor
-from lastwrite.kafka.rules.producers import active
-from lastwrite.kafka.store import lock, partitions
-from lastwrite.kafka.store import log_dir as store
-from lastwrite.kafka.system import KAFKA, KafkaSystem
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
+from lastwrite.engine.context import Options
+from lastwrite.engine.system import system_named
+from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.look.inspection import InspectReport
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.look.inspection import PulsarReport
-from lastwrite.reports.settings import Outvoted
 from lastwrite.rocketmq.look.inspection import StoreReport
-from lastwrite.spark.inline import Inline, place_of
-from lastwrite.spark.use import exchange_for, runner_for
-from lastwrite.storage.quarantine import read_quarantine
-from lastwrite.storage.reading import read_small
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MOST_PROBLEMS = 20  # of a partition that are named; the rest are counted
-_NO_END = (1 << 63) - 1
+    from lastwrite.spark.inline import Inline
 
 
 def inspect(
@@ -82,7 +60,7 @@ def inspect(
     """
     paths = paths_of(path)
     whose = {system_of(each, system) for each in paths}
-    if len(paths) > 1 and whose != {KAFKAS}:
+    if len(paths) > 1 and whose != {KAFKA}:
         raise InvalidConfig(
             "several paths, not all of them log roots of Kafka", remedy="look at one at a time"
         )
@@ -98,231 +76,22 @@ def inspect(
 
         no_topics_of_kafka("a store of RocketMQ", sources)
         return inspect_store(path, topic, partition, config, now_ms, include_active, progress)
+    from lastwrite.kafka.look.inspect import inspect_file, inspect_logs  # not before it is needed
+
     began = time.monotonic()
-    settings = dict(config or {})
-    KAFKA.check_config(settings)
-    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    report = InspectReport(path=", ".join(paths), system=KAFKA.name, now_ms=now)
+    options = Options(
+        config=dict(config or {}),
+        now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
+        include_active=include_active,
+        dry_run=True,
+    )
+    system_named(KAFKA).check_config(options.config)
+    report = InspectReport(path=", ".join(paths), system=KAFKA, now_ms=options.now_ms)
+    progress = progress or NoProgress()
     if len(paths) == 1 and os.path.isfile(path):
-        job = _Inspection(
-            settings, now, include_active, memory, KAFKA, spark, progress or NoProgress()
-        )
-        file = identify(path)
-        lock.refuse_if_held(file.root)
-        report.files.append(job.file(file))
+        inspect_file(path, report, memory, progress)
     else:
-        kafka, folders = find_told(paths, KAFKA.name, topic, partition, sources)
-        assert isinstance(kafka, KafkaSystem)
-        job = _Inspection(
-            settings, now, include_active, memory, kafka, spark, progress or NoProgress()
-        )
-        roots: dict[str, list[TopicPartition]] = {}
-        for folder in folders:
-            roots.setdefault(partitions.root_of(folder), []).append(
-                partitions.partition_name(folder)
-            )
-        for root, inside in sorted(roots.items()):
-            lock.refuse_if_held(root, inside)
-            report.problems += root_problems(root)
-        report.partitions += job.partitions(folders)
-        report.notes += job.notes.values()
-        for folder, found in zip(folders, report.partitions, strict=True):
-            try:
-                found.uncleanable = read_quarantine(partitions.root_of(folder), kafka.notes).get(
-                    partitions.partition_name(folder)
-                )
-            except CorruptLog as error:
-                report.problems.append(kafka_problem_of(error, folder))
-                break
+        kafka, folders = find_told(paths, KAFKA, topic, partition, sources)
+        inspect_logs(kafka, folders, report, options, memory, spark, progress)
     report.seconds = round(time.monotonic() - began, 3)
     return report
-
-
-class _Inspection:
-    """One call's settings."""
-
-    def __init__(
-        self,
-        settings: Mapping[str, object],
-        now_ms: int,
-        include_active: bool,
-        memory: str | int | None,
-        system: KafkaSystem,
-        spark: SparkSession | Inline | None,
-        progress: Progress,
-    ) -> None:
-        self._settings = settings
-        self._now_ms = now_ms
-        self._include_active = include_active
-        self._system = system
-        self._spark = spark
-        self._progress = progress
-        self.notes: dict[tuple[str, str], Outvoted] = {}
-        if memory is None:
-            self._surveyor = Surveyor()
-        else:
-            from lastwrite.spark.memory import parse_bytes
-
-            self._surveyor = Surveyor(parse_bytes(memory))
-
-    def partitions(self, folders: list[str]) -> list[PartitionInspection]:
-        logs: list[tuple[str, PartitionLog | LogError]] = []
-        for folder in folders:
-            try:
-                logs.append((folder, store.read_partition(folder)))
-            except CorruptLog as error:
-                logs.append((folder, error))
-        total = sum(log.size_bytes for _, log in logs if isinstance(log, PartitionLog))
-        self._progress.stage("inspect", total)
-        return [
-            self._partition(log) if isinstance(log, PartitionLog) else self._unreadable(folder, log)
-            for folder, log in logs
-        ]
-
-    def _unreadable(self, folder: str, error: LogError) -> PartitionInspection:
-        name = partitions.partition_name(folder)
-        problem = kafka_problem_of(error, folder)
-        return PartitionInspection(
-            topic=name.topic,
-            partition=name.partition,
-            folder=folder,
-            problems=[problem],
-            problem_count=1,
-        )
-
-    def _partition(self, log: PartitionLog) -> PartitionInspection:
-        found = PartitionInspection(
-            topic=log.name.topic,
-            partition=log.name.partition,
-            folder=log.folder,
-            bytes=log.size_bytes,
-            log_start=log.log_start,
-            high_watermark=log.high_watermark,
-            end_offset=log.end_offset,
-            checkpoint=log.checkpoint,
-            last_stable_offset=log.last_stable_offset,
-        )
-        note = _Notebook(found)
-        for problem in log.problems:
-            note(problem)
-        self._surveyor.new_partition()
-        last = len(log.segments) - 1
-        for number, segment in enumerate(log.segments):
-            end = log.segments[number + 1].base_offset if number < last else _NO_END
-            seen = self._surveyor.survey(segment, end, number == last, note, self._progress.advance)
-            found.segments.append(seen)
-            found.contents.add(seen.contents)
-        found.producers = self._surveyor.producer_count
-        found.transactions = self._surveyor.transactions.result
-        found.open_transactions = self._surveyor.transactions.open
-        if log.segments:
-            self._judge(log, found)
-        if not found.is_damaged:
-            with (
-                runner_for(place_of(self._spark), "", None, {}, NoProgress()) as (runner, plan),
-                closing(exchange_for(runner)) as way,
-            ):
-                found.keys = count_keys(
-                    Context(
-                        self._system, way, runner.workers, plan.limits(), LOOKING, NoProgress()
-                    ),
-                    log,
-                )
-        return found
-
-    def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
-        """What is dirty, by the rules of a round now."""
-        settings = self._system.settings(log.folder, self._settings).config
-        found.active_producers = len(
-            active(log.producers, self._now_ms, settings.producer_id_expiration_ms)
-        )
-        found.expired_producers = len(log.producers) - found.active_producers
-        range_ = cleanable_range(log, settings, self._now_ms, self._include_active)
-        found.first_dirty_offset = range_.first_dirty
-        found.first_uncleanable_offset = range_.first_uncleanable
-        found.cleanable_bytes = range_.cleanable_bytes
-        found.dirty_ratio = range_.ratio
-        found.dirty_bytes = sum(
-            segment.size_bytes
-            for number, segment in enumerate(log.segments)
-            if log.segment_end(number) > range_.first_dirty
-        )
-        found.is_due, found.reason = range_.eligible, range_.reason
-        found.settings = self._system.settings_of(log.folder, self._settings)
-        self.notes |= {
-            (n.topic, n.name): n for n in self._system.outvoted(log.folder, self._settings)
-        }
-        alone = self._system.leaves_alone(log.folder, self._settings)
-        if alone is not None:
-            found.is_due, found.reason = False, str(alone)
-
-    def file(self, file: SingleFile) -> FileInspection:
-        """One file, by itself: a segment is read whole, of anything else the entries are counted."""
-        kind = file.name.kind
-        found = FileInspection(
-            file=file.path,
-            kind=_kind_of(file),
-            bytes=os.path.getsize(file.path),
-            topic=file.partition.topic if file.partition else None,
-            partition=file.partition.partition if file.partition else None,
-        )
-        if kind is FileKind.LOG:
-            segment = segment_of(file)
-            self._progress.stage("inspect", segment.size_bytes)
-            found.segment = self._surveyor.survey(
-                segment, _NO_END, False, found.problems.append, self._progress.advance
-            )
-            return found
-        try:
-            if kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
-                rows = index_rows(read_small(file.path), kind, file.base_offset, file.partition)
-            else:
-                rows = side_file_rows(file)
-            found.entries = sum(1 for _ in rows)
-        except LogError as error:
-            found.problems.append(kafka_problem_of(error, file.path))
-        return found
-
-
-class _Notebook:
-    """Takes a partition's problems: each place once, all counted, the first named."""
-
-    def __init__(self, found: PartitionInspection) -> None:
-        self._found = found
-        self._seen: set[tuple[str, int | None]] = set()
-
-    def __call__(self, problem: Problem) -> None:
-        place = (problem.path, problem.position)
-        if place in self._seen:
-            return
-        self._found.problem_count += 1
-        damage_is_named = self._found.is_damaged
-        if len(self._found.problems) < MOST_PROBLEMS:
-            self._seen.add(place)
-            self._found.problems.append(problem)
-        elif problem.kind is ProblemKind.DAMAGED and not damage_is_named:
-            self._found.problems[-1] = problem  # damage is never crowded out by lesser things
-
-
-def root_problems(root: str) -> list[Problem]:
-    """What is wrong with the checkpoint files of a log root."""
-    problems = []
-    for name in (
-        names.CLEANER_OFFSETS,
-        names.HIGH_WATERMARKS,
-        names.LOG_STARTS,
-        names.RECOVERY_POINTS,
-    ):
-        path = os.path.join(root, name)
-        if os.path.exists(path):
-            try:
-                list(side_file_rows(identify(path)))
-            except LogError as error:
-                problems.append(kafka_problem_of(error, path))
-    return problems
-
-
-def _kind_of(file: SingleFile) -> str:
-    if file.is_offset_checkpoint or file.is_clean_shutdown:
-        return os.path.basename(file.path).removesuffix(".tmp")
-    return file.name.kind.value.removeprefix(".")

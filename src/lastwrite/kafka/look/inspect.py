@@ -1,0 +1,276 @@
+"""``inspect`` of Kafka's logs: counted and proved, without Spark and without changing anything.
+
+Every batch is read and its checksum computed, a chunk at a time. A damaged partition does not hide
+the others, nor a damaged batch the ones behind it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from lastwrite.engine.context import LOOKING, Context, Options
+from lastwrite.engine.rules.ranges import cleanable_range
+from lastwrite.engine.system import System
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.explanation.record_states import count_keys
+from lastwrite.kafka.format import names
+from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.look.inspection import FileInspection, InspectReport, PartitionInspection
+from lastwrite.kafka.look.problems import kafka_problem_of
+from lastwrite.kafka.look.rows import index_rows, side_file_rows
+from lastwrite.kafka.look.single import SingleFile, identify, segment_of
+from lastwrite.kafka.look.survey import Surveyor
+from lastwrite.kafka.rules.producers import active
+from lastwrite.kafka.store import lock, partitions
+from lastwrite.kafka.store import log_dir as store
+from lastwrite.kafka.system import KAFKA, KafkaSystem
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.reports.settings import Outvoted
+from lastwrite.spark.inline import Inline, place_of
+from lastwrite.spark.use import exchange_for, runner_for
+from lastwrite.storage.quarantine import read_quarantine
+from lastwrite.storage.reading import read_small
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOST_PROBLEMS = 20  # of a partition that are named; the rest are counted
+_NO_END = (1 << 63) - 1
+
+
+def inspect_logs(
+    system: System,
+    folders: Sequence[str],
+    report: InspectReport,
+    options: Options,
+    memory: str | int | None,
+    spark: SparkSession | Inline | None,
+    progress: Progress,
+) -> None:
+    """Add what is found in partitions' folders; ``system`` is told of where settings come from.
+
+    Raises:
+        LogHeld: nothing was read of the root that is held, and of those behind it.
+    """
+    job = _Inspection(options, memory, system, spark, progress)
+    roots: dict[str, list[TopicPartition]] = {}
+    for folder in folders:
+        roots.setdefault(partitions.root_of(folder), []).append(partitions.partition_name(folder))
+    for root, inside in sorted(roots.items()):
+        lock.refuse_if_held(root, inside)
+        report.problems += root_problems(root)
+    report.partitions += job.partitions(folders)
+    report.notes += job.notes.values()
+    for folder, found in zip(folders, report.partitions, strict=True):
+        try:
+            entries = read_quarantine(partitions.root_of(folder), system.notes)
+        except CorruptLog as error:
+            report.problems.append(kafka_problem_of(error, folder))
+            break
+        found.uncleanable = entries.get(partitions.partition_name(folder))
+
+
+def inspect_file(
+    path: str, report: InspectReport, memory: str | int | None, progress: Progress
+) -> None:
+    """Add what is found in one file.
+
+    Raises:
+        NotALog: it is none of Kafka's.
+        LogHeld: its root is held.
+    """
+    file = identify(path)
+    lock.refuse_if_held(file.root)
+    report.files.append(_Inspection(LOOKING, memory, KAFKA, None, progress).file(file))
+
+
+class _Inspection:
+    """One call's settings."""
+
+    def __init__(
+        self,
+        options: Options,
+        memory: str | int | None,
+        system: System,
+        spark: SparkSession | Inline | None,
+        progress: Progress,
+    ) -> None:
+        assert isinstance(system, KafkaSystem)
+        self._settings, self._now_ms = options.config, options.now_ms
+        self._include_active = options.include_active
+        self._system = system
+        self._spark = spark
+        self._progress = progress
+        self.notes: dict[tuple[str, str], Outvoted] = {}
+        if memory is None:
+            self._surveyor = Surveyor()
+        else:
+            from lastwrite.spark.memory import parse_bytes
+
+            self._surveyor = Surveyor(parse_bytes(memory))
+
+    def partitions(self, folders: Sequence[str]) -> list[PartitionInspection]:
+        logs: dict[str, PartitionLog] = {}
+        unreadable: dict[str, PartitionInspection] = {}
+        for folder in folders:
+            try:
+                logs[folder] = store.read_partition(folder)
+            except CorruptLog as error:
+                unreadable[folder] = self._unreadable(folder, error)
+        self._progress.stage("inspect", sum(log.size_bytes for log in logs.values()))
+        return [
+            self._partition(logs[folder]) if folder in logs else unreadable[folder]
+            for folder in folders
+        ]
+
+    def _unreadable(self, folder: str, error: LogError) -> PartitionInspection:
+        name = partitions.partition_name(folder)
+        problem = kafka_problem_of(error, folder)
+        return PartitionInspection(
+            topic=name.topic,
+            partition=name.partition,
+            folder=folder,
+            problems=[problem],
+            problem_count=1,
+        )
+
+    def _partition(self, log: PartitionLog) -> PartitionInspection:
+        found = PartitionInspection(
+            topic=log.name.topic,
+            partition=log.name.partition,
+            folder=log.folder,
+            bytes=log.size_bytes,
+            log_start=log.log_start,
+            high_watermark=log.high_watermark,
+            end_offset=log.end_offset,
+            checkpoint=log.checkpoint,
+            last_stable_offset=log.last_stable_offset,
+        )
+        note = _Notebook(found)
+        for problem in log.problems:
+            note(problem)
+        self._surveyor.new_partition()
+        last = len(log.segments) - 1
+        for number, segment in enumerate(log.segments):
+            end = log.segments[number + 1].base_offset if number < last else _NO_END
+            seen = self._surveyor.survey(segment, end, number == last, note, self._progress.advance)
+            found.segments.append(seen)
+            found.contents.add(seen.contents)
+        found.producers = self._surveyor.producer_count
+        found.transactions = self._surveyor.transactions.result
+        found.open_transactions = self._surveyor.transactions.open
+        if log.segments:
+            self._judge(log, found)
+        if not found.is_damaged:
+            with (
+                runner_for(place_of(self._spark), "", None, {}, NoProgress()) as (runner, plan),
+                closing(exchange_for(runner)) as way,
+            ):
+                found.keys = count_keys(
+                    Context(
+                        self._system, way, runner.workers, plan.limits(), LOOKING, NoProgress()
+                    ),
+                    log,
+                )
+        return found
+
+    def _judge(self, log: PartitionLog, found: PartitionInspection) -> None:
+        """What is dirty, by the rules of a round now."""
+        settings = self._system.settings(log.folder, self._settings).config
+        found.active_producers = len(
+            active(log.producers, self._now_ms, settings.producer_id_expiration_ms)
+        )
+        found.expired_producers = len(log.producers) - found.active_producers
+        range_ = cleanable_range(log, settings, self._now_ms, self._include_active)
+        found.first_dirty_offset = range_.first_dirty
+        found.first_uncleanable_offset = range_.first_uncleanable
+        found.cleanable_bytes = range_.cleanable_bytes
+        found.dirty_ratio = range_.ratio
+        found.dirty_bytes = sum(
+            segment.size_bytes
+            for number, segment in enumerate(log.segments)
+            if log.segment_end(number) > range_.first_dirty
+        )
+        found.is_due, found.reason = range_.eligible, range_.reason
+        found.settings = self._system.settings_of(log.folder, self._settings)
+        self.notes |= {
+            (n.topic, n.name): n for n in self._system.outvoted(log.folder, self._settings)
+        }
+        alone = self._system.leaves_alone(log.folder, self._settings)
+        if alone is not None:
+            found.is_due, found.reason = False, str(alone)
+
+    def file(self, file: SingleFile) -> FileInspection:
+        """One file, by itself: a segment is read whole, of anything else the entries are counted."""
+        kind = file.name.kind
+        found = FileInspection(
+            file=file.path,
+            kind=_kind_of(file),
+            bytes=os.path.getsize(file.path),
+            topic=file.partition.topic if file.partition else None,
+            partition=file.partition.partition if file.partition else None,
+        )
+        if kind is FileKind.LOG:
+            segment = segment_of(file)
+            self._progress.stage("inspect", segment.size_bytes)
+            found.segment = self._surveyor.survey(
+                segment, _NO_END, False, found.problems.append, self._progress.advance
+            )
+            return found
+        try:
+            if kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+                rows = index_rows(read_small(file.path), kind, file.base_offset, file.partition)
+            else:
+                rows = side_file_rows(file)
+            found.entries = sum(1 for _ in rows)
+        except LogError as error:
+            found.problems.append(kafka_problem_of(error, file.path))
+        return found
+
+
+class _Notebook:
+    """Takes a partition's problems: each place once, all counted, the first named."""
+
+    def __init__(self, found: PartitionInspection) -> None:
+        self._found = found
+        self._seen: set[tuple[str, int | None]] = set()
+
+    def __call__(self, problem: Problem) -> None:
+        place = (problem.path, problem.position)
+        if place in self._seen:
+            return
+        self._found.problem_count += 1
+        damage_is_named = self._found.is_damaged
+        if len(self._found.problems) < MOST_PROBLEMS:
+            self._seen.add(place)
+            self._found.problems.append(problem)
+        elif problem.kind is ProblemKind.DAMAGED and not damage_is_named:
+            self._found.problems[-1] = problem  # damage is never crowded out by lesser things
+
+
+def root_problems(root: str) -> list[Problem]:
+    """What is wrong with the checkpoint files of a log root."""
+    problems = []
+    for name in (
+        names.CLEANER_OFFSETS,
+        names.HIGH_WATERMARKS,
+        names.LOG_STARTS,
+        names.RECOVERY_POINTS,
+    ):
+        path = os.path.join(root, name)
+        if os.path.exists(path):
+            try:
+                list(side_file_rows(identify(path)))
+            except LogError as error:
+                problems.append(kafka_problem_of(error, path))
+    return problems
+
+
+def _kind_of(file: SingleFile) -> str:
+    if file.is_offset_checkpoint or file.is_clean_shutdown:
+        return os.path.basename(file.path).removesuffix(".tmp")
+    return file.name.kind.value.removeprefix(".")
