@@ -22,6 +22,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.pulsar.look.inspection import PulsarReport
     from lastwrite.reports.compaction import CompactionReport
     from lastwrite.reports.explanation import ExplainReport
+    from lastwrite.reports.lines import DUMPED, READ
     from lastwrite.reports.settings import SettingsReport
     from lastwrite.reports.verification import VerifyReport
     from lastwrite.rocketmq.look.inspection import StoreReport
@@ -34,11 +35,13 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
         "demo": (DemoReport,),
         "dispatch": (DispatchReport,),
         "doctor": (DoctorReport,),
+        "dump": DUMPED,
         "error": (FailureReport,),
         "explain": (ExplainReport,),
         "fetch": (FetchReport,),
         "inspect": (InspectReport, StoreReport, PulsarReport),
         "plan": (CompactionReport,),
+        "read": READ,
         "release": (ReleaseReport,),
         "restore": (Restoration,),
         "send": (SendReport,),

@@ -156,7 +156,8 @@ def schema_type(document: Any) -> type[msgspec.Struct]:
     is_open = False  # other fields may be there, whatever they are
     for line in printed_lines(document):
         if line.spread is None:
-            fields[line.name] = (_shown(line.type), True)
+            is_always = msgspec.UnsetType not in _members(line.type)
+            fields[line.name] = (_shown(line.type), is_always)
             continue
         kinds = [kind for kind in _members(line.type) if kind is not type(None)]
         for kind in kinds:

@@ -1,0 +1,343 @@
+"""The lines that ``dump`` and ``read`` print under ``--json``, described; the rows themselves are made
+as dictionaries, thousands a second, by each system's ``look/rows.py``.
+
+Bytes are base64, times milliseconds since 1970. What ``dump`` prints of a small file (a checkpoint, a
+snapshot, a configuration, a manifest) is not described here: its fields are the file's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, UnsetType, field
+
+from lastwrite.model.log import Problem
+from lastwrite.reports.document import Document
+
+
+class KafkaRecordLine(Document, kw_only=True):
+    """A record of Kafka. Numbers are those on disk, -1 for none."""
+
+    topic: str | None  # null: the path names none, as the next
+    partition: int | None
+    offset: int
+    timestamp: int
+    timestamp_type: str  # "CreateTime", "LogAppendTime" or "none"
+    key: str | None  # base64
+    value: str | None  # base64; null: it deletes the key
+    headers: list[tuple[str, str | None]]  # name and base64
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+    transactional: bool
+    control: str | None  # "commit", "abort" or another type; null: it is data
+    compression: str
+    leader_epoch: int
+    segment: int  # base offset in the file's name
+    position: int  # of the record's batch
+    # of Kafka's own topics type, name, key, value_version, value and problem, else key and value as
+    # text; null of control records; only with --decode
+    decoded: dict[str, Any] | None | UnsetType = UNSET
+
+
+class KafkaBatchLine(Document, kw_only=True):
+    """A batch of Kafka, by ``dump --batches``."""
+
+    topic: str | None
+    partition: int | None
+    base_offset: int
+    last_offset: int
+    records: int  # that are present
+    bytes: int  # header included
+    magic: int  # 0, 1 or 2
+    crc: int
+    base_timestamp: int
+    max_timestamp: int
+    timestamp_type: str  # as of a record
+    delete_horizon: int | None  # when its deletes and markers may go; null: no round has set it
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    transactional: bool
+    control: bool
+    compression: str
+    leader_epoch: int
+    segment: int
+    position: int
+
+
+class KafkaIndexLine(Document, kw_only=True):
+    """An entry of one of a segment's indexes, by ``dump --index``."""
+
+    topic: str | None
+    partition: int | None
+    segment: int
+    index: str  # "offset", "time" or "transaction"
+    offset: int | UnsetType = UNSET  # of "offset" and "time"
+    position: int | UnsetType = UNSET  # of "offset"
+    timestamp: int | UnsetType = UNSET  # of "time"
+    producer_id: int | UnsetType = UNSET  # of "transaction", as what follows
+    first_offset: int | UnsetType = UNSET
+    last_offset: int | UnsetType = UNSET
+    last_stable_offset: int | UnsetType = UNSET
+
+
+class KafkaReadEnd(Document, kw_only=True):
+    """How ``read`` of a partition of Kafka ended; its last line."""
+
+    status: str | None
+    topic: str
+    partition: int
+    isolation_level: str
+    offset: int  # where it began
+    next_offset: int  # where to go on
+    log_start_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    messages: int
+    notes: list[Problem]  # what was not as it should be
+
+
+class RocketmqMessageLine(Document, kw_only=True):
+    """A message of RocketMQ."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int  # of the record, as it says itself
+    size: int  # of the record
+    magic: int
+    body_crc: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: str
+    store_timestamp: int
+    store_host: str
+    reconsume_times: int
+    prepared_transaction_offset: int
+    properties: dict[str, str]
+    body: str | None  # base64, decompressed; null where it cannot be had
+    stored_body: str  # base64, as it lies
+    compression: str
+    file: str
+    position: int  # in the file
+    message_id: str | None  # of the commit log only
+    transaction: str | None  # "prepared", "commit" or "rollback"
+    batch_index: int | None  # in an inner batch
+    properties_raw: str | None  # base64, where the properties do not say all
+    found_by: str  # what led to it
+    problem: str | None
+    decoded: dict[str, Any] | None | UnsetType = UNSET  # the body as text; only with --decode
+
+
+class RocketmqIndexLine(Document, kw_only=True):
+    """An entry of a queue or an index, by ``dump --index``; which fields it has, ``index`` tells."""
+
+    index: str  # "consumequeue", "consumequeue_ext", "batchconsumequeue", "compaction" or "index"
+    file: str
+    position: int
+    topic: str | None | UnsetType = UNSET
+    queue_id: int | None | UnsetType = UNSET
+    queue_offset: int | UnsetType = UNSET
+    physical_offset: int | UnsetType = UNSET
+    size: int | UnsetType = UNSET
+    tags_code: int | UnsetType = UNSET
+    store_timestamp: int | UnsetType = UNSET
+    messages: int | UnsetType = UNSET  # of a batch, as the next two
+    compacted_offset: int | UnsetType = UNSET
+    reserved: int | UnsetType = UNSET
+    address: int | UnsetType = UNSET  # of an extension, as the next
+    bitmap: str | UnsetType = UNSET  # hexadecimal
+    entry: int | UnsetType = UNSET  # of the index by key, as what follows
+    slot: int | UnsetType = UNSET
+    hash: int | UnsetType = UNSET
+    seconds: int | UnsetType = UNSET
+    previous: int | UnsetType = UNSET
+
+
+class RocketmqReadEnd(Document, kw_only=True):
+    """How ``read`` of a queue of RocketMQ ended; its last line."""
+
+    # the broker's word: FOUND where the limit was reached, OFFSET_OVERFLOW_ONE at the queue's end,
+    # OFFSET_OVERFLOW_BADLY, OFFSET_FOUND_NULL, NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
+    status: str | None
+    code: int | None  # on the wire: 0, 19 or 21
+    topic: str
+    queue_id: int
+    offset: int  # where it began
+    next_offset: int  # where to go on
+    min_offset: int
+    max_offset: int
+    messages: int
+    notes: list[Problem]  # what is not as a broker would have it
+
+
+class PulsarTransaction(Document):
+    """A transaction's id."""
+
+    most_bits: int
+    least_bits: int
+
+
+class PulsarChunk(Document):
+    """Which part of a message an entry is."""
+
+    uuid: str | None
+    id: int
+    count: int | None
+    total_size: int | None
+
+
+class PulsarEncryption(Document):
+    """By which keys an entry was encrypted."""
+
+    keys: list[str]
+    algorithm: str | None
+    param: str | None  # base64
+
+
+class PulsarMessageLine(Document, kw_only=True):
+    """A message of Pulsar, or a marker. What an entry says counts for all its messages."""
+
+    topic: str | None  # null: the path names none
+    partition: int | None
+    ledger: int
+    entry: int
+    batch_index: int  # -1: in no batch
+    message_id: str  # LEDGER:ENTRY:PARTITION[:INDEX]
+    key: str | None  # as clients have it: of a key of bytes its base64
+    value: str | None  # base64; null where it is null, encrypted or compacted out
+    properties: dict[str, str]
+    event_time: int  # 0: none
+    publish_time: int
+    sequence_id: int
+    producer: str
+    null_value: bool
+    null_key: bool
+    key_b64_encoded: bool
+    ordering_key: str | None  # base64
+    schema_version: str | None  # base64
+    schema_id: str | None  # base64
+    replicated_from: str | None
+    deliver_at_time: int | None
+    compression: str
+    batch_size: int | None
+    compacted_out: bool  # a placeholder
+    encryption: PulsarEncryption | None
+    stored_value: str | None  # base64, of what cannot be opened
+    transaction: PulsarTransaction | None
+    chunk: PulsarChunk | None
+    marker: str | None  # its kind
+    broker_timestamp: int | None
+    index: int | None  # the broker's
+    size: int  # of the entry
+    source: str  # "backlog" or "compacted"
+    file: str
+    position: int
+    problem: str | None
+    stored_ledger: int | UnsetType = UNSET  # in an entry log, as the next
+    stored_entry: int | UnsetType = UNSET
+
+
+class PulsarEntryLine(Document, kw_only=True):
+    """An entry of Pulsar, by ``dump --batches``; its fields are a message's, and these."""
+
+    topic: str | None
+    partition: int | None
+    ledger: int
+    entry: int
+    key: str | None
+    properties: dict[str, str]
+    publish_time: int
+    sequence_id: int
+    producer: str
+    key_b64_encoded: bool
+    ordering_key: str | None
+    schema_version: str | None
+    schema_id: str | None
+    replicated_from: str | None
+    deliver_at_time: int | None
+    compression: str
+    batch_size: int | None
+    encryption: PulsarEncryption | None
+    transaction: PulsarTransaction | None
+    chunk: PulsarChunk | None
+    marker: str | None
+    broker_timestamp: int | None
+    index: int | None
+    size: int
+    source: str
+    file: str
+    position: int
+    problem: str | None
+    records: int | None  # messages; null: a marker
+    compacted_batch_indexes: list[int]
+    highest_sequence_id: int | None
+    uncompressed_size: int | None
+    payload_bytes: int
+    checksum: int | None
+    stored_ledger: int | UnsetType = UNSET
+    stored_entry: int | UnsetType = UNSET
+
+
+class PulsarBlockLine(Document, kw_only=True):
+    """A block of an offloaded ledger, by ``dump --index``."""
+
+    topic: str
+    partition: int
+    ledger: int
+    index: str  # "offload"
+    first_entry: int
+    part: int
+    position: int
+    end: int
+    source: str
+    file: str
+
+
+class PulsarLastMessageId(Document):
+    """The last message as a broker answers it; -1: there is none."""
+
+    ledger: int
+    entry: int
+    batch_index: int
+
+
+class PulsarReadEnd(Document, kw_only=True):
+    """How ``read`` of a topic of Pulsar ended; its last line."""
+
+    status: str | None  # END_OF_TOPIC, LIMIT, OPEN_TRANSACTION or DAMAGED
+    topic: str
+    partition: int
+    read_compacted: bool
+    from_: str = field(name="from")
+    next: str  # where to go on, as --from takes it
+    messages: int
+    horizon: str | None  # LEDGER:ENTRY
+    compacted_ledger: int | None
+    horizons_read: list[str]  # of all compacted ledgers that were read from
+    last_message_id: PulsarLastMessageId
+    incomplete_chunks: int
+    notes: list[Problem]
+
+
+DUMPED = (
+    KafkaRecordLine,
+    KafkaBatchLine,
+    KafkaIndexLine,
+    RocketmqMessageLine,
+    RocketmqIndexLine,
+    PulsarMessageLine,
+    PulsarEntryLine,
+    PulsarBlockLine,
+)
+READ = (
+    KafkaRecordLine,
+    KafkaReadEnd,
+    RocketmqMessageLine,
+    RocketmqReadEnd,
+    PulsarMessageLine,
+    PulsarReadEnd,
+)
