@@ -104,6 +104,19 @@ def reported(name: str, *paths: str, **options: Any) -> Case:
     return case
 
 
+def table_of(path: str, topic: str) -> Case:
+    """The table of the last writes, which no command prints, and up to where it is true."""
+
+    def case(root: Path) -> tuple[int, list[Any]]:
+        found = lastwrite.latest(path.replace("$", f"{root}/"), topic)
+        table = {str(key): repr(value) for key, value in sorted(found.items())}
+        return 0, [
+            {"table": table, "end_offsets": {str(p): e for p, e in found.end_offsets.items()}}
+        ]
+
+    return case
+
+
 def cleaned(*roots: str, **options: Any) -> Case:
     """The events of the daemon, until nothing is due."""
 
@@ -149,6 +162,12 @@ CASES: dict[str, Case] = {
         "settings", "$stopped", "--topic-config", "keyless:cleanup.policy=compact",
         "--config", "delete.retention.ms=1",
     ),
+    "kafka-error": printed("inspect", "$nowhere"),
+    "kafka-read": printed("read", "$stopped", "--topic", "client-none", "--limit", "5"),
+    "kafka-read-committed": printed(
+        "read", "$stopped", "--topic", "transactional", "--isolation-level", "read_committed"
+    ),
+    "kafka-latest": table_of("$stopped", topic="client-none"),
     "kafka-dump": printed("dump", "$stopped", "--topic", "transactional", "--limit", "20"),
     "kafka-dump-batches": printed("dump", "$stopped", "--batches", "--limit", "20"),
     "kafka-dump-index": printed("dump", "$stopped/client-none-0", "--index", "--limit", "20"),
@@ -197,6 +216,9 @@ CASES: dict[str, Case] = {
     ),
     "rocketmq-plan": reported("plan", "$rocketmq-5.5.0"),
     "rocketmq-compact": reported("compact", "$rocketmq-5.5.0", to="$rocketmq-after"),
+    "rocketmq-verify": reported("verify", "$rocketmq-after"),
+    "rocketmq-verify-before": reported("verify", "$rocketmq-after", before="$rocketmq-5.5.0"),
+    "rocketmq-latest": table_of("$rocketmq-after", topic="ctopic"),
     "rocketmq-dispatch": reported("dispatch", "$rocketmq-5.5.0", whole_log=True),
     "rocketmq-dispatch-again": reported("dispatch", "$rocketmq-5.5.0"),
     "rocketmq-cut-planned": printed("cut", "$rocketmq-5.5.0", "--at", "277", "--dry-run"),
@@ -227,6 +249,7 @@ CASES: dict[str, Case] = {
     "pulsar-plan": reported("plan", "$archive"),
     "pulsar-compact": reported("compact", "$archive", to="$archive-after"),
     "pulsar-inspect-after": printed("inspect", "$archive-after", *_NOW),
+    "pulsar-latest": table_of("$archive-after", topic="shapes"),
     "pulsar-verify": reported("verify", "$archive-after"),
     "pulsar-verify-before": reported("verify", "$archive-after", before="$archive"),
 }  # fmt: skip

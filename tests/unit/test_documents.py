@@ -65,6 +65,8 @@ def test_a_schema_names_what_is_printed() -> None:
 @pytest.mark.parametrize("path", sorted(HERE.glob("*.json")), ids=lambda path: path.stem)
 def test_what_a_command_printed_is_as_its_schema_says(path) -> None:  # type: ignore[no-untyped-def]
     command = path.stem.split("-")[1]
+    if command == "latest":  # no command prints it
+        return
     for printed in json.loads(path.read_text(encoding="utf-8"))["documents"]:
         problems = []
         for kind in documents()[command]:

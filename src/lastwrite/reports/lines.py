@@ -77,7 +77,8 @@ class KafkaIndexLine(Document, kw_only=True):
     offset: int | UnsetType = UNSET  # of "offset" and "time"
     position: int | UnsetType = UNSET  # of "offset"
     timestamp: int | UnsetType = UNSET  # of "time"
-    producer_id: int | UnsetType = UNSET  # of "transaction", as what follows
+    version: int | UnsetType = UNSET  # of "transaction", as what follows
+    producer_id: int | UnsetType = UNSET
     first_offset: int | UnsetType = UNSET
     last_offset: int | UnsetType = UNSET
     last_stable_offset: int | UnsetType = UNSET
@@ -86,6 +87,8 @@ class KafkaIndexLine(Document, kw_only=True):
 class KafkaReadEnd(Document, kw_only=True):
     """How ``read`` of a partition of Kafka ended; its last line."""
 
+    # END_OF_PARTITION, LIMIT, OPEN_TRANSACTION (the last stable offset is below the high watermark),
+    # OFFSET_OUT_OF_RANGE (the log ends before it) or DAMAGED
     status: str | None
     topic: str
     partition: int
