@@ -76,7 +76,7 @@ def demo(
     before, after = report.before, report.after
     output.text(_opening(report))
     output.table(
-        ("", "before", "after", "stays"),
+        " | >before | >after | >stays",
         [
             (name, shown(was), shown(now_), f"{now_ / was:.1%}" if was else "")
             for name, was, now_, shown in (
@@ -87,16 +87,14 @@ def demo(
                 ("segments", before.segments, after.segments, counted),
             )
         ],
-        right=("before", "after", "stays"),
     )
     output.text([""])
     output.table(
-        ("stage", "time"),
+        "stage | >time",
         [
             *((name, in_time(seconds)) for name, seconds in report.stage_seconds.items()),
             ("together", in_time(sum(report.stage_seconds.values()))),
         ],
-        right=("time",),
     )
     output.text(["", *_proofs(report), "", *_next_commands(report, repo)])
     return 0

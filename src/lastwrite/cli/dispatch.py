@@ -84,7 +84,7 @@ def dispatch(
 
 def _show(output: Output, report: DispatchReport) -> None:
     output.table(
-        ("tree", "queue", "status", "units added", "next offset", "files"),
+        "tree | queue | status | >units added | >next offset | >files",
         [
             (
                 str(queue.kind),
@@ -96,7 +96,6 @@ def _show(output: Output, report: DispatchReport) -> None:
             )
             for queue in report.queues
         ],
-        right=("units added", "next offset", "files"),
     )
     output.text(["", *_summary(report)])
     output.text(problem_lines(report.problems))

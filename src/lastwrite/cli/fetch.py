@@ -97,9 +97,8 @@ def fetch(
 
 def _show(output: Output, report: FetchReport) -> None:
     output.table(
-        ("topic", "ledger", "entries", "bytes", "how", "from"),
+        "topic | >ledger | >entries | >bytes | how | from",
         [row for topic in report.topics for row in _rows(topic)],
-        right=("ledger", "entries", "bytes"),
     )
     for topic in report.topics:
         if topic.horizon is not None:

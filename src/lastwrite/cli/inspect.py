@@ -24,7 +24,7 @@ from lastwrite.cli.options import (
     settings,
     topic_settings,
 )
-from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.cli.output import Output, counted, in_words, moment, shares
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.cli.store import show_store
 from lastwrite.cli.topics import show_topics
@@ -125,19 +125,8 @@ _SHOW: dict[str, Callable[[Output, Any, bool], None]] = {
 
 def _partitions(output: Output, report: InspectReport) -> None:
     output.table(
-        (
-            "partition",
-            "status",
-            "segments",
-            "records",
-            "keys",
-            "tombstones",
-            "size",
-            "dirty",
-            "ratio",
-            "offsets",
-            "codecs",
-        ),
+        "partition | status | >segments | >records | >keys | >tombstones | >size | "
+        ">dirty | >ratio | offsets | codecs",
         [
             (
                 f"{p.topic}-{p.partition}",
@@ -150,11 +139,10 @@ def _partitions(output: Output, report: InspectReport) -> None:
                 in_words(p.dirty_bytes),
                 "?" if p.dirty_ratio is None else f"{p.dirty_ratio:.2f}",
                 f"{p.log_start}–{p.end_offset}",
-                _shares(p.contents.codecs),
+                shares(p.contents.codecs),
             )
             for p in report.partitions
         ],
-        right=("segments", "records", "keys", "tombstones", "size", "dirty", "ratio"),
     )
     if len(report.partitions) > 1:
         totals = report.totals
@@ -175,7 +163,7 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
             f"{partition.topic}-{partition.partition} in {partition.folder}",
             f"  offsets      log start {partition.log_start}, last stable {partition.last_stable_offset}, "
             f"high watermark {partition.high_watermark}, end {partition.end_offset}",
-            f"  batches      {contents.batches:,}: {_shares(contents.formats)}; {_shares(contents.codecs)}; "
+            f"  batches      {contents.batches:,}: {shares(contents.formats)}; {shares(contents.codecs)}; "
             f"{contents.empty_batches:,} empty",
             f"  records      {contents.records:,}: {contents.tombstones:,} tombstones, "
             f"{contents.keyless:,} without key, {contents.control_records:,} control",
@@ -192,19 +180,9 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
     )
     shown = partition.segments if every else partition.segments[:_MOST_ROWS]
     output.table(
-        (
-            "segment",
-            "size",
-            "batches",
-            "records",
-            "tombstones",
-            "first",
-            "last",
-            "index",
-            "time index",
-        ),
+        "segment | >size | >batches | >records | >tombstones | >first | >last | "
+        ">index | >time index",
         [_segment_row(segment) for segment in shown],
-        right=("size", "batches", "records", "tombstones", "first", "last", "index", "time index"),
     )
     if len(shown) < len(partition.segments):
         output.text(
@@ -258,7 +236,7 @@ def _file(file: FileInspection) -> Iterator[str]:
     if file.segment is not None:
         contents = file.segment.contents
         yield f"  offsets      {contents.first_offset} to {contents.last_offset}"
-        yield f"  batches      {contents.batches:,}: {_shares(contents.formats)}; {_shares(contents.codecs)}"
+        yield f"  batches      {contents.batches:,}: {shares(contents.formats)}; {shares(contents.codecs)}"
         yield f"  records      {contents.records:,}: {contents.tombstones:,} tombstones"
 
 
@@ -292,9 +270,3 @@ def set_aside_lines(
                 f"{'try' if entry.tries == 1 else 'tries'}; the next is at {moment(entry.next_try_ms)}, or at once "
                 f"after lastwrite release: {entry.reason}"
             )
-
-
-def _shares(counts: dict[str, int]) -> str:
-    return ", ".join(
-        f"{name} {count:,}" if len(counts) > 1 else name for name, count in sorted(counts.items())
-    )

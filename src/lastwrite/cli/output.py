@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -89,10 +89,10 @@ class Output:
             self.line(line)
         self._flush()
 
-    def table(
-        self, columns: Sequence[str], rows: Iterable[Sequence[object]], right: Iterable[str] = ()
-    ) -> None:
-        """Print a table; the columns named in ``right`` are aligned there."""
+    def table(self, heads: str, rows: Iterable[Sequence[object]]) -> None:
+        """Print a table under ``heads``, like ``name | >size``: the second column is aligned at the
+        right.
+        """
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.markup import escape
@@ -100,14 +100,16 @@ class Output:
 
         self.end_progress()
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-        aligned = set(right)
-        for column in columns:  # only the last may hold sentences, and so more than one line
-            last = column is columns[-1] and column not in aligned
+        marked = heads.split(" | ")
+        columns = [head.removeprefix(">") for head in marked]
+        for number, (head, column) in enumerate(zip(marked, columns, strict=True), 1):
+            is_right = head != column
+            # Only the last may hold sentences, and so more than one line.
             table.add_column(
                 column,
-                justify="right" if column in aligned else "left",
+                justify="right" if is_right else "left",
                 overflow="fold",
-                no_wrap=not last,
+                no_wrap=is_right or number < len(columns),
             )
         cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
         for row in cells:
@@ -116,7 +118,7 @@ class Output:
             if self.is_open:
                 console = Console(file=self._real, highlight=False)
                 at_hand = console.width if self._real.isatty() else _PLAIN_WIDTH
-                console.width = max(at_hand, _least_width([list(columns), *cells]))
+                console.width = max(at_hand, _least_width([columns, *cells]))
                 console.print(table)
         except BrokenPipeError:
             self._hang_up()
@@ -278,6 +280,13 @@ def in_words(size_bytes: float | None) -> str:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} TB"
+
+
+def shares(counts: Mapping[str, int]) -> str:
+    """How many of each; of a single kind its name alone."""
+    return ", ".join(
+        f"{name} {count:,}" if len(counts) > 1 else name for name, count in sorted(counts.items())
+    )
 
 
 def moment(timestamp_ms: int) -> str:

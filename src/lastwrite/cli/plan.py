@@ -108,7 +108,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
         output.document(report.to_dict())
         return
     output.table(
-        ("partition", "status", "segments", "records", "size", "deletes dropped", "dirty", "why"),
+        "partition | status | segments | records | size | >deletes dropped | >dirty | why",
         [
             (
                 str(p.name),
@@ -124,7 +124,6 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
             )
             for p in report.partitions
         ],
-        right=("deletes dropped", "dirty"),
     )
     output.text(["", *_summary(report)])
     output.text(_remedy_lines(report))

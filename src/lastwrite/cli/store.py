@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.cli.output import Output, counted, in_words, moment, shares
 from lastwrite.model.log import Problem
 from lastwrite.rocketmq.look.inspection import (
     FileOfLog,
@@ -69,8 +69,8 @@ def _contents(found: Messages) -> Iterator[str]:
     if not found.records:
         return
     yield (
-        f"  records      {found.records:,}, {in_words(found.bytes)}: {_shares(dict(found.formats))}; "
-        f"{_shares(dict(found.codecs))}; written by {_brokers(found)}"
+        f"  records      {found.records:,}, {in_words(found.bytes)}: {shares(found.formats) or 'none'}; "
+        f"{shares(found.codecs) or 'none'}; written by {_brokers(found)}"
     )
     yield (
         f"               {found.tombstones:,} with an empty body, {found.keyless:,} without key, "
@@ -87,19 +87,8 @@ def _brokers(found: Messages) -> str:
 
 def _queues(output: Output, queues: list[QueueInspection]) -> None:
     output.table(
-        (
-            "queue",
-            "status",
-            "records",
-            "size",
-            "tombstones",
-            "offsets",
-            "units",
-            "unit offsets",
-            "lacking",
-            "wrong",
-            "policy",
-        ),
+        "queue | status | >records | >size | >tombstones | offsets | >units | "
+        "unit offsets | >lacking | >wrong | policy",
         [
             (
                 f"{queue.topic}-{queue.partition}",
@@ -113,7 +102,6 @@ def _queues(output: Output, queues: list[QueueInspection]) -> None:
             )
             for queue in queues
         ],
-        right=("records", "size", "tombstones", "units", "lacking", "wrong"),
     )
 
 
@@ -132,17 +120,8 @@ def _range(first: int | None, last: int | None) -> str:
 
 def _compactions(output: Output, queues: list[QueueInspection]) -> None:
     output.table(
-        (
-            "compaction log",
-            "files",
-            "records",
-            "keys",
-            "tombstones",
-            "size",
-            "dirty",
-            "offsets",
-            "position",
-        ),
+        "compaction log | >files | >records | >keys | >tombstones | >size | >dirty | "
+        "offsets | >position",
         [
             (
                 f"{queue.topic}-{queue.partition}",
@@ -158,7 +137,6 @@ def _compactions(output: Output, queues: list[QueueInspection]) -> None:
             for queue in queues
             if (found := queue.compaction) is not None
         ],
-        right=("files", "records", "keys", "tombstones", "size", "dirty", "position"),
     )
 
 
@@ -188,7 +166,7 @@ def _details(queue: QueueInspection) -> Iterator[str]:
 
 def _files(output: Output, title: str, files: list[FileOfLog]) -> None:
     output.table(
-        (title, "from", "size", "records", "ends at", "how"),
+        f"{title} | >from | >size | >records | >ends at | how",
         [
             (
                 file.file,
@@ -200,13 +178,12 @@ def _files(output: Output, title: str, files: list[FileOfLog]) -> None:
             )
             for file in files
         ],
-        right=("from", "size", "records", "ends at"),
     )
 
 
 def _index_files(output: Output, files: list[FileOfLog]) -> None:
     output.table(
-        ("index file", "size", "entries", "slots", "addresses", "stored"),
+        "index file | >size | >entries | >slots | addresses | stored",
         [
             (
                 file.file,
@@ -223,7 +200,6 @@ def _index_files(output: Output, files: list[FileOfLog]) -> None:
             )
             for file in files
         ],
-        right=("size", "entries", "slots"),
     )
 
 
@@ -244,17 +220,7 @@ def _file(file: FileOfLog) -> Iterator[str]:
 
 def _told(name: str, value: object) -> object:
     if isinstance(value, dict):
-        return _shares(value)
+        return shares(value) or "none"
     return (
         moment(value) if name.endswith("timestamp") and isinstance(value, int) and value else value
-    )
-
-
-def _shares(counts: dict[str, int]) -> str:
-    return (
-        ", ".join(
-            f"{name} {count:,}" if len(counts) > 1 else name
-            for name, count in sorted(counts.items())
-        )
-        or "none"
     )

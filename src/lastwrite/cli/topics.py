@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.cli.output import Output, counted, in_words, moment, shares
 from lastwrite.model.log import Problem
 from lastwrite.pulsar.look.inspection import (
     EntryCounts,
@@ -26,19 +26,8 @@ def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Probl
     if not report.partitions:
         return report.problems + [problem for file in report.files for problem in file.problems]
     output.table(
-        (
-            "topic",
-            "status",
-            "ledgers",
-            "entries",
-            "records",
-            "tombstones",
-            "keys",
-            "size",
-            "horizon",
-            "beyond it",
-            "due",
-        ),
+        "topic | status | >ledgers | >entries | >records | >tombstones | >keys | "
+        ">size | >horizon | >beyond it | due",
         [
             (
                 _name(topic),
@@ -55,16 +44,6 @@ def show_topics(output: Output, report: PulsarReport, every: bool) -> list[Probl
             )
             for topic in report.partitions
         ],
-        right=(
-            "ledgers",
-            "entries",
-            "records",
-            "tombstones",
-            "keys",
-            "size",
-            "horizon",
-            "beyond it",
-        ),
     )
     if len(report.partitions) == 1 or every:
         for topic in report.partitions:
@@ -86,18 +65,8 @@ def _details(output: Output, topic: TopicInspection, every: bool) -> None:
     if topic.compacted is not None:
         rows.append((f"{topic.compacted.ledger} compacted", *_ledger_row(topic.compacted)))
     output.table(
-        (
-            "ledger",
-            "size",
-            "blocks",
-            "entries",
-            "records",
-            "tombstones",
-            "placeholders",
-            "published",
-        ),
+        "ledger | >size | >blocks | >entries | >records | >tombstones | >placeholders | published",
         rows,
-        right=("size", "blocks", "entries", "records", "tombstones", "placeholders"),
     )
     if len(shown) < len(topic.ledgers):
         output.text([f"… and {len(topic.ledgers) - len(shown):,} more ledgers: see --segments"])
@@ -136,7 +105,7 @@ def _file(file: PulsarFile) -> Iterator[str]:
     yield f"{file.file}: {file.kind}, {in_words(file.bytes)}{count}"
     if file.contents is not None:
         yield from _contents(file.contents)
-        yield f"  ledgers      {_shares(file.details['ledgers'])}"
+        yield f"  ledgers      {shares(file.details['ledgers'])}"
 
 
 def _id(found: dict[str, int] | None) -> str:
@@ -154,7 +123,7 @@ def _contents(found: EntryCounts) -> Iterator[str]:
     yield (
         f"  entries      {found.entries:,}, {in_words(found.bytes)}: {found.batches:,} batches, "
         f"{found.encrypted:,} encrypted, {found.chunks:,} chunks, {found.transactional:,} transactional, "
-        f"{found.markers:,} markers; {_shares(found.codecs)}; {_shares(found.formats)}"
+        f"{found.markers:,} markers; {shares(+found.codecs)}; {shares(+found.formats)}"
     )
     yield (
         f"  records      {found.records:,}: {found.tombstones:,} without value, {found.keyless:,} without key; "
@@ -175,11 +144,4 @@ def _ledger_row(ledger: LedgerInspection) -> tuple[str, ...]:
         counted(found.tombstones),
         counted(found.placeholders),
         published,
-    )
-
-
-def _shares(counts: dict[str, int]) -> str:
-    known = {name: count for name, count in counts.items() if count}
-    return ", ".join(
-        f"{name} {count:,}" if len(known) > 1 else name for name, count in sorted(known.items())
     )

@@ -93,7 +93,7 @@ def verify(
 
 def _show(output: Output, report: VerifyReport) -> None:
     output.table(
-        ("partition", "status", "segments", "batches", "records", "size", "why"),
+        "partition | status | >segments | >batches | >records | >size | why",
         [
             (
                 str(p.name),
@@ -106,24 +106,13 @@ def _show(output: Output, report: VerifyReport) -> None:
             )
             for p in report.partitions
         ],
-        right=("segments", "batches", "records", "size"),
     )
     compared = [(p, p.comparison) for p in report.partitions if p.comparison is not None]
     if compared:
         output.text([""])
         output.table(
-            (
-                "against",
-                "before",
-                "after",
-                "superseded",
-                "deletes due",
-                "keyless",
-                "aborted",
-                "keys",
-                "alive",
-                "broken promises",
-            ),
+            "against | >before | >after | >superseded | >deletes due | >keyless | "
+            ">aborted | >keys | >alive | >broken promises",
             [
                 (
                     str(p.name),
@@ -139,17 +128,6 @@ def _show(output: Output, report: VerifyReport) -> None:
                 )
                 for p, c in compared
             ],
-            right=(
-                "before",
-                "after",
-                "superseded",
-                "deletes due",
-                "keyless",
-                "aborted",
-                "keys",
-                "alive",
-                "broken promises",
-            ),
         )
     output.text(_keyless_lines(report))
     if report.violations:
