@@ -249,7 +249,7 @@ CASES: dict[str, Case] = {
     "pulsar-plan": reported("plan", "$archive"),
     "pulsar-compact": reported("compact", "$archive", to="$archive-after"),
     "pulsar-inspect-after": printed("inspect", "$archive-after", *_NOW),
-    "pulsar-latest": table_of("$archive-after", topic="shapes"),
+    "pulsar-latest": table_of("$archive-after", topic="parts"),
     "pulsar-verify": reported("verify", "$archive-after"),
     "pulsar-verify-before": reported("verify", "$archive-after", before="$archive"),
 }  # fmt: skip

@@ -99,7 +99,7 @@ def test_a_delete_ages_from_its_store_time(store: Path) -> None:
     )
     assert compact(store, START_MS + DAY - 1) == "cleaned"
     found = record(store, b"b", 0)
-    assert "queue offset 7 is a later write" in found.message
+    assert "queue offset 9 is a later write" in found.message
     assert (
         found.change is not None and f"after {START_MS + DAY}, its delete horizon" in found.change
     )
@@ -185,9 +185,8 @@ def test_a_transaction_that_is_not_decided(tmp_path: Path) -> None:
     assert compact(folder) == "cleaned"
     assert compact(folder) == "skipped"
     put_ledger(folder, 11, [marker(COMMIT, 7)])
-    assert [each.fate for each in explained(folder, b"a").records or ()] == [
-        Fate.NEXT_ROUND, Fate.NEXT_ROUND, Fate.STAYS,
-    ]  # fmt: skip
+    fates = [each.fate for each in explained(folder, b"a").records or ()]
+    assert fates == [Fate.NEXT_ROUND, Fate.NEXT_ROUND, Fate.STAYS]
     assert compact(folder) == "cleaned"
 
 

@@ -22,7 +22,7 @@ MOST_PARAMETERS, MOST_LINES, MOST_COLUMNS = 8, 60, 100
 LIMITS = {  #                                   src  elsewhere
     "functions of more than 8 parameters":      (63,   5),
     "functions of more than 60 lines of code":  (26,  26),
-    "lines of more than 100 columns":          (475, 225),
+    "lines of more than 100 columns":          (455, 225),
     "switch-offs of the formatter":             (45,   3),
     "modules without a docstring":               (0,   0),
     "references to files that do not exist":     (0,   0),

@@ -180,7 +180,8 @@ def _round(event: RoundEnded) -> str:
         )
     if report.segments_deleted:
         said.append(
-            f"retention deleted {report.segments_deleted:,} segments of {in_words(report.bytes_deleted)}, "
+            f"retention deleted {report.segments_deleted:,} segments of "
+            f"{in_words(report.bytes_deleted)}, "
             f"the log starts at {report.log_start_after}"
         )
     if event.keyless:

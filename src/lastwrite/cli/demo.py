@@ -110,13 +110,15 @@ def _opening(report: DemoReport) -> Iterator[str]:
 
 def _proofs(report: DemoReport) -> Iterator[str]:
     yield (
-        f"Proved:   the {report.live_keys:,} live keys are `git ls-tree -r HEAD`, path for path with mode and id; "
+        f"Proved:   the {report.live_keys:,} live keys are `git ls-tree -r HEAD`, path for path "
+        "with mode and id; "
         "no key is there twice."
     )
     yield "Verified: structure, checksums and indexes are whole, and nothing was lost but what compaction may drop."
     if report.after.tombstones:
         yield (
-            f"Deletes:  {report.after.tombstones:,} stay until delete.retention.ms (a day) is over, so that a consumer "
+            f"Deletes:  {report.after.tombstones:,} stay until delete.retention.ms (a day) is "
+            "over, so that a consumer "
             "who lags learns of them;"
         )
         yield "          a later round drops them, as in Kafka."

@@ -328,7 +328,7 @@ def _record(row: dict[str, Any]) -> str:
 
 
 def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
-    """``OffsetCommit {group: laws, ...} = v3 {offset: 5, ...}``; bytes where there is no meaning."""
+    """``OffsetCommit {group: laws, …} = v3 {offset: 5, …}``; bytes where there is no meaning."""
     name = decoded["name"] or f"type {decoded['type']}"
     key = _shown(row["key"]) if decoded["key"] is None else _fields(decoded["key"])
     value = (
@@ -365,7 +365,8 @@ def _fields(value: Any) -> str:
 
 def _batch(row: dict[str, Any]) -> str:
     said = (
-        f"@{row['base_offset']}–{row['last_offset']}  {row['records']:,} records, {row['bytes']:,} bytes, "
+        f"@{row['base_offset']}–{row['last_offset']}  {row['records']:,} records, "
+        f"{row['bytes']:,} bytes, "
         f"{row['compression']}, magic {row['magic']}, up to {moment(row['max_timestamp'])}, "
         f"epoch {row['leader_epoch']}, segment {row['segment']} byte {row['position']}"
     )

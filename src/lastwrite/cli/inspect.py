@@ -149,7 +149,8 @@ def _partitions(output: Output, report: InspectReport) -> None:
         output.text(
             [
                 "",
-                f"{totals.partitions:,} partitions, {totals.segments:,} segments, {totals.contents.records:,} records, "
+                f"{totals.partitions:,} partitions, {totals.segments:,} segments, "
+                f"{totals.contents.records:,} records, "
                 f"{in_words(totals.bytes)}, {in_words(totals.dirty_bytes)} of it dirty",
             ]
         )
@@ -161,14 +162,18 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
         [
             "",
             f"{partition.topic}-{partition.partition} in {partition.folder}",
-            f"  offsets      log start {partition.log_start}, last stable {partition.last_stable_offset}, "
+            f"  offsets      log start {partition.log_start}, last stable "
+            f"{partition.last_stable_offset}, "
             f"high watermark {partition.high_watermark}, end {partition.end_offset}",
-            f"  batches      {contents.batches:,}: {shares(contents.formats)}; {shares(contents.codecs)}; "
+            f"  batches      {contents.batches:,}: {shares(contents.formats)}; "
+            f"{shares(contents.codecs)}; "
             f"{contents.empty_batches:,} empty",
             f"  records      {contents.records:,}: {contents.tombstones:,} tombstones, "
             f"{contents.keyless:,} without key, {contents.control_records:,} control",
-            f"  producers    {counted(partition.producers)} in {contents.producer_batches:,} batches, "
-            f"{contents.transactional_batches:,} of them transactional; {counted(partition.active_producers)} active, "
+            f"  producers    {counted(partition.producers)} in {contents.producer_batches:,} "
+            "batches, "
+            f"{contents.transactional_batches:,} of them transactional; "
+            f"{counted(partition.active_producers)} active, "
             f"{counted(partition.expired_producers)} expired",
             *_transactions(partition),
             f"  dirty        from offset {partition.first_dirty_offset}, cleanable up to "
@@ -205,7 +210,8 @@ def _transactions(partition: PartitionInspection) -> Iterator[str]:
     if found is None or not partition.contents.transactional_batches:
         return
     yield (
-        f"  transactions {found.committed:,} committed, {found.aborted:,} aborted with {found.aborted_records:,} "
+        f"  transactions {found.committed:,} committed, {found.aborted:,} aborted with "
+        f"{found.aborted_records:,} "
         f"records left, {found.open:,} open"
     )
     for transaction in partition.open_transactions[:_MOST_OPEN]:
@@ -267,6 +273,7 @@ def set_aside_lines(
             name = TopicPartition(found.topic, found.partition)
             yield (
                 f"uncleanable: {name}: set aside at {moment(entry.since_ms)} after {entry.tries:,} "
-                f"{'try' if entry.tries == 1 else 'tries'}; the next is at {moment(entry.next_try_ms)}, or at once "
+                f"{'try' if entry.tries == 1 else 'tries'}; the next is at "
+                f"{moment(entry.next_try_ms)}, or at once "
                 f"after lastwrite release: {entry.reason}"
             )

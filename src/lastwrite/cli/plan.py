@@ -141,7 +141,8 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
 
 
 def _remedy_lines(report: CompactionReport) -> Iterator[str]:
-    """What to state so that those that were left alone are cleaned, the first one's words for all."""
+    """What to state so that those that were left alone are cleaned, the first one's words for "
+    "all."""
     remedies = {
         partition.topic: partition.remedy for partition in report.partitions if partition.remedy
     }

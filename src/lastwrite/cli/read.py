@@ -150,13 +150,13 @@ def read(
             )
         elif "high_watermark" in end:
             output.say(
-                f"{end['status']}: {end['messages']} messages, next offset {end['next_offset']} (log start "
-                f"{end['log_start_offset']}, last stable offset {end['last_stable_offset']}, high watermark "
-                f"{end['high_watermark']})"
+                f"{end['status']}: {end['messages']} messages, next offset {end['next_offset']} "
+                f"(log start {end['log_start_offset']}, last stable offset "
+                f"{end['last_stable_offset']}, high watermark {end['high_watermark']})"
             )
         else:
             output.say(
-                f"{end['status']}: {end['messages']} messages, next offset {end['next_offset']} (minimum "
-                f"{end['min_offset']}, maximum {end['max_offset']})"
+                f"{end['status']}: {end['messages']} messages, next offset {end['next_offset']} "
+                f"(minimum {end['min_offset']}, maximum {end['max_offset']})"
             )
     return 0

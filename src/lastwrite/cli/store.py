@@ -59,7 +59,8 @@ def _head(report: StoreReport) -> Iterator[str]:
         folders = "" if len(log.folders) == 1 else f" in {len(log.folders)} folders"
         end = "" if log.end is None else f" to {log.end}"
         yield (
-            f"  commit log   {len(log.files):,} files of {in_words(log.file_size)}{folders}, addresses {log.start}{end}"
+            f"  commit log   {len(log.files):,} files of {in_words(log.file_size)}{folders}, "
+            f"addresses {log.start}{end}"
         )
         yield from _contents(log.contents)
     yield ""
@@ -69,12 +70,14 @@ def _contents(found: Messages) -> Iterator[str]:
     if not found.records:
         return
     yield (
-        f"  records      {found.records:,}, {in_words(found.bytes)}: {shares(found.formats) or 'none'}; "
+        f"  records      {found.records:,}, {in_words(found.bytes)}: "
+        f"{shares(found.formats) or 'none'}; "
         f"{shares(found.codecs) or 'none'}; written by {_brokers(found)}"
     )
     yield (
         f"               {found.tombstones:,} with an empty body, {found.keyless:,} without key, "
-        f"{found.inner_batches:,} inner batches, {found.delayed:,} delayed, {found.prepared:,} prepared and "
+        f"{found.inner_batches:,} inner batches, {found.delayed:,} delayed, {found.prepared:,} "
+        "prepared and "
         f"{found.rolled_back:,} rolled back"
     )
     if found.first_timestamp is not None and found.last_timestamp is not None:
@@ -147,7 +150,8 @@ def _details(queue: QueueInspection) -> Iterator[str]:
     for index in (queue.consume_queue, queue.batch_consume_queue, queue.extension):
         if index is not None:
             yield (
-                f"  {index.kind}: {len(index.files):,} files of {in_words(index.file_size)}, {index.units:,} units, "
+                f"  {index.kind}: {len(index.files):,} files of {in_words(index.file_size)}, "
+                f"{index.units:,} units, "
                 f"{index.fillers:,} fillers, {index.expired:,} lead to what has expired"
             )
     found = queue.compaction
@@ -194,7 +198,8 @@ def _index_files(output: Output, files: list[FileOfLog]) -> None:
                     file.details.get("first_physical_offset"),
                     file.details.get("last_physical_offset"),
                 ),
-                f"{moment(file.details['first_timestamp'])} to {moment(file.details['last_timestamp'])}"
+                f"{moment(file.details['first_timestamp'])} to "
+                f"{moment(file.details['last_timestamp'])}"
                 if file.details and file.entries
                 else "",
             )

@@ -84,7 +84,8 @@ def _bounds(topic: TopicInspection) -> Iterator[str]:
             f"{topic.manifest['order']} order; last message {_id(topic.last_compacted_message_id)}"
         )
         yield (
-            f"               backlog below the horizon {in_words(topic.backlog_below_bytes)}, beyond it "
+            f"               backlog below the horizon {in_words(topic.backlog_below_bytes)}, "
+            "beyond it "
             f"{in_words(topic.dirty_bytes)}"
         )
     if topic.open_transactions or topic.aborted_transactions:
@@ -122,11 +123,13 @@ def _contents(found: EntryCounts) -> Iterator[str]:
         return
     yield (
         f"  entries      {found.entries:,}, {in_words(found.bytes)}: {found.batches:,} batches, "
-        f"{found.encrypted:,} encrypted, {found.chunks:,} chunks, {found.transactional:,} transactional, "
+        f"{found.encrypted:,} encrypted, {found.chunks:,} chunks, {found.transactional:,} "
+        "transactional, "
         f"{found.markers:,} markers; {shares(+found.codecs)}; {shares(+found.formats)}"
     )
     yield (
-        f"  records      {found.records:,}: {found.tombstones:,} without value, {found.keyless:,} without key; "
+        f"  records      {found.records:,}: {found.tombstones:,} without value, {found.keyless:,} "
+        "without key; "
         f"{found.placeholders:,} placeholders; {found.unreadable:,} batches that nobody can read"
     )
 

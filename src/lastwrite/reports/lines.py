@@ -1,8 +1,8 @@
-"""The lines that ``dump`` and ``read`` print under ``--json``, described; the rows themselves are made
-as dictionaries, thousands a second, by each system's ``look/rows.py``.
+"""The lines that ``dump`` and ``read`` print under ``--json``, described; the rows themselves are
+made as dictionaries, thousands a second, by each system's ``look/rows.py``.
 
-Bytes are base64, times milliseconds since 1970. What ``dump`` prints of a small file (a checkpoint, a
-snapshot, a configuration, a manifest) is not described here: its fields are the file's own.
+Bytes are base64, times milliseconds since 1970. What ``dump`` prints of a small file (a checkpoint,
+a snapshot, a configuration, a manifest) is not described here: its fields are the file's own.
 """
 
 from __future__ import annotations
