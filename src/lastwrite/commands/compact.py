@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -117,21 +117,20 @@ def compact(
         to=to,
         keep_scans=keep_scans,
     )
-    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
-    return _run_anywhere(
-        paths_of(path),
-        system,
-        topic,
-        partition,
-        options,
-        sources,
-        memory,
-        spark,
-        master,
-        conf,
-        progress,
-        archive,
+    asked = _Asked(
+        paths=paths_of(path),
+        system=system,
+        topic=topic,
+        partition=partition,
+        options=options,
+        sources=Sources(overrides=overrides(topic_config), metadata=metadata),
+        memory=memory,
+        spark=spark,
+        master=master,
+        conf=conf or {},
+        progress=progress or NoProgress(),
     )
+    return _run_anywhere(asked, archive)
 
 
 def plan(
@@ -165,21 +164,20 @@ def plan(
         like_broker=like_broker,
         dry_run=True,
     )
-    sources = Sources(overrides=overrides(topic_config), metadata=metadata)
-    return _run_anywhere(
-        paths_of(path),
-        system,
-        topic,
-        partition,
-        options,
-        sources,
-        memory,
-        spark,
-        master,
-        conf,
-        progress,
-        archive,
+    asked = _Asked(
+        paths=paths_of(path),
+        system=system,
+        topic=topic,
+        partition=partition,
+        options=options,
+        sources=Sources(overrides=overrides(topic_config), metadata=metadata),
+        memory=memory,
+        spark=spark,
+        master=master,
+        conf=conf or {},
+        progress=progress or NoProgress(),
     )
+    return _run_anywhere(asked, archive)
 
 
 def _now() -> int:
@@ -212,45 +210,47 @@ def overrides(topic_config: TopicConfig | None) -> tuple[Override, ...]:
     return tuple(Override(*each) for each in topic_config or ())
 
 
-def _run_anywhere(
-    paths: list[str],
-    system: str | None,
-    topic: str | None,
-    partition: int | None,
-    options: Options,
-    sources: Sources,
-    memory: str | int | None,
-    spark: SparkSession | Inline | None,
-    master: str,
-    conf: Mapping[str, str] | None,
-    progress: Progress | None,
-    archive: str | None,
-) -> CompactionReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What one call asks for."""
+
+    paths: Sequence[str]
+    system: str | None
+    topic: str | None
+    partition: int | None
+    options: Options
+    sources: Sources
+    memory: str | int | None
+    spark: SparkSession | Inline | None
+    master: str
+    conf: Mapping[str, str]
+    progress: Progress
+
+
+def _run_anywhere(asked: _Asked, archive: str | None) -> CompactionReport:
     """A round on what lies at some paths, or on a topic of a live cluster."""
-    live = [path for path in paths if path.startswith(SCHEME)]
+    live = [path for path in asked.paths if path.startswith(SCHEME)]
     if not live:
         if archive is not None:
             raise InvalidConfig(
                 "--archive is for topics of a live cluster",
                 remedy="give persistent://… as the path",
             )
-        return _run(
-            paths, system, topic, partition, options, sources, memory, spark, master, conf, progress
-        )
+        return _run(asked)
     path = live[0]
-    if len(paths) > 1:
+    if len(asked.paths) > 1:
         raise InvalidConfig(
             "one topic of a live cluster at a time", path=path, remedy="name it alone"
         )
-    refuse_elsewhere(options.config, "pulsar", system_named("pulsar").governs_keyless)
-    if system not in (None, "pulsar") or topic is not None:
+    refuse_elsewhere(asked.options.config, "pulsar", system_named("pulsar").governs_keyless)
+    if asked.system not in (None, "pulsar") or asked.topic is not None:
         raise InvalidConfig(
             f"{path} already names the system and the topic",
             remedy="leave out --system and --topic",
         )
-    no_topics_of_kafka("a topic of Pulsar", sources)
+    no_topics_of_kafka("a topic of Pulsar", asked.sources)
 
-    if archive is None and spark is None and local_workers(master) is None:
+    if archive is None and asked.spark is None and local_workers(asked.master) is None:
         raise InvalidConfig(
             "workers on other machines cannot see a folder of this one",
             path=path,
@@ -259,21 +259,9 @@ def _run_anywhere(
     from lastwrite.pulsar.live import compact_live  # its network is for nobody else
 
     def run(folder: str, name: str, options: Options) -> CompactionReport:
-        return _run(
-            [folder],
-            "pulsar",
-            name,
-            partition,
-            options,
-            sources,
-            memory,
-            spark,
-            master,
-            conf,
-            progress,
-        )
+        return _run(replace(asked, paths=[folder], system="pulsar", topic=name, options=options))
 
-    return compact_live(path, partition, options, archive, run, progress)
+    return compact_live(path, asked.partition, asked.options, archive, run, asked.progress)
 
 
 def find_told(
@@ -320,20 +308,11 @@ def find_told(
     return system.told(replace(sources, roots=tuple(roots), named=frozenset(named))), list(folders)
 
 
-def _run(
-    paths: Sequence[str],
-    system_name: str | None,
-    topic: str | None,
-    partition: int | None,
-    options: Options,
-    sources: Sources,
-    memory: str | int | None,
-    spark: SparkSession | Inline | None,
-    master: str,
-    conf: Mapping[str, str] | None,
-    progress: Progress | None,
-) -> CompactionReport:
-    system, folders = find_told(paths, system_name, topic, partition, sources)
+def _run(asked: _Asked) -> CompactionReport:
+    options, progress = asked.options, asked.progress
+    system, folders = find_told(
+        asked.paths, asked.system, asked.topic, asked.partition, asked.sources
+    )
     refuse_elsewhere(options.config, system.name, system.governs_keyless)
     system.check_config(options.config)
     if options.keep_scans and not system.keeps_scans:
@@ -341,7 +320,6 @@ def _run(
             f"{system.name} allows no other files beside its logs", remedy="leave out --keep-scans"
         )
     cleaner = CleanerConfig.from_names(options.config)
-    progress = progress or NoProgress()
     partitions: dict[str, list[TopicPartition]] = {}
     for folder in folders:
         partitions.setdefault(system.root_of(folder), []).append(system.name_of(folder))
@@ -360,7 +338,7 @@ def _run(
             # While they are held, and when Spark has ended.
             stack.push(partial(_recover, system, folders, options.config))
         runner, memory_plan = stack.enter_context(
-            runner_for(spark, master, memory, conf or {}, progress)
+            runner_for(asked.spark, asked.master, asked.memory, asked.conf, progress)
         )
         exchange = exchange_for(runner, memory_plan.scratch_bytes)
         stack.callback(exchange.close)
