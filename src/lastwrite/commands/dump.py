@@ -1,35 +1,15 @@
 """``dump``: what lies in a log, row by row, as dictionaries ready for JSON.
 
-Rows come while files are read, a batch at a time, so memory does not depend on the log. Damage does
-not end the dump: it goes on to the end of what is whole, and then raises the first problem.
+Chooses the system; its ``look/dump.py`` does the rest.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.kafka.format.batch import decode_batch
-from lastwrite.kafka.format.batch_layout import Batch, Record
-from lastwrite.kafka.format.names import FileKind
-from lastwrite.kafka.look.problems import kafka_problem_of, whole_batches
-from lastwrite.kafka.look.rows import (
-    batch_row,
-    decoded_row,
-    index_rows,
-    position_of,
-    record_row,
-    side_file_rows,
-)
-from lastwrite.kafka.look.single import SingleFile, identify, segment_of
-from lastwrite.kafka.store import lock, partitions
-from lastwrite.kafka.store import log_dir as store
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
+from lastwrite.errors import InvalidConfig
 from lastwrite.reports.table import Row
-from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
-from lastwrite.storage.reading import read_small
 
 
 def dump(
@@ -84,19 +64,18 @@ def dump(
         CorruptLog: after the last row, the first problem that was met; nothing that is whole was
             left out.
     """
-    found = system_of(str(path), system)
+    found, path = system_of(str(path), system), str(path)
     if found == PULSAR:
-        for name, value in (
-            ("offset", offset),
-            ("commit_log_offset", commit_log_offset),
-            ("unique_key", unique_key),
-            ("decode", decode or None),
-            ("config", config or None),
-        ):
-            if value is not None:
-                raise InvalidConfig(
-                    f"{name} is not for Pulsar", path=path, remedy="start takes a message id"
-                )
+        _refuse(
+            "Pulsar",
+            path,
+            "start takes a message id",
+            offset=offset,
+            commit_log_offset=commit_log_offset,
+            unique_key=unique_key,
+            decode=decode or None,
+            config=config or None,
+        )
         from lastwrite.pulsar.look.dump import TopicsWanted, dump_topics  # not before it is needed
 
         asked = TopicsWanted.parse(
@@ -110,14 +89,11 @@ def dump(
             blocks=index,
             compacted=compacted,
         )
-        return dump_topics(str(path), asked, limit, say or _nobody)
+        return dump_topics(path, asked, limit, say or _nobody)
     if start is not None:
         raise InvalidConfig("start is for Pulsar", path=path, remedy="give offset")
     if found == ROCKETMQ:
-        from lastwrite.rocketmq.look.dump import (
-            Wanted,
-            dump_store,
-        )  # not before it is needed: numba
+        from lastwrite.rocketmq.look.dump import Wanted, dump_store  # not before it is needed
 
         wanted = Wanted(
             topic=topic,
@@ -135,159 +111,32 @@ def dump(
             config=config or {},
         )
         return dump_store(path, wanted, limit, say or _nobody)
-    for name, value in (
-        ("commit_log_offset", commit_log_offset),
-        ("unique_key", unique_key),
-        ("message_id", message_id),
-        ("time_ms", time_ms),
-        ("compacted", compacted or None),
-        ("config", config or None),
-    ):
+    _refuse(
+        "Kafka",
+        path,
+        commit_log_offset=commit_log_offset,
+        unique_key=unique_key,
+        message_id=message_id,
+        time_ms=time_ms,
+        compacted=compacted or None,
+        config=config or None,
+    )
+    from lastwrite.kafka.look.dump import LogsWanted, dump_logs  # not before it is needed
+
+    logs = LogsWanted(batches=batches, index=index, offset=offset or 0, key=key, decode=decode)
+    return dump_logs(path, topic, partition, logs, limit)
+
+
+def _refuse(system: str, path: str, remedy: str | None = None, **given: object) -> None:
+    """Refuse what is for other systems.
+
+    Raises:
+        InvalidConfig: it names the first that is given.
+    """
+    for name, value in given.items():
         if value is not None:
-            raise InvalidConfig(f"{name} is not for Kafka", path=path)
-    if batches and index:
-        raise InvalidConfig("batches and index exclude each other")
-    if key is not None and (batches or index):
-        raise InvalidConfig("a key picks records, neither batches nor index entries")
-    if decode and (batches or index):
-        raise InvalidConfig("records are decoded, neither batches nor index entries")
-    job = _Dump(batches, index, offset or 0, key, decode)
-    if os.path.isfile(path):
-        file = identify(path)
-        lock.refuse_if_held(file.root)
-        return job.limited(job.file(file), limit)
-    folders = partitions.find_partitions(path, topic, partition)
-    for folder in folders:
-        lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
-    return job.limited(job.folders(folders), limit)
+            raise InvalidConfig(f"{name} is not for {system}", path=path, remedy=remedy)
 
 
 def _nobody(text: str) -> None:
     """Where nobody listens."""
-
-
-class _Dump:
-    """What one call asks for, and the problems it met."""
-
-    def __init__(
-        self, batches: bool, index: bool, offset: int, key: bytes | None, decode: bool
-    ) -> None:
-        self._batches = batches
-        self._index = index
-        self._offset = offset
-        self._key = key
-        self._decode = decode
-        self._problems: list[Problem] = []
-
-    def limited(self, rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
-        return limited(rows, limit, self._problems)
-
-    def note(self, problem: Problem) -> None:
-        """Take a problem, but for one that the listing has told of the same place, with what it
-        means.
-        """
-        if all(
-            (known.path, known.position) != (problem.path, problem.position)
-            for known in self._problems
-        ):
-            self._problems.append(problem)
-
-    # ------------------------------------------------------------------ partitions
-
-    def folders(self, folders: list[str]) -> Iterator[Row]:
-        for folder in folders:
-            try:
-                log = store.read_partition(folder)
-            except CorruptLog as error:
-                self.note(kafka_problem_of(error, folder))
-                continue
-            for problem in log.problems:
-                if problem.kind is ProblemKind.DAMAGED:
-                    self.note(problem)
-            yield from self._partition(log)
-
-    def _partition(self, log: PartitionLog) -> Iterator[Row]:
-        for number, segment in enumerate(log.segments):
-            if log.segment_end(number) <= self._offset and number + 1 < len(log.segments):
-                continue
-            if self._index:
-                yield from self._index_files(segment, log.name)
-            else:
-                yield from self._segment(segment, log.name)
-
-    def _segment(self, segment: Segment, name: TopicPartition | None) -> Iterator[Row]:
-        for position, header, data in whole_batches(
-            segment, self.note, position_of(segment, self._offset)
-        ):
-            if header.last_offset < self._offset:
-                continue
-            try:
-                if self._batches:
-                    yield batch_row(name, segment.base_offset, position, header, data)
-                    continue
-                batch = decode_batch(data, 0, BATCH_LIMIT_BYTES)
-                rows = [
-                    self._row(name, segment.base_offset, position, batch, record)
-                    for record in batch.records
-                    if record.offset >= self._offset and self._is_wanted(batch, record)
-                ]
-            except LogError as error:
-                self.note(kafka_problem_of(error, segment.path, position))
-                continue
-            yield from rows
-
-    def _row(
-        self, name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
-    ) -> Row:
-        row = record_row(name, segment, position, batch, record)
-        if self._decode:
-            row["decoded"] = None if batch.attributes.control else decoded_row(name, record)
-        return row
-
-    def _is_wanted(self, batch: Batch, record: Record) -> bool:
-        return self._key is None or (record.key == self._key and not batch.attributes.control)
-
-    # ------------------------------------------------------------------ index entries
-
-    def _index_files(self, segment: Segment, name: TopicPartition | None) -> Iterator[Row]:
-        stem = segment.path.rpartition(".log")[0]
-        tail = segment.path.rpartition(".log")[2]  # ".swap" where a crash left it so
-        for kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
-            path = f"{stem}{kind}{tail}"
-            if os.path.exists(path):
-                yield from self._index_file(path, kind, segment.base_offset, name)
-
-    def _index_file(
-        self, path: str, kind: FileKind, base_offset: int, name: TopicPartition | None
-    ) -> Iterator[Row]:
-        try:
-            rows = list(index_rows(read_small(path), kind, base_offset, name))
-        except LogError as error:
-            self.note(kafka_problem_of(error, path))
-            return
-        at = "last_offset" if kind is FileKind.TRANSACTION_INDEX else "offset"
-        yield from (row for row in rows if row[at] >= self._offset)
-
-    # ------------------------------------------------------------------ single files
-
-    def file(self, file: SingleFile) -> Iterator[Row]:
-        kind = file.name.kind
-        if kind is FileKind.LOG:
-            segment = segment_of(file)
-            if self._index:
-                yield from self._index_files(segment, file.partition)
-            else:
-                yield from self._segment(segment, file.partition)
-        elif kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
-            yield from self._index_file(file.path, kind, file.base_offset, file.partition)
-        else:
-            try:
-                rows = list(side_file_rows(file))
-            except LogError as error:
-                self.note(kafka_problem_of(error, file.path))
-                return
-            yield from rows
-
-
-# ---------------------------------------------------------------------- rows; the names are a
-# contract

@@ -1,0 +1,195 @@
+"""``dump`` of Kafka's logs, row by row, as dictionaries ready for JSON.
+
+Rows come while files are read, a batch at a time, so memory does not depend on the log. Damage does
+not end the dump: it goes on to the end of what is whole, and then raises the first problem.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.kafka.format.batch import decode_batch
+from lastwrite.kafka.format.batch_layout import Batch, Record
+from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.look.problems import kafka_problem_of, whole_batches
+from lastwrite.kafka.look.rows import (
+    batch_row,
+    decoded_row,
+    index_rows,
+    position_of,
+    record_row,
+    side_file_rows,
+)
+from lastwrite.kafka.look.single import SingleFile, identify, segment_of
+from lastwrite.kafka.store import lock, partitions
+from lastwrite.kafka.store import log_dir as store
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
+from lastwrite.reports.table import Row
+from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
+from lastwrite.storage.reading import read_small
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogsWanted:
+    """What of the logs is asked for; see ``commands.dump`` for the meaning of each."""
+
+    batches: bool
+    index: bool
+    offset: int
+    key: bytes | None
+    decode: bool
+
+    def check(self) -> None:
+        """Refuse what does not go together.
+
+        Raises:
+            InvalidConfig: it says what.
+        """
+        if self.batches and self.index:
+            raise InvalidConfig("batches and index exclude each other")
+        if self.key is not None and (self.batches or self.index):
+            raise InvalidConfig("a key picks records, neither batches nor index entries")
+        if self.decode and (self.batches or self.index):
+            raise InvalidConfig("records are decoded, neither batches nor index entries")
+
+
+def dump_logs(
+    path: str, topic: str | None, partition: int | None, wanted: LogsWanted, limit: int | None
+) -> Iterator[Row]:
+    """The rows at ``path``; errors as ``commands.dump``."""
+    wanted.check()
+    job = _Dump(wanted)
+    if os.path.isfile(path):
+        file = identify(path)
+        lock.refuse_if_held(file.root)
+        return job.limited(job.file(file), limit)
+    folders = partitions.find_partitions(path, topic, partition)
+    for folder in folders:
+        lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
+    return job.limited(job.folders(folders), limit)
+
+
+class _Dump:
+    """One call, and the problems it met."""
+
+    def __init__(self, wanted: LogsWanted) -> None:
+        self._wanted = wanted
+        self._problems: list[Problem] = []
+
+    def limited(self, rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
+        return limited(rows, limit, self._problems)
+
+    def note(self, problem: Problem) -> None:
+        """Take a problem, but for one that the listing has told of the same place, with what it
+        means.
+        """
+        if all(
+            (known.path, known.position) != (problem.path, problem.position)
+            for known in self._problems
+        ):
+            self._problems.append(problem)
+
+    # ------------------------------------------------------------------ partitions
+
+    def folders(self, folders: list[str]) -> Iterator[Row]:
+        for folder in folders:
+            try:
+                log = store.read_partition(folder)
+            except CorruptLog as error:
+                self.note(kafka_problem_of(error, folder))
+                continue
+            for problem in log.problems:
+                if problem.kind is ProblemKind.DAMAGED:
+                    self.note(problem)
+            yield from self._partition(log)
+
+    def _partition(self, log: PartitionLog) -> Iterator[Row]:
+        for number, segment in enumerate(log.segments):
+            if log.segment_end(number) <= self._wanted.offset and number + 1 < len(log.segments):
+                continue
+            if self._wanted.index:
+                yield from self._index_files(segment, log.name)
+            else:
+                yield from self._segment(segment, log.name)
+
+    def _segment(self, segment: Segment, name: TopicPartition | None) -> Iterator[Row]:
+        for position, header, data in whole_batches(
+            segment, self.note, position_of(segment, self._wanted.offset)
+        ):
+            if header.last_offset < self._wanted.offset:
+                continue
+            try:
+                if self._wanted.batches:
+                    yield batch_row(name, segment.base_offset, position, header, data)
+                    continue
+                batch = decode_batch(data, 0, BATCH_LIMIT_BYTES)
+                rows = [
+                    self._row(name, segment.base_offset, position, batch, record)
+                    for record in batch.records
+                    if record.offset >= self._wanted.offset and self._is_wanted(batch, record)
+                ]
+            except LogError as error:
+                self.note(kafka_problem_of(error, segment.path, position))
+                continue
+            yield from rows
+
+    def _row(
+        self, name: TopicPartition | None, segment: int, position: int, batch: Batch, record: Record
+    ) -> Row:
+        row = record_row(name, segment, position, batch, record)
+        if self._wanted.decode:
+            row["decoded"] = None if batch.attributes.control else decoded_row(name, record)
+        return row
+
+    def _is_wanted(self, batch: Batch, record: Record) -> bool:
+        return self._wanted.key is None or (
+            record.key == self._wanted.key and not batch.attributes.control
+        )
+
+    # ------------------------------------------------------------------ index entries
+
+    def _index_files(self, segment: Segment, name: TopicPartition | None) -> Iterator[Row]:
+        stem = segment.path.rpartition(".log")[0]
+        tail = segment.path.rpartition(".log")[2]  # ".swap" where a crash left it so
+        for kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+            path = f"{stem}{kind}{tail}"
+            if os.path.exists(path):
+                yield from self._index_file(path, kind, segment.base_offset, name)
+
+    def _index_file(
+        self, path: str, kind: FileKind, base_offset: int, name: TopicPartition | None
+    ) -> Iterator[Row]:
+        try:
+            rows = list(index_rows(read_small(path), kind, base_offset, name))
+        except LogError as error:
+            self.note(kafka_problem_of(error, path))
+            return
+        at = "last_offset" if kind is FileKind.TRANSACTION_INDEX else "offset"
+        yield from (row for row in rows if row[at] >= self._wanted.offset)
+
+    # ------------------------------------------------------------------ single files
+
+    def file(self, file: SingleFile) -> Iterator[Row]:
+        kind = file.name.kind
+        if kind is FileKind.LOG:
+            segment = segment_of(file)
+            if self._wanted.index:
+                yield from self._index_files(segment, file.partition)
+            else:
+                yield from self._segment(segment, file.partition)
+        elif kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
+            yield from self._index_file(file.path, kind, file.base_offset, file.partition)
+        else:
+            try:
+                rows = list(side_file_rows(file))
+            except LogError as error:
+                self.note(kafka_problem_of(error, file.path))
+                return
+            yield from rows
+
+
+# ---------------------------------------------------------------------- rows; the names are a
+# contract
