@@ -20,8 +20,8 @@ MOST_PARAMETERS, MOST_LINES, MOST_COLUMNS = 8, 60, 100
 
 # fmt: off
 LIMITS = {  #                                   src  elsewhere
-    "functions of more than 8 parameters":      (63,   5),
-    "functions of more than 60 lines of code":  (26,  26),
+    "functions of more than 8 parameters":      (60,   5),
+    "functions of more than 60 lines of code":  (24,  26),
     "lines of more than 100 columns":          (455, 225),
     "switch-offs of the formatter":             (45,   3),
     "modules without a docstring":               (0,   0),
