@@ -9,25 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lastwrite.cli.options import (
-    DEFAULT_MASTER,
-    ArchiveOption,
-    ConfigFileOption,
-    ConfigOption,
-    ConfOption,
-    DropKeylessOption,
-    JsonOption,
-    KeepScansOption,
-    MasterOption,
-    MemoryOption,
-    MetadataOption,
-    SystemOption,
-    TopicConfigFileOption,
-    TopicConfigOption,
-    pairs,
-    settings,
-    topic_settings,
-)
+from lastwrite.cli import options
 from lastwrite.cli.output import Output, in_time, in_words, moment
 from lastwrite.cli.plan import keyless_line
 from lastwrite.pulsar.format.names import SCHEME
@@ -47,49 +29,44 @@ def clean(
         typer.Argument(
             metavar="ROOT…",
             help="Log roots, stores, archives, persistent://… topics.",
-            show_default=False,
         ),
     ],
     threads: Annotated[
         int | None,
-        typer.Option(
-            "--threads",
-            metavar="N",
+        options.option(
+            "--threads N",
+            "Rounds at once; default: log.cleaner.threads.",
             min=1,
-            help="Rounds at once; default: log.cleaner.threads.",
-            show_default=False,
         ),
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="End when nothing is due any more: for cron.")
+        bool, options.option("--once", "End when nothing is due any more: for cron.")
     ] = False,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    topic_config: TopicConfigOption = None,
-    topic_config_file: TopicConfigFileOption = None,
-    metadata: MetadataOption = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    topic_config: options.TopicConfig = None,
+    topic_config_file: options.TopicConfigFile = None,
+    metadata: options.Metadata = None,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            "--metrics-port",
-            metavar="PORT",
+        options.option(
+            "--metrics-port PORT",
+            "Answer GET /metrics there.",
             min=0,
             max=65535,
-            help="Answer GET /metrics there.",
-            show_default=False,
         ),
     ] = None,
     metrics_host: Annotated[
-        str, typer.Option("--metrics-host", metavar="HOST", help="The address to answer on.")
+        str, options.option("--metrics-host HOST", "The address to answer on.")
     ] = "127.0.0.1",
-    keep_scans: KeepScansOption = False,
-    drop_keyless: DropKeylessOption = False,
-    system: SystemOption = None,
-    archive: ArchiveOption = None,
-    memory: MemoryOption = None,
-    master: MasterOption = DEFAULT_MASTER,
-    conf: ConfOption = None,
-    json: JsonOption = False,
+    keep_scans: options.KeepScans = False,
+    drop_keyless: options.DropKeyless = False,
+    system: options.System = None,
+    archive: options.Archive = None,
+    memory: options.Memory = None,
+    master: options.Master = options.DEFAULT_MASTER,
+    conf: options.Conf = None,
+    json: options.Json = False,
 ) -> int:
     """Keep log roots clean: the cleaner as a daemon.
 
@@ -127,13 +104,13 @@ def clean(
 
     return lastwrite.clean(
         roots,
-        config=lambda: settings(config, config_file),
+        config=lambda: options.settings(config, config_file),
         config_file=config_file,
         once=once,
         threads=threads,
         memory=memory,
         master=master,
-        conf=pairs("--conf", conf),
+        conf=options.pairs("--conf", conf),
         metrics_port=metrics_port,
         metrics_host=metrics_host,
         tell=tell,
@@ -141,7 +118,7 @@ def clean(
         keep_scans=keep_scans,
         system=system,
         archive=archive,
-        topic_config=topic_settings(topic_config, topic_config_file),
+        topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         drop_keyless=drop_keyless,
     )

@@ -7,66 +7,38 @@ from typing import Annotated
 
 import typer
 
-from lastwrite.cli.options import (
-    DEFAULT_MASTER,
-    ArchiveOption,
-    ConfigFileOption,
-    ConfigOption,
-    ConfOption,
-    DropKeylessOption,
-    ExactOption,
-    IncludeActiveOption,
-    JsonOption,
-    KeepScansOption,
-    LikeBrokerOption,
-    MasterOption,
-    MemoryOption,
-    MetadataOption,
-    NowOption,
-    PartitionOption,
-    PathsArgument,
-    SystemOption,
-    TopicConfigFileOption,
-    TopicConfigOption,
-    TopicOption,
-    UncleanOption,
-    pairs,
-    settings,
-    topic_settings,
-)
+from lastwrite.cli import options
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import show_compaction
 
 
 def compact(
     context: typer.Context,
-    paths: PathsArgument,
+    paths: options.PathsArgument,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to", metavar="DIR", help="Write cleaned copies below DIR; PATH stays as it is."
-        ),
+        options.option("--to DIR", "Write cleaned copies below DIR; PATH stays as it is."),
     ] = None,
-    system: SystemOption = None,
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    topic_config: TopicConfigOption = None,
-    topic_config_file: TopicConfigFileOption = None,
-    metadata: MetadataOption = None,
-    now: NowOption = None,
-    exact: ExactOption = False,
-    include_active: IncludeActiveOption = False,
-    like_broker: LikeBrokerOption = False,
-    keep_scans: KeepScansOption = False,
-    unclean: UncleanOption = False,
-    drop_keyless: DropKeylessOption = False,
-    archive: ArchiveOption = None,
-    memory: MemoryOption = None,
-    master: MasterOption = DEFAULT_MASTER,
-    conf: ConfOption = None,
-    json: JsonOption = False,
+    system: options.System = None,
+    topic: options.Topic = None,
+    partition: options.Partition = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    topic_config: options.TopicConfig = None,
+    topic_config_file: options.TopicConfigFile = None,
+    metadata: options.Metadata = None,
+    now: options.Now = None,
+    exact: options.Exact = False,
+    include_active: options.IncludeActive = False,
+    like_broker: options.LikeBroker = False,
+    keep_scans: options.KeepScans = False,
+    unclean: options.Unclean = False,
+    drop_keyless: options.DropKeyless = False,
+    archive: options.Archive = None,
+    memory: options.Memory = None,
+    master: options.Master = options.DEFAULT_MASTER,
+    conf: options.Conf = None,
+    json: options.Json = False,
 ) -> int:
     """Clean a log, in place or into a copy.
 
@@ -81,7 +53,7 @@ def compact(
     """
     from lastwrite.spark.session import start_ahead
 
-    spark_settings = pairs("--conf", conf)
+    spark_settings = options.pairs("--conf", conf)
     if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
         start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
@@ -93,7 +65,7 @@ def compact(
         system=system,
         topic=topic,
         partition=partition,
-        config=settings(config, config_file, unclean),
+        config=options.settings(config, config_file, unclean),
         now_ms=now,
         exact=exact,
         include_active=include_active,
@@ -104,7 +76,7 @@ def compact(
         progress=output.progress(),
         keep_scans=keep_scans,
         archive=archive,
-        topic_config=topic_settings(topic_config, topic_config_file),
+        topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         drop_keyless=drop_keyless,
     )

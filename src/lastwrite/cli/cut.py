@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lastwrite.cli.options import ConfigFileOption, ConfigOption, JsonOption, settings
+from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.rocketmq.reports import CutReport, CutStatus
 
@@ -22,23 +22,16 @@ def cut(
     ],
     at: Annotated[
         int | None,
-        typer.Option(
-            "--at",
-            metavar="OFFSET",
-            min=0,
-            help="The physical offset: all records from there on go.",
-        ),
+        options.option("--at OFFSET", "The physical offset: all records from there on go.", min=0),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Put back what the last cut removed.")
-    ] = False,
+    dry_run: Annotated[bool, options.option("--dry-run", "Only say what would go.")] = False,
+    undo: Annotated[bool, options.option("--undo", "Put back what the last cut removed.")] = False,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Go on where the broker was killed.")
+        bool, options.option("--unclean", "Go on where the broker was killed.")
     ] = False,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    json: JsonOption = False,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    json: options.Json = False,
 ) -> int:
     """End a RocketMQ commit log at an earlier place, where dispatch found it damaged and no replica
     has the rest.
@@ -56,7 +49,7 @@ def cut(
         dry_run=dry_run,
         undo=undo,
         unclean=unclean,
-        config=settings(config, config_file),
+        config=options.settings(config, config_file),
     )
     if output.as_json:
         output.document(report.to_dict())

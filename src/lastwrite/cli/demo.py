@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lastwrite.cli.options import (
-    DEFAULT_MASTER,
-    ConfOption,
-    JsonOption,
-    MasterOption,
-    MemoryOption,
-    NowOption,
-    pairs,
-)
+from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_time, in_words
 
 if TYPE_CHECKING:
@@ -32,25 +24,19 @@ def demo(
     context: typer.Context,
     repo: Annotated[
         str,
-        typer.Option(
-            "--repo",
-            metavar="DIR",
-            help="A folder in the git repository to take; default: this one.",
-        ),
+        options.option("--repo DIR", "A folder in the git repository to take; default: this one."),
     ] = ".",
     keep: Annotated[
         str | None,
-        typer.Option(
-            "--keep",
-            metavar="DIR",
-            help="Leave the topic in DIR/before, the compacted one in DIR/after.",
+        options.option(
+            "--keep DIR", "Leave the topic in DIR/before, the compacted one in DIR/after."
         ),
     ] = None,
-    now: NowOption = None,
-    memory: MemoryOption = None,
-    master: MasterOption = DEFAULT_MASTER,
-    conf: ConfOption = None,
-    json: JsonOption = False,
+    now: options.Now = None,
+    memory: options.Memory = None,
+    master: options.Master = options.DEFAULT_MASTER,
+    conf: options.Conf = None,
+    json: options.Json = False,
 ) -> int:
     """Turn a git history into a Kafka topic, compact it on Spark, and prove the result by git
     itself.
@@ -67,7 +53,7 @@ def demo(
         now_ms=now,
         memory=memory,
         master=master,
-        conf=pairs("--conf", conf),
+        conf=options.pairs("--conf", conf),
         progress=output.progress(),
     )
     if output.as_json:

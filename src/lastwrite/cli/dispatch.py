@@ -8,19 +8,8 @@ from typing import Annotated
 
 import typer
 
+from lastwrite.cli import options
 from lastwrite.cli.inspect import problem_lines
-from lastwrite.cli.options import (
-    DEFAULT_MASTER,
-    ConfigFileOption,
-    ConfigOption,
-    ConfOption,
-    JsonOption,
-    MasterOption,
-    MemoryOption,
-    NowOption,
-    pairs,
-    settings,
-)
 from lastwrite.cli.output import Output, counted, in_time, in_words
 from lastwrite.rocketmq.reports import DispatchReport
 
@@ -35,21 +24,21 @@ def dispatch(
     ],
     whole_log: Annotated[
         bool,
-        typer.Option(
+        options.option(
             "--whole-log",
-            help="Read the commit log from its begin: where one queue among others was lost.",
+            "Read the commit log from its begin: where one queue among others was lost.",
         ),
     ] = False,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Go on where the broker was killed.")
+        bool, options.option("--unclean", "Go on where the broker was killed.")
     ] = False,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    now: NowOption = None,
-    memory: MemoryOption = None,
-    master: MasterOption = DEFAULT_MASTER,
-    conf: ConfOption = None,
-    json: JsonOption = False,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    now: options.Now = None,
+    memory: options.Memory = None,
+    master: options.Master = options.DEFAULT_MASTER,
+    conf: options.Conf = None,
+    json: options.Json = False,
 ) -> int:
     """Build a RocketMQ store's queues, index and compaction logs from its commit log.
 
@@ -58,7 +47,7 @@ def dispatch(
     """
     from lastwrite.spark.session import start_ahead
 
-    spark_settings = pairs("--conf", conf)
+    spark_settings = options.pairs("--conf", conf)
     if os.path.exists(store):
         start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
@@ -66,7 +55,7 @@ def dispatch(
     output: Output = context.obj
     report = lastwrite.dispatch(
         store,
-        config=settings(config, config_file),
+        config=options.settings(config, config_file),
         whole_log=whole_log,
         unclean=unclean,
         now_ms=now,

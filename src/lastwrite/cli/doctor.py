@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lastwrite.cli.options import JsonOption, MasterOption, MemoryOption
+from lastwrite.cli import options
 from lastwrite.cli.output import Output, in_words
 from lastwrite.reports.document import Document, FrozenDocument
 
@@ -119,14 +119,13 @@ def doctor(
     context: typer.Context,
     start: Annotated[
         bool,
-        typer.Option(
-            "--start",
-            help="Also start Spark and run a small job: the whole proof, about ten seconds.",
+        options.option(
+            "--start", "Also start Spark and run a small job: the whole proof, about ten seconds."
         ),
     ] = False,
-    master: MasterOption = "local[*]",
-    memory: MemoryOption = None,
-    json: JsonOption = False,
+    master: options.Master = "local[*]",
+    memory: options.Memory = None,
+    json: options.Json = False,
 ) -> int:
     """Say what this machine offers and what is missing."""
     output: Output = context.obj

@@ -10,25 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lastwrite.cli.options import (
-    DEFAULT_MASTER,
-    ConfigFileOption,
-    ConfigOption,
-    ConfOption,
-    JsonOption,
-    KeyBase64Option,
-    KeyHexOption,
-    KeyOption,
-    MasterOption,
-    MemoryOption,
-    PartitionOption,
-    PathArgument,
-    SystemOption,
-    TopicOption,
-    key_bytes,
-    pairs,
-    settings,
-)
+from lastwrite.cli import options
 from lastwrite.cli.output import Output, in_words, moment
 from lastwrite.errors import InvalidConfig
 
@@ -38,99 +20,81 @@ _MOST_BYTES = 160  # of a key or value on a screen; --json has them whole
 
 def dump(
     context: typer.Context,
-    path: PathArgument,
-    system: SystemOption = None,
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    batches: Annotated[bool, typer.Option("--batches", help="One line a batch.")] = False,
-    index: Annotated[bool, typer.Option("--index", help="One line an index entry.")] = False,
+    path: options.PathArgument,
+    system: options.System = None,
+    topic: options.Topic = None,
+    partition: options.Partition = None,
+    batches: Annotated[bool, options.option("--batches", "One line a batch.")] = False,
+    index: Annotated[bool, options.option("--index", "One line an index entry.")] = False,
     offset: Annotated[
         int | None,
-        typer.Option(
-            "--offset",
-            metavar="N",
-            min=0,
-            help="From this offset on; with --limit 1 this one.",
-            show_default=False,
+        options.option(
+            "--offset N", "From this offset on; with --limit 1 this one.", min=0, show_default=False
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit", metavar="N", min=0, help="At most so many lines.", show_default=False
-        ),
+        options.option("--limit N", "At most so many lines.", min=0),
     ] = None,
     start: Annotated[
         str | None,
-        typer.Option(
-            "--from", metavar="ID", help="Pulsar: from message LEDGER:ENTRY on.", show_default=False
-        ),
+        options.option("--from ID", "Pulsar: from message LEDGER:ENTRY on."),
     ] = None,
-    key: KeyOption = None,
-    key_base64: KeyBase64Option = None,
-    key_hex: KeyHexOption = None,
+    key: options.Key = None,
+    key_base64: options.KeyBase64 = None,
+    key_hex: options.KeyHex = None,
     decode: Annotated[
         bool,
-        typer.Option(
+        options.option(
             "--decode",
-            help="Say what records of Kafka's own topics mean: offsets, groups, transactions.",
+            "Say what records of Kafka's own topics mean: offsets, groups, transactions.",
         ),
     ] = False,
     commit_log_offset: Annotated[
         int | None,
-        typer.Option(
-            "--commit-log-offset",
-            metavar="P",
+        options.option(
+            "--commit-log-offset P",
+            "RocketMQ: the message at this address.",
             min=0,
-            help="RocketMQ: the message at this address.",
-            show_default=False,
         ),
     ] = None,
     unique_key: Annotated[
         str | None,
-        typer.Option(
-            "--unique-key", metavar="TEXT", help="RocketMQ: messages with this client-made key."
-        ),
+        options.option("--unique-key TEXT", "RocketMQ: messages with this client-made key."),
     ] = None,
     message_id: Annotated[
         str | None,
-        typer.Option(
-            "--message-id", metavar="ID", help="RocketMQ, Pulsar: the message that this id names."
-        ),
+        options.option("--message-id ID", "RocketMQ, Pulsar: the message that this id names."),
     ] = None,
     time: Annotated[
         int | None,
-        typer.Option(
-            "--time",
-            metavar="MILLIS",
-            help="RocketMQ: from the first message stored then or later. Pulsar: those published then or later.",
-            show_default=False,
+        options.option(
+            "--time MILLIS",
+            "RocketMQ: from the first message stored then or later. Pulsar: those published then or later.",
         ),
     ] = None,
     compacted: Annotated[
         bool,
-        typer.Option(
+        options.option(
             "--compacted",
-            help="RocketMQ: what the compaction logs have, not the commit log. Pulsar: the compacted ledger.",
+            "RocketMQ: what the compaction logs have, not the commit log. Pulsar: the compacted ledger.",
         ),
     ] = False,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to",
-            metavar="DIR",
-            help="RocketMQ: write all messages of the commit log, or of --topic, there.",
+        options.option(
+            "--to DIR", "RocketMQ: write all messages of the commit log, or of --topic, there."
         ),
     ] = None,
     format: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="Of --to: parquet, or json.")
+        str, options.option("--format NAME", "Of --to: parquet, or json.")
     ] = "parquet",
-    master: MasterOption = DEFAULT_MASTER,
-    conf: ConfOption = None,
-    memory: MemoryOption = None,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    json: JsonOption = False,
+    master: options.Master = options.DEFAULT_MASTER,
+    conf: options.Conf = None,
+    memory: options.Memory = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    json: options.Json = False,
 ) -> int:
     """Print records, batches or index entries, or find a message.
 
@@ -189,10 +153,10 @@ def dump(
             format,
             topic=topic,
             partition=partition,
-            config=settings(config, config_file),
+            config=options.settings(config, config_file),
             memory=memory,
             master=master,
-            conf=pairs("--conf", conf),
+            conf=options.pairs("--conf", conf),
             progress=output.progress(),
         )
         if output.as_json:
@@ -210,14 +174,14 @@ def dump(
         index=index,
         offset=offset,
         limit=limit,
-        key=key_bytes(key, key_base64, key_hex),
+        key=options.key_bytes(key, key_base64, key_hex),
         decode=decode,
         commit_log_offset=commit_log_offset,
         unique_key=unique_key,
         message_id=message_id,
         time_ms=time,
         compacted=compacted,
-        config=settings(config, config_file),
+        config=options.settings(config, config_file),
         say=lambda text: output.say(f"lastwrite: {text}"),
         start=start,
     )

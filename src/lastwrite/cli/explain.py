@@ -8,52 +8,31 @@ from collections.abc import Iterator
 
 import typer
 
+from lastwrite.cli import options
 from lastwrite.cli.inspect import problem_lines
-from lastwrite.cli.options import (
-    ConfigFileOption,
-    ConfigOption,
-    DropKeylessOption,
-    IncludeActiveOption,
-    JsonOption,
-    KeyBase64Option,
-    KeyHexOption,
-    KeyOption,
-    MemoryOption,
-    MetadataOption,
-    NowOption,
-    PartitionOption,
-    PathArgument,
-    SystemOption,
-    TopicConfigFileOption,
-    TopicConfigOption,
-    TopicOption,
-    key_bytes,
-    settings,
-    topic_settings,
-)
 from lastwrite.cli.output import Output, counted, in_words, moment
 from lastwrite.reports.explanation import PartitionExplanation, RecordExplanation, Waiting
 
 
 def explain(
     context: typer.Context,
-    path: PathArgument,
-    system: SystemOption = None,
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    key: KeyOption = None,
-    key_base64: KeyBase64Option = None,
-    key_hex: KeyHexOption = None,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    topic_config: TopicConfigOption = None,
-    topic_config_file: TopicConfigFileOption = None,
-    metadata: MetadataOption = None,
-    now: NowOption = None,
-    include_active: IncludeActiveOption = False,
-    drop_keyless: DropKeylessOption = False,
-    memory: MemoryOption = None,
-    json: JsonOption = False,
+    path: options.PathArgument,
+    system: options.System = None,
+    topic: options.Topic = None,
+    partition: options.Partition = None,
+    key: options.Key = None,
+    key_base64: options.KeyBase64 = None,
+    key_hex: options.KeyHex = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    topic_config: options.TopicConfig = None,
+    topic_config_file: options.TopicConfigFile = None,
+    metadata: options.Metadata = None,
+    now: options.Now = None,
+    include_active: options.IncludeActive = False,
+    drop_keyless: options.DropKeyless = False,
+    memory: options.Memory = None,
+    json: options.Json = False,
 ) -> int:
     """Say why a partition is not clean, and when that changes.
 
@@ -68,13 +47,13 @@ def explain(
         system=system,
         topic=topic,
         partition=partition,
-        config=settings(config, config_file),
+        config=options.settings(config, config_file),
         now_ms=now,
-        key=key_bytes(key, key_base64, key_hex),
+        key=options.key_bytes(key, key_base64, key_hex),
         include_active=include_active,
         memory=memory,
         progress=output.progress(),
-        topic_config=topic_settings(topic_config, topic_config_file),
+        topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         drop_keyless=drop_keyless,
     )

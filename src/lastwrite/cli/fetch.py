@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from lastwrite.cli import options
 from lastwrite.cli.inspect import problem_lines
-from lastwrite.cli.options import ConfigFileOption, ConfigOption, JsonOption, settings
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
 
@@ -20,53 +20,45 @@ def fetch(
         list[str],
         typer.Argument(
             metavar="SOURCE…",
-            show_default=False,
             help="Folders: of a bucket's objects, of MapFiles, a bookie's ledger or journal directory; or "
             "persistent://… of a live cluster.",
         ),
     ],
     to: Annotated[
         str,
-        typer.Option(
-            "--to", metavar="ARCHIVE", help="Where topic folders are made.", show_default=False
-        ),
+        options.option("--to ARCHIVE", "Where topic folders are made."),
     ],
     topic: Annotated[
         str | None,
-        typer.Option(
-            "--topic", help="persistent://tenant/namespace/name, or a name; default: all."
-        ),
+        options.option("--topic", "persistent://tenant/namespace/name, or a name; default: all."),
     ] = None,
     metadata: Annotated[
         str | None,
-        typer.Option(
-            "--metadata",
-            metavar="PATH",
-            help="The topic's ledgers: the metadata store's node, or what pulsar-admin topics stats-internal or "
+        options.option(
+            "--metadata PATH",
+            "The topic's ledgers: the metadata store's node, or what pulsar-admin topics stats-internal or "
             "info-internal printed; a folder: of many topics.",
         ),
     ] = None,
     cursor: Annotated[
         str | None,
-        typer.Option(
-            "--cursor",
-            metavar="FILE",
-            help="The node of the cursor __compaction: how far it is compacted.",
+        options.option(
+            "--cursor FILE", "The node of the cursor __compaction: how far it is compacted."
         ),
     ] = None,
     copy: Annotated[
-        bool, typer.Option("--copy", help="Copy a bucket's objects instead of linking them.")
+        bool, options.option("--copy", "Copy a bucket's objects instead of linking them.")
     ] = False,
     recover: Annotated[
         bool,
-        typer.Option(
+        options.option(
             "--recover",
-            help="Take entries of an open ledger that no writer had confirmed, as its recovery would.",
+            "Take entries of an open ledger that no writer had confirmed, as its recovery would.",
         ),
     ] = False,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    json: JsonOption = False,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    json: options.Json = False,
 ) -> int:
     """Bring Pulsar topics into an archive: from offloaded ledgers, MapFiles, bookies' entry logs,
     or a live cluster.
@@ -85,7 +77,7 @@ def fetch(
         cursor=cursor,
         copies=copy,
         recover=recover,
-        config=settings(config, config_file),
+        config=options.settings(config, config_file),
         progress=output.progress(),
     )
     if output.as_json:

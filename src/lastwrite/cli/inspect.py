@@ -7,23 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lastwrite.cli.options import (
-    ConfigFileOption,
-    ConfigOption,
-    IncludeActiveOption,
-    JsonOption,
-    MemoryOption,
-    MetadataOption,
-    NowOption,
-    PartitionOption,
-    PathsArgument,
-    SystemOption,
-    TopicConfigFileOption,
-    TopicConfigOption,
-    TopicOption,
-    settings,
-    topic_settings,
-)
+from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_words, moment, shares
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.cli.store import show_store
@@ -45,22 +29,22 @@ _MOST_OPEN = 10  # transactions
 
 def inspect(
     context: typer.Context,
-    paths: PathsArgument,
-    system: SystemOption = None,
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    topic_config: TopicConfigOption = None,
-    topic_config_file: TopicConfigFileOption = None,
-    metadata: MetadataOption = None,
-    now: NowOption = None,
-    memory: MemoryOption = None,
-    include_active: IncludeActiveOption = False,
+    paths: options.PathsArgument,
+    system: options.System = None,
+    topic: options.Topic = None,
+    partition: options.Partition = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    topic_config: options.TopicConfig = None,
+    topic_config_file: options.TopicConfigFile = None,
+    metadata: options.Metadata = None,
+    now: options.Now = None,
+    memory: options.Memory = None,
+    include_active: options.IncludeActive = False,
     segments: Annotated[
-        bool, typer.Option("--segments", help="List every segment, not only the first ones.")
+        bool, options.option("--segments", "List every segment, not only the first ones.")
     ] = False,
-    json: JsonOption = False,
+    json: options.Json = False,
 ) -> int:
     """Count what lies there, and name all damage.
 
@@ -79,12 +63,12 @@ def inspect(
         system=system,
         topic=topic,
         partition=partition,
-        config=settings(config, config_file),
+        config=options.settings(config, config_file),
         now_ms=now,
         memory=memory,
         include_active=include_active,
         progress=output.progress(),
-        topic_config=topic_settings(topic_config, topic_config_file),
+        topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
     )
     if output.as_json:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from lastwrite.errors import InvalidConfig
+
+
+def option(usage: str, help: str, **more: Any) -> Any:
+    """An option as its help shows it: ``--partition, --queue NUMBER``; ``more`` as Typer takes it."""
+    *names, last = usage.split(", ")
+    name, _, metavar = last.partition(" ")
+    return typer.Option(*names, name, metavar=metavar or None, help=help, **more)
+
 
 PathArgument: TypeAlias = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
         help="A log root, a partition's folder, or one file; to compact, also persistent://…",
-        show_default=False,
     ),
 ]
 PathsArgument: TypeAlias = Annotated[
@@ -24,150 +31,116 @@ PathsArgument: TypeAlias = Annotated[
     typer.Argument(
         metavar="PATH…",
         help="Log roots, a partition's folder, or one file; to compact, also persistent://…",
-        show_default=False,
     ),
 ]
-ArchiveOption: TypeAlias = Annotated[
+Archive: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--archive",
-        metavar="DIR",
-        help="Of a live Pulsar topic: keep the fetched ledgers there, for the next round.",
+    option(
+        "--archive DIR",
+        "Of a live Pulsar topic: keep the fetched ledgers there, for the next round.",
     ),
 ]
-SystemOption: TypeAlias = Annotated[
+System: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--system",
-        metavar="NAME",
-        help="The system that wrote it; default: found out from the files.",
-    ),
+    option("--system NAME", "The system that wrote it; default: found out from the files."),
 ]
-TopicOption: TypeAlias = Annotated[
-    str | None, typer.Option("--topic", metavar="NAME", help="Only this topic.")
-]
-PartitionOption: TypeAlias = Annotated[
+Topic: TypeAlias = Annotated[str | None, option("--topic NAME", "Only this topic.")]
+Partition: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--partition",
-        "--queue",
-        metavar="NUMBER",
-        min=0,
-        help="Only this partition or queue of each topic.",
-    ),
+    option("--partition, --queue NUMBER", "Only this partition or queue of each topic.", min=0),
 ]
-ConfigOption: TypeAlias = Annotated[
+Config: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--config",
-        metavar="NAME=VALUE",
-        help="A setting under the system's own name, where the topic's own is not known; may be repeated.",
+    option(
+        "--config NAME=VALUE",
+        "A setting under the system's own name, where the topic's own is not known; may be repeated.",
     ),
 ]
-ConfigFileOption: TypeAlias = Annotated[
+ConfigFile: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--config-file", metavar="FILE", help="Settings as a properties file; --config wins."
-    ),
+    option("--config-file FILE", "Settings as a properties file; --config wins."),
 ]
-TopicConfigOption: TypeAlias = Annotated[
+TopicConfig: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic-config",
-        metavar="TOPIC:NAME=VALUE",
-        help="A setting of one of Kafka's topics, or of those of a pattern as 'orders-*', whatever the cluster says; "
+    option(
+        "--topic-config TOPIC:NAME=VALUE",
+        "A setting of one of Kafka's topics, or of those of a pattern as 'orders-*', whatever the cluster says; "
         "may be repeated.",
     ),
 ]
-TopicConfigFileOption: TypeAlias = Annotated[
+TopicConfigFile: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--topic-config-file", metavar="FILE", help="Lines TOPIC:NAME=VALUE; --topic-config wins."
+    option("--topic-config-file FILE", "Lines TOPIC:NAME=VALUE; --topic-config wins."),
+]
+Metadata: TypeAlias = Annotated[
+    str | None,
+    option(
+        "--metadata PATH",
+        "Where Kafka's cluster has its metadata: a log root, or __cluster_metadata-0, or a copy of either.",
     ),
 ]
-MetadataOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--metadata",
-        metavar="PATH",
-        help="Where Kafka's cluster has its metadata: a log root, or __cluster_metadata-0, or a copy of either.",
-    ),
-]
-NowOption: TypeAlias = Annotated[
+Now: TypeAlias = Annotated[
     int | None,
-    typer.Option("--now", metavar="MILLIS", min=0, help="The clock, ms since 1970; default: now."),
+    option("--now MILLIS", "The clock, ms since 1970; default: now.", min=0),
 ]
-MasterOption: TypeAlias = Annotated[
+Master: TypeAlias = Annotated[
     str,
-    typer.Option(
-        "--master", metavar="URL", help="Where Spark runs: local[2], spark://host:7077, yarn …"
-    ),
+    option("--master URL", "Where Spark runs: local[2], spark://host:7077, yarn …"),
 ]
-ConfOption: TypeAlias = Annotated[
+Conf: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+    option("--conf NAME=VALUE", "A setting of Spark; may be repeated."),
 ]
-JsonOption: TypeAlias = Annotated[
-    bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")
-]
-MemoryOption: TypeAlias = Annotated[
+Json: TypeAlias = Annotated[bool, option("--json", "Print JSON, and nothing else, on stdout.")]
+Memory: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help="For all processes together, as 2g; default: a share of all.",
+    option("--memory SIZE", "For all processes together, as 2g; default: a share of all."),
+]
+Exact: TypeAlias = Annotated[
+    bool, option("--exact", "Compare whole keys, not 96-bit fingerprints alone.")
+]
+IncludeActive: TypeAlias = Annotated[
+    bool,
+    option(
+        "--include-active", "Clean the active segment too: only where no broker appends any more."
     ),
 ]
-ExactOption: TypeAlias = Annotated[
-    bool, typer.Option("--exact", help="Compare whole keys, not 96-bit fingerprints alone.")
-]
-IncludeActiveOption: TypeAlias = Annotated[
+Unclean: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--include-active",
-        help="Clean the active segment too: only where no broker appends any more.",
-    ),
-]
-UncleanOption: TypeAlias = Annotated[
-    bool,
-    typer.Option(
+    option(
         "--unclean",
-        help="Go on where a broker was killed (RocketMQ) or lost its compacted ledger (Pulsar).",
+        "Go on where a broker was killed (RocketMQ) or lost its compacted ledger (Pulsar).",
     ),
 ]
-DropKeylessOption: TypeAlias = Annotated[
+DropKeyless: TypeAlias = Annotated[
     bool,
-    typer.Option(
+    option(
         "--drop-keyless",
-        help="Records without a key may go (Kafka): without this a partition that holds one is left as it is.",
+        "Records without a key may go (Kafka): without this a partition that holds one is left as it is.",
     ),
 ]
-LikeBrokerOption: TypeAlias = Annotated[
+LikeBroker: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--like-broker", help="Rewrite and merge every segment of the range, as the broker does."
-    ),
+    option("--like-broker", "Rewrite and merge every segment of the range, as the broker does."),
 ]
-KeepScansOption: TypeAlias = Annotated[
+KeepScans: TypeAlias = Annotated[
     bool,
-    typer.Option(
+    option(
         "--keep-scans",
-        help="Keep beside the log what need not be read again (16 bytes a record), and use what was kept: checksums of "
+        "Keep beside the log what need not be read again (16 bytes a record), and use what was kept: checksums of "
         "such segments are not proven again in that round.",
     ),
 ]
-KeyOption: TypeAlias = Annotated[
-    str | None, typer.Option("--key", metavar="TEXT", help="Only records with this key, as UTF-8.")
+Key: TypeAlias = Annotated[
+    str | None, option("--key TEXT", "Only records with this key, as UTF-8.")
 ]
-KeyBase64Option: TypeAlias = Annotated[
+KeyBase64: TypeAlias = Annotated[
     str | None,
-    typer.Option("--key-base64", metavar="TEXT", help="Only records with this key, as base64."),
+    option("--key-base64 TEXT", "Only records with this key, as base64."),
 ]
-KeyHexOption: TypeAlias = Annotated[
+KeyHex: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--key-hex", metavar="DIGITS", help="Only records with this key, as hexadecimal digits."
-    ),
+    option("--key-hex DIGITS", "Only records with this key, as hexadecimal digits."),
 ]
 
 DEFAULT_MASTER = "local[*]"

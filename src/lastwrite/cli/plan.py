@@ -7,33 +7,8 @@ from collections.abc import Iterator
 
 import typer
 
+from lastwrite.cli import options
 from lastwrite.cli.inspect import problem_lines, set_aside_lines
-from lastwrite.cli.options import (
-    DEFAULT_MASTER,
-    ArchiveOption,
-    ConfigFileOption,
-    ConfigOption,
-    ConfOption,
-    DropKeylessOption,
-    ExactOption,
-    IncludeActiveOption,
-    JsonOption,
-    LikeBrokerOption,
-    MasterOption,
-    MemoryOption,
-    MetadataOption,
-    NowOption,
-    PartitionOption,
-    PathsArgument,
-    SystemOption,
-    TopicConfigFileOption,
-    TopicConfigOption,
-    TopicOption,
-    UncleanOption,
-    pairs,
-    settings,
-    topic_settings,
-)
 from lastwrite.cli.output import Output, counted, in_time, in_words
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.pulsar.format.names import SCHEME
@@ -46,26 +21,26 @@ _MOST_TOPICS = 5
 
 def plan(
     context: typer.Context,
-    paths: PathsArgument,
-    system: SystemOption = None,
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    topic_config: TopicConfigOption = None,
-    topic_config_file: TopicConfigFileOption = None,
-    metadata: MetadataOption = None,
-    now: NowOption = None,
-    exact: ExactOption = False,
-    include_active: IncludeActiveOption = False,
-    like_broker: LikeBrokerOption = False,
-    unclean: UncleanOption = False,
-    drop_keyless: DropKeylessOption = False,
-    archive: ArchiveOption = None,
-    memory: MemoryOption = None,
-    master: MasterOption = DEFAULT_MASTER,
-    conf: ConfOption = None,
-    json: JsonOption = False,
+    paths: options.PathsArgument,
+    system: options.System = None,
+    topic: options.Topic = None,
+    partition: options.Partition = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    topic_config: options.TopicConfig = None,
+    topic_config_file: options.TopicConfigFile = None,
+    metadata: options.Metadata = None,
+    now: options.Now = None,
+    exact: options.Exact = False,
+    include_active: options.IncludeActive = False,
+    like_broker: options.LikeBroker = False,
+    unclean: options.Unclean = False,
+    drop_keyless: options.DropKeyless = False,
+    archive: options.Archive = None,
+    memory: options.Memory = None,
+    master: options.Master = options.DEFAULT_MASTER,
+    conf: options.Conf = None,
+    json: options.Json = False,
 ) -> int:
     """Say what compact would do, and why or why not.
 
@@ -73,7 +48,7 @@ def plan(
     """
     from lastwrite.spark.session import start_ahead
 
-    spark_settings = pairs("--conf", conf)
+    spark_settings = options.pairs("--conf", conf)
     if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
         start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
@@ -84,7 +59,7 @@ def plan(
         system=system,
         topic=topic,
         partition=partition,
-        config=settings(config, config_file, unclean),
+        config=options.settings(config, config_file, unclean),
         now_ms=now,
         exact=exact,
         include_active=include_active,
@@ -94,7 +69,7 @@ def plan(
         conf=spark_settings,
         progress=output.progress(),
         archive=archive,
-        topic_config=topic_settings(topic_config, topic_config_file),
+        topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         drop_keyless=drop_keyless,
     )

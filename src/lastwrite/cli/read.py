@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from lastwrite.cli import options
 from lastwrite.cli.dump import as_text
-from lastwrite.cli.options import JsonOption, SystemOption
 from lastwrite.cli.output import Output
 
 
@@ -21,77 +21,57 @@ def read(
         typer.Argument(
             metavar="PATH",
             help="A store, a log root, an archive, or one's queue, partition or topic.",
-            show_default=False,
         ),
     ],
-    topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="The topic.")] = None,
+    topic: Annotated[str | None, options.option("--topic NAME", "The topic.")] = None,
     queue: Annotated[
         int | None,
-        typer.Option(
-            "--queue",
-            "--partition",
-            metavar="NUMBER",
-            min=0,
-            help="The queue or partition; default: the only one.",
+        options.option(
+            "--queue, --partition NUMBER", "The queue or partition; default: the only one.", min=0
         ),
     ] = None,
     offset: Annotated[
         int | None,
-        typer.Option(
-            "--offset",
-            metavar="N",
+        options.option(
+            "--offset N",
+            "RocketMQ, Kafka: where the first pull asks; default: the begin.",
             min=0,
-            help="RocketMQ, Kafka: where the first pull asks; default: the begin.",
-            show_default=False,
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
-            "--limit", metavar="N", min=0, help="At most so many messages.", show_default=False
-        ),
+        options.option("--limit N", "At most so many messages.", min=0),
     ] = None,
     pull: Annotated[
         bool,
-        typer.Option(
-            "--pull", help="RocketMQ: one answer of the broker, as large as it makes them."
-        ),
+        options.option("--pull", "RocketMQ: one answer of the broker, as large as it makes them."),
     ] = False,
     start: Annotated[
         str | None,
-        typer.Option(
-            "--from",
-            metavar="ID",
-            help="Pulsar: LEDGER:ENTRY[:PARTITION[:INDEX]], this message or the next there is; earliest; latest.",
-            show_default=False,
+        options.option(
+            "--from ID",
+            "Pulsar: LEDGER:ENTRY[:PARTITION[:INDEX]], this message or the next there is; earliest; latest.",
         ),
     ] = None,
     read_compacted: Annotated[
         bool,
-        typer.Option(
-            "--read-compacted", help="Pulsar: up to the horizon from the compacted ledger."
-        ),
+        options.option("--read-compacted", "Pulsar: up to the horizon from the compacted ledger."),
     ] = False,
     time: Annotated[
         int | None,
-        typer.Option(
-            "--time",
-            metavar="MILLIS",
-            help="Kafka: from the first record of then or later.",
-            show_default=False,
+        options.option(
+            "--time MILLIS", "Kafka: from the first record of then or later.", show_default=False
         ),
     ] = None,
     isolation_level: Annotated[
         str | None,
-        typer.Option(
-            "--isolation-level",
-            metavar="LEVEL",
-            help="Kafka: read_uncommitted (the default) or read_committed.",
-            show_default=False,
+        options.option(
+            "--isolation-level LEVEL",
+            "Kafka: read_uncommitted (the default) or read_committed.",
         ),
     ] = None,
-    system: SystemOption = None,
-    json: JsonOption = False,
+    system: options.System = None,
+    json: options.Json = False,
 ) -> int:
     """Print what a consumer would get from a queue of a RocketMQ compaction topic, a partition of
     Kafka, or a topic of Pulsar.

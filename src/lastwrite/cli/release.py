@@ -6,13 +6,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from lastwrite.cli.options import (
-    JsonOption,
-    PartitionOption,
-    PathArgument,
-    SystemOption,
-    TopicOption,
-)
+from lastwrite.cli import options
 from lastwrite.cli.output import Output
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import Quarantined
@@ -36,11 +30,11 @@ class ReleaseReport(Document):
 
 def release(
     context: typer.Context,
-    path: PathArgument,
-    system: SystemOption = None,
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    json: JsonOption = False,
+    path: options.PathArgument,
+    system: options.System = None,
+    topic: options.Topic = None,
+    partition: options.Partition = None,
+    json: options.Json = False,
 ) -> int:
     """Let the cleaner try partitions again that it has set aside.
 

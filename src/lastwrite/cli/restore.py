@@ -6,19 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lastwrite.cli.options import (
-    DEFAULT_MASTER,
-    ConfigFileOption,
-    ConfigOption,
-    ConfOption,
-    JsonOption,
-    MasterOption,
-    MemoryOption,
-    NowOption,
-    PartitionOption,
-    pairs,
-    settings,
-)
+from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted
 from lastwrite.cli.plan import show_compaction
 
@@ -30,52 +18,43 @@ def restore(
         typer.Argument(
             metavar="STORE",
             help="A store (storePathRootDir) whose broker is stopped.",
-            show_default=False,
         ),
     ],
     name_server: Annotated[
         str,
-        typer.Option(
-            "--from",
-            metavar="HOST:PORT",
-            help="The live cluster's name server.",
-            show_default=False,
-        ),
+        options.option("--from HOST:PORT", "The live cluster's name server."),
     ],
     topic: Annotated[
         str,
-        typer.Option("--topic", metavar="NAME", help="The topic to restore.", show_default=False),
+        options.option("--topic NAME", "The topic to restore."),
     ],
-    partition: PartitionOption = None,
+    partition: options.Partition = None,
     broker: Annotated[
         str | None,
-        typer.Option(
-            "--broker",
-            metavar="NAME",
-            help="Whose queues these are, where several brokers have the topic.",
+        options.option(
+            "--broker NAME", "Whose queues these are, where several brokers have the topic."
         ),
     ] = None,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    now: NowOption = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    now: options.Now = None,
     unclean: Annotated[
-        bool, typer.Option("--unclean", help="Go on though the store's own broker was killed.")
+        bool, options.option("--unclean", "Go on though the store's own broker was killed.")
     ] = False,
     trust_broker: Annotated[
         bool,
-        typer.Option(
-            "--trust-broker",
-            help="Pull also from a broker that may skip messages since its restart.",
+        options.option(
+            "--trust-broker", "Pull also from a broker that may skip messages since its restart."
         ),
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Of every single request."),
+        options.option("--timeout SECONDS", "Of every single request.", min=0.001),
     ] = 30.0,
-    memory: MemoryOption = None,
-    master: MasterOption = DEFAULT_MASTER,
-    conf: ConfOption = None,
-    json: JsonOption = False,
+    memory: options.Memory = None,
+    master: options.Master = options.DEFAULT_MASTER,
+    conf: options.Conf = None,
+    json: options.Json = False,
 ) -> int:
     """Put before a store's queues what a live RocketMQ broker still has of them, then compact them.
 
@@ -92,14 +71,14 @@ def restore(
         topic,
         partition=partition,
         broker=broker,
-        config=settings(config, config_file),
+        config=options.settings(config, config_file),
         now_ms=now,
         unclean=unclean,
         trust_broker=trust_broker,
         timeout=timeout,
         memory=memory,
         master=master,
-        conf=pairs("--conf", conf),
+        conf=options.pairs("--conf", conf),
         progress=output.progress(),
     )
     if output.as_json:

@@ -14,7 +14,7 @@ from lastwrite.reports.document import schema
 
 def schema_command(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
 ) -> int:
     """Print the JSON Schema of the document that command NAME prints; without NAME list the names.
 

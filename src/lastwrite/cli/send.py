@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lastwrite.cli.options import JsonOption, pairs
+from lastwrite.cli import options
 from lastwrite.cli.output import Output
 from lastwrite.errors import InvalidConfig
 from lastwrite.reports.document import Document
@@ -39,66 +39,47 @@ def send(
         typer.Argument(
             metavar="HOST:PORT",
             help="The name server; several with semicolons.",
-            show_default=False,
         ),
     ],
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="A topic that it knows.", show_default=False)
-    ],
-    key: Annotated[
-        str | None, typer.Option("--key", metavar="TEXT", help="The message's key.")
-    ] = None,
-    body: Annotated[
-        str | None, typer.Option("--body", metavar="TEXT", help="The message's body.")
-    ] = None,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="A topic that it knows.")],
+    key: Annotated[str | None, options.option("--key TEXT", "The message's key.")] = None,
+    body: Annotated[str | None, options.option("--body TEXT", "The message's body.")] = None,
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the key: a message without a body.")
+        bool, options.option("--delete", "Delete the key: a message without a body.")
     ] = False,
-    tag: Annotated[
-        str | None, typer.Option("--tag", metavar="TEXT", help="The message's tag.")
-    ] = None,
+    tag: Annotated[str | None, options.option("--tag TEXT", "The message's tag.")] = None,
     properties: Annotated[
         list[str] | None,
-        typer.Option("--property", metavar="NAME=VALUE", help="A property; may be repeated."),
+        options.option("--property NAME=VALUE", "A property; may be repeated."),
     ] = None,
     lines: Annotated[
         str | None,
-        typer.Option(
-            "--lines",
-            metavar="FILE",
-            help='Many messages, one JSON object a line: {"key", "body" or "body_base64", "tag", "properties"}; a body '
+        options.option(
+            "--lines FILE",
+            'Many messages, one JSON object a line: {"key", "body" or "body_base64", "tag", "properties"}; a body '
             "of null deletes the key. - is standard input.",
         ),
     ] = None,
     compression: Annotated[
         str,
-        typer.Option(
-            "--compression", metavar="NAME", help="Of large bodies: zlib, lz4, zstd or none."
-        ),
+        options.option("--compression NAME", "Of large bodies: zlib, lz4, zstd or none."),
     ] = "zlib",
     compress_from: Annotated[
         int,
-        typer.Option(
-            "--compress-from",
-            metavar="BYTES",
-            min=1,
-            help="Bodies of so many bytes are compressed.",
-        ),
+        options.option("--compress-from BYTES", "Bodies of so many bytes are compressed.", min=1),
     ] = 4096,
     queue: Annotated[
         int | None,
-        typer.Option(
-            "--queue", metavar="NUMBER", min=0, help="All to this queue; else by the key's hash."
-        ),
+        options.option("--queue NUMBER", "All to this queue; else by the key's hash.", min=0),
     ] = None,
     broker: Annotated[
-        str | None, typer.Option("--broker", metavar="NAME", help="Only to queues of this broker.")
+        str | None, options.option("--broker NAME", "Only to queues of this broker.")
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="SECONDS", min=0.001, help="Of every single request."),
+        options.option("--timeout SECONDS", "Of every single request.", min=0.001),
     ] = 30.0,
-    json: JsonOption = False,
+    json: options.Json = False,
 ) -> int:
     """Send messages to a topic of a live RocketMQ cluster.
 
@@ -125,7 +106,9 @@ def send(
     def messages() -> Iterator[Outgoing]:
         if lines is None:
             text = None if body is None else body.encode("utf-8", "surrogateescape")
-            yield Outgoing(key, text, tag, pairs("--property", properties), chosen, compress_from)
+            yield Outgoing(
+                key, text, tag, options.pairs("--property", properties), chosen, compress_from
+            )
             return
         for number, line in _lines_of(lines):
             try:

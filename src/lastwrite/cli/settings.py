@@ -7,19 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lastwrite.cli.options import (
-    ConfigFileOption,
-    ConfigOption,
-    JsonOption,
-    MetadataOption,
-    PathsArgument,
-    SystemOption,
-    TopicConfigFileOption,
-    TopicConfigOption,
-    TopicOption,
-    topic_settings,
-)
-from lastwrite.cli.options import settings as stated
+from lastwrite.cli import options
 from lastwrite.cli.output import Output
 from lastwrite.reports.settings import Outvoted, Setting, TopicSettings
 
@@ -28,18 +16,18 @@ _MOST_TOPICS = 3  # that a note names
 
 def settings(
     context: typer.Context,
-    paths: PathsArgument,
-    system: SystemOption = None,
-    topic: TopicOption = None,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    topic_config: TopicConfigOption = None,
-    topic_config_file: TopicConfigFileOption = None,
-    metadata: MetadataOption = None,
+    paths: options.PathsArgument,
+    system: options.System = None,
+    topic: options.Topic = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    topic_config: options.TopicConfig = None,
+    topic_config_file: options.TopicConfigFile = None,
+    metadata: options.Metadata = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Also those that are not set anywhere.")
+        bool, options.option("--all", "Also those that are not set anywhere.")
     ] = False,
-    json: JsonOption = False,
+    json: options.Json = False,
 ) -> int:
     """Say by which settings each topic is cleaned, and who says so.
 
@@ -57,8 +45,8 @@ def settings(
         paths,
         system=system,
         topic=topic,
-        config=stated(config, config_file),
-        topic_config=topic_settings(topic_config, topic_config_file),
+        config=options.settings(config, config_file),
+        topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
     )
     if output.as_json:

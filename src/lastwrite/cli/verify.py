@@ -8,24 +8,8 @@ from typing import Annotated
 
 import typer
 
+from lastwrite.cli import options
 from lastwrite.cli.inspect import problem_lines
-from lastwrite.cli.options import (
-    DEFAULT_MASTER,
-    ConfigFileOption,
-    ConfigOption,
-    ConfOption,
-    DropKeylessOption,
-    JsonOption,
-    MasterOption,
-    MemoryOption,
-    NowOption,
-    PartitionOption,
-    PathArgument,
-    SystemOption,
-    TopicOption,
-    pairs,
-    settings,
-)
 from lastwrite.cli.output import Output, counted, in_time, in_words
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
@@ -34,24 +18,24 @@ from lastwrite.reports.verification import VerifyReport
 
 def verify(
     context: typer.Context,
-    path: PathArgument,
+    path: options.PathArgument,
     before: Annotated[
         str | None,
         typer.Argument(
             metavar="[BEFORE]", help="The same log before it was compacted.", show_default=False
         ),
     ] = None,
-    system: SystemOption = None,
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    config: ConfigOption = None,
-    config_file: ConfigFileOption = None,
-    now: NowOption = None,
-    drop_keyless: DropKeylessOption = False,
-    memory: MemoryOption = None,
-    master: MasterOption = DEFAULT_MASTER,
-    conf: ConfOption = None,
-    json: JsonOption = False,
+    system: options.System = None,
+    topic: options.Topic = None,
+    partition: options.Partition = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    now: options.Now = None,
+    drop_keyless: options.DropKeyless = False,
+    memory: options.Memory = None,
+    master: options.Master = options.DEFAULT_MASTER,
+    conf: options.Conf = None,
+    json: options.Json = False,
 ) -> int:
     """Prove that a log is whole, and that nothing was lost.
 
@@ -64,7 +48,7 @@ def verify(
     """
     from lastwrite.spark.session import start_ahead
 
-    spark_settings = pairs("--conf", conf)
+    spark_settings = options.pairs("--conf", conf)
     if os.path.exists(path):
         start_ahead(master, spark_settings)  # it comes up while all else is imported
     import lastwrite
@@ -76,7 +60,7 @@ def verify(
         system=system,
         topic=topic,
         partition=partition,
-        config=settings(config, config_file),
+        config=options.settings(config, config_file),
         now_ms=now,
         memory=memory,
         master=master,
