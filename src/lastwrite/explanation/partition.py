@@ -341,7 +341,7 @@ class _Explanation:
                 RecordExplanation(
                     offset=told.offset,
                     timestamp_ms=told.timestamp_ms,
-                    segment=log.segments[record.piece.segment].base_offset,
+                    segment=max(log.segments[record.piece.segment].base_offset, 0),
                     position=record.position,
                     value_bytes=told.value_bytes,
                     part=each.part,

@@ -20,6 +20,8 @@ from lastwrite.errors import InvalidConfig, UnsupportedFormat
 ENTRY_BITS = 32
 MAX_LEDGER = (1 << 31) - 1
 MAX_ENTRY = (1 << 32) - 1
+# The compacted ledger's base offset: it stands before entry 0:0, which a raw ledger may begin with.
+COMPACTED = -1
 
 _TEXT = re.compile(r"(-1|[0-9]{1,19}):(-1|[0-9]{1,19})", re.ASCII)
 

@@ -23,7 +23,7 @@ from lastwrite.model.log import PartitionLog
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.entry import Entry, Message, decode_entry, messages_of
 from lastwrite.pulsar.format.offload import ENTRY_HEAD_BYTES
-from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.position import COMPACTED, Position
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, message_id
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED
 from lastwrite.pulsar.rules.settings import PulsarConfig
@@ -102,7 +102,7 @@ class PulsarExplainer(Explainer):
 
 def _entry(record: KeyRecord) -> Entry:
     position, body = Position.of(int(record.batch["base_offset"])), record.data[ENTRY_HEAD_BYTES:]
-    if not record.piece.lowest_offset:  # of the compacted ledger
+    if record.piece.lowest_offset == COMPACTED:
         position, _, body = decode_record(body)
     return decode_entry(body, position.ledger, position.entry)
 

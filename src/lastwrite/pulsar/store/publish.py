@@ -41,7 +41,7 @@ from lastwrite.pulsar.format.names import (
     parse_object_name,
 )
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, IndexObject
-from lastwrite.pulsar.format.position import MAX_LEDGER, Position
+from lastwrite.pulsar.format.position import COMPACTED, MAX_LEDGER, Position
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
 from lastwrite.pulsar.store.objects import read_index
@@ -170,7 +170,7 @@ def tidy(log: PartitionLog) -> Outcome:
     """
 
     def remove() -> None:
-        former = [segment.path for segment in log.segments[:1] if not segment.base_offset]
+        former = [each.path for each in log.segments[:1] if each.base_offset == COMPACTED]
         strays = list_topic(log.folder).strays
         _clear([ledger for ledger in strays if ledger.is_ours or ledger.path in former])
 

@@ -25,7 +25,7 @@ from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
 from lastwrite.model.work import Piece
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead
-from lastwrite.pulsar.format.position import MAX_ENTRY, Position
+from lastwrite.pulsar.format.position import COMPACTED, MAX_ENTRY, Position
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_index
@@ -137,7 +137,7 @@ class _Reading:
             name=partition_of(topic.name),
             folder=topic.folder,
             segments=tuple(segments),
-            log_start=segments[0].base_offset if segments else 0,
+            log_start=max(segments[0].base_offset, 0) if segments else 0,
             end_offset=end,
             high_watermark=(checkpoint or 0) if horizon is None else horizon.offset + 1,
             checkpoint=checkpoint,
@@ -169,7 +169,7 @@ class _Reading:
         ledger = self._topic.compacted
         if ledger is not None and ledger.size_bytes:
             yield Segment(
-                base_offset=0,
+                base_offset=COMPACTED,
                 path=ledger.path,
                 size_bytes=ledger.size_bytes,
                 mtime_ns=ledger.mtime_ns,
@@ -270,7 +270,7 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
     if segment.size_bytes > piece_bytes * 3 // 2:
         index = read_index(segment.path)
         places = {block.offset for block in index.blocks}
-        if segment.base_offset:
+        if segment.base_offset != COMPACTED:
             seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
             places |= set() if seen is None else set(seen.marks[:, 1].tolist())
         known = sorted(place for place in places if start < place < end)
@@ -289,10 +289,11 @@ def record_count(log: PartitionLog) -> int:
     count = 0
     for segment in log.segments:
         found = _told_of(log, segment)
-        if found is not None and segment.base_offset:
-            count += int(found.messages * (segment.size_bytes / segment.file_bytes))
-        elif found is not None:
-            count += found.messages
+        if found is not None:
+            share = (
+                1.0 if segment.base_offset == COMPACTED else segment.size_bytes / segment.file_bytes
+            )
+            count += int(found.messages * share)
     return count
 
 
@@ -304,7 +305,7 @@ def has_parts(log: PartitionLog) -> bool:
 
 def _told_of(log: PartitionLog, segment: Segment) -> LedgerSurvey | Manifest | None:
     """The survey of a raw ledger, or what the manifest says of the compacted one."""
-    if segment.base_offset:
+    if segment.base_offset != COMPACTED:
         return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
     return read_manifest(log.folder)
 
@@ -319,7 +320,7 @@ class IndexChecker:
             if piece.start <= block.offset < piece.end
         ]
         self._path = piece.path + INDEX_SUFFIX
-        self._is_raw = piece.lowest_offset > 0
+        self._is_raw = piece.lowest_offset != COMPACTED
         self._begins = np.array(
             [block.offset + BLOCK_HEADER_BYTES for block in blocks], dtype=np.int64
         )
