@@ -29,6 +29,7 @@ class Metrics:
     threads.
     """
 
+    # Long: every metric is declared here, one after the other.
     def __init__(self, roots: Sequence[str], now_ms: Callable[[], int]) -> None:
         self.registry = CollectorRegistry()
         self._now_ms = now_ms

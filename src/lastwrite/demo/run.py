@@ -62,6 +62,7 @@ class DemoReport(Document, kw_only=True):
     stage_seconds: dict[str, float] = {}
 
 
+# Long: the demo's steps, told in their order.
 def run_demo(
     repository: str = ".",
     keep: str | None = None,

@@ -222,6 +222,7 @@ def decode_control_record(record: Record, at: int | None = None) -> ControlRecor
     return ControlRecord(version, kind, int.from_bytes(record.value[2:6], "big", signed=True))
 
 
+# A parameter a field of the header: who writes a batch names only those that matter to it.
 def encode_batch(
     records: Sequence[Record],
     *,

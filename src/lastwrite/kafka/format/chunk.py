@@ -341,6 +341,7 @@ class KafkaFormat:
             filled += last - b
             b, at = last, stop
 
+    # It hands two kernels their arguments, which Numba wants flat.
     def _rebuild_packed(
         self,
         buffer: ByteArray,
