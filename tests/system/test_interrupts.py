@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lastwrite.cli import interrupts_kept
 from tests.system.test_killed_starts import mark as mark
 from tests.system.test_killed_starts import started, wait_until_gone, write_log
 
@@ -64,6 +66,18 @@ def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
     assert started(mark) == []
     assert contents(root) == before
     assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_an_interrupt_that_meets_a_callback_of_c_code_counts() -> None:
+    """Python drops an exception there; Numba calls back whenever it loads a kernel."""
+
+    @ctypes.CFUNCTYPE(None)
+    def callback() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), interrupts_kept():
+        callback()
+        time.sleep(60)
 
 
 def contents(root: Path) -> dict[Path, bytes]:

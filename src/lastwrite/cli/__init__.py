@@ -8,14 +8,21 @@ error and that error's status.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 _INTERRUPTED = 130  # what Typer makes of Ctrl-C
+_AGAIN_S = 0.05
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -51,9 +58,10 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
     try:
         from lastwrite.cli.app import build_app
 
-        status = build_app(output)(
-            args=list(arguments), prog_name="lastwrite", standalone_mode=False
-        )
+        with interrupts_kept():
+            status = build_app(output)(
+                args=list(arguments), prog_name="lastwrite", standalone_mode=False
+            )
         if status == _INTERRUPTED:
             return report_failure(output, KeyboardInterrupt()), True
         return status if isinstance(status, int) else 0, False
@@ -61,3 +69,30 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
         return report_failure(output, error), isinstance(error, KeyboardInterrupt)
     finally:
         output.close()
+
+
+@contextlib.contextmanager
+def interrupts_kept() -> Iterator[None]:
+    """Let Ctrl-C end what runs inside also where it meets a callback of C code, as Numba's while it
+    loads a kernel: there Python drops an exception, and the command would go on to its end.
+    """
+    before, main_thread = sys.unraisablehook, threading.get_ident()
+    waiting: list[threading.Timer] = []
+
+    def again(dropped: UnraisableHookArgs) -> None:
+        if dropped.exc_type is KeyboardInterrupt:
+            # By a signal, which also ends a wait; later, as here it would be dropped again.
+            waiting.append(
+                threading.Timer(_AGAIN_S, signal.pthread_kill, [main_thread, signal.SIGINT])
+            )
+            waiting[-1].start()
+        else:
+            before(dropped)
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in waiting:
+            timer.cancel()
