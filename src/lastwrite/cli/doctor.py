@@ -228,18 +228,13 @@ def _java() -> Check:
 
 
 def _spark() -> Check:
-    try:
-        version = metadata.version("pyspark")
-    except metadata.PackageNotFoundError:
-        version = None
+    from lastwrite.spark.launcher.java import INSTALL_PYSPARK, pyspark_version, release_of
+
+    version = pyspark_version()
     if version is None or importlib.util.find_spec("pyspark") is None:
-        return Check(
-            "spark", Outcome.MISSING, "pyspark is not installed", "pip install 'pyspark>=3.5,<5'"
-        )
-    if not (3, 5) <= tuple(map(int, version.split(".")[:2])) < (5, 0):
-        return Check(
-            "spark", Outcome.MISSING, f"pyspark {version}", "pip install 'pyspark>=3.5,<5'"
-        )
+        return Check("spark", Outcome.MISSING, "pyspark is not installed", INSTALL_PYSPARK)
+    if not (3, 5) <= release_of(version) < (5, 0):
+        return Check("spark", Outcome.MISSING, f"pyspark {version}", INSTALL_PYSPARK)
     home = os.environ.get("SPARK_HOME")
     if home:
         return Check(

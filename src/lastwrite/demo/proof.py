@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lastwrite.errors import LogError, VerificationFailed
+from lastwrite.errors import VerificationFailed, located
 from lastwrite.kafka.format.batch import iter_batches
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.storage.reading import SegmentReader
@@ -47,7 +47,7 @@ def read_table(folder: str) -> Table:
         data = np.empty(segment.size_bytes, np.uint8)
         with SegmentReader(segment.path, segment.file_bytes, segment.mtime_ns) as reader:
             reader.read_into(data, 0)
-        try:
+        with located(segment.path):
             for _, batch in iter_batches(memoryview(data)):
                 for record in batch.records:
                     if record.key in latest:
@@ -55,8 +55,6 @@ def read_table(folder: str) -> Table:
                     latest[record.key] = record.value
                     records += 1
                     tombstones += record.value is None
-        except LogError as error:
-            raise error.located(segment.path) from error
     live = {key: value for key, value in latest.items() if key is not None and value is not None}
     return Table(
         live, records, tombstones, len(latest), tuple(repeated), log.size_bytes, len(log.segments)

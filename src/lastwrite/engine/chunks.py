@@ -15,7 +15,7 @@ import numpy as np
 from lastwrite.engine.buffers import Buffers
 from lastwrite.engine.profile import step
 from lastwrite.engine.system import Format
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedLog
+from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, located
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.work import Limits, Piece
 from lastwrite.storage.reading import SegmentReader
@@ -54,13 +54,10 @@ class Chunks:
             while position + start < piece.end:
                 wanted = 0
                 if end > start:
-                    try:
-                        with step("split"):
-                            table, start_of_rest, wanted, held = format.split(
-                                self._buffer, start, end, lowest
-                            )
-                    except LogError as error:
-                        raise error.located(piece.path, position) from error
+                    with located(piece.path, position), step("split"):
+                        table, start_of_rest, wanted, held = format.split(
+                            self._buffer, start, end, lowest
+                        )
                     if len(table):
                         fits = self._fitting(table)
                         if fits < len(table):

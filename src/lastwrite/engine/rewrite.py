@@ -16,7 +16,7 @@ from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.profile import step
 from lastwrite.engine.rules.verdict import Verdict, are_plain, judge
 from lastwrite.engine.system import Format, SegmentAppender, System, system_named
-from lastwrite.errors import CorruptLog, LogError
+from lastwrite.errors import CorruptLog, LogError, located
 from lastwrite.model.columns import (
     DROP,
     EMPTY,
@@ -130,14 +130,14 @@ class _Rewriter:
             room = self._format.rebuilt_size(table, records)
             if room > len(self._out):
                 self._out = self._buffers.room("out", room + (room >> 2), np.uint8)
-            try:
-                with step("rebuild"):
-                    self._out, size, filled = self._format.rebuild(
-                        chunk.buffer, table, actions, horizons, keep, self._out, self._rows
-                    )
-            except LogError as error:
-                raise error.located(piece.path, chunk.shift) from error
-            self._note_left(table, actions, keep, states[at - records : at], self._rows[:filled])
+            with located(piece.path, chunk.shift), step("rebuild"):
+                self._out, size, filled = self._format.rebuild(
+                    chunk.buffer, table, actions, horizons, keep, self._out, self._rows
+                )
+            if self._unit.tells_left:
+                self._note_left(
+                    table, actions, keep, states[at - records : at], self._rows[:filled]
+                )
             self._size += size
             self.left.end = self._size
             with step("write"):

@@ -147,6 +147,7 @@ def _units(
             folder=folder,
             mtime_ns=last.mtime_ns,
             aborted=aborted,
+            tells_left=context.options.keep_scans,
             cost=sum(costs[piece] for piece in part),
             like_broker=context.options.like_broker,
             source=first.path,

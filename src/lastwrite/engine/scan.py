@@ -22,7 +22,7 @@ from lastwrite.engine.rules import election
 from lastwrite.engine.rules.transactions import Follower, flag_aborted
 from lastwrite.engine.rules.verdict import Verdict, are_plain, judge
 from lastwrite.engine.system import Format, system_named
-from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.errors import CorruptLog, UnsupportedFormat, located
 from lastwrite.model.columns import (
     ABORTED,
     CONTROL,
@@ -144,11 +144,9 @@ class _Scanner:
         first_record = result.records
         starts = np.cumsum(table["records"]) - table["records"]
         flag_aborted(table, self._unit.aborted)
-        try:
+        with located(piece.path, shift):
             for run in steps("decompress", self._format.opened(buffer, table)):
                 self._walk_run(buffer, run, table, first_record + int(starts[run.first]), result)
-        except LogError as error:
-            raise error.located(piece.path, shift) from error
         for position, words in self._format.kept():
             if len(result.notes) < _MOST_NOTES:
                 place = position + shift

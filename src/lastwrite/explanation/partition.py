@@ -23,7 +23,7 @@ from lastwrite.config.cleaner import CleanerConfig
 from lastwrite.config.keyless import is_refused, refusal
 from lastwrite.engine.context import Context
 from lastwrite.engine.system import Decision, System
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld, located
 from lastwrite.explanation.fates import Fates, RecordFacts, RoundFacts
 from lastwrite.explanation.record_states import RecordStates, record_states
 from lastwrite.explanation.records import KeyRecord, WaitingRecords
@@ -313,7 +313,10 @@ class _Explanation:
     ) -> list[RecordExplanation]:
         """Each record of the key, oldest first, with its fate."""
         out = self._out
-        described = [self._share.describe(log, record) for record in found]
+        described = []
+        for record in found:
+            with located(record.piece.path, record.position):
+                described.append(self._share.describe(log, record))
         open_from = self._share.open_from(log)
         active = len(log.segments) - 1
         if not self._share.has_active or self._options.include_active:
@@ -341,6 +344,7 @@ class _Explanation:
                 RecordExplanation(
                     offset=told.offset,
                     timestamp_ms=told.timestamp_ms,
+                    # -1 where it stands before all offsets
                     segment=max(log.segments[record.piece.segment].base_offset, 0),
                     position=record.position,
                     value_bytes=told.value_bytes,

@@ -7,6 +7,7 @@ partition, positions are bytes in a file; ``first``/``last`` include, ``end`` ex
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -34,7 +35,7 @@ class Segment:
     indexes.
     """
 
-    base_offset: int
+    base_offset: int  # -1: it stands before all offsets
     path: str
     size_bytes: int  # of its batches
     mtime_ns: int
@@ -113,6 +114,11 @@ class Problem(msgspec.Struct, frozen=True):
         return f"{place}: {self.message}" + (f" — {self.remedy}" if self.remedy else "")
 
 
+def any_damaged(problems: Iterable[Problem]) -> bool:
+    """Whether one of them is damage."""
+    return any(problem.kind is ProblemKind.DAMAGED for problem in problems)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
     """One partition as it lies on disk: its segments, oldest first, and its bounds.
@@ -141,7 +147,7 @@ class PartitionLog:
     @property
     def is_damaged(self) -> bool:
         """Whether something is wrong that was seen while listing: the log stays as it is."""
-        return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
+        return any_damaged(self.problems)
 
     @property
     def is_torn(self) -> bool:

@@ -243,6 +243,7 @@ class RewriteUnit:
     folder: str | None  # where the outputs are written aside; None: measure only
     mtime_ns: int = 0  # of the new files: that of the last source
     aborted: tuple[AbortedTransaction, ...] = ()  # the entries of the new transaction index
+    tells_left: bool = False  # what is left of each piece: see ``PieceLeft``
     cost: int = 0  # in bytes read
     like_broker: bool = False  # the new segment is laid out as the system's own cleaner would
     # the segment that it replaces, the first of them: whose owner and rights it takes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.log import Problem, TopicPartition, any_damaged
 from lastwrite.reports.compaction import CompactionReport
 from lastwrite.reports.document import UNPRINTED, Document, FrozenDocument, figure
 
@@ -126,7 +126,7 @@ class DispatchReport(Document, kw_only=True):
 
     @property
     def is_damaged(self) -> bool:
-        return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
+        return any_damaged(self.problems)
 
     @property
     def exit_status(self) -> int:

@@ -8,7 +8,6 @@ from lastwrite.engine.context import Context
 from lastwrite.engine.round import run_round
 from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.engine.system import Decision
-from lastwrite.errors import LogError
 from lastwrite.explanation.partition import Described, Explainer, RangeReasons
 from lastwrite.explanation.records import KeyRecord
 from lastwrite.kafka.format.batch import decode_batch
@@ -35,10 +34,7 @@ class KafkaExplainer(Explainer):
         return self.system.settings(log.folder, context.options.config).config
 
     def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
-        try:
-            found = decode_batch(memoryview(record.data), 0).records[record.number]
-        except LogError as error:
-            raise error.located(record.piece.path, record.position) from error
+        found = decode_batch(memoryview(record.data), 0).records[record.number]
         size = None if found.value is None else len(found.value)
         return Described(found.offset, self.fates.place(found.offset), found.timestamp_ms, size)
 

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from msgspec import field
 from msgspec.structs import fields
 
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.log import Problem, any_damaged
 from lastwrite.reports.compaction import Quarantined
 from lastwrite.reports.document import (
     SPREAD,
@@ -130,7 +130,7 @@ class PartitionInspection(Document, kw_only=True):
 
     @property
     def is_damaged(self) -> bool:
-        return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
+        return any_damaged(self.problems)
 
 
 class FileInspection(Document, kw_only=True):
@@ -148,7 +148,7 @@ class FileInspection(Document, kw_only=True):
 
     @property
     def is_damaged(self) -> bool:
-        return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
+        return any_damaged(self.problems)
 
 
 class InspectTotals(Document, kw_only=True):
@@ -184,9 +184,7 @@ class InspectReport(Document, kw_only=True):
             *(p.problems for p in self.partitions),
             *(f.problems for f in self.files),
         ]
-        return any(
-            problem.kind is ProblemKind.DAMAGED for problems in lists for problem in problems
-        )
+        return any(map(any_damaged, lists))
 
     @property
     def exit_status(self) -> int:

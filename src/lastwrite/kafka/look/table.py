@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.errors import CorruptLog, UnsupportedFormat, located
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.look.problems import whole_batches
 from lastwrite.kafka.look.read import AbortedData
@@ -52,10 +52,8 @@ def kafka_writes(log: PartitionLog, segments: Iterable[Segment]) -> Iterator[Wri
     for segment in segments:
         problems: list[Problem] = []
         for position, _, data in whole_batches(segment, problems.append):
-            try:
+            with located(segment.path, position):
                 batch = decode_batch(data, 0, BATCH_LIMIT_BYTES)
-            except LogError as error:
-                raise error.located(segment.path, position) from error
             if batch.attributes.control or aborted.has(batch):
                 continue
             for record in batch.records:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, TypeVar
 
-from lastwrite.errors import LogError
+from lastwrite.errors import located
 from lastwrite.kafka.format.index import Int64s, decode_offset_index, decode_time_index
 from lastwrite.kafka.format.names import FileKind, Suffix, classify, segment_file_name
 from lastwrite.kafka.producers.history import decode_aborted
 from lastwrite.kafka.store.partitions import scan
 from lastwrite.model.log import AbortedTransaction
 from lastwrite.storage.files import to_log_error
+
+IndexT = TypeVar("IndexT")
 
 
 def read_file(path: str) -> bytes:
@@ -66,13 +69,7 @@ def read_offset_index(source: Indexed) -> tuple[Int64s, Int64s]:
     Raises:
         CorruptLog: the entries contradict each other.
     """
-    path = index_path(source.path)
-    try:
-        index = decode_offset_index(
-            _read_if_there(path) if source.is_indexed else b"", _base_of(source.path)
-        )
-    except LogError as error:
-        raise error.located(path) from error
+    index = _read_index(source, index_path(source.path), decode_offset_index)
     return index.offsets, index.positions
 
 
@@ -83,13 +80,7 @@ def read_time_index(source: Indexed) -> tuple[Int64s, Int64s]:
     Raises:
         CorruptLog: the entries contradict each other.
     """
-    path = time_index_path(source.path)
-    try:
-        index = decode_time_index(
-            _read_if_there(path) if source.is_indexed else b"", _base_of(source.path)
-        )
-    except LogError as error:
-        raise error.located(path) from error
+    index = _read_index(source, time_index_path(source.path), decode_time_index)
     return index.timestamps_ms, index.offsets
 
 
@@ -101,10 +92,8 @@ def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
             rise.
     """
     path = transaction_index_path(log_path)
-    try:
+    with located(path):
         return decode_aborted(_read_if_there(path), _base_of(log_path))
-    except LogError as error:
-        raise error.located(path) from error
 
 
 def snapshots_of(folder: str) -> list[tuple[int, str]]:
@@ -114,6 +103,11 @@ def snapshots_of(folder: str) -> list[tuple[int, str]]:
         for entry in scan(folder)
         if classify(entry.name)[:2] == (FileKind.SNAPSHOT, Suffix.LIVE)
     )
+
+
+def _read_index(source: Indexed, path: str, decode: Callable[[bytes, int], IndexT]) -> IndexT:
+    with located(path):
+        return decode(_read_if_there(path) if source.is_indexed else b"", _base_of(source.path))
 
 
 def _base_of(log_path: str) -> int:

@@ -14,7 +14,6 @@ import numpy as np
 
 from lastwrite.engine.context import Context
 from lastwrite.engine.system import Decision
-from lastwrite.errors import LogError
 from lastwrite.explanation.fates import Answer, Fates, RecordFacts
 from lastwrite.explanation.partition import Described, Explainer, RangeReasons
 from lastwrite.explanation.records import KeyRecord
@@ -81,11 +80,8 @@ class PulsarExplainer(Explainer):
         return dict.fromkeys(data - ended, log.first_unstable_offset or 0)
 
     def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
-        try:
-            entry = _entry(record)
-            message = _message(entry, record.number)
-        except LogError as error:
-            raise error.located(record.piece.path, record.position) from error
+        entry = _entry(record)
+        message = _message(entry, record.number)
         offset = int(record.batch["base_offset"])
         index, meta = message.index, entry.metadata
         return Described(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import field
 
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.log import Problem, any_damaged
 from lastwrite.reports.compaction import Quarantined
 from lastwrite.reports.document import SPREAD, UNPRINTED, As, Document, figure
 from lastwrite.reports.settings import Setting, effective
@@ -114,7 +114,7 @@ class TopicInspection(Document, kw_only=True):
 
     @property
     def is_damaged(self) -> bool:
-        return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
+        return any_damaged(self.problems)
 
 
 class EntriesOfFile(Document):
@@ -174,9 +174,7 @@ class PulsarReport(Document, kw_only=True):
             *(topic.problems for topic in self.partitions),
             *(file.problems for file in self.files),
         ]
-        return any(
-            problem.kind is ProblemKind.DAMAGED for problems in lists for problem in problems
-        )
+        return any(map(any_damaged, lists))
 
     @property
     def exit_status(self) -> int:

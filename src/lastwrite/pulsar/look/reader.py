@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.log import Problem, ProblemKind, any_damaged
 from lastwrite.pulsar.format.entry import Entry
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.chunks import ChunkGroups
@@ -110,7 +110,7 @@ class TopicReader:
     @property
     def is_damaged(self) -> bool:
         """Whether anything that was met is damaged or missing."""
-        return any(problem.kind is ProblemKind.DAMAGED for problem in self.notes)
+        return any_damaged(self.notes)
 
     def raise_damage(self) -> None:
         """Raise the first damage that was met, if any was."""

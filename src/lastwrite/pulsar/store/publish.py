@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError
-from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.model.log import PartitionLog, ProblemKind, any_damaged
 from lastwrite.pulsar.format.names import (
     FETCHED,
     INDEX_SUFFIX,
@@ -316,7 +316,7 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
         for name in sorted(_staged_names(folder) - mine):  # of a run that was killed
             files.unlink(os.path.join(folder, name))
         topic = list_topic(log.folder)
-        if new is None and any(problem.kind is ProblemKind.DAMAGED for problem in topic.problems):
+        if new is None and any_damaged(topic.problems):
             _copy_all(log.folder, folder)
             return
         for name in (FETCHED, MANAGED_LEDGER, MANAGED_LEDGER_JSON):

@@ -83,10 +83,7 @@ class RocketmqExplainer(Explainer):
         return f"queue {super().span(first, end)}"
 
     def describe(self, log: PartitionLog, record: KeyRecord) -> Described:
-        try:
-            found = decode_message(record.data, 0, len(record.data))
-        except LogError as error:
-            raise error.located(record.piece.path, record.position) from error
+        found = decode_message(record.data, 0, len(record.data))
         try:
             size = len(body_of(found, BODY_LIMIT_BYTES))
         except LogError:  # it is kept as it is

@@ -24,7 +24,7 @@ import numpy as np
 
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
 from lastwrite.model.columns import ByteArray, Int64Array
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.log import Problem, any_damaged
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Failed
 from lastwrite.reports.document import Document
@@ -72,7 +72,7 @@ class ExportReport(Document, kw_only=True):
 
     @property
     def exit_status(self) -> int:
-        return 3 if any(one.kind is ProblemKind.DAMAGED for one in self.problems) else 0
+        return 3 if any_damaged(self.problems) else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import field
 
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.log import Problem, TopicPartition, any_damaged
 from lastwrite.reports.document import SPREAD, UNPRINTED, As, Document, Spread, figure
 from lastwrite.reports.settings import Setting, effective
 
@@ -142,7 +142,7 @@ class QueueInspection(Document, kw_only=True):
 
     @property
     def is_damaged(self) -> bool:
-        return any(problem.kind is ProblemKind.DAMAGED for problem in self.problems)
+        return any_damaged(self.problems)
 
 
 class StoreTotals(Document, kw_only=True):
@@ -178,9 +178,7 @@ class StoreReport(Document, kw_only=True):
     @property
     def damaged(self) -> bool:
         lists = [self.problems, *(queue.problems for queue in self.partitions)]
-        return any(
-            problem.kind is ProblemKind.DAMAGED for problems in lists for problem in problems
-        )
+        return any(map(any_damaged, lists))
 
     @property
     def exit_status(self) -> int:

@@ -28,7 +28,7 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.model.columns import BatchTable, ByteArray
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
+from lastwrite.model.log import PartitionLog, Problem, Segment, TopicPartition, any_damaged
 from lastwrite.model.work import Piece
 from lastwrite.rocketmq.format import chunk_kernels, names
 from lastwrite.rocketmq.format.chunk_kernels import FITS, compare_units, count_units, follow_units
@@ -297,7 +297,7 @@ class _Reading:
 
     @property
     def _is_damaged(self) -> bool:
-        return any(problem.kind is ProblemKind.DAMAGED for problem in self._problems)
+        return any_damaged(self._problems)
 
     def _check_pairs(self, logs: MappedLog, indexes: MappedLog) -> None:
         """Every file has its pair, and names are whole multiples of the size."""

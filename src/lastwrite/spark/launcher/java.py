@@ -35,6 +35,7 @@ from pathlib import Path
 from lastwrite.errors import EnvironmentUnfit
 
 LOWEST_JAVA = 17
+INSTALL_PYSPARK = "pip install 'pyspark>=3.5,<5'"
 # Hadoop 3.3 and 3.4.1, in PySpark before 4.1, call Subject.getSubject, which raises from here on.
 _WITHOUT_SECURITY_MANAGER = 24
 _VECTOR = "--add-modules=jdk.incubator.vector"
@@ -64,7 +65,8 @@ class JavaFound:
     def suits_spark(self) -> bool:
         """Whether the installed PySpark runs on it."""
         if self.version >= _WITHOUT_SECURITY_MANAGER:
-            return not _needs_security_manager(pyspark_version())
+            pyspark = pyspark_version()
+            return pyspark is None or release_of(pyspark) >= (4, 1)
         return self.version >= LOWEST_JAVA
 
 
@@ -76,9 +78,9 @@ def pyspark_version() -> str | None:
         return None
 
 
-def _needs_security_manager(pyspark: str | None) -> bool:
-    found = re.match(r"(\d+)\.(\d+)", pyspark or "")
-    return found is not None and (int(found[1]), int(found[2])) < (4, 1)
+def release_of(pyspark: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(map(int, re.findall(r"\d+", pyspark)[:2]))
 
 
 def ask_java(java: str, origin: str) -> JavaFound | None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from lastwrite.errors import EnvironmentUnfit
 from lastwrite.spark.launcher.class_archive import class_archive
-from lastwrite.spark.launcher.java import JavaFound
+from lastwrite.spark.launcher.java import INSTALL_PYSPARK, JavaFound
 from lastwrite.spark.launcher.lifeline import Lifeline
 from lastwrite.storage.machine import (
     LESS_MEMORY,
@@ -159,9 +159,7 @@ class Jvm:
         """
         given = launcher_options(jars, java)
         if given is None:
-            raise EnvironmentUnfit(
-                "Spark's launcher is not as expected", remedy="pip install 'pyspark>=3.5,<5'"
-            )
+            raise EnvironmentUnfit("Spark's launcher is not as expected", remedy=INSTALL_PYSPARK)
         self._told = folder / "gateway"
         options = [f"-Xmx{HEAP_BYTES >> 20}m", *given, *jvm_options()]
         self.archive = class_archive(java, jars, options)
