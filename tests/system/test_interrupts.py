@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import subprocess
@@ -26,7 +27,7 @@ SLOWLY = (
 )
 
 
-@pytest.mark.parametrize("moment", [0.4, 0.9, "starting Spark", "scan: ", "rewrite: "])
+@pytest.mark.parametrize("moment", [0.0, 0.3, 0.6, 0.9, "starting Spark", "scan: ", "rewrite: "])
 def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
     root = write_log(tmp_path / "log")
     before = contents(root)
@@ -53,18 +54,15 @@ def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
             if line.startswith(moment):
                 break
     else:
+        while not catches(run.pid, signal.SIGALRM):  # the interpreter itself is still starting
+            time.sleep(0.01)
         time.sleep(moment)
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does
-    # Once more where it still runs, as a user would: one that comes while a module of Cython is
-    # imported is dropped by that module.
-    again = threading.Timer(15, os.killpg, [run.pid, signal.SIGINT])
     killer = threading.Timer(60, run.kill)
-    for timer in (again, killer):
-        timer.start()
+    killer.start()
     said += run.stderr.readlines()
     assert run.wait() == 1, said
-    for timer in (again, killer):
-        timer.cancel()
+    killer.cancel()
     assert said[-1] == "lastwrite: interrupted; what was not finished was left as it was\n"
     assert "memory" not in "".join(said) and "Traceback" not in "".join(said)
     wait_until_gone(mark, 60)
@@ -83,6 +81,32 @@ def test_an_interrupt_that_meets_a_callback_of_c_code_counts() -> None:
     with pytest.raises(KeyboardInterrupt), interrupts_kept():
         callback()
         time.sleep(60)
+
+
+def test_an_interrupt_that_meets_an_import_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of Cython drops an exception while it is imported."""
+    (tmp_path / "drops_exceptions.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    for _ in range(1000): pass\n"
+        "except KeyboardInterrupt:\n"
+        "    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt), interrupts_kept():
+        importlib.import_module("drops_exceptions")
+        time.sleep(60)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether the process has a handler for the signal."""
+    caught = next(
+        line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "SigCgt" in line
+    )
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def contents(root: Path) -> dict[Path, bytes]:

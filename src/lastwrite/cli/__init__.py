@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from sys import UnraisableHookArgs
+    from types import FrameType
 
 _INTERRUPTED = 130  # what Typer makes of Ctrl-C
 _AGAIN_S = 0.05
+_WHERE_DROPPED = ("<frozen importlib", "/llvmlite/")  # in the names of files
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -56,9 +58,9 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
     )  # libraries' logs; what a user has to know comes as an error of ours
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
-        from lastwrite.cli.app import build_app
-
         with interrupts_kept():
+            from lastwrite.cli.app import build_app
+
             status = build_app(output)(
                 args=list(arguments), prog_name="lastwrite", standalone_mode=False
             )
@@ -73,26 +75,47 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
 
 @contextlib.contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Let Ctrl-C end what runs inside also where it meets a callback of C code, as Numba's while it
-    loads a kernel: there Python drops an exception, and the command would go on to its end.
+    """Let Ctrl-C end what runs inside wherever it comes: not where it would be dropped, but a moment
+    later.
+
+    Python drops an exception that a callback of C code raises, as Numba's do while it loads a
+    kernel, and a module of Cython drops one while it is imported. Ours alone is changed: a caller's
+    own handler, or none in the background, stays.
     """
-    before, main_thread = sys.unraisablehook, threading.get_ident()
-    waiting: list[threading.Timer] = []
+    is_ours = threading.current_thread() is threading.main_thread()
+    if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    dropped_before = sys.unraisablehook
 
-    def again(dropped: UnraisableHookArgs) -> None:
-        if dropped.exc_type is KeyboardInterrupt:
-            # By a signal, which also ends a wait; later, as here it would be dropped again.
-            waiting.append(
-                threading.Timer(_AGAIN_S, signal.pthread_kill, [main_thread, signal.SIGINT])
-            )
-            waiting[-1].start()
+    def interrupt(_number: int, frame: FrameType | None) -> None:
+        if _would_be_dropped(frame):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
         else:
-            before(dropped)
+            raise KeyboardInterrupt
 
-    sys.unraisablehook = again
+    def dropped(what: UnraisableHookArgs) -> None:
+        if what.exc_type is KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        else:
+            dropped_before(what)
+
+    alarm_before = signal.signal(signal.SIGALRM, interrupt)
+    sys.unraisablehook = dropped
+    signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
-        sys.unraisablehook = before
-        for timer in waiting:
-            timer.cancel()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm_before)
+        sys.unraisablehook = dropped_before
+
+
+def _would_be_dropped(frame: FrameType | None) -> bool:
+    """Whether a module is being imported, or LLVM at work, where ``frame`` stands."""
+    while frame is not None:
+        if any(place in frame.f_code.co_filename for place in _WHERE_DROPPED):
+            return True
+        frame = frame.f_back
+    return False

@@ -128,7 +128,8 @@ class Output:
         """A line for people, on standard error."""
         self.end_progress()
         try:
-            print(text, file=sys.stderr, flush=True)
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
         except (OSError, UnicodeEncodeError):
             pass
 
@@ -212,7 +213,8 @@ class LineProgress:
 
     def _write(self, text: str) -> None:
         try:
-            print(text, file=self._stream, flush=True)
+            self._stream.write(text + "\n")  # whole, whatever comes between
+            self._stream.flush()
         except OSError:
             pass  # whoever listened has left
 

@@ -237,12 +237,12 @@ class SparkRunner(Runner):
         executors: Executors,
     ) -> None:
         """Report finished tasks, by their bytes; Spark counts them, the largest start first."""
-        tracker = context.statusTracker()
         told = 0
         total = sum(task_bytes)
         while not wait([outcome], 0.25).done:
             with contextlib.suppress(Exception):  # whoever waits for the outcome learns it
                 executors.look()
+                tracker = context.statusTracker()
                 finished = 0
                 for job in tracker.getJobIdsForGroup(group) if total else ():
                     info = tracker.getJobInfo(job)
