@@ -11,7 +11,7 @@ from hypothesis import given
 import lastwrite
 from lastwrite.pulsar.format.entry import decode_entry, messages_of
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.store.topic import name_of
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.reports.explanation import Fate, PartitionExplanation
 from tests.property.test_pulsar_compaction import EVENT_TIME, Life, life, rules, run, seeds
 from tests.support.pulsar.model import START_MS, Rules, is_part, is_undecodable

@@ -26,7 +26,8 @@ from lastwrite.pulsar.format.names import (
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store import survey, topic_log
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest, replace_manifest
-from lastwrite.pulsar.store.topic import find_topics, list_topic, locate
+from lastwrite.pulsar.store.place import locate
+from lastwrite.pulsar.store.topic import find_topics, list_topic
 from lastwrite.pulsar.system import PULSAR
 from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.spark.inline import INLINE

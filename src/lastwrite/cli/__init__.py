@@ -61,7 +61,7 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
         with interrupts_kept():
             from lastwrite.cli.app import build_app
 
-            status = build_app(output)(
+            status = build_app(output, *arguments[:1])(
                 args=list(arguments), prog_name="lastwrite", standalone_mode=False
             )
         if status == _INTERRUPTED:

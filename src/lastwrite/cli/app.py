@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from lastwrite.cli.clean import clean
-from lastwrite.cli.compact import compact
-from lastwrite.cli.cut import cut
-from lastwrite.cli.demo import demo
-from lastwrite.cli.dispatch import dispatch
-from lastwrite.cli.doctor import doctor
-from lastwrite.cli.dump import dump
-from lastwrite.cli.explain import explain
-from lastwrite.cli.fetch import fetch
-from lastwrite.cli.inspect import inspect
 from lastwrite.cli.output import Output
-from lastwrite.cli.plan import plan
-from lastwrite.cli.read import read
-from lastwrite.cli.release import release
-from lastwrite.cli.restore import restore
-from lastwrite.cli.schema import schema_command
-from lastwrite.cli.send import send
-from lastwrite.cli.settings import settings
-from lastwrite.cli.verify import verify
 
+# Each is a module of this package and its function, in the order of --help.
+_COMMANDS = (
+    "demo",
+    "inspect",
+    "settings",
+    "plan",
+    "compact",
+    "clean",
+    "release",
+    "explain",
+    "dump",
+    "read",
+    "verify",
+    "fetch",
+    "dispatch",
+    "cut",
+    "restore",
+    "send",
+    "doctor",
+    "schema",
+)
 _HELP = """Keep the last write of every key: compact the logs of Kafka, RocketMQ and Pulsar, on Spark.
 
 PATH is a log root (what Kafka's broker calls log.dirs), a RocketMQ store (storePathRootDir) or an archive of Pulsar
@@ -36,8 +40,11 @@ Exit status: 0 done; 2 wrong use; 3 input damaged, the rest was done; 4 held by 
 """
 
 
-def build_app(output: Output) -> Any:
-    """The program as a callable that takes ``args``, and whose commands speak through ``output``."""
+def build_app(output: Output, name: str = "") -> Any:
+    """The program as a callable that takes ``args``, and whose commands speak through ``output``.
+
+    ``name``: the command that is asked for, of which alone is loaded; all where it is none.
+    """
     app = typer.Typer(
         help=_HELP,
         no_args_is_help=True,
@@ -51,28 +58,8 @@ def build_app(output: Output) -> Any:
         },
     )
     app.callback()(_program)
-    commands = (
-        demo,
-        inspect,
-        settings,
-        plan,
-        compact,
-        clean,
-        release,
-        explain,
-        dump,
-        read,
-        verify,
-        fetch,
-        dispatch,
-        cut,
-        restore,
-        send,
-        doctor,
-    )
-    for command in commands:
-        app.command()(command)
-    app.command("schema")(schema_command)
+    for each in (name,) if name in _COMMANDS else _COMMANDS:
+        app.command()(getattr(import_module(f"lastwrite.cli.{each}"), each))
     return typer.main.get_command(app)
 
 

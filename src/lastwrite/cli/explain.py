@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.inspect import problem_lines
 from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.cli.problems import problem_lines
 from lastwrite.reports.explanation import PartitionExplanation, RecordExplanation, Waiting
 
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.inspect import problem_lines
 from lastwrite.cli.output import Output, counted, in_words
+from lastwrite.cli.problems import problem_lines
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
 
 

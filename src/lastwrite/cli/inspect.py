@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_words, moment, shares
+from lastwrite.cli.output import Output, counted, in_words, shares
+from lastwrite.cli.problems import problem_lines, set_aside_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.cli.store import show_store
 from lastwrite.cli.topics import show_topics
@@ -18,9 +19,8 @@ from lastwrite.kafka.look.inspection import (
     PartitionInspection,
     SegmentInspection,
 )
-from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.pulsar.look.inspection import PulsarReport, TopicInspection
-from lastwrite.reports.compaction import PartitionReport
+from lastwrite.model.log import Problem
+from lastwrite.pulsar.look.inspection import PulsarReport
 from lastwrite.rocketmq.look.inspection import StoreReport
 
 _MOST_ROWS = 40  # of a table of segments on a screen
@@ -237,27 +237,3 @@ def _problems(report: InspectReport) -> list[Problem]:
     for file in report.files:
         found += file.problems
     return found
-
-
-def problem_lines(problems: list[Problem]) -> Iterator[str]:
-    """A line a problem, damage first."""
-    if problems:
-        yield ""
-    for problem in sorted(problems, key=lambda problem: problem.kind):
-        yield f"{problem.kind}: {problem}"
-
-
-def set_aside_lines(
-    partitions: Sequence[PartitionInspection | PartitionReport | TopicInspection],
-) -> Iterator[str]:
-    """A line a partition that the cleaner has set aside."""
-    for found in partitions:
-        entry = found.uncleanable
-        if entry is not None:
-            name = TopicPartition(found.topic, found.partition)
-            yield (
-                f"uncleanable: {name}: set aside at {moment(entry.since_ms)} after {entry.tries:,} "
-                f"{'try' if entry.tries == 1 else 'tries'}; the next is at "
-                f"{moment(entry.next_try_ms)}, or at once "
-                f"after lastwrite release: {entry.reason}"
-            )

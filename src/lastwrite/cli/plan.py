@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.inspect import problem_lines, set_aside_lines
 from lastwrite.cli.output import Output, counted, in_time, in_words
+from lastwrite.cli.problems import problem_lines, set_aside_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position

@@ -9,10 +9,10 @@ import typer
 from lastwrite.cli.documents import documents
 from lastwrite.cli.output import Output
 from lastwrite.errors import InvalidConfig
-from lastwrite.reports.document import schema
+from lastwrite.reports import document
 
 
-def schema_command(
+def schema(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
 ) -> int:
@@ -27,7 +27,7 @@ def schema_command(
     if name is None:
         output.text(known)
     elif name in known:
-        output.document(schema(known[name]))
+        output.document(document.schema(known[name]))
     else:
         raise InvalidConfig(
             f"no command prints a document {name}", remedy=f"one of {', '.join(known)}"

@@ -30,7 +30,7 @@ from lastwrite.kafka.store import log_dir as kafka_store
 from lastwrite.kafka.store import partitions
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.pulsar.look.table import pulsar_topics, pulsar_writes, topic_end
-from lastwrite.pulsar.store.topic import name_of
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.reports.table import Write
 from lastwrite.rocketmq.look.read import check_compacted, store_at
 from lastwrite.rocketmq.look.table import queue_end, rocketmq_writes

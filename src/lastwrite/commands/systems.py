@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from lastwrite.engine.system import System, system_named
 from lastwrite.errors import InvalidConfig
-from lastwrite.pulsar.store import single as pulsar_single
-from lastwrite.pulsar.store import topic as pulsar_topic
+from lastwrite.pulsar.store import place as pulsar_place
 from lastwrite.rocketmq.store import place as rocketmq_place
 
 KAFKA, ROCKETMQ, PULSAR = SYSTEMS = ("kafka", "rocketmq", "pulsar")
@@ -28,7 +27,7 @@ def system_of(path: str, name: str | None = None) -> str:
         return name
     if rocketmq_place.locate(path) is not None:
         return ROCKETMQ
-    is_pulsar = pulsar_topic.locate(path) is not None or pulsar_single.kind_of(path) is not None
+    is_pulsar = pulsar_place.locate(path) is not None or pulsar_place.kind_of(path) is not None
     return PULSAR if is_pulsar else KAFKA
 
 

@@ -26,8 +26,9 @@ from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig
 from lastwrite.pulsar.store import lock, publish, staging, topic_log, watching
 from lastwrite.pulsar.store.backlog import raw_ledgers
 from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.publish import NewLedger
-from lastwrite.pulsar.store.topic import find_topics, name_of, partition_of
+from lastwrite.pulsar.store.topic import find_topics, partition_of
 from lastwrite.reports.compaction import Backlog
 from lastwrite.reports.settings import Setting
 from lastwrite.storage.parallel_sync import overlapped

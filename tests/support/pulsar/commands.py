@@ -12,7 +12,7 @@ import lastwrite
 from lastwrite.errors import CorruptLog
 from lastwrite.pulsar.format.names import SURVEY_SUFFIX
 from lastwrite.pulsar.store import lock
-from lastwrite.pulsar.store.topic import name_of
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import quarantine
 

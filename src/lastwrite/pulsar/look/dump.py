@@ -28,9 +28,9 @@ from lastwrite.pulsar.look.rows import (
 )
 from lastwrite.pulsar.look.walk import walk
 from lastwrite.pulsar.rules.horizon import LogPart
+from lastwrite.pulsar.store.place import is_topic_folder, kind_of
 from lastwrite.pulsar.store.reading import LedgerReader
-from lastwrite.pulsar.store.single import kind_of
-from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, is_topic_folder, list_topic
+from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, list_topic
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import limited
 

@@ -26,8 +26,8 @@ from lastwrite.pulsar.format.position import COMPACTED, Position
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, message_id
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED
 from lastwrite.pulsar.rules.settings import PulsarConfig
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.survey import ABORT, COMMIT, DATA, kept_survey
-from lastwrite.pulsar.store.topic import name_of
 from lastwrite.reports.explanation import Reason, Rule
 
 

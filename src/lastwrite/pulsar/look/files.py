@@ -17,8 +17,9 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.rows import Place, batch_row, message_rows, row_problem
 from lastwrite.pulsar.rules.horizon import LogPart
 from lastwrite.pulsar.store.objects import read_index
+from lastwrite.pulsar.store.place import FileKind
 from lastwrite.pulsar.store.reading import decoded
-from lastwrite.pulsar.store.single import FileKind, StoredIn, entries_in
+from lastwrite.pulsar.store.single import StoredIn, entries_in
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import problem_of
 

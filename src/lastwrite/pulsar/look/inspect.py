@@ -30,17 +30,9 @@ from lastwrite.pulsar.look.inspection import (
 )
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, compression_of
 from lastwrite.pulsar.look.walk import WalkedEntry, checksum_problem, walk
+from lastwrite.pulsar.store.place import FileKind, is_topic_folder, kind_of, name_of
 from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader
-from lastwrite.pulsar.store.single import FileKind, kind_of
-from lastwrite.pulsar.store.topic import (
-    Ledger,
-    Topic,
-    find_topics,
-    is_topic_folder,
-    list_topic,
-    name_of,
-    partition_of,
-)
+from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, list_topic, partition_of
 from lastwrite.pulsar.store.view import look
 from lastwrite.pulsar.store.watching import NOTES
 from lastwrite.spark.inline import Inline, place_of

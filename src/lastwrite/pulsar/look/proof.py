@@ -33,13 +33,8 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER
 from lastwrite.pulsar.look.comparison import compare
 from lastwrite.pulsar.store import lock
-from lastwrite.pulsar.store.topic import (
-    Ledger,
-    Topic,
-    list_topic,
-    name_of,
-    partition_of,
-)
+from lastwrite.pulsar.store.place import name_of
+from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, partition_of
 from lastwrite.pulsar.system import PULSAR
 from lastwrite.reports.verification import (
     Comparison,

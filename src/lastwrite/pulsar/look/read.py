@@ -12,7 +12,8 @@ from lastwrite.model.log import Problem
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.reader import EARLIEST_NAME, END, Start, TopicReader
 from lastwrite.pulsar.look.rows import message_rows, row_problem
-from lastwrite.pulsar.store.topic import find_topics, name_of
+from lastwrite.pulsar.store.place import name_of
+from lastwrite.pulsar.store.topic import find_topics
 from lastwrite.reports.table import Row
 
 LIMIT, DAMAGED = "LIMIT", "DAMAGED"

@@ -23,8 +23,8 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.chunks import ChunkGroups
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, MessagePlace, Place
 from lastwrite.pulsar.rules.horizon import EARLIEST, LogPart, step
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
-from lastwrite.pulsar.store.topic import name_of
 from lastwrite.pulsar.store.view import TopicView, look
 from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
 

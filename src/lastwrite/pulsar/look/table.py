@@ -24,9 +24,10 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.reader import Start, TopicReader
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, key_text
 from lastwrite.pulsar.rules.horizon import EARLIEST
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader, decoded
 from lastwrite.pulsar.store.survey import survey_of
-from lastwrite.pulsar.store.topic import Ledger, find_topics, name_of
+from lastwrite.pulsar.store.topic import Ledger, find_topics
 from lastwrite.pulsar.store.view import run_unread
 from lastwrite.reports.table import READ_LATER, ROWS_AT_ONCE, Write, column_names
 

@@ -45,13 +45,13 @@ from lastwrite.pulsar.format.position import COMPACTED, MAX_LEDGER, Position
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
 from lastwrite.pulsar.store.objects import read_index
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.topic import (
     Ledger,
     Topic,
     decode_record_at,
     is_ours,
     list_topic,
-    name_of,
     partition_of,
 )
 from lastwrite.storage import files, preflight

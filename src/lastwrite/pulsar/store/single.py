@@ -1,13 +1,10 @@
-"""One file that holds entries of Pulsar, wherever it lies: what it is by its first bytes, and its
-entries.
-"""
+"""One file that holds entries of Pulsar, wherever it lies: its entries."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from enum import StrEnum
 from typing import NamedTuple
 
 from lastwrite.encoding.layout import Buffer
@@ -17,28 +14,10 @@ from lastwrite.pulsar.format.names import INDEX_SUFFIX, parse_map_file_name, par
 from lastwrite.pulsar.format.offload import walk_data
 from lastwrite.pulsar.format.sequence_file import walk_sequence_file
 from lastwrite.pulsar.store.objects import read_index
+from lastwrite.pulsar.store.place import FileKind
 from lastwrite.storage.mapping import mapped
 
 NO_LEDGER = -1
-
-
-class FileKind(StrEnum):
-    """What one file is."""
-
-    DATA_OBJECT = "data object"
-    INDEX_OBJECT = "index object"
-    ENTRY_LOG = "entry log"
-    JOURNAL = "journal"
-    MAP_FILE = "map file"
-
-
-_MAGICS = {
-    bytes.fromhex("fbdbabcb"): FileKind.DATA_OBJECT,
-    bytes.fromhex("de47de47"): FileKind.INDEX_OBJECT,
-    b"BKLO": FileKind.ENTRY_LOG,
-    b"BKLG": FileKind.JOURNAL,
-    b"SEQ\x06": FileKind.MAP_FILE,
-}
 
 
 class StoredIn(NamedTuple):
@@ -48,17 +27,6 @@ class StoredIn(NamedTuple):
     number: int
     position: int
     data: bytes
-
-
-def kind_of(path: str) -> FileKind | None:
-    """What the file at ``path`` is by its first four bytes; None: no file, or none of these."""
-    if not os.path.isfile(path):
-        return None
-    try:
-        with open(path, "rb") as file:
-            return _MAGICS.get(file.read(4))
-    except OSError:
-        return None  # whoever reads it will hear why
 
 
 def entries_in(path: str, kind: FileKind) -> Iterator[StoredIn]:

@@ -44,7 +44,8 @@ from lastwrite.pulsar.format.offload import (
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX
 from lastwrite.pulsar.store.objects import read_index
-from lastwrite.pulsar.store.topic import MADE_BY, name_of, name_or_none
+from lastwrite.pulsar.store.place import name_of, name_or_none
+from lastwrite.pulsar.store.topic import MADE_BY
 from lastwrite.storage import files, ownership
 from lastwrite.storage.ownership import Ownership
 from lastwrite.storage.parallel_sync import overlapped

@@ -35,7 +35,7 @@ from operator import attrgetter
 from typing import BinaryIO
 from uuid import NAMESPACE_URL, UUID, uuid5
 
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, located
+from lastwrite.errors import CorruptLog, LogError, NotALog, located
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
@@ -47,7 +47,6 @@ from lastwrite.pulsar.format.names import (
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
     MANIFEST,
-    PERSISTENT,
     TopicName,
     parse_object_name,
 )
@@ -56,6 +55,7 @@ from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.store.known import KnownTopic, expected_entries, read_known
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_entries, read_index
+from lastwrite.pulsar.store.place import is_topic_folder, locate, name_of, topics_below
 from lastwrite.storage.files import to_log_error
 
 MADE_BY = "lastwrite"  # a custom metadatum of the compacted ledgers that we made
@@ -66,84 +66,14 @@ _FETCH = (
     "journals, a bucket or a cluster that still have it"
 )
 _MOST_METADATA_BYTES = 256 << 20
-_LEVELS = 4  # tenant, namespace, "persistent", topic
-_LOG_ROOT_FILES = ("meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown")
 
 
 # ---------------------------------------------------------------------- where topics lie
 
 
-def is_topic_folder(folder: str) -> bool:
-    """Whether the folder is named as a topic's and holds something of one."""
-    if (
-        os.path.basename(os.path.dirname(os.path.abspath(folder))) != PERSISTENT
-        or name_or_none(folder) is None
-    ):
-        return False
-    try:
-        with os.scandir(folder) as entries:
-            return any(_is_of_topic(entry.name) for entry in entries)
-    except OSError:
-        return False
-
-
-def _is_of_topic(name: str) -> bool:
-    known = (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST, FETCHED)
-    return name in known or parse_object_name(name) is not None
-
-
-def name_or_none(folder: str) -> TopicName | None:
-    """The topic that a folder is named after, None where it is named after none."""
-    try:
-        return name_of(folder)
-    except InvalidConfig:
-        return None
-
-
-def name_of(folder: str) -> TopicName:
-    """The topic that a folder is named after.
-
-    Raises:
-        InvalidConfig: the last four parts of the path are no managed ledger's name.
-    """
-    return TopicName.of_folder(os.path.abspath(folder))
-
-
 def partition_of(name: TopicName) -> TopicPartition:
     """A topic as the engine names it."""
     return TopicPartition(name.base, name.partition)
-
-
-def locate(path: str) -> str | None:
-    """The topic folder at or above ``path``; else ``path`` if topics lie below it; else None."""
-    whole = os.path.abspath(str(path))
-    real = os.path.realpath(whole)
-    # The real path decides what the topic is called, where that is the name of one.
-    if real != whole and (found := locate(real)) is not None:
-        return found
-    above = whole if os.path.isdir(whole) else os.path.dirname(whole)
-    for folder in (above, os.path.dirname(above)):
-        if is_topic_folder(folder):
-            return folder
-    if not os.path.isdir(whole) or any(
-        os.path.exists(os.path.join(whole, name)) for name in _LOG_ROOT_FILES
-    ):
-        return None
-    return str(path) if next(_topics_below(whole), None) is not None else None
-
-
-def _topics_below(folder: str, depth: int = _LEVELS) -> Iterator[str]:
-    """Topic folders in ``folder``, at most ``depth`` levels below it, in no order."""
-    try:
-        with os.scandir(folder) as entries:
-            below = [entry.path for entry in entries if entry.is_dir()]
-    except OSError:
-        return  # who looks for topics may not be allowed to look everywhere
-    if os.path.basename(folder) == PERSISTENT:
-        yield from filter(is_topic_folder, below)
-    elif depth > 1:
-        for each in below:
-            yield from _topics_below(each, depth - 1)
 
 
 def find_topics(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
@@ -163,7 +93,7 @@ def find_topics(path: str, topic: str | None = None, partition: int | None = Non
         )
         raise NotALog(words, path=str(path), remedy=remedy)
     whole = os.path.abspath(place)
-    found = [whole] if is_topic_folder(whole) else list(_topics_below(whole))
+    found = [whole] if is_topic_folder(whole) else list(topics_below(whole))
     named = sorted((name_of(folder), folder) for folder in found)
     chosen = [
         folder

@@ -14,7 +14,8 @@ from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.store import lock
-from lastwrite.pulsar.store.topic import find_topics, name_of, partition_of
+from lastwrite.pulsar.store.place import name_of
+from lastwrite.pulsar.store.topic import find_topics, partition_of
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.layout import Glance
 from lastwrite.storage.quarantine import QuarantineFile

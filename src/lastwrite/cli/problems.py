@@ -1,0 +1,45 @@
+"""Lines about what is wrong, and about what the cleaner has set aside, alike for every command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from lastwrite.cli.output import moment
+from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.reports.compaction import Quarantined
+
+
+class SetAside(Protocol):
+    """What a report of one partition tells of it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def uncleanable(self) -> Quarantined | None: ...
+
+
+def problem_lines(problems: list[Problem]) -> Iterator[str]:
+    """A line a problem, damage first."""
+    if problems:
+        yield ""
+    for problem in sorted(problems, key=lambda problem: problem.kind):
+        yield f"{problem.kind}: {problem}"
+
+
+def set_aside_lines(
+    partitions: Sequence[SetAside],
+) -> Iterator[str]:
+    """A line a partition that the cleaner has set aside."""
+    for found in partitions:
+        entry = found.uncleanable
+        if entry is not None:
+            name = TopicPartition(found.topic, found.partition)
+            yield (
+                f"uncleanable: {name}: set aside at {moment(entry.since_ms)} after {entry.tries:,} "
+                f"{'try' if entry.tries == 1 else 'tries'}; the next is at "
+                f"{moment(entry.next_try_ms)}, or at once "
+                f"after lastwrite release: {entry.reason}"
+            )

@@ -1,0 +1,121 @@
+"""Whether something of Pulsar lies at a path: topic folders by their names, single files by their
+first bytes. What tells the systems apart loads no more than this.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.pulsar.format.names import (
+    FETCHED,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    MANIFEST,
+    PERSISTENT,
+    TopicName,
+    parse_object_name,
+)
+
+_LEVELS = 4  # tenant, namespace, "persistent", topic
+_LOG_ROOT_FILES = ("meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown")
+
+
+class FileKind(StrEnum):
+    """What one file is."""
+
+    DATA_OBJECT = "data object"
+    INDEX_OBJECT = "index object"
+    ENTRY_LOG = "entry log"
+    JOURNAL = "journal"
+    MAP_FILE = "map file"
+
+
+_MAGICS = {
+    bytes.fromhex("fbdbabcb"): FileKind.DATA_OBJECT,
+    bytes.fromhex("de47de47"): FileKind.INDEX_OBJECT,
+    b"BKLO": FileKind.ENTRY_LOG,
+    b"BKLG": FileKind.JOURNAL,
+    b"SEQ\x06": FileKind.MAP_FILE,
+}
+
+
+def kind_of(path: str) -> FileKind | None:
+    """What the file at ``path`` is by its first four bytes; None: no file, or none of these."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, "rb") as file:
+            return _MAGICS.get(file.read(4))
+    except OSError:
+        return None  # whoever reads it will hear why
+
+
+def is_topic_folder(folder: str) -> bool:
+    """Whether the folder is named as a topic's and holds something of one."""
+    if (
+        os.path.basename(os.path.dirname(os.path.abspath(folder))) != PERSISTENT
+        or name_or_none(folder) is None
+    ):
+        return False
+    try:
+        with os.scandir(folder) as entries:
+            return any(_is_of_topic(entry.name) for entry in entries)
+    except OSError:
+        return False
+
+
+def _is_of_topic(name: str) -> bool:
+    known = (MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST, FETCHED)
+    return name in known or parse_object_name(name) is not None
+
+
+def name_or_none(folder: str) -> TopicName | None:
+    """The topic that a folder is named after, None where it is named after none."""
+    try:
+        return name_of(folder)
+    except InvalidConfig:
+        return None
+
+
+def name_of(folder: str) -> TopicName:
+    """The topic that a folder is named after.
+
+    Raises:
+        InvalidConfig: the last four parts of the path are no managed ledger's name.
+    """
+    return TopicName.of_folder(os.path.abspath(folder))
+
+
+def locate(path: str) -> str | None:
+    """The topic folder at or above ``path``; else ``path`` if topics lie below it; else None."""
+    whole = os.path.abspath(str(path))
+    real = os.path.realpath(whole)
+    # The real path decides what the topic is called, where that is the name of one.
+    if real != whole and (found := locate(real)) is not None:
+        return found
+    above = whole if os.path.isdir(whole) else os.path.dirname(whole)
+    for folder in (above, os.path.dirname(above)):
+        if is_topic_folder(folder):
+            return folder
+    if not os.path.isdir(whole) or any(
+        os.path.exists(os.path.join(whole, name)) for name in _LOG_ROOT_FILES
+    ):
+        return None
+    return str(path) if next(topics_below(whole), None) is not None else None
+
+
+def topics_below(folder: str, depth: int = _LEVELS) -> Iterator[str]:
+    """Topic folders in ``folder``, at most ``depth`` levels below it, in no order."""
+    try:
+        with os.scandir(folder) as entries:
+            below = [entry.path for entry in entries if entry.is_dir()]
+    except OSError:
+        return  # who looks for topics may not be allowed to look everywhere
+    if os.path.basename(folder) == PERSISTENT:
+        yield from filter(is_topic_folder, below)
+    elif depth > 1:
+        for each in below:
+            yield from topics_below(each, depth - 1)
