@@ -6,14 +6,19 @@ What real ones answer is in ``tests/system/test_pulsar_remote.py``.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
+from lastwrite.pulsar.network import probe
 from lastwrite.pulsar.network.broker import Broker, find_owner, parse_broker_url, parse_broker_urls
 from lastwrite.pulsar.network.commands import (
     BaseCommand,
@@ -26,7 +31,7 @@ from lastwrite.pulsar.network.commands import (
     encode_command,
 )
 from lastwrite.pulsar.network.link import Link
-from lastwrite.pulsar.network.metadata import parse_store_url
+from lastwrite.pulsar.network.metadata import MetadataStore, parse_store_url
 from tests.unit.test_rocketmq_connection import listening
 
 
@@ -268,3 +273,120 @@ def test_addresses_of_metadata_stores(url: str, expected: str) -> None:
 def test_what_is_no_metadata_store_of_ours(url: str) -> None:
     with pytest.raises(InvalidConfig, match="metadataStoreUrl"):
         parse_store_url(url)
+
+
+# ---------------------------------------------------------------------- what is no ZooKeeper
+
+
+@pytest.fixture
+def answering() -> Iterator[Callable[[bytes, bool], str]]:
+    """Addresses of servers that answer something, and hang up, or not."""
+    servers: list[socket.socket] = []
+    open_ones: list[socket.socket] = []
+
+    def serve(server: socket.socket, said: bytes, hangs_up: bool) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                open_ones.append(connection)
+                threading.Thread(
+                    target=answer, args=(connection, said, hangs_up), daemon=True
+                ).start()
+
+    def answer(connection: socket.socket, said: bytes, hangs_up: bool) -> None:
+        with contextlib.suppress(OSError):
+            connection.recv(4096)
+            connection.sendall(said)
+            if hangs_up:
+                connection.close()
+
+    def listen(said: bytes, hangs_up: bool) -> str:
+        server = socket.create_server(("127.0.0.1", 0))
+        servers.append(server)
+        threading.Thread(target=serve, args=(server, said, hangs_up), daemon=True).start()
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+    yield listen
+    for each in (*servers, *open_ones):
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "words", "remedy"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", r"an HTTP server \(HTTP/1.1 404 Not Found\)", "2181"),
+        (b'HTTP/1.1 200 OK\r\n\r\n["standalone"]', "a Pulsar broker's admin port", "USE_ZOOKEEPER"),
+        (
+            frame(
+                encode_command(BaseCommand(kind=3, connected=Connected(server_version="Pulsar 4")))
+            ),
+            r"a Pulsar broker's own port \(Pulsar 4\)",
+            "USE_ZOOKEEPER",
+        ),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "a server that wants TLS", "without TLS"),
+        (b"-ERR unknown command", "it says -ERR unknown command", "2181"),
+        (b"\x00\x01\xff\xfe", "it says 00 01 ff fe", "2181"),
+        (b"", "has no answer to a ZooKeeper's client", "2181"),
+    ],
+    ids=["http", "admin", "broker", "tls", "words", "bytes", "nothing"],
+)
+def test_what_answers_and_is_no_zookeeper(
+    answering: Callable[[bytes, bool], str],
+    said: bytes,
+    words: str,
+    remedy: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "_SECONDS", 60.0)  # this machine may be busy
+    address = answering(said, True)
+    with MetadataStore(address, timeout=3600) as store, pytest.raises(RemoteFailed) as refused:
+        store.bookies()
+    assert refused.value.path == address
+    assert re.search(words, refused.value.problem)
+    assert refused.value.remedy is not None and remedy in refused.value.remedy
+
+
+def test_who_says_nothing_and_holds_on(answering: Callable[[bytes, bool], str]) -> None:
+    address = answering(b"", False)
+    with MetadataStore(address, timeout=3600) as store, pytest.raises(RemoteFailed) as refused:
+        store.bookies()
+    assert "has no answer to a ZooKeeper's client" in refused.value.problem
+
+
+def test_nobody_there_is_said_of_each_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+
+    def unknown(host: str, *rest: Any, **more: Any) -> Any:
+        if host.endswith(".invalid"):
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(probe, "_SECONDS", 60.0)
+    url = "zk:127.0.0.1:1,no-such-host.invalid"
+    with MetadataStore(url, timeout=3600) as store, pytest.raises(RemoteFailed) as refused:
+        store.bookies()
+    assert "127.0.0.1:1: connection refused" in refused.value.problem
+    assert "no-such-host.invalid:2181: no machine is known by the name" in refused.value.problem
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"Zookeeper version: 3.9.3\n",
+        b"srvr is not executed because it is not in the whitelist.\n",
+        b"This ZooKeeper instance is not currently serving requests\n",
+    ],
+    ids=["version", "whitelist", "no quorum"],
+)
+def test_a_zookeeper_that_does_not_serve_yet_has_its_time(
+    answering: Callable[[bytes, bool], str], said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One among servers that are none is enough to wait."""
+    monkeypatch.setattr(probe, "_SECONDS", 60.0)
+    monkeypatch.setattr(probe, "_STALLED_SECONDS", 0.1)
+    url = f"127.0.0.1:1,{answering(said, True)}"
+    begun = time.monotonic()
+    with MetadataStore(url, timeout=2) as store, pytest.raises(RemoteFailed, match="a ZooKeeper"):
+        store.bookies()
+    assert time.monotonic() - begun >= 2

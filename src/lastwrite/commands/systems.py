@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lastwrite.engine.system import System, system_named
 from lastwrite.errors import InvalidConfig
+from lastwrite.pulsar.format.names import SCHEME, TopicName
 from lastwrite.pulsar.store import place as pulsar_place
 from lastwrite.rocketmq.store import place as rocketmq_place
 
@@ -19,8 +20,9 @@ def system_of(path: str, name: str | None = None) -> str:
     Nothing of a system is loaded but what tells its files apart.
 
     Raises:
-        InvalidConfig: no such system.
+        InvalidConfig: no such system; or ``path`` is a topic's address.
     """
+    _refuse_address(path)
     if name is not None:
         if name not in SYSTEMS:
             raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
@@ -29,6 +31,20 @@ def system_of(path: str, name: str | None = None) -> str:
         return ROCKETMQ
     is_pulsar = pulsar_place.locate(path) is not None or pulsar_place.kind_of(path) is not None
     return PULSAR if is_pulsar else KAFKA
+
+
+def _refuse_address(path: str) -> None:
+    """``compact``, ``plan`` and ``clean``, which take a live topic, have taken it before."""
+    if not path.startswith((SCHEME, f"non-{SCHEME}")):
+        return
+    topic = TopicName.parse(path).full
+    raise InvalidConfig(
+        "a topic of a live cluster, and this command reads files",
+        path=path,
+        remedy=f"fetch it first: lastwrite fetch {topic} --to ARCHIVE --config "
+        "metadataStoreUrl=zk:HOST:PORT, then give ARCHIVE as the path; only compact, plan and "
+        "clean take the topic itself",
+    )
 
 
 def system_at(path: str, name: str | None = None) -> System:

@@ -26,6 +26,7 @@ import json
 import logging
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -62,6 +63,7 @@ from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.protobuf import INT32, STRING, ProtoField, ProtoMessage
 from lastwrite.pulsar.network.bookies import LiveLedger
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
+from lastwrite.pulsar.network.probe import who_answers
 
 DEFAULT_PORT = 2181
 
@@ -73,6 +75,7 @@ _OURS = "/lastwrite/publishing"
 _HIERARCHICAL = "HierarchicalLedgerManagerFactory"
 _MAX_LEDGER = (1 << 31) - 1  # ids from here on are laid out otherwise, and do not fit an offset
 _RETRY_SECONDS = 0.2
+_FIRST_SECONDS = 1.0  # after that we look who is there
 _START_AGAIN = "see to the metadata store, then start again"
 _UNREACHED = "see whether the metadata store runs there, and whether this machine may reach it"
 _AGAIN = (
@@ -452,18 +455,59 @@ class MetadataStore:
         if self._client is None:
             client = KazooClient(self.address, timeout=max(self._timeout, 10.0), logger=_LOG)
             try:
-                client.start(timeout=self._timeout)
-            except KazooTimeoutError as error:
-                client.close()
-                raise self._no_answer(doing, error) from error
+                self._connect(client, doing)
+            except BaseException:
+                # It may wait long for an answer that never comes.
+                threading.Thread(target=_end, args=(client,), daemon=True).start()
+                raise
             self._client = client
         return self._client
+
+    def _connect(self, client: Any, doing: str) -> None:
+        """Connect; where none of the servers can be a ZooKeeper's, say so at once.
+
+        Raises:
+            RemoteFailed: none of them serves us.
+        """
+        begun = time.monotonic()
+        connected = client.start_async()
+        if connected.wait(min(self._timeout, _FIRST_SECONDS)):
+            return self._refuse_no_root(client, doing)
+        found = who_answers(self.address.partition("/")[0].split(","))
+        until = begun + min(self._timeout, max(each.worth_seconds for each in found.values()))
+        if connected.wait(max(until - time.monotonic(), 0)):
+            return self._refuse_no_root(client, doing)
+        several = len(found) > 1
+        words = "; ".join(
+            f"{address}: {answer.words}" if several else answer.words
+            for address, answer in found.items()
+        )
+        raise RemoteFailed(
+            f"{doing}: no ZooKeeper serves us: {words}",
+            path=self.address,
+            remedy="; ".join(dict.fromkeys(answer.remedy for answer in found.values())),
+        )
+
+    def _refuse_no_root(self, client: Any, doing: str) -> None:
+        """Below a path that is not there all would look as if it were not there."""
+        if client.chroot and client.exists_async("/").get(timeout=self._timeout) is None:
+            raise RemoteFailed(
+                f"{doing}: there is no path {client.chroot} in that ZooKeeper",
+                path=self.address,
+                remedy="see what follows the servers in metadataStoreUrl of a broker.conf",
+            )
 
     def _no_answer(
         self, doing: str, error: BaseException, remedy: str = _UNREACHED
     ) -> RemoteFailed:
         words = str(error) or type(error).__name__
         return RemoteFailed(f"{doing}: {words}", path=self.address, remedy=remedy)
+
+
+def _end(client: Any) -> None:
+    with contextlib.suppress(Exception):  # nobody waits for it
+        client.stop()
+        client.close()
 
 
 def _notes_path(topic: TopicName) -> str:
