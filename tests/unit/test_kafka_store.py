@@ -60,7 +60,10 @@ def test_topic_and_partition_narrow(folder: Path) -> None:
     assert names(partitions.find_partitions(str(root), "a-b.c")) == ["a-b.c-7"]
     assert names(partitions.find_partitions(str(root), "t", 2)) == ["t-2"]
     assert names(partitions.find_partitions(str(root), None, 3)) == ["u-3"]
-    with pytest.raises(NotALog, match="no partition of topic 'x'.*there are: a-b.c-7, t-0"):
+    assert names(partitions.find_partitions(str(root), ["u", "a-b.*"])) == ["a-b.c-7", "u-3"]
+    with pytest.raises(NotALog, match="t has no partition 9 — there are: 0, 2, 10"):
+        partitions.find_partitions(str(root), "t", 9)
+    with pytest.raises(NotALog, match="no topic 'x' — there are: a-b.c, t, u"):
         partitions.find_partitions(str(root), "x")
 
 

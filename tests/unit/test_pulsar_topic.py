@@ -113,8 +113,16 @@ def test_topics_are_found_by_their_folders(tmp_path: Path) -> None:
     for inside in (folder, next(folder.iterdir())):
         assert locate(str(inside)) == str(folder) and find_topics(str(inside)) == [str(folder)]
         assert system_at(str(inside)).name == "pulsar"
-    with pytest.raises(NotALog, match="no such topic — there are: persistent://a/b/t,"):
+    with pytest.raises(NotALog, match="no topic 'other' — there are: t"):
         find_topics(str(tmp_path), "other")
+    with pytest.raises(NotALog, match="did you mean a/b/t?"):
+        find_topics(str(tmp_path), "a/b/tt")
+    with pytest.raises(NotALog, match="persistent://a/b/t has no partition 3 — there are: 0, 10"):
+        find_topics(str(tmp_path), "a/b/t", 3)
+    assert find_topics(str(tmp_path), ["a/b/*"]) == [str(folders[name]) for name in names[:3]]
+    assert find_topics(str(tmp_path), "t-partition-1*") == [str(folders[names[2]])]
+    with pytest.raises(NotALog, match="no topic matches 'a\\*'"):
+        find_topics(str(tmp_path), "a*")  # no tenant's topics: a pattern stands for no slash
     with pytest.raises(NotALog, match="no such file"):
         find_topics(str(tmp_path / "missing"))
 

@@ -91,8 +91,10 @@ def test_a_queue_or_its_file_names_it(root: Path, place: str) -> None:
 
 
 def test_what_is_not_there(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotALog, match="no such compaction log"):
+    with pytest.raises(NotALog, match="no compacted topic 'other' — there are: "):
         queues.find_queues(str(root), "other")
+    with pytest.raises(NotALog, match="has no queue 9 — there are: "):
+        queues.find_queues(str(root), TOPIC, 9)
     (tmp_path / "other" / "commitlog").mkdir(parents=True)
     (tmp_path / "other" / "commitlog" / FIRST).write_bytes(b"")
     with pytest.raises(NotALog, match="lastwrite dispatch"):

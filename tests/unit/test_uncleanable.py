@@ -99,7 +99,7 @@ def test_inspect_and_plan_show_it_and_an_explicit_compact_clears_it(tmp_path: Pa
     assert (first["uncleanable"], second["uncleanable"]) == (expected, None)
     assert (first["status"], second["status"]) == ("cleaned", "cleaned")
     lastwrite.compact(
-        str(tmp_path), to=str(tmp_path / "copy"), config=COMPACT, spark=INLINE, now_ms=NOW_MS
+        str(tmp_path), to=f"{tmp_path}.copy", config=COMPACT, spark=INLINE, now_ms=NOW_MS
     )
     assert list(read_quarantine(str(tmp_path), NOTES)) == [A], (
         "a copy proves nothing of the original's disk"

@@ -391,3 +391,31 @@ def test_dynamic_defaults_of_brokers(disks: tuple[Path, Path]) -> None:
             topic["settings"]["segment.ms"]["value"],
             topic["settings"]["segment.ms"]["source"],
         ) == ("9", "broker (metadata)")
+
+
+def test_a_topic_that_only_a_pattern_matches_was_not_named(disks: tuple[Path, Path]) -> None:
+    a, b = disks
+    found_on_both = lastwrite.plan(
+        [str(a), str(b)], topic=["ord*", "clicks"], now_ms=NOW_MS, spark=INLINE
+    )
+    assert statuses(found_on_both) == {
+        "orders-0": "cleaned",
+        "clicks-0": "unchanged",
+        "orders-1": "cleaned",
+    }
+    before = contents(b / "clicks-0")
+    assert statuses(compact(b, topic=["click*", "orders"])) == {
+        "clicks-0": "skipped",
+        "orders-1": "cleaned",
+    }
+    assert contents(b / "clicks-0") == before
+    for topic, wanted in (
+        (["click*", "clicks"], ""),
+        ("click*", "nothing is known of topic clicks"),
+    ):
+        (found,) = lastwrite.settings(str(b), topic=topic).topics
+        assert wanted in (found.reason or "") and bool(found.reason) is bool(wanted)
+    with pytest.raises(NotALog, match="no topic 'ordrs' — did you mean orders?"):
+        compact(a, b, topic=["clicks", "ordrs"])
+    with pytest.raises(NotALog, match="orders has no partition 7 — there are: 0-1"):
+        compact(a, b, topic="orders", partition=7)

@@ -20,7 +20,7 @@ def compact(
         options.option("--to DIR", "Write cleaned copies below DIR; PATH stays as it is."),
     ] = None,
     system: options.System = None,
-    topic: options.Topic = None,
+    topic: options.Topics = None,
     partition: options.Partition = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,

@@ -18,7 +18,7 @@ def explain(
     context: typer.Context,
     path: options.PathArgument,
     system: options.System = None,
-    topic: options.Topic = None,
+    topic: options.Topics = None,
     partition: options.Partition = None,
     key: options.Key = None,
     key_base64: options.KeyBase64 = None,

@@ -31,7 +31,7 @@ def inspect(
     context: typer.Context,
     paths: options.PathsArgument,
     system: options.System = None,
-    topic: options.Topic = None,
+    topic: options.Topics = None,
     partition: options.Partition = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,

@@ -45,6 +45,12 @@ System: TypeAlias = Annotated[
     option("--system NAME", "The system that wrote it; default: found out from the files."),
 ]
 Topic: TypeAlias = Annotated[str | None, option("--topic NAME", "Only this topic.")]
+Topics: TypeAlias = Annotated[
+    list[str] | None,
+    option(
+        "--topic NAME", "Only this topic, or those of a pattern as 'orders-*'; may be repeated."
+    ),
+]
 Partition: TypeAlias = Annotated[
     int | None,
     option("--partition, --queue NUMBER", "Only this partition or queue of each topic.", min=0),

@@ -32,7 +32,7 @@ def release(
     context: typer.Context,
     path: options.PathArgument,
     system: options.System = None,
-    topic: options.Topic = None,
+    topic: options.Topics = None,
     partition: options.Partition = None,
     json: options.Json = False,
 ) -> int:

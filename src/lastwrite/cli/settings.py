@@ -18,7 +18,7 @@ def settings(
     context: typer.Context,
     paths: options.PathsArgument,
     system: options.System = None,
-    topic: options.Topic = None,
+    topic: options.Topics = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     topic_config: options.TopicConfig = None,

@@ -26,7 +26,7 @@ def verify(
         ),
     ] = None,
     system: options.System = None,
-    topic: options.Topic = None,
+    topic: options.Topics = None,
     partition: options.Partition = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,

@@ -35,6 +35,8 @@ from lastwrite.scan_cache.cache import ScanCache
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for
+from lastwrite.storage.choice import Topics, is_named
+from lastwrite.storage.exports import refuse_around, refuse_inside
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
 from lastwrite.storage.throttle import Throttles
@@ -49,7 +51,7 @@ def compact(
     path: str | Sequence[str],
     to: str | None = None,
     system: str | None = None,
-    topic: str | None = None,
+    topic: Topics = None,
     partition: int | None = None,
     config: Mapping[str, object] | None = None,
     now_ms: int | None = None,
@@ -73,6 +75,7 @@ def compact(
         path: a log root, a partition's folder, or one of its files; or several, as a broker's
             ``log.dirs``.
         to: a folder for cleaned copies; ``path`` is then left as it is.
+        topic: the name of a topic, a shell pattern, or several of either; None: every topic.
         config: settings under upstream's names, which hold where nobody else says otherwise; the
             rest are the system's defaults. Of Kafka's topics ``cleanup.policy`` is that of topics
             of which nothing is known.
@@ -98,7 +101,7 @@ def compact(
             ``__cluster_metadata-0``, or a copy of either; None: in one of the roots, or nowhere.
 
     A topic of Kafka of which nothing is known, neither there nor by the caller, is skipped, unless
-    ``topic`` or ``path`` names it (docs/decisions/explicit-compact.md).
+    ``topic`` or ``path`` names it; a pattern names none (docs/decisions/explicit-compact.md).
 
     Raises:
         NotALog, InvalidConfig: nothing was begun.
@@ -136,7 +139,7 @@ def compact(
 def plan(
     path: str | Sequence[str],
     system: str | None = None,
-    topic: str | None = None,
+    topic: Topics = None,
     partition: int | None = None,
     config: Mapping[str, object] | None = None,
     now_ms: int | None = None,
@@ -216,7 +219,7 @@ class _Asked:
 
     paths: Sequence[str]
     system: str | None
-    topic: str | None
+    topic: Topics
     partition: int | None
     options: Options
     sources: Sources
@@ -249,7 +252,9 @@ def _run_anywhere(asked: _Asked, archive: str | None) -> CompactionReport:
             remedy="leave out --system and --topic",
         )
     no_topics_of_kafka("a topic of Pulsar", asked.sources)
-
+    if archive is not None and asked.options.to is not None:
+        refuse_inside(asked.options.to, [archive])
+        refuse_around(asked.options.to, [archive])
     if archive is None and asked.spark is None and local_workers(asked.master) is None:
         raise InvalidConfig(
             "workers on other machines cannot see a folder of this one",
@@ -267,45 +272,50 @@ def _run_anywhere(asked: _Asked, archive: str | None) -> CompactionReport:
 def find_told(
     paths: Sequence[str],
     system_name: str | None,
-    topic: str | None,
+    topic: Topics,
     partition: int | None,
     sources: Sources,
 ) -> tuple[System, list[str]]:
     """The system that wrote what lies at ``paths``, told of ``sources``, and the folders of the
     partitions.
 
-    A partition counts as named where its topic was, or the path is its folder or one of its files.
+    A partition counts as named where its topic was, by its name and not by a pattern, or the path
+    is its folder or one of its files.
 
     Raises:
-        NotALog: a path at which no log lies, or none of that topic and partition at any of them.
+        NotALog: a path at which no log lies, or none of a topic or that partition at any of them.
         InvalidConfig: paths of several systems.
     """
     system = system_of_all(system_name, paths)
-    folders: dict[str, None] = {}
+    found: dict[str, None] = {}
     named: set[str] = set()
     missing: NotALog | None = None
     for path in paths:
         try:
-            found = system.find(path, topic, partition)
+            here = system.find(path, None, None)
         except NotALog as error:
             is_root = any(
                 os.path.exists(os.path.join(path, name))
                 for name in (META_PROPERTIES, METADATA_FOLDER)
             )
-            if len(paths) == 1 or (topic is None and partition is None and not is_root):
+            if len(paths) == 1 or not is_root:
                 raise
-            missing = error  # what is asked for may lie in another one
+            missing = error  # a broker's root that has no partition yet
             continue
-        folders |= dict.fromkeys(found)
+        found |= dict.fromkeys(here)
         given = os.path.realpath(path)
-        is_one = len(found) == 1 and os.path.realpath(found[0]) in (given, os.path.dirname(given))
-        named.update(found if topic is not None or is_one else ())
-    if not folders and missing is not None:
+        if len(here) == 1 and os.path.realpath(here[0]) in (given, os.path.dirname(given)):
+            named.update(here)
+    if not found and missing is not None:
         raise missing
+    folders = system.choose(list(found), topic, partition, ", ".join(paths))
+    named.update(
+        folder for folder in folders if is_named(topic, system.topic_names(system.name_of(folder)))
+    )
     roots = dict.fromkeys(map(system.root_of, folders)) | dict.fromkeys(
         map(os.path.realpath, filter(os.path.isdir, paths))
     )
-    return system.told(replace(sources, roots=tuple(roots), named=frozenset(named))), list(folders)
+    return system.told(replace(sources, roots=tuple(roots), named=frozenset(named))), folders
 
 
 def _run(asked: _Asked) -> CompactionReport:
@@ -324,6 +334,8 @@ def _run(asked: _Asked) -> CompactionReport:
     for folder in folders:
         partitions.setdefault(system.root_of(folder), []).append(system.name_of(folder))
     if options.to is not None:
+        refuse_inside(options.to, [*asked.paths, *folders])
+        refuse_around(options.to, [*asked.paths, *folders])
         _refuse_one_place_for_two(system, folders)
     with contextlib.ExitStack() as stack:
         if not options.dry_run and options.to is None:

@@ -21,12 +21,13 @@ from lastwrite.reports.explanation import ExplainReport
 from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import place_of
 from lastwrite.spark.use import runner_for
+from lastwrite.storage.choice import Topics
 
 
 def explain(
     path: str,
     system: str | None = None,
-    topic: str | None = None,
+    topic: Topics = None,
     partition: int | None = None,
     config: Mapping[str, object] | None = None,
     now_ms: int | None = None,

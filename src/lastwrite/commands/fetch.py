@@ -17,6 +17,7 @@ from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.rules.live_settings import SCHEME
 from lastwrite.pulsar.store import fetching
+from lastwrite.storage.exports import refuse_inside
 
 
 def fetch(
@@ -54,6 +55,7 @@ def fetch(
     """
     urls = [source for source in sources if source.startswith(SCHEME)]
     folders = [source for source in sources if source not in urls]
+    refuse_inside(to, folders)
     if not urls:
         return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
     if topic is not None or metadata is not None or cursor is not None:

@@ -20,6 +20,7 @@ from lastwrite.kafka.look.inspection import InspectReport
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.look.inspection import PulsarReport
 from lastwrite.rocketmq.look.inspection import StoreReport
+from lastwrite.storage.choice import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 def inspect(
     path: str | Sequence[str],
     system: str | None = None,
-    topic: str | None = None,
+    topic: Topics = None,
     partition: int | None = None,
     config: Mapping[str, object] | None = None,
     now_ms: int | None = None,

@@ -9,10 +9,11 @@ from lastwrite.errors import NotALog
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import Quarantined
 from lastwrite.storage import quarantine
+from lastwrite.storage.choice import Topics, is_asked
 
 
 def release(
-    path: str, system: str | None = None, topic: str | None = None, partition: int | None = None
+    path: str, system: str | None = None, topic: Topics = None, partition: int | None = None
 ) -> dict[TopicPartition, Quarantined]:
     """Forget that rounds of the partitions at ``path`` failed: the daemon picks them like any
     other.
@@ -36,7 +37,7 @@ def release(
         roots[str(path)] = {
             name
             for name in quarantine.read_quarantine(str(path), found.notes)
-            if topic in (None, name.topic) and partition in (None, name.partition)
+            if is_asked(topic, found.topic_names(name)) and partition in (None, name.partition)
         }
     released = {}
     for root, names in sorted(roots.items()):

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from lastwrite.commands.compact import TopicConfig, find_told, overrides, paths_of
 from lastwrite.config.system import Sources
 from lastwrite.reports.settings import Outvoted, Setting, SettingsReport, TopicSettings
+from lastwrite.storage.choice import Topics
 
 
 def settings(
     path: str | Sequence[str],
     system: str | None = None,
-    topic: str | None = None,
+    topic: Topics = None,
     config: Mapping[str, object] | None = None,
     topic_config: TopicConfig | None = None,
     metadata: str | None = None,
@@ -21,7 +22,7 @@ def settings(
 
     Args:
         path, config, topic_config, metadata: as for ``compact``.
-        topic: this one alone; it then counts as named, as for ``compact``.
+        topic: as for ``compact``; what is named counts as named, too.
 
     Raises:
         NotALog, InvalidConfig: nothing was read.

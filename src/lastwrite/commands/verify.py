@@ -16,6 +16,7 @@ from lastwrite.commands.systems import system_of
 from lastwrite.config.keyless import may_drop
 from lastwrite.model.progress import Progress
 from lastwrite.reports.verification import VerifyReport
+from lastwrite.storage.choice import Topics
 from lastwrite.verification import engine
 from lastwrite.verification.proof import Question, proof_of
 
@@ -29,7 +30,7 @@ def verify(
     path: str,
     before: str | None = None,
     system: str | None = None,
-    topic: str | None = None,
+    topic: Topics = None,
     partition: int | None = None,
     config: Mapping[str, object] | None = None,
     now_ms: int | None = None,

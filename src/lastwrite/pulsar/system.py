@@ -28,7 +28,7 @@ from lastwrite.pulsar.store.backlog import raw_ledgers
 from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.publish import NewLedger
-from lastwrite.pulsar.store.topic import find_topics, partition_of
+from lastwrite.pulsar.store.topic import find_topics, partition_of, topic_names
 from lastwrite.reports.compaction import Backlog
 from lastwrite.reports.settings import Setting
 from lastwrite.storage.parallel_sync import overlapped
@@ -56,6 +56,7 @@ class PulsarSystem(System):
     # ------------------------------------------------------------------ layout
 
     find = staticmethod(find_topics)
+    topic_names = staticmethod(topic_names)
     glance = staticmethod(watching.glance)
     hold = staticmethod(lock.hold)
     try_hold = staticmethod(lock.try_hold)

@@ -57,6 +57,7 @@ class RocketmqSystem(System):
 
     # A broker that runs keeps the daemon out, and without one nothing is written: a glance need not
     # tell what has changed.
+    names_of_parts = queues.NAMES_OF_PARTS
     find = staticmethod(queues.find_queues)
     name_of = staticmethod(queues.name_of)
     root_of = staticmethod(queues.root_of)

@@ -1,4 +1,4 @@
-"""A folder of files for others, which is there whole or not at all."""
+"""Folders for what is written elsewhere than it was read: apart from that, whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,10 +6,47 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.storage import files
+
+
+def refuse_inside(to: str, sources: Iterable[str]) -> None:
+    """Refuse a target that is one of the folders that are read, or lies in one; symbolic links are
+    followed.
+
+    Raises:
+        InvalidConfig: nothing was done.
+    """
+    target = os.path.realpath(to)
+    for source in sources:
+        real = os.path.realpath(source)
+        if _lies_in(target, real):
+            words = (
+                "--to is what is read"
+                if target == real
+                else f"--to lies in {source}, which is read"
+            )
+            raise InvalidConfig(words, path=to, remedy="give a folder beside it")
+
+
+def refuse_around(to: str, sources: Iterable[str]) -> None:
+    """Refuse a target that one of the folders that are read lies in: copies would come among them.
+
+    Raises:
+        InvalidConfig: nothing was done.
+    """
+    target = os.path.realpath(to)
+    for source in sources:
+        if _lies_in(os.path.realpath(source), target):
+            raise InvalidConfig(
+                f"{source}, which is read, lies in --to", path=to, remedy="give a folder beside it"
+            )
+
+
+def _lies_in(path: str, folder: str) -> bool:
+    return os.path.commonpath((path, folder)) == folder
 
 
 @contextlib.contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from lastwrite.model.log import TopicPartition
+from lastwrite.storage.choice import Topics, choose, topic_of
 
 
 class Glance(NamedTuple):
@@ -24,12 +25,29 @@ class Glance(NamedTuple):
 class Layout(ABC):
     """Where a system's partitions lie, and who works on them."""
 
+    names_of_parts = ("topic", "partition")  # for errors: what is asked for by name, and by number
+
     @abstractmethod
-    def find(self, path: str, topic: str | None, partition: int | None, /) -> list[str]:
-        """The partition folders at ``path``, sorted."""
+    def find(self, path: str, topic: Topics, partition: int | None, /) -> list[str]:
+        """The partition folders at ``path`` that are asked for (see ``choice``), sorted."""
 
     @abstractmethod
     def name_of(self, folder: str, /) -> TopicPartition: ...
+
+    def topic_names(self, name: TopicPartition, /) -> Sequence[str]:
+        """What a person may call the partition's topic."""
+        return topic_of(name)
+
+    def choose(
+        self, folders: Sequence[str], topic: Topics, partition: int | None, path: str, /
+    ) -> list[str]:
+        """Of partition folders that ``find`` found, at ``path`` in words, those that are asked for.
+
+        Raises:
+            NotALog, InvalidConfig: as ``choice.choose``.
+        """
+        named = [(self.name_of(folder), folder) for folder in folders]
+        return choose(named, topic, partition, path, self.topic_names, *self.names_of_parts)
 
     @abstractmethod
     def root_of(self, folder: str, /) -> str:

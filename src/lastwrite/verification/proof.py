@@ -21,6 +21,7 @@ from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits, Piece
 from lastwrite.reports.verification import PartitionVerification, StoreVerification, Violation
 from lastwrite.spark.work import Runner
+from lastwrite.storage.choice import Topics
 from lastwrite.verification.batch_invariants import Snapshot
 from lastwrite.verification.invariants import Finding
 from lastwrite.verification.rows import BY_OFFSET
@@ -37,7 +38,7 @@ class Question:
 
     path: str
     before: str | None = None
-    topic: str | None = None
+    topic: Topics = None
     partition: int | None = None
     config: Mapping[str, object] = field(default_factory=dict)
     now_ms: int | None = None

@@ -15,10 +15,11 @@ from lastwrite.kafka.format.names import (
 )
 from lastwrite.kafka.store import links
 from lastwrite.model.log import TopicPartition
+from lastwrite.storage.choice import Topics, choose
 from lastwrite.storage.files import to_log_error
 
 
-def find_partitions(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
+def find_partitions(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
     """The folders of the live partitions at ``path``, by topic and number.
 
     ``path`` is a log root, a partition's folder, or a file of one; of symbolic links the real path
@@ -50,16 +51,7 @@ def find_partitions(path: str, topic: str | None = None, partition: int | None =
         found = {partition_name(folder): folder}
     else:
         found = _partitions_below(os.path.realpath(path))
-    chosen = [
-        (name, folder)
-        for name, folder in sorted(found.items())
-        if topic in (None, name.topic) and partition in (None, name.partition)
-    ]
-    if not chosen:
-        wanted = f"of topic {topic!r}" if topic is not None else f"number {partition}"
-        listed = ", ".join(str(name) for name in sorted(found)[:5])
-        raise NotALog(f"no partition {wanted}", path=path, remedy=f"there are: {listed}")
-    return [folder for _, folder in chosen]
+    return choose(sorted(found.items()), topic, partition, path)
 
 
 def _partitions_below(root: str) -> dict[TopicPartition, str]:

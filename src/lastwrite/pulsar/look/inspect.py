@@ -37,6 +37,7 @@ from lastwrite.pulsar.store.view import look
 from lastwrite.pulsar.store.watching import NOTES
 from lastwrite.spark.inline import Inline, place_of
 from lastwrite.spark.use import exchange_for, runner_for
+from lastwrite.storage.choice import Topics
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.quarantine import read_quarantine
 
@@ -48,7 +49,7 @@ MOST_PROBLEMS = 20  # of a topic that are named; the rest are counted
 
 def inspect_topics(
     path: str,
-    topic: str | None,
+    topic: Topics,
     partition: int | None,
     config: Mapping[str, object] | None,
     now_ms: int | None,

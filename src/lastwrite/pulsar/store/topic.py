@@ -47,6 +47,8 @@ from lastwrite.pulsar.format.names import (
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
     MANIFEST,
+    PARTITION_MARK,
+    SCHEME,
     TopicName,
     parse_object_name,
 )
@@ -56,6 +58,7 @@ from lastwrite.pulsar.store.known import KnownTopic, expected_entries, read_know
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_entries, read_index
 from lastwrite.pulsar.store.place import is_topic_folder, locate, name_of, topics_below
+from lastwrite.storage.choice import Topics, choose
 from lastwrite.storage.files import to_log_error
 
 MADE_BY = "lastwrite"  # a custom metadatum of the compacted ledgers that we made
@@ -76,11 +79,12 @@ def partition_of(name: TopicName) -> TopicPartition:
     return TopicPartition(name.base, name.partition)
 
 
-def find_topics(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
+def find_topics(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
     """The topic folders at ``path`` (an archive, one of its folders, a topic's or one of its
     files), sorted by name.
 
-    ``topic``: a full name, ``tenant/namespace/name``, or a local name, of any namespace.
+    ``topic``: full names, ``tenant/namespace/name``, or local names, of any namespace, and patterns
+    of each.
 
     Raises:
         NotALog: there is none, or none of that name.
@@ -95,22 +99,19 @@ def find_topics(path: str, topic: str | None = None, partition: int | None = Non
     whole = os.path.abspath(place)
     found = [whole] if is_topic_folder(whole) else list(topics_below(whole))
     named = sorted((name_of(folder), folder) for folder in found)
-    chosen = [
-        folder
-        for name, folder in named
-        if (topic is None or _is_named(name, topic)) and partition in (None, name.partition)
-    ]
-    if not chosen:
-        listed = ", ".join(name.full for name, _ in named[:5])
-        raise NotALog("no such topic", path=str(path), remedy=f"there are: {listed}")
-    return chosen
+    listed = [(partition_of(name), folder) for name, folder in named]
+    return choose(listed, topic, partition, str(path), topic_names)
 
 
-def _is_named(name: TopicName, text: str) -> bool:
-    wanted = TopicName.parse(text)
-    if "/" not in text:
-        wanted = TopicName(name.tenant, name.namespace, wanted.local, wanted.partition)
-    return wanted in (name, name.with_partition(-1))
+def topic_names(name: TopicPartition) -> tuple[str, ...]:
+    """What a topic may be called: ``orders``, ``public/default/orders`` or its URL; of a partition
+    also its own.
+    """
+    path = name.topic.removeprefix(SCHEME)
+    short = (path.split("/", 2)[2], path, name.topic)
+    if name.partition < 0:
+        return short
+    return (*short, *(f"{each}{PARTITION_MARK}{name.partition}" for each in short))
 
 
 # ---------------------------------------------------------------------- what lies in one

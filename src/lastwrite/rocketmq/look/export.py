@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +50,7 @@ from lastwrite.rocketmq.store.reading import (
 from lastwrite.spark.inline import Inline, place_of
 from lastwrite.spark.use import runner_for
 from lastwrite.storage import files
-from lastwrite.storage.exports import new_folder
+from lastwrite.storage.exports import new_folder, refuse_inside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,6 +122,9 @@ def export(  # one parameter an option of the command line
             "Parquet needs pyarrow", remedy="pip install 'lastwrite[frames]', or --format json"
         )
     log = _find_log(path, config)
+    is_file = os.path.isfile(path)
+    folders = [] if is_file else [os.path.dirname(file.path) for file in log.files]
+    refuse_inside(to, [path, find_place(path).root or path, *folders])
     report = ExportReport(path=str(path), to=to, format=format, problems=list(log.problems))
     where = place_of(spark, log.size_bytes, SPARK_FROM_BYTES)
     tell = progress or NoProgress()

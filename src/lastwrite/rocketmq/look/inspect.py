@@ -68,6 +68,7 @@ from lastwrite.rocketmq.store.reading import (
 )
 from lastwrite.rocketmq.store.topics import topics_or_none
 from lastwrite.rocketmq.system import ROCKETMQ
+from lastwrite.storage.choice import Topics, choose, is_asked, topic_of
 from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, problem_of, recovered
 from lastwrite.storage.reading import read_small
 
@@ -99,12 +100,13 @@ _SIDE_PATHS = (
     f"{names.CONFIG}/{names.CONSUMER_OFFSETS}",
     f"{names.COMPACTION}/{names.POSITION_CHECKPOINT}",
 )
+_MOST_QUEUES = 1 << 10  # of a topic that its settings may name
 _INDEX_REMEDY = "lastwrite dispatch rebuilds it; without it keys are found in the commit log"
 
 
 def inspect_store(
     path: str,
-    topic: str | None,
+    topic: Topics,
     queue: int | None,
     config: Mapping[str, object] | None,
     now_ms: int | None,
@@ -133,7 +135,7 @@ def inspect_store(
 
 
 def inspect_beside(
-    path: str, topic: str | None, queue: int | None, progress: Progress | None = None
+    path: str, topic: Topics, queue: int | None, progress: Progress | None = None
 ) -> StoreReport:
     """As ``inspect_store``, of all but compaction logs: commit log, consume queues, index files and
     small files.
@@ -166,7 +168,7 @@ class _Inspection:
 
     place: StorePlace
     report: StoreReport
-    topic: str | None
+    topic: Topics
     queue: int | None
     progress: Progress
     config: Mapping[str, object] = field(default_factory=dict)
@@ -184,6 +186,8 @@ class _Inspection:
             self.progress.stage("inspect", os.path.getsize(place.path))
             self._file(place)
         elif place.part in (None, *_QUEUE_INDEXES):
+            if place.root is not None and not (self.topic is None and self.queue is None):
+                self._check_asked(place.root)
             self._store()
         elif place.part is Part.COMMIT_LOG:
             log = read_files(place.path)
@@ -234,7 +238,29 @@ class _Inspection:
                 self._file(found)
 
     def _is_wanted(self, name: TopicPartition) -> bool:
-        return self.topic in (None, name.topic) and self.queue in (None, name.partition)
+        return is_asked(self.topic, topic_of(name)) and self.queue in (None, name.partition)
+
+    def _check_asked(self, root: str) -> None:
+        """See that what is asked for is there, before a commit log is read for it.
+
+        Raises:
+            NotALog: neither queues nor the broker's settings know of it.
+        """
+        self.topics = topics_or_none(root, self._note)
+        on_disk = {
+            name
+            for part in (*_QUEUE_INDEXES, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+            for name in list_queues(root, part)
+        }
+        set_up = {
+            TopicPartition(name, queue)
+            for name, topic in self.topics.items()
+            for queue in range(min(max(topic.read_queues, topic.write_queues), _MOST_QUEUES))
+        }
+        known = [*sorted(on_disk), *sorted(set_up - on_disk)]
+        if known:
+            there = [(name, "") for name in known]
+            choose(there, self.topic, self.queue, self.place.path, unit="queue")
 
     def _of(self, name: TopicPartition) -> QueueInspection:
         if name not in self.queues:

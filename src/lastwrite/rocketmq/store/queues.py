@@ -37,6 +37,7 @@ from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, BatchUnit
 from lastwrite.rocketmq.store import links, lock, ordinary, positions, publish, reading
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
+from lastwrite.storage.choice import Topics, choose, topic_of
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import damaged
 
@@ -47,6 +48,7 @@ _REBUILD = (
 )
 _DISPATCH = "nothing was changed; run lastwrite dispatch, which appends it from the commit log"
 _BLOCK_UNITS = 1 << 18
+NAMES_OF_PARTS = ("compacted topic", "queue")
 _WRONG = {
     chunk_kernels.GAP: "its record would not come after the one before",
     chunk_kernels.BEHIND: "its record would end after its file",
@@ -62,7 +64,7 @@ _WRONG = {
 # ---------------------------------------------------------------------- where queues lie
 
 
-def find_queues(path: str, topic: str | None = None, partition: int | None = None) -> list[str]:
+def find_queues(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
     """The folders of the compaction logs at ``path``, by topic and queue.
 
     ``path`` is a store, a folder of its ``compaction``, or a file in there. Queues without a file
@@ -88,24 +90,17 @@ def find_queues(path: str, topic: str | None = None, partition: int | None = Non
         )
     queues = reading.list_queues(place.root, Part.COMPACTION_LOG)
     found = [name for name in queues if _has_files(place.root, name)]
-    chosen = [
-        name
-        for name in found
-        if place.topic in (None, name.topic)
-        and place.queue in (None, name.partition)
-        and topic in (None, name.topic)
-        and partition in (None, name.partition)
-    ]
     if not found:
         raise NotALog(
             "no compaction log with a file in this store",
             path=path,
             remedy="only topics with cleanup.policy=COMPACTION have one; lastwrite dispatch makes it of the commit log",
         )
-    if not chosen:
-        listed = ", ".join(str(name) for name in found[:5])
-        raise NotALog("no such compaction log", path=path, remedy=f"there are: {listed}")
-    return [folder_of(place.root, name) for name in chosen]
+    here = [(name, folder_of(place.root, name)) for name in found]
+    for wanted, number in ((place.topic, place.queue), (topic, partition)):
+        kept = set(choose(here, wanted, number, path, topic_of, *NAMES_OF_PARTS))
+        here = [each for each in here if each[1] in kept]
+    return [folder for _, folder in here]
 
 
 def _has_files(root: str, name: TopicPartition) -> bool:

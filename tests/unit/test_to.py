@@ -1,0 +1,95 @@
+"""``--to`` is a folder apart from what is read: else nothing is done, and the exit status is 2."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.cli import run
+from lastwrite.errors import InvalidConfig
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.crashing import contents
+from tests.support.kafka.logs import write_segment
+from tests.support.pulsar.folders import single
+from tests.support.pulsar.topics import put_ledger, topic_folder
+
+CORPUS = Path(__file__).parents[1] / "corpus"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """One log of each system, and a link to each."""
+    write_segment(tmp_path / "kafka" / "t-0", 0, [])
+    shutil.copytree(CORPUS / "rocketmq" / "5.5.0", tmp_path / "rocketmq")
+    (tmp_path / "rocketmq" / "abort.running").unlink()
+    put_ledger(topic_folder(tmp_path / "pulsar", "persistent://a/b/t"), 1, [single("k", "v")])
+    for name in ("kafka", "rocketmq", "pulsar"):
+        (tmp_path / f"{name}-link").symlink_to(tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "said"),
+    [
+        ("kafka", "kafka", "--to is what is read"),
+        ("kafka", "kafka/new/copy", "--to lies in "),
+        ("kafka", "kafka-link", "--to is what is read"),
+        ("kafka-link", "kafka/copy", "--to lies in "),
+        ("kafka/t-0", "kafka-link/t-0/../t-0", "--to is what is read"),
+        ("kafka/t-0", "kafka", "which is read, lies in --to"),
+        ("kafka/t-0", "kafka-link", "which is read, lies in --to"),
+        ("kafka", ".", "which is read, lies in --to"),
+        ("rocketmq", "rocketmq", "--to is what is read"),
+        ("rocketmq", "rocketmq-link/copy", "--to lies in "),
+        ("rocketmq/compaction/compactionLog", "rocketmq", "which is read, lies in --to"),
+        ("pulsar", "pulsar", "--to is what is read"),
+        ("pulsar-link", "pulsar/a", "--to lies in "),
+        ("pulsar/a/b/persistent/t", "pulsar-link", "which is read, lies in --to"),
+    ],
+)
+def test_compact_refuses_to_mix(
+    place: Path, path: str, to: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(place)
+    with pytest.raises(InvalidConfig, match=said) as caught:
+        lastwrite.compact(str(place / path), to=str(place / to), spark=INLINE)
+    assert caught.value.exit_status == 2 and caught.value.path == str(place / to)
+    assert caught.value.remedy == "give a folder beside it"
+    assert contents(place) == before
+
+
+def test_a_folder_beside_is_fine(place: Path) -> None:
+    for path in ("kafka", "kafka/t-0", "rocketmq", "pulsar"):
+        report = lastwrite.compact(
+            str(place / path),
+            to=f"{place / path}-copy",
+            spark=INLINE,
+            system=path.partition("/")[0],
+        )
+        assert report.exit_status == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fetch", "objects", "--to", "objects"),
+        ("fetch", "objects", "--to", "objects/archive"),
+        ("dump", "rocketmq", "--to", "rocketmq/out", "--format", "json"),
+        ("dump", "rocketmq/commitlog", "--to", "rocketmq/out", "--format", "json"),
+        ("dump", "rocketmq-link", "--to", "rocketmq/commitlog/out", "--format", "json"),
+    ],
+)
+def test_what_is_written_elsewhere_is_not_written_into_it(
+    place: Path, arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(CORPUS / "pulsar" / "offloaded", place / "objects")
+    before = contents(place)
+    is_path = ("objects", "rocketmq")
+    given = [str(place / each) if each.startswith(is_path) else each for each in arguments]
+    assert run(given) == 2
+    error = capsys.readouterr().err
+    assert "--to" in error and "give a folder beside it" in error
+    assert contents(place) == before
