@@ -1,9 +1,15 @@
-"""How hard Hypothesis tries: HYPOTHESIS_PROFILE is ``dev`` (the default), ``ci`` or ``thorough``.
-And tests marked ``long``, which run where LASTWRITE_LONG is set."""
+"""What runs where. ``pytest`` alone leaves out what takes a broker, an oracle or more than ten
+seconds; CI, or tests that were named, run them; ``long`` ones run where LASTWRITE_LONG is set.
+
+How hard Hypothesis tries: HYPOTHESIS_PROFILE is ``dev`` (the default), ``ci`` or ``thorough``.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,9 +27,50 @@ settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
 )
 
+SYSTEM = Path(__file__).parent / "system"
+LEFT_OUT = ("broker", "oracle", "slow")
+_is_short = pytest.StashKey[bool]()
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not os.environ.get("LASTWRITE_LONG"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="long: LASTWRITE_LONG=1 runs it"))
+
+def pytest_configure(config: pytest.Config) -> None:
+    told: dict[str, Any] | None = getattr(config, "workerinput", None)  # by pytest_configure_node
+    config.stash[_is_short] = (
+        told["is_short"]
+        if told is not None
+        else config.args_source is not pytest.Config.ArgsSource.ARGS
+        and not config.option.markexpr
+        and not os.environ.get("CI")
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of pytest-xdist, which is given names whatever was named to us."""
+    node.workerinput["is_short"] = node.config.stash[_is_short]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("long") and not os.environ.get("LASTWRITE_LONG"):
+            item.add_marker(pytest.mark.skip(reason="long: LASTWRITE_LONG=1 runs it"))
+        elif config.stash[_is_short] and (
+            why := [m for m in LEFT_OUT if item.get_closest_marker(m)]
+        ):
+            item.add_marker(pytest.mark.skip(reason=f"{why[0]}: CI=1, or naming it, runs it"))
+        is_of_processes = item.path.is_relative_to(SYSTEM) or any(
+            item.get_closest_marker(marker) for marker in ("spark", "broker", "oracle")
+        )
+        if os.environ.get("CI") and is_of_processes:
+            # real ones on a shared machine: once more, and the first failure is reported
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter,
+) -> Generator[None, None, None]:
+    """Show what failed at first and passed when it ran once more: it has to be looked into, too."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"failed at first: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+    return (yield)

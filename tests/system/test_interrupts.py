@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,9 @@ SLOWLY = (
 )
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.3, 0.6, 0.9, "starting Spark", "scan: ", "rewrite: "])
+@pytest.mark.parametrize(
+    "moment", [0.0, 0.3, 0.6, 0.9, 1.2, "starting Spark", "scan: ", "rewrite: "]
+)
 def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
     root = write_log(tmp_path / "log")
     before = contents(root)
@@ -45,7 +48,7 @@ def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
         moment == "rewrite: "
     ):  # scan and rewriting share the throttle: so slow that the one that comes later is met
         command += ["--config", "log.cleaner.io.max.bytes.per.second=60000", *SLOWLY[2:]]
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    run = start(command)
     assert run.stderr is not None
     said: list[str] = []
     if isinstance(moment, str):
@@ -55,6 +58,7 @@ def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
                 break
     else:
         while not catches(run.pid, signal.SIGALRM):  # the interpreter itself is still starting
+            assert run.poll() is None, run.stderr.read()
             time.sleep(0.01)
         time.sleep(moment)
     os.killpg(run.pid, signal.SIGINT)  # as a terminal does
@@ -71,6 +75,15 @@ def test_an_interrupt(tmp_path: Path, mark: str, moment: float | str) -> None:
     assert list((tmp_path / "t").iterdir()) == []
 
 
+@pytest.fixture
+def usual_handler() -> Iterator[None]:
+    """A shell starts what it runs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("usual_handler")
 def test_an_interrupt_that_meets_a_callback_of_c_code_counts() -> None:
     """Python drops an exception there; Numba calls back whenever it loads a kernel."""
 
@@ -83,6 +96,7 @@ def test_an_interrupt_that_meets_a_callback_of_c_code_counts() -> None:
         time.sleep(60)
 
 
+@pytest.mark.usefixtures("usual_handler")
 def test_an_interrupt_that_meets_an_import_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +113,17 @@ def test_an_interrupt_that_meets_an_import_counts(
     with pytest.raises(KeyboardInterrupt), interrupts_kept():
         importlib.import_module("drops_exceptions")
         time.sleep(60)
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    """Start it as a terminal would, in the foreground."""
+    return subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def catches(pid: int, number: int) -> bool:

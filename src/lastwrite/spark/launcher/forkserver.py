@@ -85,16 +85,20 @@ class ForkServer:
         self._listener.close()
 
     def close(self) -> None:
-        """End it; daemons that it forked end with their JVM."""
+        """End it; daemons that it forked end with their JVM. Where an interrupt ends this, it is
+        called again.
+        """
         self._listener.close()
-        if self._spawned is not None:
-            self._spawned.kill()
-            self._spawned.wait()
-        if self._forked:
-            os.kill(self._forked, signal.SIGKILL)
-            os.waitpid(self._forked, 0)
+        # first: a number that was awaited is another process' soon; what is missed ends by its pipe
+        spawned, self._spawned = self._spawned, None
+        forked, self._forked = self._forked, 0
+        if spawned is not None:
+            spawned.kill()
+            spawned.wait()
+        if forked:
+            os.kill(forked, signal.SIGKILL)
+            os.waitpid(forked, 0)
         self._life.close()
-        self._spawned, self._forked = None, 0
 
 
 def can_listen(folder: Path) -> bool:
