@@ -75,6 +75,16 @@ def printed(*arguments: str) -> Case:
     return case
 
 
+def exported(*arguments: str) -> Case:
+    """``dump --to``; every line that it writes has a path of the folder, so the size is left out."""
+
+    def case(root: Path) -> tuple[int, list[Any]]:
+        status, (found,) = printed("dump", *arguments, "--format", "json")(root)
+        return status, [found | {"bytes": 0}]
+
+    return case
+
+
 @contextlib.contextmanager
 def _descriptor_1() -> Iterator[Path]:
     """A file in the place of standard output, which the command line writes by its descriptor."""
@@ -173,6 +183,15 @@ CASES: dict[str, Case] = {
     "kafka-dump-index": printed("dump", "$stopped/client-none-0", "--index", "--limit", "20"),
     "kafka-dump-old": printed("dump", "$old-formats/mixed-0", "--limit", "20"),
     "kafka-dump-decoded": printed("dump", "$internal-topics", "--decode"),
+    "kafka-dump-snapshot": printed("dump", f"$stopped/transactional-0/{31:020}.snapshot"),
+    "kafka-dump-aborted": printed(
+        "dump", f"$internal-topics/__consumer_offsets-0/{0:020}.txnindex"
+    ),
+    "kafka-dump-epochs": printed("dump", "$stopped/client-none-0/leader-epoch-checkpoint"),
+    "kafka-dump-offsets": printed("dump", "$stopped/recovery-point-offset-checkpoint"),
+    "kafka-dump-topic-id": printed("dump", "$stopped/client-none-0/partition.metadata"),
+    "kafka-dump-shutdown": printed("dump", "$stopped/.kafka_cleanshutdown"),
+    "kafka-dump-root": printed("dump", "$stopped/meta.properties"),
     "kafka-inspect-snapshot": printed(
         "inspect", f"$stopped/transactional-0/{31:020}.snapshot", *_NOW
     ),
@@ -207,6 +226,14 @@ CASES: dict[str, Case] = {
     ),
     "rocketmq-dump-index": printed("dump", "$rocketmq-5.5.0", "--index", "--limit", "20"),
     "rocketmq-dump-compacted": printed("dump", "$rocketmq-5.5.0", "--compacted", "--limit", "9"),
+    "rocketmq-dump-checkpoint": printed("dump", "$rocketmq-5.5.0/checkpoint"),
+    "rocketmq-dump-topics": printed("dump", "$rocketmq-5.5.0/config/topics.json", "--limit", "5"),
+    "rocketmq-dump-groups": printed("dump", "$rocketmq-5.5.0/config/consumerOffset.json"),
+    "rocketmq-dump-positions": printed(
+        "dump", "$rocketmq-5.5.0/compaction/position-checkpoint"
+    ),
+    "rocketmq-dump-lock": printed("dump", "$rocketmq-5.5.0/lock"),
+    "rocketmq-dump-to": exported("$rocketmq-5.5.0", "--topic", "ctopic", "--to", "$exported"),
     "rocketmq-read": printed(
         "read", "$rocketmq-5.5.0", "--topic", "ctopic", "--queue", "1", "--limit", "5"
     ),
@@ -238,6 +265,9 @@ CASES: dict[str, Case] = {
     "pulsar-dump-batches": printed("dump", "$archive", "--batches", "--limit", "10"),
     "pulsar-dump-compacted": printed("dump", "$archive", "--compacted", "--limit", "10"),
     "pulsar-dump-log": printed("dump", "$bookies/0/current/0.log", "--limit", "10"),
+    "pulsar-dump-ledgers": printed(
+        "dump", "$archive/public/default/persistent/shapes/managed-ledger"
+    ),
     "pulsar-read": printed("read", "$archive", "--topic", "shapes", "--limit", "5"),
     "pulsar-read-compacted": printed(
         "read", "$archive", "--topic", "shapes", "--read-compacted", "--limit", "5"
@@ -248,6 +278,9 @@ CASES: dict[str, Case] = {
     ),
     "pulsar-plan": reported("plan", "$archive"),
     "pulsar-compact": reported("compact", "$archive", to="$archive-after"),
+    "pulsar-dump-manifest": printed(
+        "dump", "$archive-after/public/default/persistent/shapes/compacted.json"
+    ),
     "pulsar-inspect-after": printed("inspect", "$archive-after", *_NOW),
     "pulsar-latest": table_of("$archive-after", topic="parts"),
     "pulsar-verify": reported("verify", "$archive-after"),
@@ -282,4 +315,6 @@ def _steady(value: Any, root: Path) -> Any:
 
 
 def _zero(value: Any) -> Any:
-    return {name: _zero(each) for name, each in value.items()} if isinstance(value, dict) else 0
+    if isinstance(value, dict):
+        return {name: _zero(each) for name, each in value.items()}
+    return "" if isinstance(value, str) else 0

@@ -16,6 +16,7 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog, InvalidConfig, LogHeld, NotALog
 from lastwrite.kafka.format.batch import ControlType, encode_batch, iter_batches
 from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.index import AbortedEntry, encode_transaction_index
 from lastwrite.kafka.producers.snapshot import ProducerEntry, encode_snapshot
 from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
@@ -336,15 +337,54 @@ def test_single_files(tmp_path: Path) -> None:
     ]
     (topic_id,) = lastwrite.dump(str(folder / "partition.metadata"))
     assert len(topic_id["topic_id"]) == 22
+    (folder / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n3 120\n")
+    assert list(lastwrite.dump(str(folder / "leader-epoch-checkpoint"))) == [
+        {"topic": "orders", "partition": 0, "leader_epoch": 0, "start_offset": 0},
+        {"topic": "orders", "partition": 0, "leader_epoch": 3, "start_offset": 120},
+    ]
+    (tmp_path / "meta.properties").write_text("#\nnode.id=1\ncluster.id=c\nversion=1\n")
+    assert list(lastwrite.dump(str(tmp_path / "meta.properties"))) == [
+        {"version": "1", "cluster_id": "c", "node_id": "1", "directory_id": None}
+    ]
     renamed = segments(folder)[0].rename(folder / (segments(folder)[0].name + ".deleted"))
     assert next(iter(lastwrite.dump(str(renamed))))["offset"] == 0
 
 
-def test_a_damaged_side_file_is_named(tmp_path: Path) -> None:
-    checkpoint = tmp_path / "cleaner-offset-checkpoint"
-    checkpoint.write_text("0\n2\norders 0 4711\n")
-    rows, error = rows_and_error(checkpoint)
-    assert rows == [] and error is not None and error.path == str(checkpoint)
+SNAPSHOT = encode_snapshot([ProducerEntry(7, 1, 4, 8, 0, 1700, -1, -1)])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "at"),
+    [
+        ("cleaner-offset-checkpoint", b"0\n2\norders 0 4711\n", 18),
+        ("recovery-point-offset-checkpoint", b"0\n1\norders 0 -1\n", 4),
+        ("log-start-offset-checkpoint", b"0\n2\norders 0 1\norders 0 2\n", 15),
+        ("replication-offset-checkpoint", b"zero\n", 0),
+        ("meta.properties", b"version=1\ncluster.id=\xff\n", 21),
+        ("orders-0/leader-epoch-checkpoint", b"0\n2\n3 120\n0 0\n", 10),
+        ("orders-0/partition.metadata", b"version: 0\ntopic_id: none\n", 11),
+        (f"orders-0/{9:020}.snapshot", SNAPSHOT[:-1], 6),
+        (f"orders-0/{9:020}.snapshot", SNAPSHOT + b"\0", len(SNAPSHOT)),
+        (f"orders-0/{9:020}.snapshot", SNAPSHOT[:-1] + b"\0", 2),
+    ],
+)
+def test_a_damaged_side_file_is_named_with_the_byte(
+    tmp_path: Path, name: str, content: bytes, at: int
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    rows, error = rows_and_error(path)
+    assert rows == [] and error is not None and (error.path, error.at) == (str(path), at)
+
+
+def test_what_is_whole_of_a_transaction_index_comes_before_its_damage(tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020}.txnindex"
+    entries = [AbortedEntry(0, 7, 1, 4, 5), AbortedEntry(0, 8, 2, 9, 10)]
+    path.write_bytes(encode_transaction_index(entries)[:-3])
+    rows, error = rows_and_error(path)
+    assert [(row["producer_id"], row["last_offset"]) for row in rows] == [(7, 4)]
+    assert error is not None and (error.path, error.at) == (str(path), 34)
 
 
 def test_refusals_come_before_the_first_row(tmp_path: Path) -> None:

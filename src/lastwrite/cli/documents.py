@@ -25,6 +25,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.reports.lines import DUMPED, READ
     from lastwrite.reports.settings import SettingsReport
     from lastwrite.reports.verification import VerifyReport
+    from lastwrite.rocketmq.look.export import ExportReport
     from lastwrite.rocketmq.look.inspection import StoreReport
     from lastwrite.rocketmq.reports import CutReport, DispatchReport, Restoration
 
@@ -35,7 +36,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
         "demo": (DemoReport,),
         "dispatch": (DispatchReport,),
         "doctor": (DoctorReport,),
-        "dump": DUMPED,
+        "dump": (*DUMPED, ExportReport),
         "error": (FailureReport,),
         "explain": (ExplainReport,),
         "fetch": (FetchReport,),

@@ -101,6 +101,12 @@ def dump(
     With --json one object a line. Damage does not end the dump: it is named when all that is whole
     has been printed.
 
+    A single file of a log is decoded too: an index, a snapshot, a checkpoint.
+
+    \b
+      lastwrite dump /var/lib/kafka --topic orders --offset 4711 --limit 1
+      lastwrite dump /var/lib/kafka/orders-0/00000000000000004711.snapshot
+
     Of a RocketMQ store, or a folder or file of it: messages in the order of the commit log, with
     --topic in that of its queues; --index prints what the indexes have. A message is looked up as a
     broker would. Where an index is missing or lies the commit log is searched; standard error and

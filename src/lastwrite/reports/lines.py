@@ -1,8 +1,7 @@
 """The lines that ``dump`` and ``read`` print under ``--json``, described; the rows themselves are
 made as dictionaries, thousands a second, by each system's ``look/rows.py``.
 
-Bytes are base64, times milliseconds since 1970. What ``dump`` prints of a small file (a checkpoint,
-a snapshot, a configuration, a manifest) is not described here: its fields are the file's own.
+Bytes are base64, times milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -84,6 +83,62 @@ class KafkaIndexLine(Document, kw_only=True):
     last_stable_offset: int | UnsetType = UNSET
 
 
+class KafkaProducerLine(Document, kw_only=True):
+    """A producer in a ``.snapshot``. Numbers are those on disk, -1 for none."""
+
+    topic: str | None
+    partition: int | None
+    snapshot: int  # the offset in the file's name
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int  # of its last batch
+    offset_delta: int  # that batch's last offset less its first
+    coordinator_epoch: int
+    current_txn_first_offset: int  # -1: no open transaction
+    timestamp: int  # of its last batch or marker
+
+
+class KafkaOffsetLine(Document, kw_only=True):
+    """A partition in an offset checkpoint of a log root."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class KafkaEpochLine(Document, kw_only=True):
+    """An entry of ``leader-epoch-checkpoint``."""
+
+    topic: str | None
+    partition: int | None
+    leader_epoch: int
+    start_offset: int  # the first that was written under it
+
+
+class KafkaTopicIdLine(Document, kw_only=True):
+    """What ``partition.metadata`` says."""
+
+    topic: str | None
+    partition: int | None
+    topic_id: str
+
+
+class KafkaShutdownLine(Document, kw_only=True):
+    """What ``.kafka_cleanshutdown`` says."""
+
+    broker_epoch: int | None
+
+
+class KafkaRootLine(Document, kw_only=True):
+    """What ``meta.properties`` says; null: nothing."""
+
+    version: str | None
+    cluster_id: str | None
+    node_id: str | None
+    directory_id: str | None  # another in each log root of a broker
+
+
 class KafkaReadEnd(Document, kw_only=True):
     """How ``read`` of a partition of Kafka ended; its last line."""
 
@@ -158,6 +213,68 @@ class RocketmqIndexLine(Document, kw_only=True):
     hash: int | UnsetType = UNSET
     seconds: int | UnsetType = UNSET
     previous: int | UnsetType = UNSET
+
+
+class RocketmqCheckpointLine(Document, kw_only=True):
+    """What ``checkpoint`` says; what a release does not know is 0."""
+
+    commit_log_timestamp: int
+    consume_queue_timestamp: int
+    index_timestamp: int
+    master_flushed_offset: int
+    confirm_offset: int
+    consume_queue_offset: int
+    recovery_timestamp: int  # from which a broker that was killed dispatches again
+
+
+class RocketmqAbortLine(Document, kw_only=True):
+    """What ``abort`` says."""
+
+    abort: bool
+    process: int | None
+
+
+class RocketmqLockLine(Document, kw_only=True):
+    """What ``lock`` holds."""
+
+    lock: str
+
+
+class RocketmqTopicLine(Document, kw_only=True):
+    """A topic in ``config/topics.json``."""
+
+    topic: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    order: bool
+    filter_type: str
+    sys_flag: int
+    attributes: dict[str, str]
+
+
+class RocketmqGroupLine(Document, kw_only=True):
+    """How far a group has come in a queue, by ``config/consumerOffset.json``."""
+
+    topic: str
+    group: str
+    queue_id: int
+    offset: int
+
+
+class RocketmqPositionLine(Document, kw_only=True):
+    """How far the compaction of a queue has come, by its ``position-checkpoint``."""
+
+    topic: str
+    queue_id: int
+    position: int
+
+
+class RocketmqFileLine(Document, kw_only=True):
+    """Another JSON file of a store."""
+
+    file: str
+    content: Any
 
 
 class RocketmqReadEnd(Document, kw_only=True):
@@ -288,16 +405,51 @@ class PulsarEntryLine(Document, kw_only=True):
 class PulsarBlockLine(Document, kw_only=True):
     """A block of an offloaded ledger, by ``dump --index``."""
 
-    topic: str
-    partition: int
-    ledger: int
+    topic: str | UnsetType = UNSET  # of a topic folder, as the next two and source
+    partition: int | UnsetType = UNSET
+    ledger: int | UnsetType = UNSET
     index: str  # "offload"
     first_entry: int
     part: int
     position: int
     end: int
-    source: str
+    source: str | UnsetType = UNSET
     file: str
+
+
+class PulsarLedgerLine(Document, kw_only=True):
+    """A ledger in the metadata of a topic folder."""
+
+    topic: str
+    partition: int
+    ledger: int
+    entries: int | None  # null: the ledger is open, as the next two
+    bytes: int | None
+    closed_timestamp: int | None
+    offloaded: str | None
+    properties: dict[str, str]
+
+
+class PulsarManifestLine(Document, kw_only=True):
+    """What ``compacted.json`` of a topic folder says of the compacted ledger."""
+
+    topic: str
+    partition: int
+    version: int
+    ledger: int
+    object: str  # the name of its data object
+    from_: str = field(name="from")  # the first entry
+    to: str
+    horizon: str  # the last entry that the rounds have read
+    entries: int
+    bytes: int
+    messages: int
+    order: str  # "publishing" or "event-time"
+    retain_null_key: bool
+    parts: bool  # there may be messages in chunks
+    read: int  # messages that the last round read
+    ledgers: list[int]  # the raw ledgers that it read
+    checksum: str
 
 
 class PulsarLastMessageId(Document):
@@ -330,11 +482,26 @@ DUMPED = (
     KafkaRecordLine,
     KafkaBatchLine,
     KafkaIndexLine,
+    KafkaProducerLine,
+    KafkaEpochLine,
+    KafkaOffsetLine,
+    KafkaTopicIdLine,
+    KafkaShutdownLine,
+    KafkaRootLine,
     RocketmqMessageLine,
     RocketmqIndexLine,
+    RocketmqCheckpointLine,
+    RocketmqAbortLine,
+    RocketmqLockLine,
+    RocketmqTopicLine,
+    RocketmqGroupLine,
+    RocketmqPositionLine,
+    RocketmqFileLine,
     PulsarMessageLine,
     PulsarEntryLine,
     PulsarBlockLine,
+    PulsarLedgerLine,
+    PulsarManifestLine,
 )
 READ = (
     KafkaRecordLine,

@@ -35,6 +35,8 @@ class RootIdentity:
 
     cluster: str | None = None
     node: str | None = None
+    directory: str | None = None
+    version: str | None = None
 
 
 def identity_of(root: str) -> RootIdentity:
@@ -44,21 +46,32 @@ def identity_of(root: str) -> RootIdentity:
         CorruptLog: it is no properties text.
         LogError: it cannot be read.
     """
-    path = os.path.join(root, META_PROPERTIES)
+    try:
+        return read_identity(os.path.join(root, META_PROPERTIES))
+    except FileNotFoundError:
+        return RootIdentity()
+
+
+def read_identity(path: str) -> RootIdentity:
+    """``identity_of`` of a file; FileNotFoundError: there is none."""
     try:
         with open(path, "rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8")
         found = decode_properties(text)
     except FileNotFoundError:
-        return RootIdentity()
+        raise
     except OSError as error:
         raise to_log_error(error, path, "read whose log root this is") from error
     except (UnicodeDecodeError, InvalidConfig) as error:
+        at = error.start if isinstance(error, UnicodeDecodeError) else 0
         raise CorruptLog(
-            f"not a properties text: {error}", 0, path, "restore it from another log root"
+            f"not a properties text: {error}", at, path, "restore it from another log root"
         ) from error
     return RootIdentity(
-        found.get("cluster.id") or None, found.get("node.id") or found.get("broker.id") or None
+        found.get("cluster.id") or None,
+        found.get("node.id") or found.get("broker.id") or None,
+        found.get("directory.id") or None,
+        found.get("version") or None,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import Batch, Record
+from lastwrite.kafka.format.index import ABORTED_TRANSACTION
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.problems import kafka_problem_of, whole_batches
 from lastwrite.kafka.look.rows import (
@@ -163,11 +164,17 @@ class _Dump:
         self, path: str, kind: FileKind, base_offset: int, name: TopicPartition | None
     ) -> Iterator[Row]:
         try:
-            rows = list(index_rows(read_small(path), kind, base_offset, name))
+            data = read_small(path)
+            rows = list(index_rows(data, kind, base_offset, name))
         except LogError as error:
             self.note(kafka_problem_of(error, path))
             return
-        at = "last_offset" if kind is FileKind.TRANSACTION_INDEX else "offset"
+        at = "offset"
+        if kind is FileKind.TRANSACTION_INDEX:
+            at, end = "last_offset", len(rows) * ABORTED_TRANSACTION.size
+            if end < len(data):
+                words = f"{len(data) - end} bytes behind the last entry"
+                self.note(kafka_problem_of(CorruptLog(words, end), path))
         yield from (row for row in rows if row[at] >= self._wanted.offset)
 
     # ------------------------------------------------------------------ single files

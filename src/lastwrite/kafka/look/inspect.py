@@ -271,6 +271,4 @@ def root_problems(root: str) -> list[Problem]:
 
 
 def _kind_of(file: SingleFile) -> str:
-    if file.is_offset_checkpoint or file.is_clean_shutdown:
-        return os.path.basename(file.path).removesuffix(".tmp")
-    return file.name.kind.value.removeprefix(".")
+    return file.root_file or file.name.kind.value.removeprefix(".")

@@ -9,8 +9,9 @@ import google_crc32c
 
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka.cluster.internal_topics import RECORD_TYPES, decode_internal_record
+from lastwrite.kafka.cluster.roots import read_identity
 from lastwrite.kafka.format import index as indexes
-from lastwrite.kafka.format import text
+from lastwrite.kafka.format import names, text
 from lastwrite.kafka.format.batch import decode_batch, decode_control_record
 from lastwrite.kafka.format.batch_layout import (
     CRC_START,
@@ -182,8 +183,16 @@ def side_file_rows(file: SingleFile) -> Iterator[Row]:
     if file.is_offset_checkpoint:
         for name, offset in text.decode_offset_checkpoint(data).items():
             yield {"topic": name.topic, "partition": name.partition, "offset": offset}
-    elif file.is_clean_shutdown:
+    elif file.root_file == names.CLEAN_SHUTDOWN:
         yield {"broker_epoch": text.decode_clean_shutdown(data)}
+    elif file.root_file == names.META_PROPERTIES:
+        found = read_identity(file.path)
+        yield {
+            "version": found.version,
+            "cluster_id": found.cluster,
+            "node_id": found.node,
+            "directory_id": found.directory,
+        }
     elif file.name.kind is FileKind.SNAPSHOT:
         for entry in snapshot.decode_snapshot(data):
             row = entry._asdict()

@@ -17,6 +17,7 @@ _OFFSET_CHECKPOINTS = (
     names.LOG_STARTS,
     names.HIGH_WATERMARKS,
 )
+_ROOT_FILES = (*_OFFSET_CHECKPOINTS, names.CLEAN_SHUTDOWN, names.META_PROPERTIES)
 
 
 class SingleFile(NamedTuple):
@@ -25,8 +26,11 @@ class SingleFile(NamedTuple):
     path: str
     name: FileName
     partition: TopicPartition | None
-    is_offset_checkpoint: bool = False
-    is_clean_shutdown: bool = False
+    root_file: str | None = None  # of a log root: its name without .tmp
+
+    @property
+    def is_offset_checkpoint(self) -> bool:
+        return self.root_file in _OFFSET_CHECKPOINTS
 
     @property
     def base_offset(self) -> int:
@@ -53,10 +57,9 @@ def identify(path: str) -> SingleFile:
         path,
         names.classify(os.path.basename(path)),
         folder.partition if folder else None,
-        base in _OFFSET_CHECKPOINTS,
-        base == names.CLEAN_SHUTDOWN,
+        base if base in _ROOT_FILES else None,
     )
-    known = found.is_offset_checkpoint or found.is_clean_shutdown or not found.name.is_foreign
+    known = found.root_file is not None or not found.name.is_foreign
     if not known or found.name.kind in (
         FileKind.METADATA_SNAPSHOT,
         FileKind.QUORUM_STATE,
@@ -66,8 +69,8 @@ def identify(path: str) -> SingleFile:
         raise NotALog(
             "no file of a Kafka log has such a name",
             path=path,
-            remedy="give a log root, a partition's folder, or a .log, .index, .timeindex, .txnindex, .snapshot or "
-            "checkpoint file",
+            remedy="give a log root, a partition's folder, or a .log, .index, .timeindex, .txnindex, .snapshot, "
+            "checkpoint or metadata file",
         )
     return found
 
