@@ -21,8 +21,10 @@ from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.entry import decode_entry, messages_of
 from lastwrite.pulsar.format.entry_log import encode_header, encode_record
 from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store.manifest import read_manifest
 from lastwrite.pulsar.store.objects import ObjectWriter, checked_index, find_staged, read_entries
+from lastwrite.spark.inline import INLINE
 from lastwrite.storage import files
 from tests.support.pulsar.corpus import (
     CORPUS,
@@ -538,3 +540,39 @@ def test_of_a_damaged_map_file_all_that_is_whole_is_brought_and_the_rest_is_name
         assert found.keys() | named == {place for place in raw if place[0] in here}
         assert not named & found.keys()
         assert (len(here) >= 2 and not named) or report.exit_status != 0
+
+
+@pytest.mark.parametrize("suffix, at", [("", 700), ("-index", 40)])
+def test_to_delete_a_damaged_object_and_fetch_again_is_enough(
+    tmp_path: Path, suffix: str, at: int
+) -> None:
+    """Every command that finds the damage says so; and it is true."""
+    archive = str(tmp_path / "archive")
+
+    def fetch() -> list[HowFetched]:
+        report = lastwrite.fetch([str(CORPUS / "offloaded")], archive, topic="shapes", copies=True)
+        return [each.how for each in report.topics[0].ledgers]
+
+    assert set(fetch()) == {HowFetched.COPIED}
+    (folder,) = Path(archive).glob("*/*/*/shapes")
+    (path,) = folder.glob("a4109e24*-ledger-2")
+    broken = path.with_name(path.name + suffix)
+    data = bytearray(broken.read_bytes())
+    data[at] ^= 0xFF
+    broken.write_bytes(data)
+
+    (inspected,) = lastwrite.inspect(archive, spark=INLINE).partitions
+    (planned,) = lastwrite.plan(archive, spark=INLINE).partitions
+    (verified,) = lastwrite.verify(archive, spark=INLINE).partitions
+    with pytest.raises(LogError) as dumped:
+        list(lastwrite.dump(archive))
+    told = [
+        *(each.remedy for each in (*inspected.problems, *planned.problems, *verified.problems)),
+        dumped.value.remedy,
+    ]
+    assert len(told) >= 4 and set(told) == {RESTORE}
+
+    broken.unlink()
+    assert HowFetched.COPIED in fetch()
+    assert lastwrite.verify(archive, spark=INLINE).exit_status == 0
+    assert path.read_bytes() == (CORPUS / "offloaded" / path.name).read_bytes()

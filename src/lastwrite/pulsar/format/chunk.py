@@ -50,13 +50,13 @@ from lastwrite.model.columns import (
 from lastwrite.model.policy import Policy
 from lastwrite.pulsar.format import kernels
 from lastwrite.pulsar.format.codecs import Codec, Codecs
+from lastwrite.pulsar.format.remedy import RESTORE
 
 LIKE_BROKER = kernels.LIKE_BROKER
 KEEPS_PREFIX = kernels.KEEPS_PREFIX
 TELLS_GROUPS = kernels.TELLS_GROUPS
 
 _ROWS = 2048
-_KEEP = "nothing was changed; restore this ledger from a replica or a backup"
 _WORDS = {
     kernels.BAD_BORDER: "neither an entry nor a block nor padding begins here",
     kernels.BAD_BLOCK: "the block header contradicts the format or the entry ids",
@@ -98,10 +98,8 @@ class PulsarFormat:
     """
 
     name = "pulsar"
-    damage_remedy = _KEEP
-    cut_remedy = (
-        "nothing was changed; restore the data object and its index from a replica or a backup"
-    )
+    damage_remedy = RESTORE
+    cut_remedy = RESTORE
 
     def __init__(self, plain_limit: int = 64 << 20, reading: int = 0, checks: bool = True) -> None:
         check_against_library()
@@ -495,4 +493,4 @@ def _grown(out: ByteArray, used: int, need: int) -> ByteArray:
 
 def _error(code: int, at: int) -> LogError:
     kind = UnsupportedFormat if code in _UNSUPPORTED else CorruptLog
-    return kind(_WORDS[code], int(at), remedy=_KEEP)
+    return kind(_WORDS[code], int(at), remedy=RESTORE)

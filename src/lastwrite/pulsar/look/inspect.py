@@ -19,6 +19,7 @@ from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.format.entry import Entry, messages_of
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.look.count import count_ledger
 from lastwrite.pulsar.look.files import index_rows, walk_file
 from lastwrite.pulsar.look.inspection import (
@@ -210,21 +211,23 @@ class _Inspection:
                     seen.first_entry, seen.first_id = each.number, str(place)
                 elif last is not None and place <= last:
                     wrong = CorruptLog(f"entry {place} follows {last}", each.position)
-                    self.note(problem_of(wrong, ledger.path))
+                    self.note(problem_of(wrong, ledger.path, remedy=RESTORE))
                 seen.last_entry, seen.last_id, last = each.number, str(place), place
                 self._count(seen.contents, each, ledger.path)
         except CorruptLog as error:
-            self.note(problem_of(error, ledger.path))
+            self.note(problem_of(error, ledger.path, remedy=RESTORE))
 
     def _count(self, counts: EntryCounts, each: WalkedEntry, path: str) -> None:
         entry = each.entry
         if entry.crc_holds is False:
-            self.note(problem_of(checksum_problem(entry, path, each.position), path))
+            self.note(
+                problem_of(checksum_problem(entry, path, each.position), path, remedy=RESTORE)
+            )
             return
         try:
             count_entry(counts, entry, each.size)
         except UnsupportedFormat as error:
-            self.note(problem_of(error, path, each.position))
+            self.note(problem_of(error, path, each.position, RESTORE))
 
     def _compacted(self, ledger: Ledger) -> LedgerInspection:
         """The compacted ledger, held against its manifest."""

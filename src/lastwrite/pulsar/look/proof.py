@@ -30,6 +30,7 @@ from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD_BYTES, parse_block_header
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER
 from lastwrite.pulsar.look.comparison import compare
 from lastwrite.pulsar.store import lock
@@ -46,7 +47,6 @@ from lastwrite.reports.verification import (
 from lastwrite.storage.reading import SegmentReader
 from lastwrite.verification.proof import Means, Pair, Proof, Question
 
-_REMEDY = "bring the object once more from where it was offloaded to"
 _AGAIN = (
     "restore it from a backup; only where every raw ledger of the topic is here, from its first on, move the manifest "
     "away and compact the topic anew"
@@ -203,7 +203,7 @@ def _read(
             if there != said:
                 raise CorruptLog(f"{there} {what}, by the ledger's metadata {said}")
     except CorruptLog as error:
-        place, remedy = error.path or ledger.path, error.remedy or _REMEDY
+        place, remedy = error.path or ledger.path, error.remedy or RESTORE
         damage = Problem(ProblemKind.DAMAGED, error.problem, place, error.at, remedy)
         seen.problems.append(damage)
     except (LogError, OSError) as error:
@@ -226,7 +226,7 @@ def _read_entries(ledger: Ledger, limits: Limits, is_compacted: bool, seen: _See
         _read_run(ledger, (begin, end), offset, limits, seen)
         if ledger.missing and seen.next_offset != Position(ledger.id, stop).offset:
             words = f"entry {ledger.id}:{stop - 1} is not where it should be"
-            raise CorruptLog(words, end, ledger.path, _REMEDY)
+            raise CorruptLog(words, end, ledger.path, RESTORE)
 
 
 def _read_run(
@@ -248,7 +248,7 @@ def _read_run(
                 n = int(np.argmax(base != expected))
                 words = f"entry {Position.of(int(expected[n]))} is not where it should be"
                 at = chunk.shift + int(table["origin"][n])
-                raise CorruptLog(words, at, ledger.path, _REMEDY)
+                raise CorruptLog(words, at, ledger.path, RESTORE)
             following = int(table["next_offset"][-1])
         seen.first_offset = int(base[0]) if seen.first_offset < 0 else seen.first_offset
         seen.next_offset = int(table["next_offset"][-1])
@@ -318,7 +318,7 @@ def _check_blocks(ledger: Ledger) -> None:
 
 
 def _refuse(ledger: Ledger, message: str) -> None:
-    raise CorruptLog(message, path=ledger.path + INDEX_SUFFIX, remedy=_REMEDY)
+    raise CorruptLog(message, path=ledger.path + INDEX_SUFFIX, remedy=RESTORE)
 
 
 # ---------------------------------------------------------------------- the compacted one

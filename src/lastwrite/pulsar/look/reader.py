@@ -20,13 +20,14 @@ from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import Problem, ProblemKind, any_damaged
 from lastwrite.pulsar.format.entry import Entry
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.look.chunks import ChunkGroups
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, MessagePlace, Place
 from lastwrite.pulsar.rules.horizon import EARLIEST, LogPart, step
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
 from lastwrite.pulsar.store.view import TopicView, look
-from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
+from lastwrite.storage.problems import problem_of
 
 EARLIEST_NAME, LATEST_NAME = "earliest", "latest"
 
@@ -207,7 +208,7 @@ class TopicReader:
         try:
             stored = reader.read(first)
         except CorruptLog as error:
-            self.note(problem_of(error, path))
+            self.note(problem_of(error, path, remedy=RESTORE))
             self._go_on(view, reader, reader.behind(first), source)
             return []
         found: list[ReadEntry] = []
@@ -218,10 +219,10 @@ class TopicReader:
                 )
                 if found and Position(entry.ledger, entry.entry).offset <= found[-1].offset:
                     raise CorruptLog(
-                        f"entry {entry.ledger}:{entry.entry} out of turn", 0, remedy=DAMAGE_REMEDY
+                        f"entry {entry.ledger}:{entry.entry} out of turn", 0, remedy=RESTORE
                     )
             except LogError as error:
-                self.note(problem_of(error, path, each.position))
+                self.note(problem_of(error, path, each.position, RESTORE))
                 continue
             position = each.position + len(each.data) - len(body)
             found.append(ReadEntry(entry, Place(self.name, path, position, source), len(body)))

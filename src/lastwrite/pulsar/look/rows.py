@@ -26,6 +26,7 @@ from lastwrite.pulsar.format.entry import (
 )
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED, LogPart
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import DAMAGE_REMEDY
@@ -217,8 +218,10 @@ def row_problem(entry: Entry, row: Row) -> Problem:
     checksum holds: so it was sent, and compaction keeps it."""
     is_damaged = entry.crc_holds is False
     kind = ProblemKind.DAMAGED if is_damaged else ProblemKind.RECOVERED
-    remedy = DAMAGE_REMEDY if is_damaged else None
-    return Problem(kind, row["problem"], row["file"], row["position"], remedy)
+    remedy = DAMAGE_REMEDY if row["topic"] is None else RESTORE
+    return Problem(
+        kind, row["problem"], row["file"], row["position"], remedy if is_damaged else None
+    )
 
 
 def message_id(entry: Entry, name: TopicName | None, index: int) -> str:

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import Problem
 from lastwrite.pulsar.format.entry import Entry
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader, decoded
-from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
+from lastwrite.storage.problems import problem_of
 
 _READ_ENTRIES = 4096
 
@@ -47,14 +48,14 @@ def walk(
         except LedgerMoved:
             raise _replaced(path) from None
         except CorruptLog as error:
-            note(problem_of(error, path))
+            note(problem_of(error, path, remedy=RESTORE))
             number = reader.behind(number)
             continue
         for each in stored:
             try:
                 entry, body = decoded(each, ledger)
             except LogError as error:
-                note(problem_of(error, path, each.position))
+                note(problem_of(error, path, each.position, RESTORE))
                 continue
             yield WalkedEntry(
                 entry, each.position + len(each.data) - len(body), len(body), each.number
@@ -65,7 +66,7 @@ def walk(
     except LedgerMoved:
         raise _replaced(path) from None
     except CorruptLog as error:
-        note(problem_of(error, path))
+        note(problem_of(error, path, remedy=RESTORE))
 
 
 def _replaced(path: str) -> CorruptLog:
@@ -78,5 +79,4 @@ def checksum_problem(entry: Entry, path: str, position: int) -> CorruptLog:
         f"entry {entry.ledger}:{entry.entry} with checksum {entry.checksum or 0:08x}, which does not hold",
         position,
         path,
-        DAMAGE_REMEDY,
     )

@@ -34,6 +34,7 @@ from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, TruncatedL
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.pulsar.format.names import SURVEY_SUFFIX
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER, EntrySurveyor, SurveyTable
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX
 from lastwrite.pulsar.store.topic import Ledger
@@ -56,7 +57,6 @@ _MOST_CHUNK_BYTES = 256 << 20
 _MARK_BYTES = 256 << 10
 _MOST_FILE_BYTES = 1 << 30
 _MOST_MADE = 4096
-_RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
 
 _made: dict[tuple[str, int, int], LedgerSurvey] = {}  # of this process, by path, size and time
 
@@ -239,7 +239,7 @@ def _survey(ledger: Ledger, spend: Spend) -> LedgerSurvey:
                 if int(numbers[0]) != following:
                     words = f"entry {int(numbers[0])} lies where entry {following} must"
                     at = shift + int(table["position"][0])
-                    raise CorruptLog(words, at, ledger.path, _RESTORE)
+                    raise CorruptLog(words, at, ledger.path, RESTORE)
                 following = int(numbers[-1]) + 1
                 runs.add(numbers, table["transaction"], _what(table))
                 begins = table["position"] + shift
@@ -252,7 +252,7 @@ def _survey(ledger: Ledger, spend: Spend) -> LedgerSurvey:
                 parts += int(table["is_part"].sum())
             if following != end:
                 words = f"entries end before {following}, by its index before {end}"
-                raise CorruptLog(words, stop, ledger.path, _RESTORE)
+                raise CorruptLog(words, stop, ledger.path, RESTORE)
         reader.check_unchanged()
     places = np.array(marks, dtype=np.int64).reshape(-1, _MARK)
     return LedgerSurvey(ledger.entries, messages, largest, parts, runs.rows(), places)
@@ -283,7 +283,7 @@ def _chunks(
                 continue
         left = stop - (position + end)
         if not left and start < end:
-            raise TruncatedLog("the object ends inside an entry", position + start, path, _RESTORE)
+            raise TruncatedLog("the object ends inside an entry", position + start, path, RESTORE)
         if wanted > len(buffer):
             if wanted > _MOST_CHUNK_BYTES:
                 raise OutOfMemoryBudget(f"an entry of {wanted} bytes", position + start, path)

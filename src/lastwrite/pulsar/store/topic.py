@@ -54,6 +54,7 @@ from lastwrite.pulsar.format.names import (
 )
 from lastwrite.pulsar.format.offload import ENTRY_HEAD, IndexObject
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store.known import KnownTopic, expected_entries, read_known
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_entries, read_index
@@ -63,7 +64,6 @@ from lastwrite.storage.files import to_log_error
 
 MADE_BY = "lastwrite"  # a custom metadatum of the compacted ledgers that we made
 
-_RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
 _FETCH = (
     "nothing was changed, and what is here can be read; fetch the topic again into this archive, from bookies, "
     "journals, a bucket or a cluster that still have it"
@@ -252,11 +252,11 @@ class _Listing:
         )
 
     def _damaged(
-        self, message: str, path: str, remedy: str = _RESTORE, at: int | None = None
+        self, message: str, path: str, remedy: str = RESTORE, at: int | None = None
     ) -> None:
         self._problems.append(Problem(ProblemKind.DAMAGED, message, path, at, remedy))
 
-    def _unreadable(self, error: LogError, path: str, remedy: str = _RESTORE) -> None:
+    def _unreadable(self, error: LogError, path: str, remedy: str = RESTORE) -> None:
         self._damaged(error.problem, path, error.remedy or remedy, error.at)
 
     def _note(self, message: str, path: str) -> None:
@@ -341,7 +341,7 @@ class _Listing:
         if ledger is None:
             damaged = (p.path for p in self._problems if p.kind is ProblemKind.DAMAGED)
             if not any(each.startswith(path) for each in damaged):
-                self._damaged("the manifest names this object, and it is not there", path)
+                self._damaged("the manifest names this object, and it is not there", path, _FETCH)
         elif ledger.entries != manifest.entries or not ledger.is_compacted:
             words = (
                 f"a ledger of {ledger.entries} entries, and the manifest names a compacted one of "
@@ -550,7 +550,7 @@ def _read(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_METADATA_BYTES:
-                raise LogError("too large for metadata", path=path, remedy=_RESTORE)
+                raise LogError("too large for metadata", path=path, remedy=_FETCH)
             return file.read(_MOST_METADATA_BYTES)
     except OSError as error:
         raise to_log_error(error, path, "read the file") from error

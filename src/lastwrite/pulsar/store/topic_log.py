@@ -26,6 +26,7 @@ from lastwrite.model.work import Piece
 from lastwrite.pulsar.format.names import INDEX_SUFFIX
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, EntryHead
 from lastwrite.pulsar.format.position import COMPACTED, MAX_ENTRY, Position
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store import lock
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_index
@@ -43,8 +44,6 @@ from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.throttle import Spend
-
-_RESTORE = "nothing was changed; bring the object once more from where it was offloaded to"
 
 
 def read_topic(folder: str, spend: Spend | None = None) -> PartitionLog:
@@ -156,7 +155,7 @@ class _Reading:
         found = []
         for ledger, survey in zip(ledgers, _in_threads(ledgers, self._survey), strict=True):
             if isinstance(survey, CorruptLog | UnsupportedFormat):
-                self._problems.append(problem_of(survey, ledger.path, remedy=_RESTORE))
+                self._problems.append(problem_of(survey, ledger.path, remedy=RESTORE))
                 continue
             if isinstance(survey, LogError):
                 raise survey
@@ -249,7 +248,7 @@ def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
                 )
                 if head is None or head.size < 0 or head.entry != number:
                     raise CorruptLog(
-                        f"entry {number} is not where it has to be", at, ledger.path, _RESTORE
+                        f"entry {number} is not where it has to be", at, ledger.path, RESTORE
                     )
                 if number == entry:
                     return at
@@ -257,7 +256,7 @@ def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
                 number += 1
     except OSError as error:
         raise to_log_error(error, ledger.path, "read the object") from error
-    raise CorruptLog(f"entry {entry} is not where it has to be", at, ledger.path, _RESTORE)
+    raise CorruptLog(f"entry {entry} is not where it has to be", at, ledger.path, RESTORE)
 
 
 # ---------------------------------------------------------------------- pieces
@@ -342,7 +341,7 @@ class IndexChecker:
         if wrong.any():
             row = int(first) + int(np.argmax(wrong))
             words = f"block {row} begins with another entry than {int(self._firsts[row])}"
-            raise CorruptLog(words, None, self._path, _RESTORE)
+            raise CorruptLog(words, None, self._path, RESTORE)
 
     def ends(self) -> None:
         """What comes after the last of them is looked at when the files are listed."""

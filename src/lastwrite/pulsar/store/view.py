@@ -20,6 +20,7 @@ from lastwrite.pulsar.format.entry import Entry, messages_of
 from lastwrite.pulsar.format.missing import between, in_words
 from lastwrite.pulsar.format.names import MANIFEST
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
+from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED, LogPart, last_index, last_source
 from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
 from lastwrite.pulsar.store.survey import (
@@ -217,7 +218,7 @@ def _surveys(
         except CommitConflict:
             raise LedgerMoved from None
         except (CorruptLog, UnsupportedFormat) as error:
-            problems.append(problem_of(error, ledger.path))
+            problems.append(problem_of(error, ledger.path, remedy=RESTORE))
     return found
 
 
