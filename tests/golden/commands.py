@@ -76,7 +76,7 @@ def printed(*arguments: str) -> Case:
 
 
 def exported(*arguments: str) -> Case:
-    """``dump --to``; every line that it writes has a path of the folder, so the size is left out."""
+    """``dump --to``; each line that it writes has a path of the folder, so no size is told."""
 
     def case(root: Path) -> tuple[int, list[Any]]:
         status, (found,) = printed("dump", *arguments, "--format", "json")(root)
