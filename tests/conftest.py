@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# CI draws the same examples each time, so more of them prove nothing new: ``thorough`` draws others.
+# CI draws the same examples each time, so more of them prove nothing: ``thorough`` draws others.
 # No deadlines: the first call of a kernel compiles it, and CI's two cores are shared.
 settings.register_profile(
     "dev", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]

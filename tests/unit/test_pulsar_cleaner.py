@@ -87,6 +87,26 @@ def test_at_or_below_the_threshold_nothing_happens(archive: Path, threshold: obj
     assert str(report.status) == "cleaned", "who asks for a round need not wait"
 
 
+def test_the_cleaners_own_names_hold_for_archives(archive: Path) -> None:
+    status, events = clean(archive, {**OVER, "log.cleaner.enable": "false"})
+    assert (status, cleaned(events)) == (0, [])
+    assert [event.text for event in events if isinstance(event, Note)] == [
+        "log.cleaner.enable is false: nothing is cleaned"
+    ]
+    tuned = {"log.cleaner.threads": 2, "log.cleaner.backoff.ms": 7, "log.cleaner.enable": "true"}
+    assert len(cleaned(clean(archive, {**OVER, **tuned})[1])) == 2
+
+
+def test_the_daemon_of_live_topics_can_be_off() -> None:
+    events: list[Event] = []
+    given = {"metadataStoreUrl": "zk:127.0.0.1:1", "log.cleaner.enable": False}  # nobody is there
+    topic = "persistent://public/default/a"
+    status = lastwrite.clean([topic], given, once=True, spark=INLINE, tell=events.append)
+    assert status == 0
+    [said] = events
+    assert isinstance(said, Note) and said.text.startswith("log.cleaner.enable is false")
+
+
 def test_somebody_has_to_say_from_when_on(archive: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="which of these topics are compacted"):
         clean(archive, {})

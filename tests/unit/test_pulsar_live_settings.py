@@ -64,12 +64,21 @@ def test_tokens_are_spoken_and_nothing_else() -> None:
         LiveConfig.from_names({**STORE, plugin: ours, parameters: "file:///token"})
 
 
-def test_what_is_for_the_cluster_alone_is_kept_from_the_rules() -> None:
+def test_a_clients_names_for_a_token_stand_behind_a_brokers() -> None:
+    given = {**STORE, "authParams": "token:client"}
+    assert LiveConfig.from_names(given).token == "client"
+    given["brokerClientAuthenticationParameters"] = "token:broker"
+    assert LiveConfig.from_names(given).token == "broker"
+    with pytest.raises(InvalidConfig, match="authPlugin is 'x'"):
+        LiveConfig.from_names({**STORE, "authPlugin": "x"})
+
+
+def test_what_no_broker_knows_is_kept_from_the_rules() -> None:
     given = {
         **STORE,
         "brokerServiceUrl": "pulsar://h:6650",
         "unclean": True,
         "topicCompactionRetainNullKey": "true",
     }
-    assert rules_of(given) == {**STORE, "topicCompactionRetainNullKey": "true"}
+    assert given.keys() - rules_of(given).keys() == {"unclean"}
     assert LiveConfig.from_names(given).goes_on

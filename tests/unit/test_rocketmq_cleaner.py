@@ -41,6 +41,16 @@ def test_one_pass_cleans_each_queue_and_the_next_finds_nothing(store: Path) -> N
     assert clean(store) == (0, [])
 
 
+def test_the_cleaners_own_names_hold_for_stores(store: Path) -> None:
+    status, events = clean(store, **{"log.cleaner.enable": "false"})
+    assert (status, cleaned(events)) == (0, set())
+    assert [event.text for event in events if isinstance(event, Note)] == [
+        "log.cleaner.enable is false: nothing is cleaned"
+    ]
+    tuned = {"log.cleaner.threads": 2, "log.cleaner.backoff.ms": 7, "log.cleaner.enable": "true"}
+    assert cleaned(clean(store, **tuned)[1]) == {0, 1}
+
+
 def test_a_store_whose_broker_was_killed_is_left_alone(store: Path) -> None:
     (store / "abort").touch()
     status, events = clean(store)

@@ -74,6 +74,14 @@ class Daemon(ABC, Generic[OutcomeT]):
             return 0
         return exit_status(self._statuses, self._was_held)
 
+    def _is_enabled(self) -> bool:
+        """Whether ``log.cleaner.enable`` lets anything begin."""
+        enable = self._settings.current.cleaner.enable
+        self._events.say_once(
+            "enable", None if enable else "log.cleaner.enable is false: nothing is cleaned"
+        )
+        return enable
+
     @abstractmethod
     def _cycle(self, once: bool) -> bool:
         """Look, and start or do what is due; whether nothing is left to wait for."""

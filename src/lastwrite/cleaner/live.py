@@ -61,7 +61,7 @@ class LiveCleaner(Daemon[_Outcome]):
         self._staged: dict[str, Quarantined] = {}
 
     def _cycle(self, once: bool) -> bool:
-        for candidate in self._look():
+        for candidate in self._look() if self._is_enabled() else ():
             if self._is_stopping:
                 break
             self._round(candidate)

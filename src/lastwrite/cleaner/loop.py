@@ -73,11 +73,7 @@ class Cleaner(Daemon[_Outcome]):
         """Start as many waves as threads are free and partitions ask for."""
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
-        self._events.say_once(
-            "enable",
-            None if settings.cleaner.enable else "log.cleaner.enable is false: nothing is cleaned",
-        )
-        if free <= 0 or not settings.cleaner.enable:
+        if not self._is_enabled() or free <= 0:
             return
         now_ms = self._now_ms()
         with_retention = now_ms >= self._retention_at_ms

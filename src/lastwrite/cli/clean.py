@@ -104,7 +104,7 @@ def clean(
 
     return lastwrite.clean(
         roots,
-        config=lambda: options.settings(config, config_file),
+        config=lambda: options.settings(output, config, config_file),
         config_file=config_file,
         once=once,
         threads=threads,

@@ -49,7 +49,7 @@ def cut(
         dry_run=dry_run,
         undo=undo,
         unclean=unclean,
-        config=options.settings(config, config_file),
+        config=options.settings(output, config, config_file),
     )
     if output.as_json:
         output.document(report.to_dict())

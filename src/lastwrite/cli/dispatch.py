@@ -55,7 +55,7 @@ def dispatch(
     output: Output = context.obj
     report = lastwrite.dispatch(
         store,
-        config=options.settings(config, config_file),
+        config=options.settings(output, config, config_file),
         whole_log=whole_log,
         unclean=unclean,
         now_ms=now,

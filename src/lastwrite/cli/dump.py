@@ -159,7 +159,7 @@ def dump(
             format,
             topic=topic,
             partition=partition,
-            config=options.settings(config, config_file),
+            config=options.settings(output, config, config_file),
             memory=memory,
             master=master,
             conf=options.pairs("--conf", conf),
@@ -187,7 +187,7 @@ def dump(
         message_id=message_id,
         time_ms=time,
         compacted=compacted,
-        config=options.settings(config, config_file),
+        config=options.settings(output, config, config_file),
         say=lambda text: output.say(f"lastwrite: {text}"),
         start=start,
     )

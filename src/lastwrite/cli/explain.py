@@ -47,7 +47,7 @@ def explain(
         system=system,
         topic=topic,
         partition=partition,
-        config=options.settings(config, config_file),
+        config=options.settings(output, config, config_file),
         now_ms=now,
         key=options.key_bytes(key, key_base64, key_hex),
         include_active=include_active,

@@ -77,7 +77,7 @@ def fetch(
         cursor=cursor,
         copies=copy,
         recover=recover,
-        config=options.settings(config, config_file),
+        config=options.settings(output, config, config_file),
         progress=output.progress(),
     )
     if output.as_json:

@@ -63,7 +63,7 @@ def inspect(
         system=system,
         topic=topic,
         partition=partition,
-        config=options.settings(config, config_file),
+        config=options.settings(output, config, config_file),
         now_ms=now,
         memory=memory,
         include_active=include_active,

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from lastwrite.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from lastwrite.cli.output import Output
 
 
 def option(usage: str, help: str, **more: Any) -> Any:
@@ -177,10 +180,10 @@ def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes 
 
 
 def settings(
-    config: Sequence[str] | None, config_file: str | None, unclean: bool = False
+    output: Output, config: Sequence[str] | None, config_file: str | None, unclean: bool = False
 ) -> dict[str, object]:
     """The settings that ``--config-file`` and, stronger, ``--config`` give; their names are checked
-    later.
+    later. Names in a file that no system of ours knows are passed over, and ``output`` says which.
 
     ``unclean``: the setting of that name, from an option of its own.
 
@@ -189,9 +192,13 @@ def settings(
     """
     found: dict[str, object] = {}
     if config_file is not None:
+        from lastwrite.commands.config_file import known_and_passed_over
         from lastwrite.config.properties import decode_properties
 
-        found.update(decode_properties(_text_of(config_file)))
+        known, note = known_and_passed_over(decode_properties(_text_of(config_file)), config_file)
+        found.update(known)
+        if note is not None:
+            output.say(f"lastwrite: {note}")
     found.update(pairs("--config", config))
     if unclean:
         found["unclean"] = True

@@ -59,7 +59,7 @@ def plan(
         system=system,
         topic=topic,
         partition=partition,
-        config=options.settings(config, config_file, unclean),
+        config=options.settings(output, config, config_file, unclean),
         now_ms=now,
         exact=exact,
         include_active=include_active,

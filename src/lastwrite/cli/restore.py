@@ -71,7 +71,7 @@ def restore(
         topic,
         partition=partition,
         broker=broker,
-        config=options.settings(config, config_file),
+        config=options.settings(output, config, config_file),
         now_ms=now,
         unclean=unclean,
         trust_broker=trust_broker,

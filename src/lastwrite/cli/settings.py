@@ -45,7 +45,7 @@ def settings(
         paths,
         system=system,
         topic=topic,
-        config=options.settings(config, config_file),
+        config=options.settings(output, config, config_file),
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
     )

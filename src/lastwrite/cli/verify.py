@@ -60,7 +60,7 @@ def verify(
         system=system,
         topic=topic,
         partition=partition,
-        config=options.settings(config, config_file),
+        config=options.settings(output, config, config_file),
         now_ms=now,
         memory=memory,
         master=master,

@@ -62,3 +62,6 @@ class CleanerConfig(SettingsTable):
             else {"brokerServiceCompactionMonitorIntervalInSeconds": look_ms // 1000}
         )
         return super().from_names({**given, **names})
+
+
+CLEANER_NAMES = frozenset(CleanerConfig.field_of())  # they may stand beside any system's settings

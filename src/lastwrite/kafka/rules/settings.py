@@ -171,7 +171,8 @@ _NAMES = {
 }
 _FIELDS = tuple(_NAMES)
 
-# Settings of Kafka that do not change what a round does; ``cleaner_settings`` reads some of them.
+# Settings of Kafka 4.4.0's KafkaConfig and of older brokers that do not change what a round does;
+# ``config.cleaner`` reads some of them.
 _OF_TOPICS = """
 compression.gzip.level compression.lz4.level compression.zstd.level flush.messages flush.ms
 follower.replication.throttled.replicas leader.replication.throttled.replicas local.retention.bytes
@@ -180,19 +181,42 @@ message.timestamp.before.max.ms message.timestamp.difference.max.ms min.insync.r
 remote.log.copy.disable remote.log.delete.on.disable remote.storage.enable unclean.leader.election.enable
 """
 _OF_BROKERS = """
-advertised.listeners authorizer.class.name auto.create.topics.enable background.threads broker.id broker.rack
-default.replication.factor delete.topic.enable inter.broker.listener.name inter.broker.protocol.version
-listeners log.cleaner.backoff.ms log.cleaner.dedupe.buffer.size log.cleaner.enable
-log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second
-log.cleaner.threads node.id num.io.threads num.network.threads num.partitions
-num.recovery.threads.per.data.dir num.replica.fetchers process.roles
-producer.id.expiration.check.interval.ms super.users
+add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
+advertised.host.name advertised.listeners advertised.port alter.config.policy.class.name
+alter.log.dirs.replication.quota.window.num alter.log.dirs.replication.quota.window.size.seconds
+authorizer.class.name auto.create.topics.enable auto.leader.rebalance.enable background.threads
+broker.heartbeat.interval.ms broker.id broker.id.generation.enable broker.rack
+broker.session.timeout.ms client.quota.callback.class config.providers
+connection.failed.authentication.delay.ms connections.max.idle.ms connections.max.reauth.ms
+control.plane.listener.name controlled.shutdown.enable cordoned.log.dirs
+create.topic.policy.class.name default.replication.factor delegation.token.expiry.check.interval.ms
+delegation.token.expiry.time.ms delegation.token.max.lifetime.ms delegation.token.secret.key
+delete.records.purgatory.purge.interval.requests delete.topic.enable early.start.listeners
+errors.deadletterqueue.auto.create.topics.enable errors.deadletterqueue.topic.name.prefix
+fetch.max.bytes fetch.purgatory.purge.interval.requests follower.fetch.last.tiered.offset.enable
+host.name inter.broker.listener.name inter.broker.protocol.version
+internal.metadata.delete.delay.millis internal.metadata.log.segment.bytes
+internal.metadata.max.batch.size.in.bytes kafka.metrics.polling.interval.secs
+kafka.metrics.reporters leader.imbalance.check.interval.seconds listeners log.cleaner.backoff.ms
+log.cleaner.dedupe.buffer.size log.cleaner.enable log.cleaner.io.buffer.load.factor
+log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.threads
+log.remote.copy.lag.bytes log.remote.copy.lag.ms max.connection.creation.rate max.connections
+max.connections.per.ip max.connections.per.ip.overrides max.incremental.fetch.session.cache.slots
+max.request.partition.size.limit node.id num.io.threads num.network.threads num.partitions
+num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads num.replica.fetchers
+offset.metadata.max.bytes port principal.builder.class process.roles
+producer.id.expiration.check.interval.ms producer.purgatory.purge.interval.requests
+remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms replication.quota.window.num
+replication.quota.window.size.seconds request.timeout.ms reserved.broker.max.id
+server.max.startup.time.ms super.users telemetry.max.bytes transactional.id.expiration.ms
+unclean.leader.election.interval.ms unstable.api.versions.enable unstable.feature.versions.enable
 """
 _WITHOUT_EFFECT = frozenset(_OF_TOPICS.split() + _OF_BROKERS.split())
 _WITHOUT_EFFECT_PREFIXES = tuple(
     """
 log.dir log.flush. log.message. log.preallocate log.retention.check. log.initial. log.local.
-controller. group. listener. metadata. metric offsets. quota. queued. remote.log. replica. sasl.
-security. share. socket. ssl. transaction. zookeeper. confluent. initial.broker.
-""".split()
+config.providers. controller. group. listener. metadata. metric offsets. password.encoder. quota.
+queued. remote.log. replica. sasl. security. share. socket. ssl. transaction. zookeeper. confluent.
+initial.broker.
+    """.split()
 )

@@ -1,8 +1,8 @@
-"""Names of a Pulsar broker's settings that change nothing here, so that its ``broker.conf`` can be
-given as it is.
+"""Names of a Pulsar broker's and a client's settings that change nothing in compaction, so that a
+``broker.conf`` or ``client.conf`` can be given as it is; a live topic's round obeys some of them.
 
-Source: Pulsar 4.2.4 ServiceConfiguration, whose fields they are; offloaders read their own by
-prefix.
+Source: Pulsar 4.2.4 ServiceConfiguration, whose fields they are, client.conf and
+ClientConfigurationData; offloaders read their own by prefix.
 """
 
 from __future__ import annotations
@@ -198,6 +198,25 @@ webServiceTlsProvider webServiceTrustXForwardedFor webSocketConnectionsPerBroker
 webSocketNumIoThreads webSocketNumServiceThreads webSocketPingDurationSeconds webSocketPulsarClientMemoryLimitInMB
 webSocketServiceEnabled webSocketSessionIdleTimeoutMillis zooKeeperAllowReadOnlyOperations zooKeeperCacheExpirySeconds
 zooKeeperOperationTimeoutSeconds zooKeeperSessionTimeoutMillis zookeeperServers zookeeperSessionExpiredPolicy
+""".split()
+)
+
+CLIENT_NAMES = frozenset(
+    """
+authParams authPlugin authPluginClassName autoCertRefreshSeconds brokerServiceUrl
+concurrentLookupRequest connectionMaxIdleSeconds connectionTimeoutMs connectionsPerBroker
+dnsLookupBindAddress dnsLookupBindPort dnsServerAddresses enableBusyWait enableTransaction
+initialBackoffIntervalNanos keepAliveIntervalSeconds listenerName lookupProperties lookupTimeoutMs
+maxBackoffIntervalNanos maxLookupRedirects maxLookupRequest maxNumberOfRejectedRequestPerConnection
+memoryLimitBytes numIoThreads numListenerThreads operationTimeoutMs originalPrincipal proxyProtocol
+proxyServiceUrl readTimeoutMs requestTimeoutMs serviceUrl serviceUrlProvider
+serviceUrlQuarantineInitDurationMs serviceUrlQuarantineMaxDurationMs socks5ProxyAddress
+socks5ProxyPassword socks5ProxyUsername sslFactoryPlugin sslFactoryPluginParams sslProvider
+statsIntervalSeconds tlsAllowInsecureConnection tlsCertificateFilePath tlsCiphers
+tlsEnableHostnameVerification tlsHostnameVerificationEnable tlsKeyFilePath tlsKeyStorePassword
+tlsKeyStorePath tlsKeyStoreType tlsProtocols tlsTrustCertsFilePath tlsTrustStorePassword
+tlsTrustStorePath tlsTrustStoreType tracingEnabled useKeyStoreTls useTcpNoDelay useTls webServiceUrl
+webserviceTlsProvider
 """.split()
 )
 

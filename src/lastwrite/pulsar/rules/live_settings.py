@@ -10,7 +10,7 @@ docs/formats/pulsar-compaction.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lastwrite.config.declaration import parse_number
@@ -21,8 +21,9 @@ SCHEME = "persistent://"
 _STORES = ("metadataStoreUrl", "zookeeperServers")
 _LEDGERS = "bookkeeperMetadataServiceUri"
 _BROKERS = "brokerServiceUrl"  # of a client.conf: a broker.conf has no use for it
-_TOKEN = "brokerClientAuthenticationParameters"
-_PLUGIN = "brokerClientAuthenticationPlugin"
+# of a broker.conf, else of a client.conf
+_TOKENS = ("brokerClientAuthenticationParameters", "authParams")
+_PLUGINS = ("brokerClientAuthenticationPlugin", "authPlugin")
 _RATE = "managedLedgerDefaultMarkDeleteRateLimit"
 _QUORUMS = (
     "managedLedgerDefaultEnsembleSize",
@@ -32,8 +33,9 @@ _QUORUMS = (
 _TOKEN_PLUGIN = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 _UNCLEAN = "unclean"
 
-# Of no effect on what compaction does, and unknown to a broker: not to be asked of the rules.
-_OURS = (_BROKERS, _UNCLEAN)
+LIVE_NAMES = frozenset(
+    (*_STORES, _LEDGERS, _BROKERS, *_TOKENS, *_PLUGINS, _RATE, *_QUORUMS, _UNCLEAN)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,7 @@ class LiveConfig:
         Raises:
             InvalidConfig: no metadata store, or an access that we do not have.
         """
-        store = next((text for name in _STORES if (text := str(names.get(name) or "").strip())), "")
+        _, store = _first(names, _STORES)
         if not store:
             raise InvalidConfig(
                 "the address of the cluster's metadata store is missing",
@@ -83,8 +85,14 @@ class LiveConfig:
 
 
 def rules_of(names: Mapping[str, object]) -> dict[str, object]:
-    """The settings without those that are for a live cluster alone."""
-    return {name: value for name, value in names.items() if name not in _OURS}
+    """The settings without the one that a live cluster alone has and that no broker knows."""
+    return {name: value for name, value in names.items() if name != _UNCLEAN}
+
+
+def _first(names: Mapping[str, object], wanted: Sequence[str]) -> tuple[str, str]:
+    """The first of the ``wanted`` names that is set, and its text; else the first name and none."""
+    found = ((name, str(names.get(name) or "").strip()) for name in wanted)
+    return next(((name, text) for name, text in found if text), (wanted[0], ""))
 
 
 def _ledgers(uri: str) -> str:
@@ -96,13 +104,13 @@ def _ledgers(uri: str) -> str:
 
 
 def _token(names: Mapping[str, object]) -> str | None:
-    plugin, text = str(names.get(_PLUGIN) or "").strip(), str(names.get(_TOKEN) or "").strip()
+    (plugin_name, plugin), (name, text) = _first(names, _PLUGINS), _first(names, _TOKENS)
     if plugin and plugin != _TOKEN_PLUGIN:
         raise InvalidConfig(
-            f"{_PLUGIN} is {plugin!r}", remedy=f"only tokens are supported: {_TOKEN_PLUGIN}"
+            f"{plugin_name} is {plugin!r}", remedy=f"only tokens are supported: {_TOKEN_PLUGIN}"
         )
     if not text:
         return None
     if text.startswith("file:"):
-        raise InvalidConfig(f"{_TOKEN} names a file", remedy=f"{_TOKEN}=token:TEXT")
+        raise InvalidConfig(f"{name} names a file", remedy=f"{name}=token:TEXT")
     return text.removeprefix("token:")

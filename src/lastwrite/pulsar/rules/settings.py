@@ -1,6 +1,7 @@
 """The settings that decide what compaction of a Pulsar topic does, under Pulsar's names.
 
-A ``broker.conf`` can be given as it is: what changes nothing here is accepted and passed over.
+A ``broker.conf`` or ``client.conf`` can be given as it is: what changes nothing here is accepted
+and passed over.
 Sizes may be written as ``pulsar-admin`` takes them (``10M``). Ours are the two throttles, for which
 Pulsar has no setting; see ``config.cleaner``.
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lastwrite.config.cleaner import CLEANER_NAMES
 from lastwrite.config.declaration import (
     INT_MAX,
     LONG_MAX,
@@ -21,21 +23,12 @@ from lastwrite.config.declaration import (
     setting,
 )
 from lastwrite.errors import InvalidConfig
-from lastwrite.pulsar.rules.broker_names import BROKER_NAMES, BROKER_PREFIXES
-
-READ_RATE, WRITE_RATE = (
-    "compactionReadMaxBytesPerSecond",
-    "compactionWriteMaxBytesPerSecond",
-)  # ours
+from lastwrite.pulsar.rules.broker_names import BROKER_NAMES, BROKER_PREFIXES, CLIENT_NAMES
 
 _PUBLISHING = "org.apache.pulsar.compaction.PulsarCompactionServiceFactory"
 _EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
+_WITHOUT_EFFECT = CLEANER_NAMES | BROKER_NAMES | CLIENT_NAMES
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-_ELSEWHERE = frozenset(
-    (READ_RATE, WRITE_RATE, "log.cleaner.io.max.bytes.per.second")
-)  # how fast, not what
 
 
 def _service(name: str, value: object) -> str:
@@ -125,11 +118,11 @@ class PulsarConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        return name in BROKER_NAMES or name in _ELSEWHERE or name.startswith(BROKER_PREFIXES)
+        return name in _WITHOUT_EFFECT or name.startswith(BROKER_PREFIXES)
 
     @classmethod
     def similar(cls) -> Iterable[str]:
-        return [*cls.field_of(), *_ELSEWHERE, *BROKER_NAMES]
+        return [*cls.field_of(), *_WITHOUT_EFFECT]
 
 
 THRESHOLDS = frozenset(name for name, _ in PulsarConfig.table()["compaction_threshold_bytes"].names)

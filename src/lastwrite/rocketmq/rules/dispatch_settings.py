@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from lastwrite.config.cleaner import CLEANER_NAMES
 from lastwrite.config.declaration import INT_MAX, SettingsTable, setting
 from lastwrite.errors import InvalidConfig
-from lastwrite.rocketmq.rules.settings import BROKER_NAMES
+from lastwrite.rocketmq.rules.broker_names import BROKER_NAMES
 
 _DELAY_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -58,7 +59,7 @@ class DispatchConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        return name in _MUST_BE or name in BROKER_NAMES
+        return name in BROKER_NAMES or name in CLEANER_NAMES
 
     @classmethod
     def similar(cls) -> Iterable[str]:

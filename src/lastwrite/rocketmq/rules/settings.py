@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from lastwrite.config.cleaner import CLEANER_NAMES
 from lastwrite.config.declaration import LONG_MAX, SettingsTable, lower_text, setting
 from lastwrite.errors import InvalidConfig
+from lastwrite.rocketmq.rules.broker_names import BROKER_NAMES
 
 _DAY = 86_400_000
 DROP, KEEP, REFUSE = "drop", "keep", "refuse"
@@ -66,31 +68,8 @@ class RocketmqConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        return name in BROKER_NAMES
+        return name in BROKER_NAMES or name in CLEANER_NAMES
 
     @classmethod
     def similar(cls) -> Iterable[str]:
-        return [*cls.field_of(), *BROKER_NAMES]
-
-
-# The broker's, which change nothing here: its broker.conf may be given as it is. How fast the
-# cleaner works is read by ``config/cleaner.py``.
-BROKER_NAMES = frozenset(
-    """
-accessMessageInMemoryMaxRatio aclEnable autoCreateSubscriptionGroup autoCreateTopicEnable autoMessageVersionOnTopicLen
-bindAddress bitMapLengthConsumeQueueExt brokerClusterName brokerId brokerIP1 brokerIP2 brokerName brokerPermission
-brokerRole checkCRCOnRecover checkCommitLogOffsetOnRecover commitLogRecoverMaxNum compactionCqMappedFileSize
-compactionMappedFileSize compactionScheduleInternal compactionThreadNum defaultTopicQueueNums deleteWhen
-diskMaxUsedSpaceRatio enableCompaction enableConsumeQueueExt enablePropertyFilter enabledAppendPropCRC fileReservedTime
-flushCommitLogLeastPages flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushDiskType
-flushIntervalCommitLog flushIntervalConsumeQueue forceVerifyPropCRC haListenPort haMasterAddress indexFileReadEnable
-indexFileWriteEnable indexRocksDBEnable listenPort log.cleaner.io.max.bytes.per.second
-mappedFileSizeCommitLog mappedFileSizeConsumeQueue mappedFileSizeConsumeQueueExt mapperFileSizeBatchConsumeQueue
-maxHashSlotNum maxIndexNum maxMessageSize maxOffsetMapSize maxTransferBytesOnMessageInDisk
-maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageDelayLevel
-messageIndexEnable namesrvAddr offsetCheckInSlave putConsumeQueueDataByFileChannel readOnlyCommitLogStorePaths
-rocketmqHome searchBcqByCacheEnable sendMessageThreadPoolNums sharedByteBufferNum storePathCommitLog storePathRootDir
-storeType timerRocksDBEnable traceTopicEnable transRocksDBEnable transferMsgByHeap transientStorePoolEnable
-travelCqFileNumWhenGetMessage useReentrantLockWhenPutMessage warmMapedFileEnable writeWithoutMmap
-""".split()
-)
+        return [*cls.field_of(), *CLEANER_NAMES, *BROKER_NAMES]

@@ -1,0 +1,46 @@
+"""A file of settings: our own, or a broker's or client's, which is taken whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.pulsar.rules.live_settings import LIVE_NAMES
+from lastwrite.pulsar.rules.settings import PulsarConfig
+from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
+from lastwrite.rocketmq.rules.settings import RocketmqConfig
+
+_TABLES = (KafkaTopicConfig, RocketmqConfig, DispatchConfig, PulsarConfig)
+_MOST = 8  # names that the note says
+
+
+def known_and_passed_over(
+    names: Mapping[str, object], path: str
+) -> tuple[dict[str, object], str | None]:
+    """The settings of a file that a system of ours knows, and a sentence about the others.
+
+    A broker's file may hold whatever its plugins, its version or its vendor read, so such a name
+    is no error there; where it looks like a slip, the sentence asks.
+    """
+    with_effect = sorted(
+        {*CleanerConfig.field_of(), *LIVE_NAMES}.union(*(table.field_of() for table in _TABLES))
+    )
+    known = {
+        name: value
+        for name, value in names.items()
+        if name in with_effect or any(table.has_no_effect(name) for table in _TABLES)
+    }
+    slips: list[str] = []
+    others: list[str] = []
+    for name in names.keys() - known.keys():
+        nearest = get_close_matches(name, with_effect, 1, 0.85)
+        (slips if nearest else others).append(
+            f"{name} (did you mean {nearest[0]}?)" if nearest else name
+        )
+    if not slips and not others:
+        return known, None
+    said = [*sorted(slips), *sorted(others)]
+    more = f" and {len(said) - _MOST:,} more" if len(said) > _MOST else ""
+    return known, (f"{path}: names unknown here are passed over: {', '.join(said[:_MOST])}{more}")
