@@ -797,3 +797,18 @@ def test_golden_outputs(writer: StoreWriter, capfd: pytest.CaptureFixture[str]) 
         if os.environ.get("LASTWRITE_GOLDEN") == "write":
             path.write_text(said, encoding="utf-8")
         assert said == path.read_text(encoding="utf-8"), name
+
+
+def test_a_queue_or_topic_that_is_not_there(writer: StoreWriter) -> None:
+    for options, said in (
+        ({"topic": "orders", "partition": 9}, "orders has no queue 9 — there are: 0-"),
+        (
+            {"topic": "orders", "partition": 9, "index": True},
+            "orders has no queue 9 — there are: 0",
+        ),
+        ({"topic": "ordrs"}, "no topic 'ordrs' — did you mean orders?"),
+        ({"topic": "ordrs", "key": b"k"}, "no topic 'ordrs' — did you mean orders?"),
+    ):
+        with pytest.raises(NotALog) as caught:
+            dumped(writer.root, **options)
+        assert said in str(caught.value)

@@ -19,6 +19,7 @@ from functools import lru_cache
 from lastwrite.errors import InvalidConfig
 
 OFFSET_DIGITS = 20
+LIGHT_QUEUE = "%LMQ%"  # begins the names of topics that messages dispatch themselves to
 
 # In the store's root.
 COMMIT_LOG = "commitlog"

@@ -39,12 +39,12 @@ from lastwrite.rocketmq.store.reading import (
     read_queue,
     read_whole,
 )
-from lastwrite.rocketmq.store.topics import topics_or_none
+from lastwrite.rocketmq.store.topics import MOST_QUEUES, known_queues, topics_or_none
+from lastwrite.storage.choice import choose
 from lastwrite.storage.problems import damaged, limited, problem_of
 
 BY_WALK = "commit log"
 BY_COMPACTION_WALK = "compaction log"
-_MOST_QUEUES = 1 << 10  # of a topic that its settings may name
 _INDEX_PARTS = (Part.CONSUME_QUEUE, Part.EXTENSION, Part.BATCH_QUEUE, Part.COMPACTION_INDEX)
 
 
@@ -99,6 +99,7 @@ def dump_store(
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first row.
+        NotALog: no row, and nothing knows of the topic or the queue.
         CorruptLog: after the last row, the first damage; nothing that is whole was left out.
     """
     place = find_place(path)
@@ -130,6 +131,25 @@ class _StoreDump:
             self.problems.append(problem)
 
     def rows(self) -> Iterator[Row]:
+        any_row = False
+        for row in self._rows():
+            any_row = True
+            yield row
+        if not any_row and not self.problems and self._place.root is not None:
+            self._check_asked(self._place.root)  # the commit log may have what no folder knows of
+
+    def _check_asked(self, root: str) -> None:
+        """
+        Raises:
+            NotALog: neither queues nor the broker's settings know of what is asked for.
+        """
+        wanted = self._wanted
+        known = known_queues(root, topics_or_none(root, self.note))
+        if known and not (wanted.topic or "").startswith(names.LIGHT_QUEUE):
+            there = [(name, "") for name in known]
+            choose(there, wanted.topic, wanted.queue, self._place.path, unit="queue")
+
+    def _rows(self) -> Iterator[Row]:
         place = self._place
         if self._wanted.index and (place.file is None or place.file.has_records):
             yield from self._index()
@@ -256,7 +276,7 @@ class _StoreDump:
         topics = {name.topic for name in found}
         for topic in topics_or_none(self._place.root, self.note).values():
             if topic.name in topics:
-                count = min(max(topic.read_queues, topic.write_queues), _MOST_QUEUES)
+                count = min(max(topic.read_queues, topic.write_queues), MOST_QUEUES)
                 queues = range(count) if self._queue is None else [self._queue]
                 found |= {TopicPartition(topic.name, n) for n in queues if 0 <= n < count}
         if not found:

@@ -26,7 +26,7 @@ import numpy as np
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.rocketmq.format import kernels, properties, record, units
+from lastwrite.rocketmq.format import kernels, names, properties, record, units
 from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.java_hash import index_hash
 from lastwrite.rocketmq.format.record import Message, decode_message
@@ -116,7 +116,7 @@ def dispatches_of(message: Message) -> list[tuple[str, int, int]]:
     offsets = message.properties.get(properties.MULTI_QUEUE_OFFSET)
     if queues and offsets:
         for queue, offset in zip(queues.split(","), offsets.split(","), strict=False):
-            number = _LMQ_QUEUE if queue.startswith("%LMQ%") else message.queue_id
+            number = _LMQ_QUEUE if queue.startswith(names.LIGHT_QUEUE) else message.queue_id
             with suppress(ValueError):
                 found.append((queue, number, int(offset)))
     return found

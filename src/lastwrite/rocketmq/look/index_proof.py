@@ -16,7 +16,7 @@ import numpy as np
 from lastwrite.errors import LogError
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import Problem, TopicPartition
-from lastwrite.rocketmq.format import kernels, units
+from lastwrite.rocketmq.format import kernels, names, units
 from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.look.inspection import FileOfLog, IndexOfQueue
 from lastwrite.rocketmq.look.walk import Chunk
@@ -36,7 +36,6 @@ from lastwrite.storage.problems import damaged, recovered
 _ENTRIES_AT_ONCE = 1 << 18
 _HASHES = 1 << 31  # of keys
 _INDEX_ANEW = "move the folder index out of the store: lastwrite dispatch rebuilds it; keys are found without it"
-_LIGHT = "%LMQ%"
 
 Note = Callable[[Problem], None]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
@@ -131,7 +130,7 @@ class QueueProof:
             remedy = "a broker's start dispatches them where it was killed; lastwrite dispatch does in any case"
             self._note(recovered(wrong, path, None, remedy))
         dangling = found.units - found.expired - self._matched - self._wrong
-        if dangling > 0 and is_whole and not self._name.topic.startswith(_LIGHT):
+        if dangling > 0 and is_whole and not self._name.topic.startswith(names.LIGHT_QUEUE):
             remedy = (
                 "lastwrite dispatch --whole-log shows what is lost; a broker's start cuts them off"
             )

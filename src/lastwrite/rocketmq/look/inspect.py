@@ -66,7 +66,7 @@ from lastwrite.rocketmq.store.reading import (
     read_whole,
     without_stopped_roll,
 )
-from lastwrite.rocketmq.store.topics import topics_or_none
+from lastwrite.rocketmq.store.topics import known_queues, topics_or_none
 from lastwrite.rocketmq.system import ROCKETMQ
 from lastwrite.storage.choice import Topics, choose, is_asked, topic_of
 from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, problem_of, recovered
@@ -100,7 +100,6 @@ _SIDE_PATHS = (
     f"{names.CONFIG}/{names.CONSUMER_OFFSETS}",
     f"{names.COMPACTION}/{names.POSITION_CHECKPOINT}",
 )
-_MOST_QUEUES = 1 << 10  # of a topic that its settings may name
 _INDEX_REMEDY = "lastwrite dispatch rebuilds it; without it keys are found in the commit log"
 
 
@@ -247,17 +246,7 @@ class _Inspection:
             NotALog: neither queues nor the broker's settings know of it.
         """
         self.topics = topics_or_none(root, self._note)
-        on_disk = {
-            name
-            for part in (*_QUEUE_INDEXES, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
-            for name in list_queues(root, part)
-        }
-        set_up = {
-            TopicPartition(name, queue)
-            for name, topic in self.topics.items()
-            for queue in range(min(max(topic.read_queues, topic.write_queues), _MOST_QUEUES))
-        }
-        known = [*sorted(on_disk), *sorted(set_up - on_disk)]
+        known = known_queues(root, self.topics)
         if known:
             there = [(name, "") for name in known]
             choose(there, self.topic, self.queue, self.place.path, unit="queue")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from lastwrite.errors import LogError
-from lastwrite.model.log import Problem
+from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.format.sides import Topic, decode_topics
 from lastwrite.rocketmq.store.reading import Part, list_queues
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import read_small
+
+MOST_QUEUES = 1 << 10  # of a topic that its settings may name
 
 
 def read_topics(root: str) -> dict[str, Topic]:
@@ -42,6 +44,24 @@ def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[st
         except LogError as error:
             note(problem_of(error, path))
     return {}
+
+
+def known_queues(root: str, topics: Mapping[str, Topic]) -> list[TopicPartition]:
+    """The queues that have a folder of any kind, then those that ``topics`` sets up besides."""
+    parts = (
+        Part.CONSUME_QUEUE,
+        Part.BATCH_QUEUE,
+        Part.EXTENSION,
+        Part.COMPACTION_LOG,
+        Part.COMPACTION_INDEX,
+    )
+    on_disk = {name for part in parts for name in list_queues(root, part)}
+    set_up = {
+        TopicPartition(name, queue)
+        for name, topic in topics.items()
+        for queue in range(min(max(topic.read_queues, topic.write_queues), MOST_QUEUES))
+    }
+    return [*sorted(on_disk), *sorted(set_up - on_disk)]
 
 
 def _path(root: str) -> str:
