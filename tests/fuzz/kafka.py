@@ -538,8 +538,9 @@ def _records() -> list[Target]:
         next(CORPUS.rglob("coordinator-records.jsonl.gz")).read_bytes()
     ).splitlines():
         row = json.loads(line)
-        rows.append((row["topic"], bytes.fromhex(row["key"]), bytes.fromhex(row["value"])))
-    topics = sorted(RECORD_TYPES)
+        key = bytes.fromhex(row["key"] or "")
+        rows.append((row["topic"], key, bytes.fromhex(row["value"])))
+    topics = sorted([*RECORD_TYPES, names.METADATA_TOPIC])
 
     def own(data: bytes) -> None:  # topic, length of the key, key, value
         if len(data) >= 2:

@@ -183,6 +183,9 @@ CASES: dict[str, Case] = {
     "kafka-dump-index": printed("dump", "$stopped/client-none-0", "--index", "--limit", "20"),
     "kafka-dump-old": printed("dump", "$old-formats/mixed-0", "--limit", "20"),
     "kafka-dump-decoded": printed("dump", "$internal-topics", "--decode"),
+    "kafka-dump-metadata": printed(
+        "dump", "$stopped", "--topic", "__cluster_metadata", "--decode", "--limit", "50"
+    ),
     "kafka-dump-snapshot": printed("dump", f"$stopped/transactional-0/{31:020}.snapshot"),
     "kafka-dump-aborted": printed(
         "dump", f"$internal-topics/__consumer_offsets-0/{0:020}.txnindex"

@@ -19,6 +19,9 @@ from lastwrite.encoding.layout import I32
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC, RECORD_TYPES, TRANSACTIONS_TOPIC
 from lastwrite.kafka.cluster.internal_topics import decode_internal_record as decode
 from lastwrite.kafka.cluster.message import STRING, Array, MessageSchema, SchemaField
+from lastwrite.kafka.cluster.metadata_log import FOLDER
+from lastwrite.kafka.cluster.metadata_tables import METADATA_RECORDS
+from lastwrite.kafka.format.names import METADATA_TOPIC
 from lastwrite.model.log import TopicPartition
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "internal-topics"
@@ -26,13 +29,19 @@ WRITTEN = [
     json.loads(line)
     for line in gzip.decompress((CORPUS / "coordinator-records.jsonl.gz").read_bytes()).splitlines()
 ]
+OF_GROUPS = [line for line in WRITTEN if line["topic"] != METADATA_TOPIC]
+OF_METADATA = [line for line in WRITTEN if line["topic"] == METADATA_TOPIC]
 COMMIT_KEY = bytes.fromhex("0001 0004 6c617773 0006 6f7264657273 00000002")
+
+
+def unhex(digits: str | None) -> bytes | None:
+    return None if digits is None else bytes.fromhex(digits)
 
 
 def test_every_type_in_every_version_reads_as_kafka_reads_it() -> None:
     seen = set()
     for line in WRITTEN:
-        found = decode(line["topic"], bytes.fromhex(line["key"]), bytes.fromhex(line["value"]))
+        found = decode(line["topic"], unhex(line["key"]), bytes.fromhex(line["value"]))
         assert found == (
             line["type"],
             line["name"].removesuffix("Value"),
@@ -47,12 +56,16 @@ def test_every_type_in_every_version_reads_as_kafka_reads_it() -> None:
         for topic, types in RECORD_TYPES.items()
         for number, kind in types.items()
         for version in range(kind.value.last + 1)
+    } | {
+        (METADATA_TOPIC, number, version)
+        for number, table in METADATA_RECORDS.items()
+        for version in range(table.last + 1)
     }
     assert seen == known
 
 
 def test_cut_at_every_byte_it_says_so_and_never_fails() -> None:
-    for line in WRITTEN[::3]:
+    for line in OF_GROUPS[::3]:
         key, value = bytes.fromhex(line["key"]), bytes.fromhex(line["value"])
         whole = decode(line["topic"], key, value)
         for cut in range(len(value)):
@@ -70,6 +83,68 @@ def test_cut_at_every_byte_it_says_so_and_never_fails() -> None:
         assert more.problem is not None
         assert "1 bytes behind" in more.problem
         assert "2 bytes behind" in more.problem
+
+
+def test_a_record_of_the_metadata_that_is_cut_says_so_and_never_fails() -> None:
+    for line in OF_METADATA[::3]:
+        value = bytes.fromhex(line["value"])
+        for cut in range(len(value)):
+            found = decode(METADATA_TOPIC, None, value[:cut])
+            assert found.value is None and found.problem is not None
+        more = decode(METADATA_TOPIC, None, value + b"x")
+        assert more.value == line["value_fields"] and "1 bytes behind" in (more.problem or "")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (b"\1\x63\3abc", (99, None, None, 3, None, "type 99 is not known")),
+        (b"\2\x63\0", (None, None, None, None, None, "frame of version 2")),
+        (
+            b"\1\2\1abc",
+            (2, "TopicRecord", None, 1, None, "TopicRecord: version 1; known are 0 to 0"),
+        ),
+        (None, (None, None, None, None, None, "message cut short: 1 bytes wanted, 0 there")),
+    ],
+)
+def test_what_is_not_known_of_the_metadata_is_named(
+    value: bytes | None, expected: tuple[Any, ...]
+) -> None:
+    assert decode(METADATA_TOPIC, None, value) == expected
+
+
+def test_a_brokers_metadata_log_is_read_whole() -> None:
+    root = CORPUS.parent / "kafka-4.4.0" / "stopped"
+    rows = list(lastwrite.dump(str(root / FOLDER), decode=True))
+    assert rows == list(lastwrite.dump(str(root), topic=METADATA_TOPIC, decode=True))
+    said = [row["decoded"] for row in rows if row["control"] is None]
+    assert [each["problem"] for each in said] == [None] * len(said)
+    by_name = {
+        name: [each["value"] for each in said if each["name"] == name]
+        for name in {each["name"] for each in said}
+    }
+    (broker,) = by_name["RegisterBrokerRecord"]
+    assert (broker["brokerId"], broker["endPoints"][0]["name"]) == (1, "PLAINTEXT")
+    ids = {topic["topicId"]: topic["name"] for topic in by_name["TopicRecord"]}
+    said_on_disk = next(lastwrite.dump(str(root / "keyless-0" / "partition.metadata")))["topic_id"]
+    assert ids[said_on_disk] == "keyless"
+    assert {each["topicId"] for each in by_name["PartitionRecord"]} == ids.keys()
+    assert {"name": "metadata.version", "featureLevel": 33} in by_name["FeatureLevelRecord"]
+    snapshot = root / FOLDER / f"{0:020}-{0:010}.checkpoint"
+    kept = [
+        row["control"] or row["decoded"]["name"]
+        for row in lastwrite.dump(str(snapshot), decode=True)
+    ]
+    assert kept == ["snapshot-header", *["FeatureLevelRecord"] * 6, "snapshot-footer"]
+
+
+def test_a_record_of_the_metadata_as_text() -> None:
+    root = CORPUS.parent / "kafka-4.4.0" / "stopped"
+    lines = [as_text(row) for row in lastwrite.dump(str(root / FOLDER), decode=True)]
+    (said,) = [line for line in lines if "ConfigRecord" in line and "append-time" in line][:1]
+    assert (
+        " = " not in said and "ConfigRecord v0 {resourceType: 2, resourceName: append-time" in said
+    )
 
 
 @pytest.mark.parametrize(

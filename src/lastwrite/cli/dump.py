@@ -47,7 +47,7 @@ def dump(
         bool,
         options.option(
             "--decode",
-            "Say what records of Kafka's own topics mean: offsets, groups, transactions.",
+            "Say what records of Kafka's own topics mean: offsets, groups, transactions, metadata.",
         ),
     ] = False,
     commit_log_offset: Annotated[
@@ -106,6 +106,7 @@ def dump(
     \b
       lastwrite dump /var/lib/kafka --topic orders --offset 4711 --limit 1
       lastwrite dump /var/lib/kafka/orders-0/00000000000000004711.snapshot
+      lastwrite dump /var/lib/kafka --topic __cluster_metadata --decode
 
     Of a RocketMQ store, or a folder or file of it: messages in the order of the commit log, with
     --topic in that of its queues; --index prints what the indexes have. A message is looked up as a
@@ -306,7 +307,7 @@ def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:
     )
     if decoded["value_version"] is not None:
         value = f"v{decoded['value_version']} {value}"
-    said = f"{name} {key} = {value}"
+    said = f"{name} {value}" if row["key"] is None else f"{name} {key} = {value}"
     return said if decoded["problem"] is None else f"{said}  ({decoded['problem']})"
 
 
@@ -330,6 +331,8 @@ def _fields(value: Any) -> str:
         return "[" + ", ".join(map(_fields, value)) + "]"
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) else json_.dumps(value, ensure_ascii=False)
+    if isinstance(value, bool):
+        return str(value).lower()
     return "null" if value is None else str(value)
 
 

@@ -43,8 +43,9 @@ def dump(
         offset: nothing below this offset.
         limit: at most so many rows.
         key: only records with exactly this key.
-        decode: say in a field ``decoded`` what the records of Kafka's own topics mean; of other
-            topics, which keys and values are text.
+        decode: say in a field ``decoded`` what the records of Kafka's own topics mean, the
+            cluster's metadata log (``topic="__cluster_metadata"``, or its folder, or a
+            ``.checkpoint`` of it) among them; of other topics, which keys and values are text.
         spark: taken as by the other commands, and not needed: rows come in order, from this
             process.
 

@@ -1,5 +1,5 @@
-"""The records of Kafka's own compacted topics: consumer groups' offsets and members, transactions,
-share groups.
+"""The records of Kafka's own topics: consumer groups' offsets and members, transactions, share
+groups, and the cluster's metadata.
 
 A key begins with two bytes that say what the record is, and so which table reads the rest of the
 key, and the value. A value begins with two bytes for its version; a record without a value deletes
@@ -7,8 +7,8 @@ what its key names. So in ``__consumer_offsets`` the key ``0001 0004 6c617773 00
 00000002`` is of type 1, OffsetCommit: group ``laws``, topic ``orders``, partition 2.
 
 Nothing here is an error. What is of an unknown type or version, or does not decode, says so in
-``problem``; the record's own bytes stay the truth. ``__cluster_metadata`` is not here: it is no
-compacted topic.
+``problem``; the record's own bytes stay the truth. Records of ``__cluster_metadata`` have no key:
+what they are stands before the fields, see ``metadata_tables``.
 
 Source: Kafka 4.4 ``common/message/*.json`` of the jars kafka-group-coordinator,
 kafka-transaction-coordinator and
@@ -34,6 +34,8 @@ from lastwrite.kafka.cluster.message import (
     SchemaField,
     Struct,
 )
+from lastwrite.kafka.cluster.metadata_tables import FRAME_VERSION, METADATA_RECORDS
+from lastwrite.kafka.format.names import METADATA_TOPIC
 
 GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARES_TOPIC = (
     "__consumer_offsets",
@@ -333,8 +335,15 @@ TRANSACTION_STATES = (
 )
 
 
+def is_decoded(topic: str) -> bool:
+    """Whether it is one of Kafka's own topics, whose records have tables."""
+    return topic in RECORD_TYPES or topic == METADATA_TOPIC
+
+
 def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -> Decoded:
-    """The record of one of the topics in ``RECORD_TYPES``, taken apart."""
+    """A record of a topic that ``is_decoded``, taken apart."""
+    if topic == METADATA_TOPIC:
+        return _metadata_record(value or b"")
     if key is None:
         return Decoded(None, None, None, None, None, "no key")
     if len(key) < 2:
@@ -356,6 +365,22 @@ def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -
     return Decoded(number, kind.name, fields, version, content, "; ".join(problems) or None)
 
 
+def _metadata_record(value: bytes) -> Decoded:
+    reader = MessageReader(value)
+    try:
+        frame, number, version = reader.unsigned(), reader.unsigned(), reader.unsigned()
+    except LogError as error:
+        return Decoded(None, None, None, None, None, error.problem)
+    if frame != FRAME_VERSION:
+        return Decoded(None, None, None, None, None, f"frame of version {frame}")
+    table = METADATA_RECORDS.get(number)
+    if table is None:
+        return Decoded(number, None, None, version, None, f"type {number} is not known")
+    problems: list[str] = []
+    content = _fields(table, value, version, problems, reader.position)
+    return Decoded(number, table.name, None, version, content, "; ".join(problems) or None)
+
+
 def _version(value: bytes | None) -> int | None:
     return (
         None if value is None or len(value) < 2 else int.from_bytes(value[:2], "big", signed=True)
@@ -363,13 +388,17 @@ def _version(value: bytes | None) -> int | None:
 
 
 def _fields(
-    message: MessageSchema, data: bytes, version: int | None, problems: list[str]
+    message: MessageSchema,
+    data: bytes,
+    version: int | None,
+    problems: list[str],
+    start: int = 2,
 ) -> dict[str, Any] | None:
-    """The fields behind the two bytes in front."""
+    """The fields behind the two bytes in front, or from ``start`` on."""
     try:
         if version is None:
             raise TruncatedLog(f"{message.name} of {len(data)} bytes", 0)
-        found, end = message.decode(data, version, 2)
+        found, end = message.decode(data, version, start)
     except LogError as error:
         problems.append(f"{message.name}: {error.problem}")
         return None

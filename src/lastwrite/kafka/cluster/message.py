@@ -26,6 +26,8 @@ Source: Kafka 4.4 ``MessageDataGenerator``, ``ByteBufferAccessor``,
 from __future__ import annotations
 
 import base64
+import math
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -36,6 +38,7 @@ from lastwrite.errors import CorruptLog, TruncatedLog, UnsupportedFormat
 from lastwrite.kafka.format.text import topic_id_text
 
 _UUID_BYTES = 16
+_FLOAT64 = struct.Struct(">d")
 _NEWEST = 1 << 15
 
 
@@ -45,9 +48,12 @@ class SchemaKind(Enum):
     STRING = "string"
     BYTES = "bytes"
     UUID = "uuid"
+    BOOL = "bool"
+    FLOAT64 = "float64"
 
 
 STRING, BYTES, UUID = SchemaKind.STRING, SchemaKind.BYTES, SchemaKind.UUID
+BOOL, FLOAT64 = SchemaKind.BOOL, SchemaKind.FLOAT64
 
 
 class SchemaField(NamedTuple):
@@ -197,6 +203,14 @@ class _Decoder:
     def uuid(self) -> str:
         return topic_id_text(self.reader.take(_UUID_BYTES))
 
+    def boolean(self) -> bool:
+        return self.reader.take(1)[0] != 0
+
+    def float64(self) -> float | str:
+        """A text where it is none that JSON has: "nan", "inf"."""
+        number = float(_FLOAT64.unpack(self.reader.take(_FLOAT64.size))[0])
+        return number if math.isfinite(number) else str(number)
+
     def _array(self, kind: Array) -> list[Any] | None:
         length = self.length(4)
         if length is None:
@@ -223,4 +237,6 @@ _KINDS: dict[SchemaKind, Callable[[_Decoder], Any]] = {
     SchemaKind.STRING: _Decoder.string,
     SchemaKind.BYTES: _Decoder.bytes,
     SchemaKind.UUID: _Decoder.uuid,
+    SchemaKind.BOOL: _Decoder.boolean,
+    SchemaKind.FLOAT64: _Decoder.float64,
 }

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.kafka.cluster.metadata_log import FOLDER
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import Batch, Record
 from lastwrite.kafka.format.index import ABORTED_TRANSACTION
-from lastwrite.kafka.format.names import FileKind
+from lastwrite.kafka.format.names import METADATA_TOPIC, FileKind, Suffix, classify
 from lastwrite.kafka.look.problems import kafka_problem_of, whole_batches
 from lastwrite.kafka.look.rows import (
     batch_row,
@@ -25,7 +26,7 @@ from lastwrite.kafka.look.rows import (
     side_file_rows,
 )
 from lastwrite.kafka.look.single import SingleFile, identify, segment_of
-from lastwrite.kafka.store import lock, partitions
+from lastwrite.kafka.store import links, lock, partitions
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.reports.table import Row
@@ -67,10 +68,25 @@ def dump_logs(
         file = identify(path)
         lock.refuse_if_held(file.root)
         return job.limited(job.file(file), limit)
+    metadata = _metadata_folder(path, topic, partition)
+    if metadata is not None:
+        lock.refuse_if_held(partitions.root_of(metadata))
+        return job.limited(job.metadata(metadata), limit)
     folders = partitions.find_partitions(path, topic, partition)
     for folder in folders:
         lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
     return job.limited(job.folders(folders), limit)
+
+
+def _metadata_folder(path: str, topic: str | None, partition: int | None) -> str | None:
+    """The cluster's own metadata log, where the path is its folder, or the topic names it."""
+    if topic not in (None, METADATA_TOPIC) or partition not in (None, 0) or not os.path.isdir(path):
+        return None
+    folder = links.home_of(os.path.abspath(path))
+    if os.path.basename(folder) == FOLDER:
+        return folder
+    below = os.path.join(path, FOLDER)
+    return below if topic is not None and os.path.isdir(below) else None
 
 
 class _Dump:
@@ -106,6 +122,13 @@ class _Dump:
                 if problem.kind is ProblemKind.DAMAGED:
                     self.note(problem)
             yield from self._partition(log)
+
+    def metadata(self, folder: str) -> Iterator[Row]:
+        """The segments by themselves: no checkpoint of a log root speaks of them."""
+        for entry in sorted(partitions.scan(folder), key=lambda entry: entry.name):
+            found = classify(entry.name)
+            if found.kind is FileKind.LOG and found.suffix is Suffix.LIVE:
+                yield from self.file(identify(entry.path))
 
     def _partition(self, log: PartitionLog) -> Iterator[Row]:
         for number, segment in enumerate(log.segments):
@@ -181,7 +204,7 @@ class _Dump:
 
     def file(self, file: SingleFile) -> Iterator[Row]:
         kind = file.name.kind
-        if kind is FileKind.LOG:
+        if kind in (FileKind.LOG, FileKind.METADATA_SNAPSHOT):
             segment = segment_of(file)
             if self._wanted.index:
                 yield from self._index_files(segment, file.partition)

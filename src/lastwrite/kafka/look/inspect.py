@@ -214,7 +214,7 @@ class _Inspection:
             topic=file.partition.topic if file.partition else None,
             partition=file.partition.partition if file.partition else None,
         )
-        if kind is FileKind.LOG:
+        if kind in (FileKind.LOG, FileKind.METADATA_SNAPSHOT):
             segment = segment_of(file)
             self._progress.stage("inspect", segment.size_bytes)
             found.segment = self._surveyor.survey(

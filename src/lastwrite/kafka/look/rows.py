@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import google_crc32c
 
 from lastwrite.errors import CorruptLog, LogError
-from lastwrite.kafka.cluster.internal_topics import RECORD_TYPES, decode_internal_record
+from lastwrite.kafka.cluster.internal_topics import decode_internal_record, is_decoded
 from lastwrite.kafka.cluster.roots import read_identity
 from lastwrite.kafka.format import index as indexes
 from lastwrite.kafka.format import names, text
@@ -122,7 +122,7 @@ def _timestamp_type(header: BatchHeader, attributes: BatchAttributes) -> str:
 
 def decoded_row(name: TopicPartition | None, record: Record) -> Row:
     """Type and fields of a record of Kafka's own topics; else key and value in UTF-8."""
-    if name is None or name.topic not in RECORD_TYPES:
+    if name is None or not is_decoded(name.topic):
         return {"key": _utf8(record.key), "value": _utf8(record.value)}
     return decode_internal_record(name.topic, record.key, record.value)._asdict()
 

@@ -34,7 +34,8 @@ class SingleFile(NamedTuple):
 
     @property
     def base_offset(self) -> int:
-        return self.name.offset or 0
+        """Of a metadata snapshot 0: its name says where it ends."""
+        return 0 if self.name.kind is FileKind.METADATA_SNAPSHOT else self.name.offset or 0
 
     @property
     def root(self) -> str:
@@ -61,7 +62,6 @@ def identify(path: str) -> SingleFile:
     )
     known = found.root_file is not None or not found.name.is_foreign
     if not known or found.name.kind in (
-        FileKind.METADATA_SNAPSHOT,
         FileKind.QUORUM_STATE,
         FileKind.KEPT,
         FileKind.KEPT_SECRET,

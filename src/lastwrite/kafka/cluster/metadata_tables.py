@@ -1,0 +1,177 @@
+"""The records of KRaft's own log, ``__cluster_metadata``, as tables.
+
+A record has no key. Its value is a frame of three unsigned varints (the frame's version, what the
+record is, in which version) and the fields behind them; all versions are flexible. For what a
+round needs of this log see ``metadata_record``.
+
+Source: Kafka 4.4 ``common/metadata/*.json`` of the jar kafka-metadata, ``MetadataRecordSerde``;
+KIP-631. Held against those classes in tests/corpus/internal-topics/coordinator-records.jsonl.gz.
+"""
+
+from __future__ import annotations
+
+from lastwrite.encoding.layout import I8, I16, I32, I64, U16
+from lastwrite.kafka.cluster.message import (
+    BOOL,
+    BYTES,
+    FLOAT64,
+    STRING,
+    UUID,
+    Array,
+    MessageSchema,
+    SchemaField,
+    Struct,
+)
+
+FRAME_VERSION = 1
+
+
+def _record(name: str, *fields: SchemaField, last: int = 0) -> MessageSchema:
+    return MessageSchema(name, fields, last, flexible=0)
+
+
+# fmt: off
+_ENDPOINT = Struct((
+    SchemaField("name",             STRING),
+    SchemaField("host",             STRING),
+    SchemaField("port",             U16),
+    SchemaField("securityProtocol", I16),
+))
+_FEATURE = Struct((
+    SchemaField("name",                STRING),
+    SchemaField("minSupportedVersion", I16),
+    SchemaField("maxSupportedVersion", I16),
+))
+_ENTITY = Struct((
+    SchemaField("entityType", STRING),
+    SchemaField("entityName", STRING),
+))
+
+METADATA_RECORDS = {
+    0: _record("RegisterBrokerRecord",
+        SchemaField("brokerId",             I32),
+        SchemaField("isMigratingZkBroker",  BOOL, since=2),
+        SchemaField("incarnationId",        UUID),
+        SchemaField("brokerEpoch",          I64),
+        SchemaField("endPoints",            Array(_ENDPOINT)),
+        SchemaField("features",             Array(_FEATURE)),
+        SchemaField("rack",                 STRING),
+        SchemaField("fenced",               BOOL),
+        SchemaField("inControlledShutdown", BOOL, since=1),
+        SchemaField("logDirs",              Array(UUID), since=3, tag=0),
+        SchemaField("cordonedLogDirs",      Array(UUID), since=4, tag=1), last=4),
+    1: _record("UnregisterBrokerRecord",
+        SchemaField("brokerId",    I32),
+        SchemaField("brokerEpoch", I64)),
+    2: _record("TopicRecord",
+        SchemaField("name",    STRING),
+        SchemaField("topicId", UUID)),
+    3: _record("PartitionRecord",
+        SchemaField("partitionId",            I32),
+        SchemaField("topicId",                UUID),
+        SchemaField("replicas",               Array(I32)),
+        SchemaField("isr",                    Array(I32)),
+        SchemaField("removingReplicas",       Array(I32)),
+        SchemaField("addingReplicas",         Array(I32)),
+        SchemaField("leader",                 I32),
+        SchemaField("leaderRecoveryState",    I8, tag=0),
+        SchemaField("leaderEpoch",            I32),
+        SchemaField("partitionEpoch",         I32),
+        SchemaField("directories",            Array(UUID), since=1),
+        SchemaField("eligibleLeaderReplicas", Array(I32), since=2, tag=1),
+        SchemaField("lastKnownElr",           Array(I32), since=2, tag=2), last=2),
+    4: _record("ConfigRecord",
+        SchemaField("resourceType", I8),
+        SchemaField("resourceName", STRING),
+        SchemaField("name",         STRING),
+        SchemaField("value",        STRING)),
+    5: _record("PartitionChangeRecord",
+        SchemaField("partitionId",            I32),
+        SchemaField("topicId",                UUID),
+        SchemaField("isr",                    Array(I32), tag=0),
+        SchemaField("leader",                 I32, tag=1),
+        SchemaField("replicas",               Array(I32), tag=2),
+        SchemaField("removingReplicas",       Array(I32), tag=3),
+        SchemaField("addingReplicas",         Array(I32), tag=4),
+        SchemaField("leaderRecoveryState",    I8, tag=5),
+        SchemaField("directories",            Array(UUID), since=1, tag=8),
+        SchemaField("eligibleLeaderReplicas", Array(I32), since=2, tag=6),
+        SchemaField("lastKnownElr",           Array(I32), since=2, tag=7), last=2),
+    7: _record("FenceBrokerRecord",
+        SchemaField("id",    I32),
+        SchemaField("epoch", I64)),
+    8: _record("UnfenceBrokerRecord",
+        SchemaField("id",    I32),
+        SchemaField("epoch", I64)),
+    9: _record("RemoveTopicRecord",
+        SchemaField("topicId", UUID)),
+    10: _record("DelegationTokenRecord",
+        SchemaField("owner",               STRING),
+        SchemaField("requester",           STRING),
+        SchemaField("renewers",            Array(STRING)),
+        SchemaField("issueTimestamp",      I64),
+        SchemaField("maxTimestamp",        I64),
+        SchemaField("expirationTimestamp", I64),
+        SchemaField("tokenId",             STRING)),
+    11: _record("UserScramCredentialRecord",
+        SchemaField("name",       STRING),
+        SchemaField("mechanism",  I8),
+        SchemaField("salt",       BYTES),
+        SchemaField("storedKey",  BYTES),
+        SchemaField("serverKey",  BYTES),
+        SchemaField("iterations", I32)),
+    12: _record("FeatureLevelRecord",
+        SchemaField("name",         STRING),
+        SchemaField("featureLevel", I16)),
+    14: _record("ClientQuotaRecord",
+        SchemaField("entity", Array(_ENTITY)),
+        SchemaField("key",    STRING),
+        SchemaField("value",  FLOAT64),
+        SchemaField("remove", BOOL)),
+    15: _record("ProducerIdsRecord",
+        SchemaField("brokerId",       I32),
+        SchemaField("brokerEpoch",    I64),
+        SchemaField("nextProducerId", I64)),
+    17: _record("BrokerRegistrationChangeRecord",
+        SchemaField("brokerId",             I32),
+        SchemaField("brokerEpoch",          I64),
+        SchemaField("fenced",               I8, tag=0),
+        SchemaField("inControlledShutdown", I8, since=1, tag=1),
+        SchemaField("logDirs",              Array(UUID), since=2, tag=2),
+        SchemaField("cordonedLogDirs",      Array(UUID), since=3, tag=3), last=3),
+    18: _record("AccessControlEntryRecord",
+        SchemaField("id",             UUID),
+        SchemaField("resourceType",   I8),
+        SchemaField("resourceName",   STRING),
+        SchemaField("patternType",    I8),
+        SchemaField("principal",      STRING),
+        SchemaField("host",           STRING),
+        SchemaField("operation",      I8),
+        SchemaField("permissionType", I8)),
+    19: _record("RemoveAccessControlEntryRecord",
+        SchemaField("id", UUID)),
+    20: _record("NoOpRecord"),
+    21: _record("ZkMigrationStateRecord",
+        SchemaField("zkMigrationState", I8)),
+    22: _record("RemoveUserScramCredentialRecord",
+        SchemaField("name",      STRING),
+        SchemaField("mechanism", I8)),
+    23: _record("BeginTransactionRecord",
+        SchemaField("name", STRING, tag=0)),
+    24: _record("EndTransactionRecord"),
+    25: _record("AbortTransactionRecord",
+        SchemaField("reason", STRING, tag=0)),
+    26: _record("RemoveDelegationTokenRecord",
+        SchemaField("tokenId", STRING)),
+    27: _record("RegisterControllerRecord",
+        SchemaField("controllerId",     I32),
+        SchemaField("incarnationId",    UUID),
+        SchemaField("zkMigrationReady", BOOL),
+        SchemaField("endPoints",        Array(_ENDPOINT)),
+        SchemaField("features",         Array(_FEATURE))),
+    28: _record("ClearElrRecord",
+        SchemaField("topicName", STRING)),
+    29: _record("UnregisterControllerRecord",
+        SchemaField("controllerId", I32)),
+}
+# fmt: on
