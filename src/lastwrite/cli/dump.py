@@ -252,7 +252,7 @@ def pulsar_message(row: dict[str, Any]) -> str:
     key = "no key" if row["key"] is None else json_.dumps(row["key"], ensure_ascii=False)
     said += f"{key} = {_shown(row['value'] if row['encryption'] is None else row['stored_value'])}"
     if row["encryption"] is not None:
-        said += f" encrypted for {', '.join(row['encryption']['keys'])}"
+        said += f" encrypted {_encryption(row['encryption'])}"
     if row["properties"]:
         said += f"  {_fields(row['properties'])}"
     said += f"  {row['producer']} #{row['sequence_id']}"
@@ -265,6 +265,14 @@ def pulsar_message(row: dict[str, Any]) -> str:
     if row["chunk"] is not None:
         said += f", part {row['chunk']['id'] + 1} of {row['chunk']['count']}"
     return said if row["problem"] is None else f"{said}  DAMAGED: {row['problem']}"
+
+
+def _encryption(found: dict[str, Any]) -> str:
+    """For whom, and what each needs: the data key as it was wrapped, and the cipher's parameter."""
+    keys = (f"{_fields(each['name'])} (key {each['value']})" for each in found["wrapped_keys"])
+    said = f"for {', '.join(keys)}"
+    said += "" if found["algorithm"] is None else f" by {found['algorithm']}"
+    return said if found["param"] is None else f"{said} with IV {found['param']}"
 
 
 def _fields_of(row: dict[str, Any]) -> str:

@@ -310,12 +310,21 @@ class PulsarChunk(Document):
     total_size: int | None
 
 
+class PulsarWrappedKey(Document):
+    """An entry's data key, wrapped for the owner of one key."""
+
+    name: str  # of that key; "?": it cannot be read
+    value: str | None  # base64
+    metadata: dict[str, str]
+
+
 class PulsarEncryption(Document):
-    """By which keys an entry was encrypted."""
+    """How an entry was encrypted, all that the owner of one of the keys needs to decrypt it."""
 
     keys: list[str]
     algorithm: str | None
-    param: str | None  # base64
+    param: str | None  # base64; the Java client's IV of AES/GCM
+    wrapped_keys: list[PulsarWrappedKey]
 
 
 class PulsarMessageLine(Document, kw_only=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError
@@ -251,16 +252,19 @@ def _text(key: bytes | None) -> str | None:
 def _encryption(meta: Metadata) -> Row | None:
     if not meta.is_encrypted:
         return None
-    names = []
+    wrapped: list[Row] = []
     for data in meta.encryption_keys:
-        try:
-            names.append(EncryptionKey.decode(data, 0, len(data)).key)
-        except CorruptLog:
-            names.append("?")
+        name, value, more = "?", None, {}
+        with suppress(CorruptLog):
+            key = EncryptionKey.decode(data, 0, len(data))
+            name, value = key.key, base64_of(key.value)
+            more = {item.key: item.value for item in key.metadata}
+        wrapped.append({"name": name, "value": value, "metadata": more})
     return {
-        "keys": names,
+        "keys": [each["name"] for each in wrapped],
         "algorithm": meta.encryption_algo,
         "param": base64_of(meta.encryption_param),
+        "wrapped_keys": wrapped,
     }
 
 
