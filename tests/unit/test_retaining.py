@@ -50,7 +50,7 @@ def compact(
 
 
 def figures(report: PartitionReport) -> dict[str, object]:
-    changing = ("seconds", "bytes_written", "stage_seconds", "bytes_read")
+    changing = ("seconds", "stage_seconds", "bytes_read")
     return {name: value for name, value in report.to_dict().items() if name not in changing}
 
 

@@ -400,6 +400,7 @@ def test_a_body_that_does_not_decompress_stays_if_told_so(tmp_path: Path) -> Non
     assert [problem.kind for problem in planned.problems] == ["kept", "kept"]
     (told,) = compact(root, {"undecodable.messages": "keep"}, START_MS).partitions
     assert told.status is Status.CLEANED
+    assert planned.bytes_written == told.bytes_written > 0
     log = queues.read_queue(folder(root))
     first, second = (each for each in queue.messages if each.body == b"no zlib at all")
     assert [problem.message.split(":")[0] for problem in told.problems] == [

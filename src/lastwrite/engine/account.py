@@ -9,8 +9,8 @@ from lastwrite.engine.rules.verdict import Verdict
 from lastwrite.reports.compaction import PartitionReport, Status
 
 
-def account_round(partition: RewrittenPartition, is_dry_run: bool) -> PartitionReport:
-    """The partition's report with what the round read, wrote and dropped."""
+def account_round(partition: RewrittenPartition) -> PartitionReport:
+    """The partition's report with what the round read, wrote and dropped, or would."""
     before, plan = partition.report, partition.plan
     written = [*partition.written]
     counts = [
@@ -28,7 +28,7 @@ def account_round(partition: RewrittenPartition, is_dry_run: bool) -> PartitionR
     report = structs.replace(
         before,
         bytes_read=scanned + sum(part.bytes_read for part in written),
-        bytes_written=0 if is_dry_run else bytes_written,
+        bytes_written=bytes_written,
         segments_after=before.segments_before - len(sources) + made,
         segments_untouched=before.segments_before - len(sources),
         records_after=records_after,

@@ -195,7 +195,7 @@ def _report(context: Context, each: _Commit) -> PartitionReport:
     if each.error is not None:
         report = failed(report, each.error)
     elif isinstance(last, RewrittenPartition) and each.retention is not None:
-        report = account_round(last, context.options.dry_run)
+        report = account_round(last)
         _account_backlog(context, report, last.plan.log, last.plan.decision.end)
         records = records_by_segment(last)
         account_retention(report, last.plan.log, each.retention, last.replacements, records)
