@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -620,3 +621,16 @@ def test_the_command(log: Log, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", str(log.root), "--key-hex", "6"]) == 2
     assert run(["explain", str(log.root), "--key-hex", "61", "--key", "a"]) == 2
     assert run(["explain", str(log.root / "nowhere")]) == 2
+
+
+def test_progress_is_for_terminals(
+    log: Log, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.add([data((A, V), (A, V), (B, None))], [data((A, V))])
+    arguments = ["explain", str(log.root), "--topic", "t", "--now", str(NOW)]
+    assert run(arguments) == 0
+    quiet = capsys.readouterr()
+    assert quiet.out and not quiet.err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(arguments) == 0
+    assert "scan" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from lastwrite.cleaner.events import Event, Note
 from lastwrite.cli import run
 from lastwrite.cli.output import Output
 from lastwrite.cli.plan import show_compaction
-from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.reports.compaction import CompactionReport, Status
@@ -419,3 +419,42 @@ def test_a_topic_that_only_a_pattern_matches_was_not_named(disks: tuple[Path, Pa
         compact(a, b, topic=["clicks", "ordrs"])
     with pytest.raises(NotALog, match="orders has no partition 7 — there are: 0-1"):
         compact(a, b, topic="orders", partition=7)
+
+
+def test_a_broken_metadata_log_is_one_error(
+    disks: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = disks
+    [log] = (a / "__cluster_metadata-0").glob("*.log")
+    whole = log.read_bytes()
+    log.write_bytes(whole[:70] + bytes([whole[70] ^ 1]) + whole[71:])
+    before = contents(tmp_path)
+    for act in (compact, lambda *paths: lastwrite.plan(list(map(str, paths)), spark=INLINE)):
+        with pytest.raises(CorruptLog, match=f"{log}, byte 0: .* by --metadata PATH") as caught:
+            act(a, b)
+        assert caught.value.exit_status == 3 and "partition" not in str(caught.value)
+    for command in ("inspect", "explain", "settings"):
+        assert run([command, str(a)]) == 3
+        said = capsys.readouterr()
+        assert said.err.count(str(log)) == 1 and str(log) not in said.out
+    assert contents(tmp_path) == before
+    c = tmp_path / "c"
+    write_identity(c, "another")
+    write_metadata(c, {"payments": {"cleanup.policy": "compact"}})
+    write_log(c / "payments-0")
+    found = compact(a, c)
+    assert statuses(found) == {"orders-0": "damaged", "payments-0": "cleaned"}
+    assert "by --metadata PATH" in str(found.to_dict()["partitions"][0])
+
+
+def test_a_plan_says_what_would_be(
+    disks: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, _ = disks
+    for act, said in ((lastwrite.plan, "would be cleaned"), (lastwrite.compact, "cleaned")):
+        output = Output()
+        show_compaction(output, act(str(a), now_ms=NOW_MS, spark=INLINE))
+        output.close()
+        lines = capsys.readouterr().out.splitlines()
+        assert [line for line in lines if line.startswith("orders-0 ") and f" {said}  " in line]
+        assert f"1 partitions: 1 {said}" in lines

@@ -4,6 +4,7 @@ still there.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import typer
@@ -52,7 +53,7 @@ def explain(
         key=options.key_bytes(key, key_base64, key_hex),
         include_active=include_active,
         memory=memory,
-        progress=output.progress(),
+        progress=output.progress() if sys.stderr.isatty() else None,  # it answers soon
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         drop_keyless=drop_keyless,

@@ -87,7 +87,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
         [
             (
                 str(p.name),
-                "would clean" if report.dry_run and p.status is Status.CLEANED else str(p.status),
+                _outcome(report, p.status),
                 _change(str(p.segments_before), str(p.segments_after)),
                 _change(counted(p.records_before), counted(p.records_after))
                 if p.records_before is not None
@@ -204,6 +204,11 @@ def _segments(count: int) -> str:
     return "1 segment" if count == 1 else f"{count:,} segments"
 
 
+def _outcome(report: CompactionReport, status: Status) -> str:
+    is_ahead = report.dry_run and status is Status.CLEANED
+    return "would be cleaned" if is_ahead else str(status)
+
+
 def _change(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
@@ -211,7 +216,11 @@ def _change(before: str, after: str) -> str:
 def _summary(report: CompactionReport) -> Iterator[str]:
     totals = report.to_dict()["totals"]
     freed = totals["bytes_before"] - totals["bytes_after"]
-    counts = [f"{totals[str(status)]:,} {status}" for status in Status if totals[str(status)]]
+    counts = [
+        f"{totals[str(status)]:,} {_outcome(report, status)}"
+        for status in Status
+        if totals[str(status)]
+    ]
     would = "would free" if report.dry_run else "freed"
     told = f"{would} {in_words(freed)} of {in_words(totals['bytes_before'])}"
     if any(

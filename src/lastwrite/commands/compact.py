@@ -285,6 +285,7 @@ def find_told(
     Raises:
         NotALog: a path at which no log lies, or none of a topic or that partition at any of them.
         InvalidConfig: paths of several systems.
+        CorruptLog: the cluster's metadata, for all of the partitions.
     """
     system = system_of_all(system_name, paths)
     found: dict[str, None] = {}
@@ -315,7 +316,9 @@ def find_told(
     roots = dict.fromkeys(map(system.root_of, folders)) | dict.fromkeys(
         map(os.path.realpath, filter(os.path.isdir, paths))
     )
-    return system.told(replace(sources, roots=tuple(roots), named=frozenset(named))), folders
+    told = system.told(replace(sources, roots=tuple(roots), named=frozenset(named)))
+    told.check_told(folders)
+    return told, folders
 
 
 def _run(asked: _Asked) -> CompactionReport:

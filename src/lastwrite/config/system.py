@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self, TypeAlias
 
@@ -74,6 +74,15 @@ class SystemSettings(ABC):
         """
         no_topics_of_kafka(self.kind_of_path, sources)
         return self
+
+    def check_told(self, folders: Sequence[str], /) -> None:
+        """See that what speaks for the partitions can be read for one of them at least; by default
+        nothing speaks for them.
+
+        Raises:
+            CorruptLog: for none: it is one error, not one a partition.
+        """
+        return None
 
 
 def no_topics_of_kafka(system: str, sources: Sources) -> None:

@@ -14,7 +14,7 @@ from lastwrite.config.system import LeftAlone, Sources
 from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
-from lastwrite.errors import LogError
+from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka.cluster import metadata_log
 from lastwrite.kafka.cluster.roots import Clusters, Spokesman
 from lastwrite.kafka.format.chunk import KafkaFormat
@@ -76,6 +76,17 @@ class KafkaSystem(System):
 
     def told(self, sources: Sources) -> KafkaSystem:
         return KafkaSystem(sources)
+
+    def check_told(self, folders: Sequence[str], /) -> None:
+        problem: CorruptLog | None = None
+        for folder in {self.root_of(folder): folder for folder in folders}.values():
+            try:
+                _known(self.name_of(folder).topic, *self._metadata_of(self.root_of(folder)))
+                return
+            except CorruptLog as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
 
     # ------------------------------------------------------------------ layout
 

@@ -27,6 +27,10 @@ from lastwrite.kafka.format.names import METADATA_TOPIC, FileKind, Suffix, class
 from lastwrite.storage.files import to_log_error
 
 FOLDER = f"{METADATA_TOPIC}-0"
+_REMEDY = (
+    "no topic's policy is known, and nothing was changed; give the metadata of another broker or controller of this "
+    "cluster by --metadata PATH"
+)
 
 
 @dataclass(slots=True)
@@ -133,6 +137,8 @@ def _decoded(path: str, start: int) -> Iterator[MetadataRecord]:
         yield from _decoded_batches(memoryview(content), start)
     except TruncatedLog:
         return
+    except CorruptLog as error:
+        raise type(error)(error.problem, error.at, path, _REMEDY) from error
     except LogError as error:
         raise error.located(path) from error
 
