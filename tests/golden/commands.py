@@ -183,6 +183,9 @@ CASES: dict[str, Case] = {
     "kafka-dump-index": printed("dump", "$stopped/client-none-0", "--index", "--limit", "20"),
     "kafka-dump-old": printed("dump", "$old-formats/mixed-0", "--limit", "20"),
     "kafka-dump-decoded": printed("dump", "$internal-topics", "--decode"),
+    "kafka-dump-last": printed(
+        "dump", "$stopped", "--time", "1700000010000", "--last", "2", "--key", "user-1"
+    ),
     "kafka-dump-metadata": printed(
         "dump", "$stopped", "--topic", "__cluster_metadata", "--decode", "--limit", "50"
     ),
@@ -227,6 +230,7 @@ CASES: dict[str, Case] = {
     "rocketmq-dump-queue": printed(
         "dump", "$rocketmq-5.5.0", "--topic", "btopic", "--limit", "5"
     ),
+    "rocketmq-dump-last": printed("dump", "$rocketmq-5.5.0", "--topic", "ctopic", "--last", "2"),
     "rocketmq-dump-index": printed("dump", "$rocketmq-5.5.0", "--index", "--limit", "20"),
     "rocketmq-dump-compacted": printed("dump", "$rocketmq-5.5.0", "--compacted", "--limit", "9"),
     "rocketmq-dump-checkpoint": printed("dump", "$rocketmq-5.5.0/checkpoint"),

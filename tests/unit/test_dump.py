@@ -131,6 +131,63 @@ def test_from_an_offset(tmp_path: Path, offset: int) -> None:
     )
 
 
+@pytest.mark.parametrize("time_ms", [0, 1000, 1001, 1057, 1299, 1300, 1 << 50])
+def test_from_a_time(tmp_path: Path, time_ms: int) -> None:
+    write(tmp_path)
+    first = max(time_ms - 1000, 0)
+    rows = lastwrite.dump(str(tmp_path), time_ms=time_ms)
+    assert [row["offset"] for row in rows] == list(range(first, 300))
+    batches = list(lastwrite.dump(str(tmp_path), time_ms=time_ms, batches=True))
+    every = list(lastwrite.dump(str(tmp_path), batches=True))
+    assert batches == [row for row in every if row["last_offset"] >= first]
+
+
+def test_from_a_time_that_is_not_in_the_order_of_offsets(tmp_path: Path) -> None:
+    batches = [
+        encode_batch([Record(n, time, b"k", b"v")], base_offset=n)
+        for n, time in enumerate([5, 9, 3, 7])
+    ]
+    single(tmp_path / "t-0", *batches)
+    assert [row["offset"] for row in lastwrite.dump(str(tmp_path), time_ms=6)] == [1, 2, 3]
+    damaged = batches[1][:-1] + b"\xff"
+    single(tmp_path / "u-0", batches[0], damaged, *batches[2:])
+    rows, error = rows_and_error(tmp_path / "u-0", time_ms=6)
+    assert [row["offset"] for row in rows] == [3] and error is not None
+    assert error.at == len(batches[0])
+
+
+@pytest.mark.parametrize("last", [1, 2, 57, 299, 300, 10_000])
+def test_the_last_of_each_partition(tmp_path: Path, last: int) -> None:
+    write(tmp_path)
+    write(tmp_path, count=40, topic="clicks")
+    rows = [(row["topic"], row["offset"]) for row in lastwrite.dump(str(tmp_path), last=last)]
+    assert rows == [
+        *(("clicks", n) for n in range(max(40 - last, 0), 40)),
+        *(("orders", n) for n in range(max(300 - last, 0), 300)),
+    ]
+
+
+def test_the_last_of_what_is_asked_for(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+
+    def offsets(path: Path = tmp_path, **options: Any) -> list[int]:
+        return [row["offset"] for row in lastwrite.dump(str(path), **options)]
+
+    assert offsets(last=2, key=b"key-3") == [263, 283]
+    assert offsets(last=3, offset=299) == [299]
+    assert offsets(last=3, time_ms=1298) == [298, 299]
+    assert offsets(last=3, limit=2) == [297, 298]
+    filled = [path for path in segments(folder) if path.stat().st_size]
+    assert offsets(filled[0], last=1) == [int(filled[1].stem) - 1]
+    (batch,) = lastwrite.dump(str(tmp_path), last=1, batches=True)
+    assert batch["last_offset"] == 299
+    for wrong in ({"last": 0}, {"last": 1, "index": True}, {"time_ms": 5, "index": True}):
+        with pytest.raises(InvalidConfig):
+            lastwrite.dump(str(tmp_path), **wrong)
+    with pytest.raises(InvalidConfig):
+        lastwrite.dump(str(tmp_path), time_ms=5, offset=3)
+
+
 def test_from_an_offset_with_an_index_that_lies(tmp_path: Path) -> None:
     folder = write(tmp_path)
     for index in folder.glob("*.index"):

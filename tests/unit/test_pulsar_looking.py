@@ -365,6 +365,10 @@ def test_dump_has_everything(folder: Path, capfd: pytest.CaptureFixture[str]) ->
         (["--message-id", "10:1"], ["10:1:-1:0", "10:1:-1:1", "10:1:-1:2"]),
         (["--key", "a"], ["10:0:-1", "10:1:-1:1"]),
         (["--time", str(START_MS + 4)], ["10:2:-1", "12:0:-1"]),
+        (["--last", "1"], ["12:0:-1"]),
+        (["--last", "3"], ["10:1:-1:2", "10:2:-1", "12:0:-1"]),
+        (["--last", "99", "--limit", "2"], ["10:0:-1", "10:1:-1:0"]),
+        (["--last", "1", "--key", "a"], ["10:1:-1:1"]),
         (["--limit", "2"], ["10:0:-1", "10:1:-1:0"]),
     ],
 )
@@ -393,7 +397,10 @@ def test_dump_of_entries_blocks_and_files(folder: Path, capfd: pytest.CaptureFix
     assert [(row["horizon"], row["ledger"]) for row in rows_of(capfd)] == [("10:2", 13)]
     assert run(["dump", str(next(folder.glob("*-ledger-12"))), "--json"]) == 0
     assert [row["message_id"] for row in rows_of(capfd)] == ["12:0:-1"]
+    assert run(["dump", str(folder), "--batches", "--last", "2", "--json"]) == 0
+    assert [(row["ledger"], row["entry"]) for row in rows_of(capfd)] == [(10, 2), (12, 0)]
     assert run(["dump", str(folder), "--message-id", "x"]) == 2
+    assert run(["dump", str(folder), "--index", "--last", "1"]) == 2
     assert run(["dump", str(folder), "--unique-key", "x"]) == 2
 
 

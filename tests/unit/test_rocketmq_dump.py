@@ -430,6 +430,19 @@ def test_by_time(writer: StoreWriter, wanted: int) -> None:
     assert addresses(rows) == in_queue and heard
 
 
+def test_the_last_of_each_queue(writer: StoreWriter) -> None:
+    last = [
+        each.physical_offset for queue in (0, 1) for each in sent_to(writer, "orders", queue)[-2:]
+    ]
+    assert addresses(dumped(writer.root, topic="orders", last=2)[0]) == last
+    found = dumped(writer.root, last=2)[0]
+    assert sorted(addresses([row for row in found if row["topic"] == "orders"])) == sorted(last)
+    queues = {(message.topic, message.queue_id) for message in writer.sent}
+    assert len(queues) > 2 and {(row["topic"], row["queue_id"]) for row in found} == queues
+    with pytest.raises(InvalidConfig):
+        dumped(writer.root, index=True, last=2)
+
+
 # ---------------------------------------------------------------------- compaction logs
 
 

@@ -70,8 +70,13 @@ def dump(
         int | None,
         options.option(
             "--time MILLIS",
-            "RocketMQ: from the first message stored then or later. Pulsar: those published then or later.",
+            "From the first record of then or later; of RocketMQ stored then or later, of Pulsar "
+            "those published then or later.",
         ),
+    ] = None,
+    last: Annotated[
+        int | None,
+        options.option("--last N", "Of each partition the last N of all that is asked for.", min=1),
     ] = None,
     compacted: Annotated[
         bool,
@@ -106,6 +111,7 @@ def dump(
     \b
       lastwrite dump /var/lib/kafka --topic orders --offset 4711 --limit 1
       lastwrite dump /var/lib/kafka/orders-0/00000000000000004711.snapshot
+      lastwrite dump /var/lib/kafka --topic orders --time 1700000000000 --last 10
       lastwrite dump /var/lib/kafka --topic __cluster_metadata --decode
 
     Of a RocketMQ store, or a folder or file of it: messages in the order of the commit log, with
@@ -146,6 +152,7 @@ def dump(
             unique_key,
             message_id,
             time,
+            last,
         )
         if (
             compacted
@@ -191,6 +198,7 @@ def dump(
         config=options.settings(output, config, config_file),
         say=lambda text: output.say(f"lastwrite: {text}"),
         start=start,
+        last=last,
     )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text

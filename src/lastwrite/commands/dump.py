@@ -32,6 +32,7 @@ def dump(
     config: Mapping[str, object] | None = None,
     say: Callable[[str], None] | None = None,
     start: str | None = None,
+    last: int | None = None,
 ) -> Iterator[Row]:
     """The records at ``path``, in the order of partition and offset, one dictionary each.
 
@@ -41,7 +42,11 @@ def dump(
         batches: one row a batch instead: headers, checksums verified, records not decoded.
         index: one row an entry of the offset, time and transaction indexes instead.
         offset: nothing below this offset.
+        last: of each partition the last so many rows of all that the others ask for.
         limit: at most so many rows.
+        time_ms: Kafka: from the first record on that is of this time or later, milliseconds since
+            1970. RocketMQ: from the first message on that was stored then or later. Pulsar:
+            messages that were published then or later.
         key: only records with exactly this key.
         decode: say in a field ``decoded`` what the records of Kafka's own topics mean, the
             cluster's metadata log (``topic="__cluster_metadata"``, or its folder, or a
@@ -54,7 +59,6 @@ def dump(
 
         commit_log_offset: the message at this address in the commit log.
         unique_key: the messages with this unique key. message_id: the message that this id names.
-        time_ms: from the first message on that was stored at this time or later.
         compacted: what the compaction logs have, not the commit log.
         config: ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` where the commit log lies
         elsewhere.
@@ -65,6 +69,8 @@ def dump(
         CorruptLog: after the last row, the first problem that was met; nothing that is whole was
             left out.
     """
+    if last is not None and last < 1:
+        raise InvalidConfig(f"the last {last}", remedy="ask for one or more")
     found, path = system_of(str(path), system), str(path)
     if found == PULSAR:
         _refuse(
@@ -89,6 +95,7 @@ def dump(
             whole_batches=batches,
             blocks=index,
             compacted=compacted,
+            last=last,
         )
         return dump_topics(path, asked, limit, say or _nobody)
     if start is not None:
@@ -110,6 +117,7 @@ def dump(
             compacted=compacted,
             decode=decode,
             config=config or {},
+            last=last,
         )
         return dump_store(path, wanted, limit, say or _nobody)
     _refuse(
@@ -118,13 +126,20 @@ def dump(
         commit_log_offset=commit_log_offset,
         unique_key=unique_key,
         message_id=message_id,
-        time_ms=time_ms,
         compacted=compacted or None,
         config=config or None,
     )
     from lastwrite.kafka.look.dump import LogsWanted, dump_logs  # not before it is needed
 
-    logs = LogsWanted(batches=batches, index=index, offset=offset or 0, key=key, decode=decode)
+    logs = LogsWanted(
+        batches=batches,
+        index=index,
+        offset=offset or 0,
+        key=key,
+        decode=decode,
+        time_ms=time_ms,
+        last=last,
+    )
     return dump_logs(path, topic, partition, logs, limit)
 
 

@@ -17,6 +17,7 @@ from lastwrite.kafka.format.batch_layout import Batch, Record
 from lastwrite.kafka.format.index import ABORTED_TRANSACTION
 from lastwrite.kafka.format.names import METADATA_TOPIC, FileKind, Suffix, classify
 from lastwrite.kafka.look.problems import kafka_problem_of, whole_batches
+from lastwrite.kafka.look.read import may_reach
 from lastwrite.kafka.look.rows import (
     batch_row,
     decoded_row,
@@ -29,7 +30,7 @@ from lastwrite.kafka.look.single import SingleFile, identify, segment_of
 from lastwrite.kafka.store import links, lock, partitions
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
-from lastwrite.reports.table import Row
+from lastwrite.reports.table import Row, last_of
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
 from lastwrite.storage.reading import read_small
 
@@ -43,6 +44,8 @@ class LogsWanted:
     offset: int
     key: bytes | None
     decode: bool
+    time_ms: int | None = None
+    last: int | None = None
 
     def check(self) -> None:
         """Refuse what does not go together.
@@ -54,6 +57,10 @@ class LogsWanted:
             raise InvalidConfig("batches and index exclude each other")
         if self.key is not None and (self.batches or self.index):
             raise InvalidConfig("a key picks records, neither batches nor index entries")
+        if self.index and (self.time_ms is not None or self.last is not None):
+            raise InvalidConfig("a time or the last pick records and batches, not index entries")
+        if self.offset and self.time_ms is not None:
+            raise InvalidConfig("an offset and a time exclude each other: both say where to begin")
         if self.decode and (self.batches or self.index):
             raise InvalidConfig("records are decoded, neither batches nor index entries")
 
@@ -125,25 +132,63 @@ class _Dump:
 
     def metadata(self, folder: str) -> Iterator[Row]:
         """The segments by themselves: no checkpoint of a log root speaks of them."""
+        found = []
         for entry in sorted(partitions.scan(folder), key=lambda entry: entry.name):
-            found = classify(entry.name)
-            if found.kind is FileKind.LOG and found.suffix is Suffix.LIVE:
-                yield from self.file(identify(entry.path))
+            name = classify(entry.name)
+            if name.kind is FileKind.LOG and name.suffix is Suffix.LIVE:
+                found.append(segment_of(identify(entry.path)))
+        yield from self._segments(found, TopicPartition(METADATA_TOPIC, 0))
 
     def _partition(self, log: PartitionLog) -> Iterator[Row]:
-        for number, segment in enumerate(log.segments):
-            if log.segment_end(number) <= self._wanted.offset and number + 1 < len(log.segments):
-                continue
-            if self._wanted.index:
-                yield from self._index_files(segment, log.name)
-            else:
-                yield from self._segment(segment, log.name)
+        last = len(log.segments) - 1
+        yield from self._segments(
+            [
+                segment
+                for number, segment in enumerate(log.segments)
+                if number == last or log.segment_end(number) > self._wanted.offset
+            ],
+            log.name,
+        )
 
-    def _segment(self, segment: Segment, name: TopicPartition | None) -> Iterator[Row]:
+    def _segments(self, segments: list[Segment], name: TopicPartition | None) -> Iterator[Row]:
+        """The rows of a partition's segments, or of one alone."""
+        wanted, first = self._wanted, self._wanted.offset
+        if wanted.time_ms is not None:
+            at = self._offset_at(segments, wanted.time_ms)
+            if at is None:
+                return
+            first = at
+        if wanted.index:
+            for segment in segments:
+                yield from self._index_files(segment, name)
+        elif wanted.last is None:
+            for segment in segments:
+                yield from self._segment(segment, name, first)
+        else:
+            newest_first = (self._segment(each, name, first) for each in reversed(segments))
+            yield from last_of(newest_first, wanted.last)
+
+    def _offset_at(self, segments: list[Segment], time_ms: int) -> int | None:
+        """The first offset of a record of ``time_ms`` or later; None: there is none."""
+        for segment in segments:
+            for position, header, data in whole_batches(segment, self.note):
+                if not may_reach(header, time_ms):
+                    continue
+                try:
+                    batch = decode_batch(data, 0, BATCH_LIMIT_BYTES)
+                except LogError as error:
+                    self.note(kafka_problem_of(error, segment.path, position))
+                    continue
+                for record in batch.records:
+                    if record.timestamp_ms >= time_ms:
+                        return record.offset
+        return None
+
+    def _segment(self, segment: Segment, name: TopicPartition | None, first: int) -> Iterator[Row]:
         for position, header, data in whole_batches(
-            segment, self.note, position_of(segment, self._wanted.offset)
+            segment, self.note, position_of(segment, first)
         ):
-            if header.last_offset < self._wanted.offset:
+            if header.last_offset < first:
                 continue
             try:
                 if self._wanted.batches:
@@ -153,7 +198,7 @@ class _Dump:
                 rows = [
                     self._row(name, segment.base_offset, position, batch, record)
                     for record in batch.records
-                    if record.offset >= self._wanted.offset and self._is_wanted(batch, record)
+                    if record.offset >= first and self._is_wanted(batch, record)
                 ]
             except LogError as error:
                 self.note(kafka_problem_of(error, segment.path, position))
@@ -205,11 +250,7 @@ class _Dump:
     def file(self, file: SingleFile) -> Iterator[Row]:
         kind = file.name.kind
         if kind in (FileKind.LOG, FileKind.METADATA_SNAPSHOT):
-            segment = segment_of(file)
-            if self._wanted.index:
-                yield from self._index_files(segment, file.partition)
-            else:
-                yield from self._segment(segment, file.partition)
+            yield from self._segments([segment_of(file)], file.partition)
         elif kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
             yield from self._index_file(file.path, kind, file.base_offset, file.partition)
         else:
@@ -218,7 +259,7 @@ class _Dump:
             except LogError as error:
                 self.note(kafka_problem_of(error, file.path))
                 return
-            yield from rows
+            yield from rows if self._wanted.last is None else rows[-self._wanted.last :]
 
 
 # ---------------------------------------------------------------------- rows; the names are a

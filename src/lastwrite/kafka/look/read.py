@@ -172,7 +172,7 @@ class KafkaReading(Iterator[Row]):
             for position, header, data in whole_batches(
                 segment, self._note, start, BATCH_LIMIT_BYTES, refuses_large=True
             ):
-                if header.last_offset < offset or not _may_reach(header, time_ms):
+                if header.last_offset < offset or not may_reach(header, time_ms):
                     continue
                 try:
                     batch = decode_batch(data, 0, BATCH_LIMIT_BYTES)
@@ -242,6 +242,6 @@ def read_partition(
     return KafkaReading(log, Isolation(isolation or Isolation.UNCOMMITTED), offset, time_ms, limit)
 
 
-def _may_reach(header: BatchHeader, time_ms: int | None) -> bool:
+def may_reach(header: BatchHeader, time_ms: int | None) -> bool:
     """Whether the batch may have a record of ``time_ms`` or later; old ones tell it only inside."""
     return time_ms is None or header.magic < MAGIC or header.max_timestamp_ms >= time_ms

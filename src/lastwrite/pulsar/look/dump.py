@@ -31,7 +31,7 @@ from lastwrite.pulsar.rules.horizon import LogPart
 from lastwrite.pulsar.store.place import is_topic_folder, kind_of
 from lastwrite.pulsar.store.reading import LedgerReader
 from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, list_topic
-from lastwrite.reports.table import Row
+from lastwrite.reports.table import Row, last_of
 from lastwrite.storage.problems import limited
 
 
@@ -49,6 +49,7 @@ class TopicsWanted:
     whole_batches: bool = False
     blocks: bool = False
     compacted: bool = False
+    last: int | None = None  # of each topic and partition
 
     @classmethod
     def parse(cls, *, start: str | None, message_id: str | None, **others: Any) -> TopicsWanted:
@@ -70,6 +71,8 @@ class TopicsWanted:
         if self.blocks and any(each is not None for each in picks):
             words = "--index prints where blocks begin, and a key, a time or an id finds messages"
             raise InvalidConfig(words)
+        if self.blocks and self.last is not None:
+            raise InvalidConfig("--last picks messages and entries, not blocks")
         if self.whole_batches and self.key is not None:
             raise InvalidConfig("a key picks messages, not entries")
         if self.start is not None and self.only is not None:
@@ -102,7 +105,10 @@ def dump_topics(
         problems: list[Problem] = []
         begin = wanted.start or wanted.only
         rows = file_rows(path, kind, begin, wanted.key, wanted.whole_batches, problems.append)
-        return limited((row for row in rows if wanted.holds(row)), limit, problems)
+        held: Iterator[Row] = (row for row in rows if wanted.holds(row))
+        if wanted.last is not None:
+            held = iter(last_of([held], wanted.last))
+        return limited(held, limit, problems)
     folders = find_topics(path, wanted.topic, wanted.partition)
     only = os.path.abspath(path) if os.path.isfile(path) else None
     job = _TopicDump(wanted, say, only)
@@ -130,6 +136,11 @@ class _TopicDump:
             name = "" if self._only is None else os.path.basename(self._only)
             if name in (MANIFEST, MANAGED_LEDGER, MANAGED_LEDGER_JSON):
                 yield from side_rows(topic, name)
+                continue
+            if self._wanted.last is not None and not name.endswith(INDEX_SUFFIX):
+                newest_first = reversed(list(self._ledgers(topic)))
+                parts = (self._entries(topic, *each) for each in newest_first)
+                yield from last_of(parts, self._wanted.last)
                 continue
             for ledger, source in self._ledgers(topic):
                 if self._wanted.blocks or name.endswith(INDEX_SUFFIX):

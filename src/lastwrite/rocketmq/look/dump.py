@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
-from lastwrite.reports.table import Row
+from lastwrite.reports.table import Row, last_of_each
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.look.find import Found, StoreFinder, has_key
 from lastwrite.rocketmq.look.rows import (
@@ -64,6 +64,7 @@ class Wanted:
     index: bool = False
     compacted: bool = False
     decode: bool = False
+    last: int | None = None  # of each queue
     config: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,6 +80,8 @@ class Wanted:
             raise InvalidConfig(f"{' and '.join(given)} exclude each other")
         if self.index and (given or self.whole_batches):
             raise InvalidConfig(f"{(given or ['--batches'])[0]} finds messages, not index entries")
+        if self.index and self.last is not None:
+            raise InvalidConfig("--last picks messages, not index entries")
         if self.offset is not None and self.time_ms is not None:
             raise InvalidConfig("--offset and --time exclude each other: both say where to begin")
 
@@ -106,7 +109,10 @@ def dump_store(
     if place.root is not None:
         lock.refuse_if_held(place.root)
     job = _StoreDump(place, wanted, say)
-    return limited(job.rows(), limit, job.problems)
+    rows = job.rows()
+    if wanted.last is not None:
+        rows = last_of_each(rows, wanted.last, "topic", "queue_id")
+    return limited(rows, limit, job.problems)
 
 
 class _StoreDump:
