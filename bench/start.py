@@ -31,7 +31,7 @@ def step(name):
 import lastwrite.cli.app
 step("the command line")
 from lastwrite.spark.session import OwnSpark, start_ahead
-start_ahead("local[2]", {})
+start_ahead("local[2]", {}, print)
 import lastwrite; lastwrite.compact
 step("start Java; imports, kernels")
 def entered(_):

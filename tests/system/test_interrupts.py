@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import logging
 import os
 import signal
 import subprocess
@@ -113,6 +114,27 @@ def test_an_interrupt_that_meets_an_import_counts(
     with pytest.raises(KeyboardInterrupt), interrupts_kept():
         importlib.import_module("drops_exceptions")
         time.sleep(60)
+
+
+@pytest.mark.usefixtures("usual_handler")
+def test_an_interrupt_that_meets_logging_leaves_no_lock() -> None:
+    """Another thread would wait for it for ever, as the one that starts Spark did."""
+    lock = threading.RLock()
+    text = (
+        "lock.acquire()\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+        "for _ in range(1000): pass\n"
+        "lock.release()\n"
+    )
+    code = compile(text, logging.__file__, "exec")
+    with pytest.raises(KeyboardInterrupt), interrupts_kept():
+        exec(code, {"lock": lock, "os": os, "signal": signal})
+        time.sleep(60)
+    taken: list[bool] = []
+    other = threading.Thread(target=lambda: taken.append(lock.acquire(timeout=60)))
+    other.start()
+    other.join()
+    assert taken == [True]
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:

@@ -160,7 +160,7 @@ def test_the_launcher_of_spark_itself(tmp_path: Path) -> None:
 
 def test_what_was_started_ahead_is_used_with_our_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command of an earlier test had started it and not used it; then the environment changed."""
-    start_ahead("local[1]", {})
+    start_ahead("local[1]", {}, print)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     with spark_session("local[1]", {}) as session:
         found = session.sparkContext.parallelize([1], 1).map(lambda _: sys.executable).collect()

@@ -18,15 +18,18 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lastwrite.encoding.kernel_cache import COMPILING
 from lastwrite.spark.launcher.attach import ADDRESS
 from lastwrite.spark.launcher.forkserver import ForkServer, _load_all
 from lastwrite.spark.session import OwnSpark
+
+CORPUS = Path(__file__).parents[1] / "corpus"
 
 ROUND = """
 import sys, time
 from lastwrite.spark.session import OwnSpark, start_ahead
 if {ahead}:
-    start_ahead("local[2]", {{}})
+    start_ahead("local[2]", {{}}, print)
 spark = OwnSpark("local[2]", {{}})
 print(sum(spark.context.parallelize(range(10), 2).map(lambda x: x + 1).collect()), spark._boot is not None, flush=True)
 if {wait}:
@@ -220,3 +223,19 @@ def test_it_takes_environment_and_folder_of_what_attached(
 def test_what_a_worker_needs_can_be_loaded_beforehand() -> None:
     """``load`` passes over what fails, so that the work says it; it must not fail by itself."""
     _load_all()
+
+
+@pytest.mark.slow
+def test_a_first_run_says_that_it_compiles(tmp_path: Path) -> None:
+    """Before it scans: what every round starts with, and what RocketMQ's needs. The second run says
+    nothing of it.
+    """
+    store = CORPUS / "rocketmq" / "5.5.0"
+    command = [sys.executable, "-m", "lastwrite", "compact", str(store)]
+    cache = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "kernels")}
+    for run in range(2):
+        to = ["--to", str(tmp_path / str(run))]
+        said = subprocess.run(
+            command + to, env=cache, stderr=subprocess.PIPE, text=True, check=True
+        ).stderr
+        assert said.split("scan: ")[0].count(COMPILING) == (0 if run else 2), said

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import lastwrite
-from lastwrite.encoding.kernel_cache import drop_stale_kernels, kernel_folders
+from lastwrite.encoding.kernel_cache import COMPILING, drop_stale_kernels, kernel_folders
 
 
 def test_a_changed_source_drops_what_was_compiled_in_every_folder(tmp_path: Path) -> None:
@@ -32,6 +35,22 @@ def test_a_changed_source_drops_what_was_compiled_in_every_folder(tmp_path: Path
 
 def test_folders_that_cannot_be_written_are_left_alone(tmp_path: Path) -> None:
     assert not drop_stale_kernels([tmp_path / "not there"])
+
+
+def test_what_is_not_compiled_yet_is_told_once(tmp_path: Path) -> None:
+    told = (
+        "from lastwrite.encoding.kernel_cache import tell_of_compiling\n"
+        "def say(text): print(text)\n"
+        "tell_of_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
+        "from lastwrite.encoding.checksum import crc32\n"
+        "import numpy as np\n"
+        "crc32(np.zeros(8, np.uint8), 0, 8)\n"
+        "tell_of_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
+    )
+    command = [sys.executable, "-c", told]
+    cache = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    for expected in (f"{COMPILING}\n", ""):
+        assert subprocess.check_output(command, env=cache, text=True) == expected
 
 
 def test_every_folder_with_kernels_is_watched_and_every_folder_that_they_take_from() -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130  # what Typer makes of Ctrl-C
 _AGAIN_S = 0.05
-_WHERE_DROPPED = ("<frozen importlib", "/llvmlite/")  # in the names of files
+# In the names of files: where an exception is dropped, or leaves a lock that all threads need.
+_WHERE_NONE_MAY_COME = ("<frozen importlib", "/llvmlite/", "/logging/__init__.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -75,12 +76,13 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
 
 @contextlib.contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Let Ctrl-C end what runs inside wherever it comes: not where it would be dropped, but a moment
-    later.
+    """Let Ctrl-C end what runs inside wherever it comes: not where it would be dropped or leave a
+    lock behind, but a moment later.
 
     Python drops an exception that a callback of C code raises, as Numba's do while it loads a
-    kernel, and a module of Cython drops one while it is imported. Ours alone is changed: a caller's
-    own handler, or none in the background, stays.
+    kernel, and a module of Cython drops one while it is imported; ``logging`` keeps its lock where
+    one comes before its ``try``. Ours alone is changed: a caller's own handler, or none in the
+    background, stays.
     """
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -89,7 +91,7 @@ def interrupts_kept() -> Iterator[None]:
     dropped_before = sys.unraisablehook
 
     def interrupt(_number: int, frame: FrameType | None) -> None:
-        if _would_be_dropped(frame):
+        if _is_no_place(frame):
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
         else:
             raise KeyboardInterrupt
@@ -112,10 +114,12 @@ def interrupts_kept() -> Iterator[None]:
         sys.unraisablehook = dropped_before
 
 
-def _would_be_dropped(frame: FrameType | None) -> bool:
-    """Whether a module is being imported, or LLVM at work, where ``frame`` stands."""
+def _is_no_place(frame: FrameType | None) -> bool:
+    """Whether a module is being imported, a logger looked up, or LLVM at work, where ``frame``
+    stands.
+    """
     while frame is not None:
-        if any(place in frame.f_code.co_filename for place in _WHERE_DROPPED):
+        if any(place in frame.f_code.co_filename for place in _WHERE_NONE_MAY_COME):
             return True
         frame = frame.f_back
     return False

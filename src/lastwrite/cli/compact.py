@@ -51,14 +51,14 @@ def compact(
       lastwrite compact /var/lib/rocketmq/store --to /backup/store
       lastwrite compact persistent://public/default/orders --config metadataStoreUrl=zk:zoo1:2181
     """
+    output: Output = context.obj
     from lastwrite.spark.session import start_ahead
 
     spark_settings = options.pairs("--conf", conf)
     if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
-        start_ahead(master, spark_settings)  # it comes up while all else is imported
+        start_ahead(master, spark_settings, output.say)  # it comes up while all else is imported
     import lastwrite
 
-    output: Output = context.obj
     report = lastwrite.compact(
         paths,
         to=to,

@@ -45,14 +45,14 @@ def dispatch(
     What is there is kept and gone on with, byte for byte as the broker would. A store that a broker
     holds is refused.
     """
+    output: Output = context.obj
     from lastwrite.spark.session import start_ahead
 
     spark_settings = options.pairs("--conf", conf)
     if os.path.exists(store):
-        start_ahead(master, spark_settings)  # it comes up while all else is imported
+        start_ahead(master, spark_settings, output.say)  # it comes up while all else is imported
     import lastwrite
 
-    output: Output = context.obj
     report = lastwrite.dispatch(
         store,
         config=options.settings(output, config, config_file),

@@ -46,14 +46,14 @@ def plan(
 
     The figures are exact: everything is read and measured, and nothing is written.
     """
+    output: Output = context.obj
     from lastwrite.spark.session import start_ahead
 
     spark_settings = options.pairs("--conf", conf)
     if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
-        start_ahead(master, spark_settings)  # it comes up while all else is imported
+        start_ahead(master, spark_settings, output.say)  # it comes up while all else is imported
     import lastwrite
 
-    output: Output = context.obj
     report = lastwrite.plan(
         paths,
         system=system,

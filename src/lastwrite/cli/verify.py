@@ -46,14 +46,14 @@ def verify(
     Give the settings and the clock of the compaction: --config and --now say which deletes may be
     gone. After --like-broker on RocketMQ, say --config delete.retention.ms=0.
     """
+    output: Output = context.obj
     from lastwrite.spark.session import start_ahead
 
     spark_settings = options.pairs("--conf", conf)
     if os.path.exists(path):
-        start_ahead(master, spark_settings)  # it comes up while all else is imported
+        start_ahead(master, spark_settings, output.say)  # it comes up while all else is imported
     import lastwrite
 
-    output: Output = context.obj
     report = lastwrite.verify(
         path,
         before=before,

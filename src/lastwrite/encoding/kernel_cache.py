@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[1]
@@ -29,6 +32,7 @@ _FOLDERS = (
     "pulsar/format",
 )
 _STAMP = "kernels.digest"
+COMPILING = "compiling kernels (once)"
 
 
 def kernel_folders() -> list[Path]:
@@ -63,3 +67,23 @@ def drop_stale_kernels(folders: Iterable[Path] | None = None) -> bool:
             cache.mkdir(exist_ok=True)
             stamp.write_text(now)
     return stale
+
+
+def is_compiled(kernel: str) -> bool:
+    """Whether Numba's cache has the kernel, given as ``lastwrite.module:name``, as it is now; its
+    module is loaded only where that cannot be seen from what lies beside the source.
+    """
+    module, name = kernel.split(":")
+    source = _PACKAGE.joinpath(*module.split(".")[1:])
+    is_beside = "NUMBA_CACHE_DIR" not in os.environ
+    index = f"{source.name}.{name}-*.py{sys.version_info.major}{sys.version_info.minor}*.nbi"
+    if is_beside and any((source.parent / "__pycache__").glob(index)):
+        return True
+    cache = getattr(getattr(import_module(module), name)._cache, "_cache_file", None)
+    return cache is None or bool(cache._load_index())  # None: it cannot be kept anywhere
+
+
+def tell_of_compiling(say: Callable[[str], None], *kernels: str) -> None:
+    """Say why work that needs ``kernels``, and others beside them, takes long to begin this time."""
+    if not all(map(is_compiled, kernels)):
+        say(COMPILING)

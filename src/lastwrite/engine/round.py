@@ -14,6 +14,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
+from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.engine.commit import commit
 from lastwrite.engine.context import Context
 from lastwrite.engine.elect_step import elect_partitions
@@ -33,6 +34,9 @@ def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
     """Compact the partitions in ``folders``; the report has them in this order."""
     began = time.perf_counter()
     clock = _StageClock()
+    tell_of_compiling(
+        context.progress.note, f"lastwrite.{context.system.name}.format.kernels:split"
+    )
     notes = _notes(context, folders)
     reports = [report for wave in _waves(context, folders, clock) for report in wave]
     return CompactionReport(

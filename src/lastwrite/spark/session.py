@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
@@ -156,7 +156,6 @@ class OwnSpark:
         self._launches_jvm = False  # in Spark's own way
         self._error: EnvironmentUnfit | None = None
         self._is_waited_for = threading.Event()
-        self._is_closing = False
         self._starting = threading.Thread(target=self._start, name="lastwrite-spark", daemon=True)
         self._starting.start()
 
@@ -226,7 +225,7 @@ class OwnSpark:
             gateway = self._boot.jvm.gateway()
         except EnvironmentUnfit:
             death = self._boot.jvm.death()
-            if self._is_closing or (death is not None and death.for_memory):
+            if self._boot.is_ended or (death is not None and death.for_memory):
                 raise
             self._boot.close()
             self._boot = None
@@ -275,7 +274,6 @@ class OwnSpark:
         """End it, waiting for nothing that has no result. ``at_once``: not even for the classes to
         be written.
         """
-        self._is_closing = True
         if self._boot is None:
             self._starting.join()
             if self._context is not None and self._is_ours:
@@ -369,17 +367,17 @@ def _forget_gateway() -> None:
 _ahead: Boot | None = None
 
 
-def start_ahead(master: str, conf: Mapping[str, str]) -> None:
+def start_ahead(master: str, conf: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Start what a session on ``master`` will need, before the rest of the program is even
     imported.
 
     For a program that does nothing else: it may be forked. The next ``OwnSpark`` takes over what
-    was started, and tells what went wrong.
+    was started, and tells what went wrong. ``say`` is told what takes seconds.
     """
     global _ahead
     with contextlib.suppress(EnvironmentUnfit, InvalidConfig, OSError):
         if _ahead is None and _is_plain(master, conf):
-            _ahead = Boot(forks=True)
+            _ahead = Boot(forks=True, say=say)
 
 
 def _take_ahead() -> Boot | None:

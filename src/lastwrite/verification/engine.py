@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lastwrite.config.keyless import refuse_elsewhere
+from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.verification import VerifyReport
@@ -46,6 +47,11 @@ def verify(
     progress = progress or NoProgress()
     with runner_for(where, master, memory, conf, progress) as (runner, plan):
         scratch = scratch_parent(runner, question.before is not None)
+        if proof.needs_workers:
+            kernels = [f"lastwrite.{proof.system.name}.format.kernels:split"]
+            if question.before is not None:
+                kernels.append("lastwrite.verification.invariants:_judge")
+            tell_of_compiling(progress.note, *kernels)
         means = Means(runner, plan.limits(), plan.worker_bytes, scratch, progress)
         partitions = list(proof.check(found, question, means))
         store = proof.check_beside(question, partitions, means)

@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
@@ -129,6 +130,7 @@ def dispatch(  # one parameter an option of the command line
         trees.clear(root)
         runner, plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
         scratch = stack.enter_context(contextlib.closing(_scratch(runner, plan)))
+        tell_of_compiling(progress.note, "lastwrite.rocketmq.format.dispatch:take")
         report = DispatchReport(path=root, now_ms=now)
         job = _Dispatch(
             root, settings, whole_log, unclean, _Workers(runner, plan, scratch, progress), report

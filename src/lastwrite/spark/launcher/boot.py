@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from lastwrite.errors import EnvironmentUnfit
@@ -21,12 +22,18 @@ from lastwrite.storage.machine import spill_folders
 from lastwrite.storage.run_folder import hold_of, make_folder, remove_folder
 
 
+def _nothing(_: str) -> None:
+    pass
+
+
 class Boot:
     """The processes, from their start to their end."""
 
-    def __init__(self, *, forks: bool = False) -> None:
+    is_ended = False  # by us, so that nobody starts another in their place
+
+    def __init__(self, *, forks: bool = False, say: Callable[[str], None] = _nothing) -> None:
         """Start them. ``forks``: this process is ours alone, and loads what workers need for itself
-        and for them.
+        and for them; ``say`` is told what takes seconds.
 
         Raises:
             EnvironmentUnfit: they cannot be started like this here; Spark's own way may do.
@@ -61,7 +68,7 @@ class Boot:
                 java, jars, self.folder, {**environment, "SPARK_LOCAL_DIRS": spill}, held
             )
             if self.fork_server is not None and forks:
-                self.fork_server.fork()
+                self.fork_server.fork(say)
         except BaseException:
             self._end()
             atexit.unregister(self._end)
@@ -69,6 +76,7 @@ class Boot:
 
     def close(self, *, let_go: bool = False) -> None:
         """End both. ``let_go``: the JVM may end by itself, and writes what it has to write."""
+        self.is_ended = True
         if let_go:
             self.jvm.let_go()
         else:
@@ -77,6 +85,7 @@ class Boot:
         atexit.unregister(self._end)
 
     def _end(self) -> None:
+        self.is_ended = True
         if self._process == os.getpid():  # and no copy of it
             if hasattr(self, "jvm"):
                 self.jvm.kill()

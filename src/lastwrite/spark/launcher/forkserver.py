@@ -26,11 +26,13 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from lastwrite.encoding.kernel_cache import COMPILING
 from lastwrite.spark.launcher.attach import ADDRESS
 from lastwrite.spark.launcher.lifeline import Lifeline
 from lastwrite.storage.machine import go_first_for_memory
@@ -70,9 +72,11 @@ class ForkServer:
             )
         self._life.hand_over()
 
-    def fork(self) -> None:
-        """Load everything here, which this process needs too, and start it as a copy."""
-        load()
+    def fork(self, say: Callable[[str], None]) -> None:
+        """Load everything here, which this process needs too, and start it as a copy; ``say`` is
+        told what takes seconds.
+        """
+        load(say)
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
@@ -115,15 +119,17 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1
 
 
-def load() -> None:
+def load(say: Callable[[str], None] | None = None) -> None:
     """Import what the stages import, and load the kernels of the usual path, for as long as the
-    process lives.
+    process lives. ``say`` is told if they are compiled first.
     """
     was_enabled = gc.isenabled()
     gc.disable()  # it would look again and again through what stays
     with suppress(Exception):  # whatever it is, the work will meet it and say so
         usual = import_module(USUAL)
         if can_fork() and not usual.is_compiled():
+            if say is not None:
+                say(COMPILING)
             _compile_first()
         _load_all()
     gc.freeze()  # a collection in a worker would copy every page that it looks at

@@ -11,6 +11,8 @@ class Lifeline:
     once.
     """
 
+    far_end = _near_end = -1  # until there is a pipe
+
     def __init__(self) -> None:
         self.far_end, self._near_end = os.pipe()
         _held.add(self)
