@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -78,10 +78,67 @@ def test_a_store_that_a_broker_serves_is_refused(root: Path) -> None:
             pass
         with lock.try_hold(str(root), [T0, T1]) as got:
             assert not got
-        assert lock.broker_of(str(root)) == f"a broker, process {broker.pid}"
+        assert str(lock.broker_of(str(root))) == (
+            f"{root}/lock: a broker, process {broker.pid}, holds the store — stop it first"
+        )
     assert lock.broker_of(str(root)) is None
     with lock.hold(str(root), [T0]):
         assert lock.holds(str(root), T0) and not lock.holds(str(root), T1)
+
+
+IN_PLACE: dict[str, Callable[[str], object]] = {
+    "compact": lambda root: lastwrite.compact(root, spark=INLINE),
+    "dispatch": lambda root: lastwrite.dispatch(root, spark=INLINE),
+    "cut": lambda root: lastwrite.cut(root, at=0, dry_run=True),
+    "restore": lambda root: lastwrite.restore(root, topic="t", name_server="127.0.0.1:1"),
+}
+COMMANDS = {
+    **IN_PLACE,
+    "plan": lambda root: lastwrite.plan(root, spark=INLINE),
+    "compact --to": lambda root: lastwrite.compact(root, to=f"{root}.copy", spark=INLINE),
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    queue = ModelQueue(5 * 276, 276)
+    for n in range(30):
+        queue.append(message(n, "k", b"", START_MS))
+    root = tmp_path_factory.mktemp("blamed") / "store"
+    write_store(root, [queue])
+    (root / "commitlog").mkdir(exist_ok=True)
+    (root / "lock").write_bytes(b"lock")
+    (root / "abort").write_text("4711")
+    return root
+
+
+@pytest.mark.parametrize("command", IN_PLACE)
+def test_every_command_blames_a_live_broker_on_its_lock(store: Path, command: str) -> None:
+    with other_process(_BROKER, store) as broker, pytest.raises(LogHeld) as told:
+        COMMANDS[command](str(store))
+    said = f"{store}/lock: a broker, process {broker.pid}, holds the store — stop it first"
+    assert str(told.value) == said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_blames_a_killed_broker_on_abort(store: Path, command: str) -> None:
+    with pytest.raises(LogHeld) as told:
+        COMMANDS[command](str(store))
+    assert str(told.value).startswith(
+        f"{store}/abort: the store's broker (process 4711) was killed, or runs where its lock"
+    )
+
+
+def test_the_daemon_says_it_in_the_same_words(store: Path) -> None:
+    said: list[str] = []
+    for script in (_BROKER, _OPENED):
+        with other_process(script, store):
+            lastwrite.clean(
+                [str(store)], once=True, spark=INLINE, tell=lambda e: said.append(e.text)
+            )
+    live, killed = said
+    assert "holds the store — stop it first; nothing is cleaned there until then" in live
+    assert killed.startswith(f"{store}/abort: the store's broker (process 4711) was killed")
 
 
 def test_a_run_keeps_a_broker_from_serving_and_goes_beside_runs_on_other_queues(root: Path) -> None:

@@ -104,7 +104,7 @@ class Cleaner(Daemon[_Outcome]):
             broker = self._system.broker_of(root)
             self._events.say_once(
                 root,
-                None if broker is None else f"{root}: {broker}, uses it; nothing is cleaned there",
+                None if broker is None else f"{broker}; nothing is cleaned there until then",
             )
             if broker is not None:
                 self._was_held = True

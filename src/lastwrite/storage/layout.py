@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple
 
+from lastwrite.errors import LogHeld
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.choice import Topics, choose, topic_of
 
@@ -80,8 +81,8 @@ class Layout(ABC):
     @abstractmethod
     def refuse_if_held(self, root: str, names: Collection[TopicPartition], /) -> None: ...
 
-    def broker_of(self, root: str, /) -> str | None:
-        """The broker that runs on the root, in words; by default no broker opens it."""
+    def broker_of(self, root: str, /) -> LogHeld | None:
+        """What to tell of the broker that runs on the root; by default no broker opens it."""
         return None
 
     def refuse_unclean(self, root: str, config: Mapping[str, object], /) -> None:

@@ -236,13 +236,15 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None, place: L
         raise _held_elsewhere(place, os.path.join(root, place.file), *found)
 
 
-def broker_of(root: str, place: LockPlace) -> str | None:
-    """The broker that has the whole of ``root``, as people read it; None: there is none."""
+def broker_of(root: str, place: LockPlace) -> LogHeld | None:
+    """What to tell of the broker that has the whole of ``root``; None: there is none."""
     with _looking(root, place) as (handle, entry):
         if handle is None or (entry is not None and entry.held):
             return None
         blocker = _blocker(handle, place, 0)
-    return str(blocker).rstrip(",") if blocker is not None and blocker.is_broker else None
+    if blocker is None or not blocker.is_broker:
+        return None
+    return _held_elsewhere(place, os.path.join(root, place.file), blocker, None)
 
 
 def _holder(
@@ -305,7 +307,8 @@ def _held_elsewhere(
         if name is None
         else str(name)
     )
-    return LogHeld(f"{blocker} holds {what}", path=path, remedy=STOP_OR_WAIT)
+    remedy = "stop it first" if blocker.is_broker else STOP_OR_WAIT
+    return LogHeld(f"{blocker} holds {what}", path=path, remedy=remedy)
 
 
 # ---------------------------------------------------------------------- the root's own files

@@ -77,13 +77,11 @@ def refuse_broker(root: str) -> None:
     links.refuse_others(root)
     broker = broker_of(root)
     if broker is not None:
-        raise LogHeld(
-            f"{broker}, holds the store", path=os.path.join(root, FILE), remedy="stop it first"
-        )
+        raise broker
 
 
-def broker_of(root: str) -> str | None:
-    """The broker that serves the store, as people read it; None: there is none."""
+def broker_of(root: str) -> LogHeld | None:
+    """What to tell of the broker that serves the store; None: there is none."""
     return lock.broker_of(root, PLACE)
 
 
