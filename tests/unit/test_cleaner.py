@@ -22,6 +22,7 @@ from lastwrite.kafka.format.names import CLEANER_OFFSETS
 from lastwrite.kafka.store.checkpoints import read_offsets, write_offset
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import NoProgress
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.quarantine import FILE, read_quarantine, set_aside
 
@@ -88,6 +89,22 @@ def test_one_pass_cleans_what_is_due_dirtiest_first_over_two_roots(tmp_path: Pat
         name("more"): 200,
     }
     assert clean(tmp_path / "x", tmp_path / "y") == (0, [])
+
+
+def test_a_setting_that_has_no_effect_says_what_takes_its_place(tmp_path: Path) -> None:
+    class Heard(NoProgress):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    write(tmp_path, name("all"))
+    buffers = {"log.cleaner.dedupe.buffer.size": "5", "log.cleaner.io.buffer.size": "7"}
+    said = "log.cleaner.io.buffer.size has no effect: use --memory, which sizes every buffer"
+    for config, count in (({**COMPACT, **buffers}, 1), (COMPACT, 0)):
+        notes: list[str] = []
+        lastwrite.plan(str(tmp_path), config=config, spark=INLINE, progress=Heard())
+        assert sum(said in note for note in notes) == count
+    _, events = clean(tmp_path, **buffers)
+    assert sum(isinstance(event, Note) and said in event.text for event in events) == 1
 
 
 def test_an_overdue_partition_is_due_whatever_its_share(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
         ({"min.cleanable.dirty.ratio": "0.01"}, "min_cleanable_dirty_ratio", 0.01),
         ({"log.cleaner.min.cleanable.ratio": 0}, "min_cleanable_dirty_ratio", 0),
         ({"cleanup.policy": "Compact, delete"}, "cleanup_policy", ("compact", "delete")),
+        ({"cleanup.policy": "delete + compact"}, "cleanup_policy", ("delete", "compact")),
         ({"cleanup.policy": ["delete"]}, "cleanup_policy", ("delete",)),
         ({"cleanup.policy": ""}, "cleanup_policy", ()),
         (
@@ -99,6 +100,7 @@ def test_a_name_sets_its_field(names: dict[str, object], field: str, expected: o
         ({"segment.bytes": 13}, "at least 14"),
         ({"segment.bytes": 2**31}, "at most 2147483647"),
         ({"cleanup.policy": "compress"}, "cleanup.policy knows compact, delete, not 'compress'"),
+        ({"cleanup.policy": "compact+"}, "cleanup.policy knows compact, delete, not ''"),
         ({"cleanup.policy": 3}, "list with commas"),
         ({"message.timestamp.type": "now"}, "knows CreateTime, LogAppendTime"),
         ({"max.compaction.lag.ms": 0}, "at least 1"),

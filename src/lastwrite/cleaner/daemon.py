@@ -12,6 +12,7 @@ from lastwrite.cleaner.events import Events
 from lastwrite.cleaner.metrics import Metrics
 from lastwrite.cleaner.rounds import Rounds, exit_status
 from lastwrite.cleaner.settings import SettingsSource
+from lastwrite.config.cleaner import replaced_settings
 from lastwrite.reports.compaction import Status
 
 OutcomeT = TypeVar("OutcomeT")
@@ -63,6 +64,7 @@ class Daemon(ABC, Generic[OutcomeT]):
                 said = self._settings.refresh()
                 if said is not None:
                     self._events.note(said)
+                self._events.say_once("no effect", replaced_settings(self._settings.current.names))
                 self._rounds.set_rates(self._settings.current.cleaner.rates)
                 is_done = self._cycle(once)
                 if once and is_done:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from lastwrite.commands.systems import system_of_all
-from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.config.cleaner import CleanerConfig, replaced_settings
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
 from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import Context, Options
@@ -333,6 +333,9 @@ def _run(asked: _Asked) -> CompactionReport:
             f"{system.name} allows no other files beside its logs", remedy="leave out --keep-scans"
         )
     cleaner = CleanerConfig.from_names(options.config)
+    said = replaced_settings(options.config)
+    if said is not None:
+        progress.note(said)
     partitions: dict[str, list[TopicPartition]] = {}
     for folder in folders:
         partitions.setdefault(system.root_of(folder), []).append(system.name_of(folder))

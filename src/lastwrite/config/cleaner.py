@@ -65,3 +65,20 @@ class CleanerConfig(SettingsTable):
 
 
 CLEANER_NAMES = frozenset(CleanerConfig.field_of())  # they may stand beside any system's settings
+
+_IN_PLACE_OF = dict.fromkeys(
+    (
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.buffer.load.factor",
+    ),
+    "--memory, which sizes every buffer",
+)
+
+
+def replaced_settings(names: Mapping[str, object]) -> str | None:
+    """Which of the settings have no effect here, and what takes their place; None: none of them."""
+    said = [
+        f"{name} has no effect: use {_IN_PLACE_OF[name]}" for name in names if name in _IN_PLACE_OF
+    ]
+    return "; ".join(said) or None

@@ -17,6 +17,7 @@ from lastwrite.config.declaration import (
     LONG_MAX,
     SettingsTable,
     lower_text,
+    parse_list,
     parse_number,
     setting,
 )
@@ -32,6 +33,11 @@ _COMPRESSIONS = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 def _time_or_for_ever(name: str, value: object) -> int:
     """Every negative time means for ever."""
     return max(int(parse_number(name, value, whole=True)), -1)
+
+
+def _policies(name: str, value: object) -> tuple[str, ...]:
+    """``compact,delete``; people and documents write ``delete + compact``, too."""
+    return parse_list(name, value.replace("+", ",") if isinstance(value, str) else value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +56,8 @@ class KafkaTopicConfig(SettingsTable):
     """
 
     # fmt: off
-    cleanup_policy: tuple[str, ...] = setting(("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES)
+    cleanup_policy: tuple[str, ...] = setting(
+        ("compact",), "cleanup.policy log.cleanup.policy", choices=_POLICIES, parse=_policies)
     min_cleanable_dirty_ratio: float = setting(
         0.5, "min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio", 0, 1)
     delete_retention_ms: int = setting(_DAY, "delete.retention.ms log.cleaner.delete.retention.ms", 0)
