@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.cli import output
+from lastwrite.cli import output, run
 from lastwrite.cli.options import pairs, settings
 from lastwrite.errors import InvalidConfig
 
@@ -71,11 +71,11 @@ def test_progress_whose_listener_left_goes_on() -> None:
 def test_settings_of_the_command_line_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "topic.properties"
     file.write_text("# topic\ndelete.retention.ms=5\nsegment.bytes = 100\n")
-    assert settings(["delete.retention.ms=7"], str(file)) == {
+    assert settings(output.Output(), ["delete.retention.ms=7"], str(file)) == {
         "delete.retention.ms": "7",
         "segment.bytes": "100",
     }
-    assert settings(None, None) == {}
+    assert settings(output.Output(), None, None) == {}
 
 
 def test_a_value_may_hold_an_equals_sign() -> None:
@@ -93,7 +93,38 @@ def test_pairs_that_are_none(given: list[str]) -> None:
 
 def test_a_file_of_settings_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="No such file"):
-        settings(None, str(tmp_path / "missing"))
+        settings(output.Output(), None, str(tmp_path / "missing"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidConfig, match="UTF-8"):
-        settings(None, str(tmp_path / "binary"))
+        settings(output.Output(), None, str(tmp_path / "binary"))
+
+
+@pytest.mark.parametrize(
+    ("command", "group", "listed", "elsewhere"),
+    [
+        ("compact", "Kafka only", ("--metadata", "--topic-config", "--keep-scans"), "--exact"),
+        ("compact", "Pulsar only", ("--archive",), "--metadata"),
+        ("plan", "Kafka only", ("--topic-config-file", "--drop-keyless"), "--archive"),
+        ("clean", "Pulsar only", ("--archive",), "--once"),
+        ("dump", "RocketMQ only", ("--commit-log-offset", "--unique-key", "--to DIR"), "--from"),
+        ("dump", "Pulsar only", ("--from ID",), "--limit"),
+        ("read", "RocketMQ only", ("--pull",), "--from"),
+        ("read", "Kafka only", ("--isolation-level", "--time"), "--read-compacted"),
+    ],
+)
+def test_help_lists_options_of_one_system_under_its_name(
+    command: str,
+    group: str,
+    listed: tuple[str, ...],
+    elsewhere: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run([command, "--help"]) == 0
+    blocks = capsys.readouterr().out.split("\n\n")
+    [under] = [block for block in blocks if block.startswith(f"{group}:\n")]
+    options = [line.strip() for line in under.splitlines()]
+    for name in listed:
+        assert [line for line in options if line.startswith(name)]
+    assert elsewhere not in under
+    [general] = [block for block in blocks if block.startswith("Options:\n")]
+    assert "--system" in general and listed[0] + " " not in general

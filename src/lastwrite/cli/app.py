@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from lastwrite.cli.output import Output
 
@@ -59,8 +60,25 @@ def build_app(output: Output, name: str = "") -> Any:
     )
     app.callback()(_program)
     for each in (name,) if name in _COMMANDS else _COMMANDS:
-        app.command()(getattr(import_module(f"lastwrite.cli.{each}"), each))
+        app.command(cls=_Command)(getattr(import_module(f"lastwrite.cli.{each}"), each))
     return typer.main.get_command(app)
+
+
+class _Command(TyperCommand):
+    """A command whose help lists what concerns one system only after the rest, under its name."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for each in self.get_params(ctx):
+            record = each.get_help_record(ctx)
+            group = "Arguments" if each.param_type_name == "argument" else "Options"
+            if record is not None:
+                group = getattr(each, "rich_help_panel", None) or group
+                groups.setdefault(group, []).append(record)
+        for group in (*list(groups)[:2], *sorted(list(groups)[2:])):
+            if groups[group]:
+                with formatter.section(group):
+                    formatter.write_dl(groups[group])
 
 
 def _say_version(asked: bool) -> None:

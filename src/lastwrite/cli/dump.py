@@ -38,7 +38,7 @@ def dump(
     ] = None,
     start: Annotated[
         str | None,
-        options.option("--from ID", "Pulsar: from message LEDGER:ENTRY on."),
+        options.option("--from ID", "From message LEDGER:ENTRY on.", options.PULSAR),
     ] = None,
     key: options.Key = None,
     key_base64: options.KeyBase64 = None,
@@ -54,13 +54,16 @@ def dump(
         int | None,
         options.option(
             "--commit-log-offset P",
-            "RocketMQ: the message at this address.",
+            "The message at this address.",
+            options.ROCKETMQ,
             min=0,
         ),
     ] = None,
     unique_key: Annotated[
         str | None,
-        options.option("--unique-key TEXT", "RocketMQ: messages with this client-made key."),
+        options.option(
+            "--unique-key TEXT", "Messages with this client-made key.", options.ROCKETMQ
+        ),
     ] = None,
     message_id: Annotated[
         str | None,
@@ -88,11 +91,13 @@ def dump(
     to: Annotated[
         str | None,
         options.option(
-            "--to DIR", "RocketMQ: write all messages of the commit log, or of --topic, there."
+            "--to DIR",
+            "Write all messages of the commit log, or of --topic, there.",
+            options.ROCKETMQ,
         ),
     ] = None,
     format: Annotated[
-        str, options.option("--format NAME", "Of --to: parquet, or json.")
+        str, options.option("--format NAME", "Of --to: parquet, or json.", options.ROCKETMQ)
     ] = "parquet",
     master: options.Master = options.DEFAULT_MASTER,
     conf: options.Conf = None,

@@ -15,11 +15,19 @@ if TYPE_CHECKING:
     from lastwrite.cli.output import Output
 
 
-def option(usage: str, help: str, **more: Any) -> Any:
-    """An option as its help shows it: ``--partition, --queue NUMBER``; ``more`` as Typer takes it."""
+KAFKA, ROCKETMQ, PULSAR = "Kafka only", "RocketMQ only", "Pulsar only"
+
+
+def option(usage: str, help: str, group: str | None = None, **more: Any) -> Any:
+    """An option as its help shows it: ``--partition, --queue NUMBER``; ``more`` as Typer takes it.
+
+    ``group``: under which it is listed, if it means something to one system only.
+    """
     *names, last = usage.split(", ")
     name, _, metavar = last.partition(" ")
-    return typer.Option(*names, name, metavar=metavar or None, help=help, **more)
+    return typer.Option(
+        *names, name, metavar=metavar or None, help=help, rich_help_panel=group, **more
+    )
 
 
 PathArgument: TypeAlias = Annotated[
@@ -40,7 +48,8 @@ Archive: TypeAlias = Annotated[
     str | None,
     option(
         "--archive DIR",
-        "Of a live Pulsar topic: keep the fetched ledgers there, for the next round.",
+        "Of a live topic: keep the fetched ledgers there, for the next round.",
+        PULSAR,
     ),
 ]
 System: TypeAlias = Annotated[
@@ -73,19 +82,21 @@ TopicConfig: TypeAlias = Annotated[
     list[str] | None,
     option(
         "--topic-config TOPIC:NAME=VALUE",
-        "A setting of one of Kafka's topics, or of those of a pattern as 'orders-*', whatever the cluster says; "
+        "A setting of one topic, or of those of a pattern as 'orders-*', whatever the cluster says; "
         "may be repeated.",
+        KAFKA,
     ),
 ]
 TopicConfigFile: TypeAlias = Annotated[
     str | None,
-    option("--topic-config-file FILE", "Lines TOPIC:NAME=VALUE; --topic-config wins."),
+    option("--topic-config-file FILE", "Lines TOPIC:NAME=VALUE; --topic-config wins.", KAFKA),
 ]
 Metadata: TypeAlias = Annotated[
     str | None,
     option(
         "--metadata PATH",
-        "Where Kafka's cluster has its metadata: a log root, or __cluster_metadata-0, or a copy of either.",
+        "Where the cluster has its metadata: a log root, or __cluster_metadata-0, or a copy of either.",
+        KAFKA,
     ),
 ]
 Now: TypeAlias = Annotated[
@@ -125,7 +136,8 @@ DropKeyless: TypeAlias = Annotated[
     bool,
     option(
         "--drop-keyless",
-        "Records without a key may go (Kafka): without this a partition that holds one is left as it is.",
+        "Records without a key may go: without this a partition that holds one is left as it is.",
+        KAFKA,
     ),
 ]
 LikeBroker: TypeAlias = Annotated[
@@ -138,6 +150,7 @@ KeepScans: TypeAlias = Annotated[
         "--keep-scans",
         "Keep beside the log what need not be read again (16 bytes a record), and use what was kept: checksums of "
         "such segments are not proven again in that round.",
+        KAFKA,
     ),
 ]
 Key: TypeAlias = Annotated[

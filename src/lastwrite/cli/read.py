@@ -44,30 +44,39 @@ def read(
     ] = None,
     pull: Annotated[
         bool,
-        options.option("--pull", "RocketMQ: one answer of the broker, as large as it makes them."),
+        options.option(
+            "--pull", "One answer of the broker, as large as it makes them.", options.ROCKETMQ
+        ),
     ] = False,
     start: Annotated[
         str | None,
         options.option(
             "--from ID",
-            "Pulsar: LEDGER:ENTRY[:PARTITION[:INDEX]], this message or the next there is; earliest; latest.",
+            "LEDGER:ENTRY[:PARTITION[:INDEX]], this message or the next there is; earliest; latest.",
+            options.PULSAR,
         ),
     ] = None,
     read_compacted: Annotated[
         bool,
-        options.option("--read-compacted", "Pulsar: up to the horizon from the compacted ledger."),
+        options.option(
+            "--read-compacted", "Up to the horizon from the compacted ledger.", options.PULSAR
+        ),
     ] = False,
     time: Annotated[
         int | None,
         options.option(
-            "--time MILLIS", "Kafka: from the first record of then or later.", show_default=False
+            "--time MILLIS",
+            "From the first record of then or later.",
+            options.KAFKA,
+            show_default=False,
         ),
     ] = None,
     isolation_level: Annotated[
         str | None,
         options.option(
             "--isolation-level LEVEL",
-            "Kafka: read_uncommitted (the default) or read_committed.",
+            "read_uncommitted (the default) or read_committed.",
+            options.KAFKA,
         ),
     ] = None,
     system: options.System = None,
