@@ -379,6 +379,24 @@ def test_dump_finds(
     assert [row["message_id"] for row in rows_of(capfd)] == expected
 
 
+def test_dump_in_the_words_of_a_format(
+    folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert run(["dump", str(folder), "-Z", "-f", r"%t %p %o %k=%s {%h} %T\n"]) == 0
+    first = f"{TOPIC} -1 10:0:-1 a=1 {{colour=red}} {START_MS}".encode()
+    lines = capfdbinary.readouterr().out.splitlines()
+    assert lines[0] == first and len(lines) == 6
+    assert [line.split()[3] for line in lines[1:]] == [
+        b"b=2",
+        b"a=3",
+        b"NULL=keyless",
+        b"b=NULL",
+        b"c=4",
+    ]
+    assert run(["dump", str(folder), "--compacted", "-f", "%k;"]) == 0
+    assert capfdbinary.readouterr().out == b"a;", "and nothing of what was compacted out"
+
+
 def test_dump_of_entries_blocks_and_files(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["dump", str(folder), "--batches", "--json"]) == 0
     assert [

@@ -430,6 +430,20 @@ def test_by_time(writer: StoreWriter, wanted: int) -> None:
     assert addresses(rows) == in_queue and heard
 
 
+def test_in_the_words_of_a_format(
+    writer: StoreWriter, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    words = r"%t %p %o %T %k %s %S\n"
+    assert run(["dump", str(writer.root), "--topic", "orders", "--queue", "1", "-f", words]) == 0
+    expected = b""
+    for row in dumped(writer.root, topic="orders", partition=1)[0]:
+        body = base64.b64decode(row["body"])
+        said = f"orders 1 {row['queue_offset']} {row['store_timestamp']} "
+        said += row["properties"].get("KEYS", "")
+        expected += said.encode() + b" %b %d\n" % (body, len(body))
+    assert expected.count(b"\n") > 5 and capfdbinary.readouterr().out == expected
+
+
 def test_the_last_of_each_queue(writer: StoreWriter) -> None:
     last = [
         each.physical_offset for queue in (0, 1) for each in sent_to(writer, "orders", queue)[-2:]

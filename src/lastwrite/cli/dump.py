@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from lastwrite.cli import options
+from lastwrite.cli.line_format import line_format
 from lastwrite.cli.output import Output, in_words, moment
 from lastwrite.errors import InvalidConfig
 
@@ -36,6 +37,17 @@ def dump(
         int | None,
         options.option("--limit N", "At most so many lines.", min=0),
     ] = None,
+    line: Annotated[
+        str | None,
+        options.option(
+            "-f FORMAT",
+            r"A record in these words, as kcat prints it: '%t [%p] %o %k = %s\n'; a wrong letter "
+            "lists all of them.",
+        ),
+    ] = None,
+    null: Annotated[
+        bool, options.option("-Z", "Of -f: NULL where a key or a value is null.")
+    ] = False,
     start: Annotated[
         str | None,
         options.option("--from ID", "From message LEDGER:ENTRY on.", options.PULSAR),
@@ -117,6 +129,7 @@ def dump(
       lastwrite dump /var/lib/kafka --topic orders --offset 4711 --limit 1
       lastwrite dump /var/lib/kafka/orders-0/00000000000000004711.snapshot
       lastwrite dump /var/lib/kafka --topic orders --time 1700000000000 --last 10
+      lastwrite dump /var/lib/kafka --topic orders -f '%k\\t%s\\n' >orders.tsv
       lastwrite dump /var/lib/kafka --topic __cluster_metadata --decode
 
     Of a RocketMQ store, or a folder or file of it: messages in the order of the commit log, with
@@ -158,6 +171,7 @@ def dump(
             message_id,
             time,
             last,
+            line,
         )
         if (
             compacted
@@ -184,6 +198,13 @@ def dump(
             done = f"{report.messages:,} messages in {report.parts:,} files, {in_words(report.bytes)}, in {report.to}"
             output.text([done, *map(str, report.problems)])
         return report.exit_status
+    formatted = None
+    if line is not None:
+        if output.as_json or batches or index or decode:
+            raise InvalidConfig("-f excludes --json, --batches, --index and --decode")
+        formatted = line_format(line, b"NULL" if null else b"")
+    elif null:
+        raise InvalidConfig("-Z is for -f")
     rows = lastwrite.dump(
         path,
         system=system,
@@ -208,7 +229,8 @@ def dump(
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text
     for row in rows:
-        if not output.line(show(row)):
+        going = output.line(show(row)) if formatted is None else output.raw(formatted(row))
+        if not going:
             break
     return 0
 

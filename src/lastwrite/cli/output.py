@@ -82,6 +82,15 @@ class Output:
                 self._hang_up()
         return self.is_open
 
+    def raw(self, data: bytes) -> bool:
+        """Print bytes of the result as they are; False when nobody reads any more."""
+        if self.is_open:
+            try:
+                self._real.buffer.write(data)
+            except BrokenPipeError:
+                self._hang_up()
+        return self.is_open
+
     def text(self, lines: Iterable[str]) -> None:
         """Print lines of the result, and see them out."""
         self.end_progress()
