@@ -10,6 +10,8 @@ import pytest
 from lastwrite.encoding.checksum import crc32c
 from lastwrite.encoding.compression import Codec
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget
+from lastwrite.kafka import warm_up
+from lastwrite.kafka.format import packed_kernels
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.chunk import KafkaFormat
@@ -147,3 +149,15 @@ def test_the_limit_is_a_batchs(codec: Codec) -> None:
         for _ in form.opened(data, table):
             pass
     assert caught.value.at == int(table["position"][1])
+
+
+def test_a_first_run_compiles_what_compressed_batches_need() -> None:
+    """No kernel meets other types later: it would be compiled once more, while a scan waits."""
+    warm_up.compile_kernels()
+    needed = (packed_kernels.open_lz4, packed_kernels.thin_many, packed_kernels.seal_many)
+    before = [kernel.signatures for kernel in needed]
+    data = log(MIXED, SIZES)
+    records = int(KafkaFormat().split(data, 0, len(data), 0).table["records"].sum())
+    keep = np.arange(records, dtype=np.uint8) % 2
+    rebuilt(data, np.full(len(MIXED), REBUILD, np.uint8), keep, 64 << 20)
+    assert before == [kernel.signatures for kernel in needed] and all(before)

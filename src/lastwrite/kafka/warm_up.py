@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 import lastwrite.spark.folder_exchange  # noqa: F401  what a task of Spark unpickles
+from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.engine.elect import NO_KEYS, losers_among
 from lastwrite.engine.rules import election, verdict
 from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
 from lastwrite.kafka.format import kernels
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.model.columns import BATCH
+from lastwrite.model.columns import BATCH, NO_HORIZON, REBUILD
 from lastwrite.model.policy import Policy, Strategy
 
 
@@ -43,3 +46,15 @@ def load_kernels() -> None:
         states, losers_among([rows.ctypes.data], 2, ends, [0], *NO_KEYS, Strategy.OFFSET)[1][0]
     )
     form.rebuild(data, table, actions, horizons, states, data, np.empty((1, 5), np.int64))
+
+
+def compile_kernels() -> None:
+    """Load all, so that they are compiled, and what only compressed batches need, too."""
+    load_kernels()
+    form = KafkaFormat(1 << 20)
+    records = [Record(offset, 0, b"%d" % offset, b"", ()) for offset in range(2)]
+    data = np.frombuffer(encode_batch(records, codec=Codec.LZ4), np.uint8).copy()
+    table = form.split(data, 0, len(data), 0).table
+    actions, horizons = np.full(1, REBUILD, np.uint8), np.full(1, NO_HORIZON, np.int64)
+    keep, out = np.array([1, 0], np.uint8), np.empty(form.rebuilt_size(table, 2), np.uint8)
+    form.rebuild(data, table, actions, horizons, keep, out, np.empty((1, 5), np.int64))
