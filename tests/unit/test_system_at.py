@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,28 @@ def test_a_path_says_whose_it_is() -> None:
     assert system_at(str(STORE)).name == "rocketmq"
     assert system_at(str(ROOT)).name == "kafka"
     assert system_at(str(STORE), "kafka").name == "kafka"
+
+
+def test_a_copied_commit_log_is_known_under_any_name(tmp_path: Path) -> None:
+    copy = tmp_path / "00000.bak"
+    shutil.copy(STORE / "commitlog" / "00000000000000016384", copy)
+    assert system_at(str(copy)).name == "rocketmq"
+    found = lastwrite.inspect(str(copy)).to_dict()
+    assert found["what"] == "commit log" and not found["problems"]
+    first = next(iter(lastwrite.dump(str(copy))))
+    assert (first["topic"], first["queue_offset"], first["physical_offset"]) == (
+        "ctopic",
+        44,
+        16384,
+    )
+
+
+def test_what_only_looks_a_little_like_one_is_not(tmp_path: Path) -> None:
+    content = bytearray((STORE / "commitlog" / "00000000000000016384").read_bytes())
+    content[4] ^= 1  # the magic
+    for name, data in (("cut.bak", content[:7]), ("other.bak", content), ("empty.bak", b"")):
+        (tmp_path / name).write_bytes(data)
+        assert system_at(str(tmp_path / name)).name == "kafka"
 
 
 LIVE = "persistent://public/default/orders"

@@ -20,11 +20,10 @@ from lastwrite.rocketmq.store.reading import (
     FileKind,
     Part,
     entries_of,
+    read_head,
     start_of,
 )
-from lastwrite.storage.files import to_log_error
 
-_SNIFFED_BYTES = 512
 _MESSAGE_MAGICS = (-626843481, -626843477, -875286124)  # message v1, v2, blank
 _COMPACTION_PARTS = (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
 _SIDE_FILES = {
@@ -84,7 +83,7 @@ def locate(path: str) -> StorePlace | None:
     """What lies at ``path``; None: nothing of RocketMQ's.
 
     A file is known by its name and the folders above it, a log file that lies alone by its first
-    bytes. Of symbolic links the real path decides, unless only the given one leads to a store that
+    bytes, of the commit log under any name. Of symbolic links the real path decides, unless only the given one leads to a store that
     a broker has had: its ``compaction`` may be a link to another disk.
     """
     given = os.path.abspath(str(path))
@@ -118,7 +117,9 @@ def _located(path: str) -> StorePlace | None:
     if is_index or names.parse_file_name(base.removesuffix(names.DELETED_SUFFIX)) is not None:
         kind = _sniff(path, is_index)
         return None if kind is None else StorePlace(path, None, file=kind)
-    return None
+    # A copy under a name of its own: only a record's magic is sure enough.
+    is_log = _sniff(path, is_index=False) is FileKind.COMMIT_LOG
+    return StorePlace(path, None, file=FileKind.COMMIT_LOG) if is_log else None
 
 
 def _lone_log(path: str) -> StorePlace | None:
@@ -213,11 +214,7 @@ def _root_of_side_file(path: str, kind: FileKind) -> str | None:
 
 def _sniff(path: str, is_index: bool) -> FileKind | None:
     """What a file is by its first bytes."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_SNIFFED_BYTES)
-    except OSError as error:
-        raise to_log_error(error, path, "read the file") from error
+    data = read_head(path)
     if is_index:
         return FileKind.INDEX
 

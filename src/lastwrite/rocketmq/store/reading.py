@@ -34,6 +34,8 @@ WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)
 INDEX_LIMIT_BYTES = 1 << 30  # of one file of a queue's index, read whole
 
 _OPEN_FILES = 64  # kept open by one reader
+_HEAD_BYTES = 512
+_PHYSICAL_OFFSET = slice(28, 36)  # of a record's bytes, see ``format.record``
 
 
 class Part(StrEnum):
@@ -462,8 +464,22 @@ def map_whole(file: MappedFile) -> memoryview:
         raise LogError(f"could not read the file: {error}", path=file.path) from error
 
 
+def read_head(path: str) -> bytes:
+    """The first bytes of a file, by which it may be known.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise to_log_error(error, path, "read the file") from error
+
+
 def read_one_file(path: str) -> MappedLog:
-    """A log of a single file, wherever it lies; ``start`` is what its name says.
+    """A log of a single file, wherever it lies; ``start`` is what its name says, or else its first
+    record.
 
     Raises:
         LogError: it cannot be read.
@@ -473,5 +489,7 @@ def read_one_file(path: str) -> MappedLog:
         seen = os.stat(path)
     except OSError as error:
         raise to_log_error(error, path, "read the file") from error
-    start = start_of(base, names.is_index_name(base)) or 0
+    start = start_of(base, names.is_index_name(base))
+    if start is None:
+        start = max(0, int.from_bytes(read_head(path)[_PHYSICAL_OFFSET], "big", signed=True))
     return log_of_one(MappedFile(path, start, seen.st_size, seen.st_mtime_ns))
