@@ -41,7 +41,7 @@ from tests.support.kafka.model import (
     records_of,
 )
 from tests.support.kafka.producers import snapshots
-from tests.support.kafka.strategies import START_MS, Life, Phase, append, lives
+from tests.support.kafka.strategies import DAY_MS, START_MS, Life, Phase, append, lives
 
 
 @contextmanager
@@ -208,6 +208,34 @@ def test_however_small_the_pieces_it_leaves_the_same_files(
                 ).partitions
             assert not told.problems
             assert files_of(root / NAME) == files_of(twin / NAME)
+
+
+@given(lives(), st.booleans())
+def test_a_log_that_nobody_writes_loses_its_expired_deletes(
+    life: Life, include_active: bool
+) -> None:
+    """Rounds of which nothing is dirty, as the plain model has them: what readers end with stays."""
+    with empty_root() as root:
+        for phase in life.phases:
+            grow(root, phase, life)
+            compact(root, life.config, phase.now_ms, include_active=include_active)
+        table = fold(readable(read_segments(root / NAME)))
+        end = reference.listed(root).end_offset
+        now_ms = life.phases[-1].now_ms
+        for _ in range(3):
+            twin = twin_of(root)
+            for folder, round_of in ((root, compact), (twin, reference.compact)):
+                round_of(
+                    folder,
+                    life.config,
+                    now_ms,
+                    include_active=include_active,
+                    drop_expired_deletes=True,
+                )
+            assert_same_batches(root, twin)
+            assert fold(readable(read_segments(root / NAME))) == table
+            assert reference.listed(root).end_offset == end
+            now_ms += 10 * DAY_MS
 
 
 @given(lives())

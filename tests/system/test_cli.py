@@ -16,7 +16,9 @@ import pytest
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
+from tests.support.engine import compact
 
+CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0"
 COMPACTED = ("--config", "cleanup.policy=compact")
 COMMANDS = (
     "demo",
@@ -318,6 +320,19 @@ def test_doctor_finds_too_little_memory() -> None:
 
 
 # ---------------------------------------------------------------------- with Spark
+
+
+@pytest.mark.spark
+def test_expired_deletes_leave_a_log_that_nobody_writes(tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    shutil.copytree(CORPUS / "stopped", root)
+    stamped_ms, day_ms = 1_700_000_000_000, 86_400_000
+    asked = ("--topic", "client-zstd", "--now", str(stamped_ms + 2 * day_ms), "--json")
+    compact(root, {}, stamped_ms, topic="client-zstd")
+    done = lastwrite("compact", root, *asked, "--drop-expired-deletes")
+    assert done.returncode == 0
+    (found,) = one_document(done)["partitions"]
+    assert (found["status"], found["tombstones_dropped"]) == ("cleaned", 5)
 
 
 @pytest.mark.spark

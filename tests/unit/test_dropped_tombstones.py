@@ -15,6 +15,10 @@ from pathlib import Path
 
 import pytest
 
+import lastwrite
+from lastwrite.errors import InvalidConfig
+from lastwrite.reports.compaction import PartitionReport, Status
+from lastwrite.spark.inline import INLINE
 from tests.support.engine import compact
 from tests.support.kafka import reference
 from tests.support.kafka.crashing import run_until
@@ -28,6 +32,9 @@ from tests.support.kafka.logs import (
     write_segment,
 )
 from tests.support.kafka.model import ModelBatch, ModelRecord, fold, readable
+from tests.support.pulsar.folders import single
+from tests.support.pulsar.topics import put_ledger, topic_folder
+from tests.support.rocketmq.model import ModelPair, ModelQueue, message, write_store
 
 NOW_MS = 1_700_000_000_000
 PASSED_MS = NOW_MS - 1
@@ -259,3 +266,79 @@ def test_retention_takes_the_value_first(tmp_path: Path, like_broker: bool) -> N
     compact(root, config, NOW_MS + 10_000, like_broker=like_broker)
     assert {0, 44} <= set(offsets(root))
     assert reference.listed(root).log_start == 0
+
+
+# ---------------------------------------------------------------------- in a log that nobody writes
+
+
+@pytest.mark.parametrize("include_active", [False, True])
+def test_a_log_that_nobody_writes_keeps_a_delete_until_it_is_asked(
+    tmp_path: Path, include_active: bool
+) -> None:
+    root = write(
+        tmp_path,
+        {0: [batch(0, "a=1", "b=1")], 2: [batch(2, "a"), batch(3, "c=1")], 4: [batch(4, "d=1")]},
+    )
+
+    def at(now_ms: int, **asked: bool) -> PartitionReport:
+        (found,) = compact(root, CONFIG, now_ms, include_active=include_active, **asked).partitions
+        return found
+
+    assert at(NOW_MS).status is Status.CLEANED and offsets(root) == [1, 2, 3, 4]
+    late = NOW_MS + 1000
+    assert at(late + 1).status is Status.SKIPPED, "nothing is dirty, and so it is for ever"
+    early = at(late - 1, drop_expired_deletes=True)
+    assert (early.status, offsets(root)) == (Status.UNCHANGED, [1, 2, 3, 4])
+    found = at(late, drop_expired_deletes=True)
+    assert (found.status, found.tombstones_dropped) == (Status.CLEANED, 1)
+    assert offsets(root) == [1, 3, 4]
+    end = 5 if include_active else 4
+    assert read_checkpoint(root, "cleaner-offset-checkpoint")[NAME] == end
+    assert at(late + 1, drop_expired_deletes=True).status is Status.UNCHANGED
+
+
+def test_a_round_for_expired_deletes_compares_all_keys(tmp_path: Path) -> None:
+    """The checkpoint says that all is clean, and is wrong: the value goes with its delete."""
+    segments = {0: [batch(0, "a=1", "b=1")], 2: [stamped(batch(2, "a"))], 3: []}
+    root = write(tmp_path, segments, checkpoint=3)
+    (found,) = compact(root, CONFIG, NOW_MS, drop_expired_deletes=True).partitions
+    assert (found.verdicts["shadowed"], found.tombstones_dropped) == (1, 1)
+    assert offsets(root) == [1] and table(root) == {b"b": b"1"}
+
+
+def test_a_round_for_expired_deletes_obeys_the_policy(tmp_path: Path) -> None:
+    segments = {0: [batch(0, "b=1")], 1: [stamped(batch(1, "a"))], 2: []}
+    root = write(tmp_path, segments, checkpoint=2)
+    config = {"cleanup.policy": "delete"}
+    (found,) = compact(root, config, NOW_MS, drop_expired_deletes=True).partitions
+    assert offsets(root) == [0, 1] and "without compact" in (found.reason or "")
+
+
+def test_pulsar_has_no_expired_deletes(tmp_path: Path) -> None:
+    folder = topic_folder(tmp_path)
+    put_ledger(folder, 3, [single("k", b"")], 1 << 20)
+    with pytest.raises(InvalidConfig, match="keeps no delete"):
+        lastwrite.compact(str(folder), spark=INLINE, drop_expired_deletes=True)
+
+
+def test_a_store_of_rocketmq_loses_them_too(tmp_path: Path) -> None:
+    queue = ModelQueue(log_bytes=3680, index_bytes=368)
+    first = message(0, "k", b"", 1000), message(1, "l", b"x", 1000)
+    queue.pairs = [
+        ModelPair(0, first, is_closed=True),
+        ModelPair(3680, (message(9, "m", b"y", 1000),)),
+    ]
+    write_store(tmp_path, [queue])
+    config = {"delete.retention.ms": "5000"}
+
+    def at(now_ms: int, **asked: bool) -> PartitionReport:
+        (found,) = compact(tmp_path, config, now_ms, **asked).partitions
+        return found
+
+    assert at(2000).status is Status.UNCHANGED
+    assert at(9000).status is Status.SKIPPED
+    assert at(5999, drop_expired_deletes=True).status is Status.UNCHANGED
+    found = at(9000, drop_expired_deletes=True)
+    assert (found.status, found.tombstones_dropped) == (Status.CLEANED, 1)
+    left = [row["queue_offset"] for row in lastwrite.dump(str(tmp_path), compacted=True)]
+    assert left == [1, 9]

@@ -34,6 +34,7 @@ def compact(
     keep_scans: options.KeepScans = False,
     unclean: options.Unclean = False,
     drop_keyless: options.DropKeyless = False,
+    drop_expired_deletes: options.DropExpiredDeletes = False,
     archive: options.Archive = None,
     memory: options.Memory = None,
     master: options.Master = options.DEFAULT_MASTER,
@@ -79,6 +80,7 @@ def compact(
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         drop_keyless=drop_keyless,
+        drop_expired_deletes=drop_expired_deletes,
     )
     show_compaction(output, report)
     return report.exit_status

@@ -140,6 +140,14 @@ DropKeyless: TypeAlias = Annotated[
         KAFKA,
     ),
 ]
+DropExpiredDeletes: TypeAlias = Annotated[
+    bool,
+    option(
+        "--drop-expired-deletes",
+        "A round also where nothing is dirty, so that deletes go whose delete.retention.ms has passed: of an archive, "
+        "to which nobody writes any more.",
+    ),
+]
 LikeBroker: TypeAlias = Annotated[
     bool,
     option("--like-broker", "Rewrite and merge every segment of the range, as the broker does."),

@@ -36,6 +36,7 @@ def plan(
     like_broker: options.LikeBroker = False,
     unclean: options.Unclean = False,
     drop_keyless: options.DropKeyless = False,
+    drop_expired_deletes: options.DropExpiredDeletes = False,
     archive: options.Archive = None,
     memory: options.Memory = None,
     master: options.Master = options.DEFAULT_MASTER,
@@ -72,6 +73,7 @@ def plan(
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         drop_keyless=drop_keyless,
+        drop_expired_deletes=drop_expired_deletes,
     )
     show_compaction(output, report)
     return report.exit_status

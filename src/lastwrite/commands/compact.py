@@ -68,6 +68,7 @@ def compact(
     topic_config: TopicConfig | None = None,
     metadata: str | None = None,
     drop_keyless: bool = False,
+    drop_expired_deletes: bool = False,
 ) -> CompactionReport:
     """Do to each partition at ``path`` what its system's cleaner would do at ``now_ms``.
 
@@ -95,6 +96,9 @@ def compact(
             it stays.
         drop_keyless: of a Kafka topic, records without a key may go; without it a partition that
             holds one is skipped.
+        drop_expired_deletes: a round also where nothing is dirty, so that deletes go whose time
+            has passed: of an archive, to which nobody will write. Not of Pulsar, whose compacted
+            ledgers keep no delete.
         topic_config: settings of single topics of Kafka, whatever anybody else says of them: a
             dictionary by name or shell pattern, or triples of topic, name and value.
         metadata: where the metadata of Kafka's cluster lies: a log root, or the folder
@@ -117,6 +121,7 @@ def compact(
         exact=exact,
         include_active=include_active,
         like_broker=like_broker,
+        drop_expired_deletes=drop_expired_deletes,
         to=to,
         keep_scans=keep_scans,
     )
@@ -155,6 +160,7 @@ def plan(
     topic_config: TopicConfig | None = None,
     metadata: str | None = None,
     drop_keyless: bool = False,
+    drop_expired_deletes: bool = False,
 ) -> CompactionReport:
     """What ``compact`` would do, to the byte, writing nothing. Arguments and errors are those of
     ``compact``.
@@ -165,6 +171,7 @@ def plan(
         exact=exact,
         include_active=include_active,
         like_broker=like_broker,
+        drop_expired_deletes=drop_expired_deletes,
         dry_run=True,
     )
     asked = _Asked(
@@ -328,6 +335,11 @@ def _run(asked: _Asked) -> CompactionReport:
     )
     refuse_elsewhere(options.config, system.name, system.governs_keyless)
     system.check_config(options.config)
+    if options.drop_expired_deletes and system.name == "pulsar":
+        raise InvalidConfig(
+            "a compacted ledger of Pulsar keeps no delete",
+            remedy="leave out --drop-expired-deletes",
+        )
     if options.keep_scans and not system.keeps_scans:
         raise InvalidConfig(
             f"{system.name} allows no other files beside its logs", remedy="leave out --keep-scans"

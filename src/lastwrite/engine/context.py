@@ -93,6 +93,7 @@ class Options:
     exact: bool = False
     include_active: bool = False
     like_broker: bool = False
+    drop_expired_deletes: bool = False  # in a log of which nothing is dirty, too
     dry_run: bool = False
     to: str | None = None
     keep_scans: bool = False  # see ``scan_cache``

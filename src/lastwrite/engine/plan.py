@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -89,9 +90,14 @@ def _with_log(report: PartitionReport, log: PartitionLog) -> PartitionReport:
 def _decide(context: Context, log: PartitionLog) -> Decision:
     options = context.options
     include_active = options.include_active and not log.is_torn
-    return context.system.decide(
+    decision = context.system.decide(
         log, options.config, options.now_ms, include_active, options.like_broker
     )
+    if options.drop_expired_deletes:
+        # All keys are compared, whatever the checkpoint says: what a delete hides goes before it.
+        reason = None if decision.is_at_rest else decision.reason
+        decision = replace(decision, reason=reason, elect_from=0)
+    return decision
 
 
 def _with_decision(report: PartitionReport, decision: Decision) -> PartitionReport:

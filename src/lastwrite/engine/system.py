@@ -95,6 +95,8 @@ class Decision:
     reason: str | None  # why it is skipped; None: it is cleaned
     policy: Policy
     remedy: str | None = None  # what to state so that it is cleaned
+    # the reason is only that too little is dirty: a round for expired deletes can run
+    is_at_rest: bool = False
     # why the daemon leaves it alone, though a round that somebody asks for would run
     waits: str | None = None
     elect_from: int = 0  # records below it were compared with each other in earlier rounds

@@ -11,7 +11,7 @@ from functools import lru_cache
 from lastwrite.config import keyless
 from lastwrite.config.declaration import INT_MAX
 from lastwrite.config.system import LeftAlone, Sources
-from lastwrite.engine.rules.ranges import cleanable_range
+from lastwrite.engine.rules.ranges import cleanable_range, is_at_rest
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
 from lastwrite.errors import CorruptLog, LogError
@@ -196,6 +196,7 @@ class KafkaSystem(System):
             dirty_ratio=found.ratio,
             reason=reason,
             remedy=None if alone is None else alone.remedy,
+            is_at_rest=alone is None and is_at_rest(found, log, settings),
             compacts=settings.compacts,
             cleanable_bytes=found.cleanable_bytes,
             overdue_ms=found.overdue_ms,

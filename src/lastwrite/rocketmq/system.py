@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from lastwrite.config.declaration import LONG_MAX
-from lastwrite.engine.rules.ranges import Range, cleanable_range
+from lastwrite.engine.rules.ranges import Range, cleanable_range, is_at_rest
 from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog
@@ -120,6 +120,7 @@ class RocketmqSystem(System):
             elect_from=found.first_dirty,
             dirty_ratio=found.ratio,
             reason=reason,
+            is_at_rest=is_at_rest(found, log, settings),
             cleanable_bytes=found.cleanable_bytes,
             overdue_ms=found.overdue_ms,
             policy=Policy(

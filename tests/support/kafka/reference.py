@@ -72,16 +72,22 @@ def listed(root: Path) -> PartitionLog:
 
 
 def compact(
-    root: Path, config: Mapping[str, object], now_ms: int, include_active: bool = False
+    root: Path,
+    config: Mapping[str, object],
+    now_ms: int,
+    include_active: bool = False,
+    drop_expired_deletes: bool = False,
 ) -> Range:
     """Clean the log under ``root`` in place, as a broker would that finds it dirty enough; the
-    round's range.
+    round's range. With ``drop_expired_deletes`` also where nothing is dirty, and all keys compared.
     """
     topic = KafkaTopicConfig.from_names({**config, "min.cleanable.dirty.ratio": "0"})
     log = listed(root)
     folder = root / NAME
     found = cleanable_range(log, topic, now_ms, include_active)
-    if not found.eligible:
+    below = [each for each in log.segments if each.base_offset < found.first_uncleanable]
+    rests = found.first_dirty <= found.first_uncleanable and any(each.size_bytes for each in below)
+    if not found.eligible and not (drop_expired_deletes and rests):
         return found
     groups = group_segments(
         log.segments, found.first_uncleanable, topic.segment_bytes, topic.segment_index_bytes
@@ -97,7 +103,7 @@ def compact(
     after = clean_segments(
         before,
         [[segment.base_offset for segment in group] for group in groups],
-        first_dirty=found.first_dirty,
+        first_dirty=0 if drop_expired_deletes else found.first_dirty,
         end=found.first_uncleanable,
         high_watermark=log.high_watermark,
         now_ms=now_ms,

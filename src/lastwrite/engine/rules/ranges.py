@@ -140,6 +140,15 @@ def cleanable_range(
     return found if reason is None else replace(found, eligible=False, reason=reason)
 
 
+def is_at_rest(found: Range, log: PartitionLog, config: RangeSettings) -> bool:
+    """Whether a round is not due for one reason alone, that too little is dirty: what lies below
+    the range's end was cleaned, and can be once more.
+    """
+    reaches_dirty = found.first_dirty <= found.first_uncleanable  # the checkpoint never goes back
+    below = (s.size_bytes for s in log.segments if s.base_offset < found.first_uncleanable)
+    return config.compacts and not found.eligible and reaches_dirty and any(below)
+
+
 def _first_dirty(log: PartitionLog) -> tuple[int, bool]:
     """The first dirty offset, and whether the checkpoint had to be put right for it."""
     if log.checkpoint is None:
