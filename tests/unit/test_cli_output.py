@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,34 @@ def test_help_lists_options_of_one_system_under_its_name(
     assert elsewhere not in under
     [general] = [block for block in blocks if block.startswith("Options:\n")]
     assert "--system" in general and listed[0] + " " not in general
+
+
+def test_a_table_folds_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    name, path = "a-topic-with-a-long-name-0", "/data/a-topic-with-a-long-name-0/" + "0" * 40
+    row = (name, "would be cleaned", "1,234,567 → 39", "", f"the file {path} [is] what it was")
+    for width, is_folded in ((60, True), (200, False)):
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr(sys, "stdout", Terminal())
+        said = output.Output()
+        said.table("partition | status | >records | >dirty | why", [row, row])
+        said.close()
+        lines = sys.stdout.getvalue().splitlines()  # type: ignore[attr-defined]
+        if is_folded:
+            assert (
+                lines[: len(lines) // 2]
+                == lines[len(lines) // 2 :]
+                == [
+                    name,
+                    "  status     would be cleaned",
+                    "  records    1,234,567 → 39",
+                    "  why        the file",
+                    f"             {path}",
+                    "             [is] what it was",
+                ]
+            )
+        else:
+            assert len(lines) == 4 and all(cell in lines[2] for cell in row)

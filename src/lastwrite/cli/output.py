@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 200  # of tables that go to a file or a pipe, which does not wrap
 _SENTENCE_WIDTH = 40  # at least, for a table's last column
 _SECONDS_A_LINE = 5.0
+_BESIDE_THE_BAR = 56  # columns of a line of progress
 
 
 class Output:
@@ -100,7 +102,7 @@ class Output:
 
     def table(self, heads: str, rows: Iterable[Sequence[object]]) -> None:
         """Print a table under ``heads``, like ``name | >size``: the second column is aligned at the
-        right.
+        right. On a terminal that is too narrow for it each row is folded, a line a value.
         """
         from rich.box import SIMPLE_HEAD
         from rich.console import Console
@@ -127,8 +129,12 @@ class Output:
             if self.is_open:
                 console = Console(file=self._real, highlight=False)
                 at_hand = console.width if self._real.isatty() else _PLAIN_WIDTH
-                console.width = max(at_hand, _least_width([columns, *cells]))
-                console.print(table)
+                least = _least_width([columns, *cells])
+                if at_hand < least and self._real.isatty():
+                    self.text(_folded(columns, cells, at_hand))
+                else:
+                    console.width = max(at_hand, least)
+                    console.print(table)
         except BrokenPipeError:
             self._hang_up()
         self._flush()
@@ -169,8 +175,25 @@ class Output:
         os.close(nowhere)
 
 
+def _folded(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int) -> Iterator[str]:
+    """A block a row: its first value, and below it each other one that is there, after its head."""
+    margin = max(map(len, columns)) + 4
+    for first, *others in rows:
+        yield first
+        for head, value in zip(columns[1:], others, strict=True):
+            if value:
+                yield textwrap.fill(
+                    value,
+                    max(width, margin + 1),
+                    initial_indent=f"  {head}".ljust(margin),
+                    subsequent_indent=" " * margin,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+
+
 def _least_width(rows: Sequence[Sequence[str]]) -> int:
-    """A table's width without a number cut in two; where the terminal is narrower its lines wrap."""
+    """A table's width without a number cut in two."""
     widths = [max(map(len, column)) + 3 for column in zip(*rows, strict=True)]
     return sum(widths[:-1]) + min(widths[-1], _SENTENCE_WIDTH)
 
@@ -243,15 +266,16 @@ class TerminalProgress:
             TransferSpeedColumn,
         )
 
+        console = Console(stderr=True)
         self._bars: RichProgress = Progress(
             TextColumn("{task.description:<8}"),
-            BarColumn(),
+            BarColumn(max(4, min(40, console.width - _BESIDE_THE_BAR))),
             TaskProgressColumn(),
             TransferSpeedColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            console=Console(stderr=True),
+            console=console,
         )
         self._task: TaskID | None = None
         self._bars.start()
