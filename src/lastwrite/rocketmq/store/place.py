@@ -83,8 +83,9 @@ def locate(path: str) -> StorePlace | None:
     """What lies at ``path``; None: nothing of RocketMQ's.
 
     A file is known by its name and the folders above it, a log file that lies alone by its first
-    bytes, of the commit log under any name. Of symbolic links the real path decides, unless only the given one leads to a store that
-    a broker has had: its ``compaction`` may be a link to another disk.
+    bytes, of the commit log under any name. Of symbolic links the real path decides, unless only
+    the given one leads to a store that a broker has had: its ``compaction`` may be a link to
+    another disk.
     """
     given = os.path.abspath(str(path))
     real = os.path.realpath(given)
