@@ -21,7 +21,7 @@ from lastwrite.reports.compaction import Status
 from lastwrite.spark import folder_exchange, shuffle_exchange
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.launcher.jvm import Jvm
-from lastwrite.spark.session import _end_gateway, spark_session
+from lastwrite.spark.session import _end_launched, _forget, spark_session
 from tests.system.test_spark import NOW, make_root
 from tests.system.test_spark import files as all_files
 
@@ -46,7 +46,9 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     pyspark: Any = sys.modules.get("pyspark")
     if pyspark is not None and pyspark.SparkContext._active_spark_context is None:
-        _end_gateway()  # a JVM that another test left knows other folders
+        gateway = pyspark.SparkContext._gateway  # a JVM that another test left knows other folders
+        _forget(None, gateway)
+        _end_launched(gateway)
 
 
 @pytest.fixture(scope="module", params=list(EXCHANGES))

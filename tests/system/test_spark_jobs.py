@@ -142,20 +142,29 @@ def test_a_jvm_that_pyspark_launched_for_us_ends_with_our_session() -> None:
 
 
 def test_the_launcher_of_spark_itself(tmp_path: Path) -> None:
-    """``spark.lastwrite.launcher=spark``: the JVM is PySpark's, and so are its workers."""
+    """``spark.lastwrite.launcher=spark``: the JVM is PySpark's, and so are its workers. It is
+    parked like ours, beside a session of the caller's, and ends with the program.
+    """
     root = make_root(tmp_path / "root")
     program = (
-        "import sys, lastwrite\n"
-        "from pyspark import SparkContext\n"
-        "from lastwrite.spark import session\n"
-        "launched = []\n"
-        "end = session._end_gateway\n"
-        "session._end_gateway = lambda: (launched.append(SparkContext._gateway), end())\n"
-        "report = lastwrite.compact(sys.argv[1], topic='t', config={'cleanup.policy': 'compact'},"
+        "import os, sys, lastwrite\n"
+        "from lastwrite.spark import parking\n"
+        "def gateway():\n"
+        "    report = lastwrite.compact(sys.argv[1], topic='t', config={'cleanup.policy': 'compact'},"
+        " to=f'{sys.argv[1]}-{len(os.listdir(os.path.dirname(sys.argv[1])))}',"
         " master='local[1]', conf={'spark.lastwrite.launcher': 'spark'})\n"
-        "assert report.exit_status == 0 and launched[0].proc.poll() is not None\n"
+        "    assert report.exit_status == 0 and parking._parked[1]._boot is None\n"
+        "    return parking._parked[1]._gateway\n"
+        "first = gateway()\n"
+        "assert first.proc.poll() is None and gateway() is first\n"
+        "from pyspark.sql import SparkSession\n"
+        "mine = SparkSession.builder.master('local[1]').getOrCreate()\n"
+        "assert mine.sparkContext._gateway is not first\n"
+        "parking.end()\n"
+        "assert first.proc.poll() is not None\n"
+        "assert mine.sparkContext.parallelize([1, 2]).sum() == 3\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(root)], check=True, timeout=240)
+    subprocess.run([sys.executable, "-c", program, str(root)], check=True, timeout=600)
 
 
 def test_what_was_started_ahead_is_used_with_our_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,9 @@ def compact(
         include_active: clean the active segment too: for archives that nobody appends to.
         memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the
             machine's.
-        spark: a session to use; None: one is started on ``master`` with the settings ``conf``.
+        spark: a session to use; None: one of our own on ``master`` with the settings ``conf``,
+            which the next call takes again. It takes some 200 MB until the process ends, or ten
+            minutes after the last call.
         like_broker: rewrite and merge every segment of the range, changed or not, as the broker
             does.
         keep_scans: keep beside the log, about 16 bytes a record, what need not be read again as

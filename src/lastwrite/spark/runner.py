@@ -83,6 +83,7 @@ class SparkRunner(Runner):
         self.workers = workers
         self.is_here = local_workers(spark.master) is not None  # all workers are on this machine
         self.profile: dict[str, StageProfile] = {}
+        self.has_failed = False  # a job, whose tasks may still run
         self._lock = threading.Lock()
         self._groups: set[str] = set()  # of jobs that run now
         self._is_cancelled = False
@@ -185,6 +186,7 @@ class SparkRunner(Runner):
             watch.join(_SECONDS_TO_CANCEL)
             return outcome.result()
         except Exception as error:
+            self.has_failed = True
             if executors.error is not None:
                 raise executors.error from error
             if self._is_cancelled:
@@ -209,7 +211,7 @@ class SparkRunner(Runner):
         error.
         """
         with self._lock:
-            self._is_cancelled = True
+            self._is_cancelled = self.has_failed = True
             groups = list(self._groups)
         self._cancel(groups)
 

@@ -4,8 +4,8 @@ Local mode needs no server: a JVM beside the driver and a Python worker a core. 
 schedules, so it gets a small heap, one compiler tier and no web page; and only a ``SparkContext``,
 since no SQL is asked of it (a session would cost it more than its own start). It comes up while the
 driver imports and plans: ``OwnSpark`` starts everything and waits for nothing until a stage asks
-for the context. At the end it is killed where it stands: all results are in, and what it wrote lies
-in a folder that goes too.
+for the context. In the end it is killed where it stands: all results are in, and what it wrote lies
+in a folder that goes too. Between two calls of a program it is parked (``spark.parking``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.spark.launcher.boot import Boot
+from lastwrite.spark.launcher.gateway import quieten
 from lastwrite.spark.launcher.java import prepare_environment, set_local_defaults
 from lastwrite.spark.launcher.jvm import HEAP_BYTES, Death, jvm_options
 from lastwrite.storage.machine import core_count
@@ -152,8 +153,8 @@ class OwnSpark:
         self._conf = dict(conf)
         self._boot = _take_ahead() if _is_plain(master, conf) else None
         self._context: SparkContext | None = None
+        self._gateway: Any = None  # to a JVM that nobody else uses
         self._is_ours = True
-        self._launches_jvm = False  # in Spark's own way
         self._error: EnvironmentUnfit | None = None
         self._is_waited_for = threading.Event()
         self._starting = threading.Thread(target=self._start, name="lastwrite-spark", daemon=True)
@@ -204,6 +205,10 @@ class OwnSpark:
             self._context = self._context_of_boot(SparkContext) or self._context_in_sparks_way(
                 SparkContext
             )
+            if self._is_ours:
+                # it prints a trace when its JVM goes, and we have no accumulators
+                server: Any = self._context._accumulatorServer
+                server.handle_error = lambda *_: None
             if not self._is_waited_for.is_set():
                 self._warm_up(self._context)
         except EnvironmentUnfit as error:
@@ -230,6 +235,7 @@ class OwnSpark:
             self._boot.close()
             self._boot = None
             return None
+        self._gateway = gateway
         own = {"spark.python.unix.domain.socket.dir": str(self._boot.folder)}
         if self._boot.fork_server is not None:
             own[_DAEMON] = _OUR_DAEMON
@@ -238,15 +244,16 @@ class OwnSpark:
     def _context_in_sparks_way(self, spark: type[SparkContext]) -> SparkContext:
         prepare_environment(local=local_workers(self._master) is not None)
         self._is_ours = spark._active_spark_context is None
-        self._launches_jvm = spark._gateway is None
-        return spark.getOrCreate(
-            self._settings(
-                {
-                    "spark.driver.memory": f"{HEAP_BYTES >> 20}m",
-                    "spark.driver.extraJavaOptions": " ".join(jvm_options()),
-                }
-            )
-        )
+        launches_jvm = spark._gateway is None
+        own = {
+            "spark.driver.memory": f"{HEAP_BYTES >> 20}m",
+            "spark.driver.extraJavaOptions": " ".join(jvm_options()),
+        }
+        try:
+            return spark.getOrCreate(self._settings(own))
+        finally:
+            if launches_jvm and spark._gateway is not None:
+                self._gateway = quieten(spark._gateway)
 
     def _settings(self, own: Mapping[str, str]) -> Any:
         from pyspark import SparkConf
@@ -270,17 +277,55 @@ class OwnSpark:
         with contextlib.suppress(Exception):
             context.parallelize(range(workers), workers).foreach(_nothing)
 
+    @property
+    def can_wait(self) -> bool:
+        """Whether it can be parked: it is up, on this machine, in a JVM of its own, and nothing of
+        the work is left: no task that nobody waits for, no files of a shuffle.
+        """
+        is_up = not self._starting.is_alive() and self._context is not None
+        if not is_up or self._gateway is None or local_workers(self._master) is None:
+            return False
+        leaves = {"spark.speculation": "true", "spark.lastwrite.exchange": "shuffle"}
+        return self.is_alive and all(self.setting(name) != way for name, way in leaves.items())
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still takes work."""
+        context: Any = self._context
+        try:
+            is_stopped = context._jsc.sc().isStopped()
+        except Exception:  # no JVM to ask
+            return False
+        return not is_stopped and (self._boot is None or self._boot.folder.is_dir())
+
+    def step_aside(self) -> None:
+        """Let PySpark know nothing of it: a caller's next session is started as if none were."""
+        from pyspark import SparkContext
+
+        with SparkContext._lock:
+            SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+
+    def step_in(self) -> bool:
+        """Be PySpark's session again; False: a caller has one of their own meanwhile."""
+        from pyspark import SparkContext
+
+        with SparkContext._lock:
+            if SparkContext._gateway is not None:
+                return False
+            SparkContext._gateway, SparkContext._jvm = self._gateway, self._gateway.jvm
+            SparkContext._active_spark_context = self._context
+        return True
+
     def close(self, *, at_once: bool = False) -> None:
         """End it, waiting for nothing that has no result. ``at_once``: not even for the classes to
         be written.
         """
         if self._boot is None:
             self._starting.join()
-            if self._context is not None and self._is_ours:
-                with contextlib.suppress(Exception):  # a JVM that has gone
-                    self._context.stop()
-            if self._launches_jvm and self._is_ours:
-                _end_gateway()
+            if self._is_ours and (self._context is not None or self._gateway is not None):
+                self._has_stopped()
+                _forget(self._context, self._gateway)
+                _end_launched(self._gateway)
             return
         is_up = not self._starting.is_alive() and self._context is not None
         let_go = is_up and not at_once and self._boot.jvm.archive.is_written and self._has_stopped()
@@ -288,15 +333,21 @@ class OwnSpark:
             _forget_accumulators(self._context)
         self._boot.close(let_go=let_go)
         self._starting.join()
-        _forget_gateway()
+        _forget(self._context, self._gateway)
 
     def _has_stopped(self) -> bool:
-        """Let the context end in order; False: there is no JVM any more to do that."""
-        assert self._context is not None
+        """Let the context end in order; False: there is none, or no JVM any more to do that.
+
+        Not by PySpark's ``stop``, which forgets whatever session there is, a caller's, too.
+        """
+        context: Any = self._context
         try:
-            self._context.stop()
+            context._jsc.stop()
         except Exception:
             return False
+        finally:
+            if context is not None:
+                _forget_accumulators(context)
         return True
 
 
@@ -321,25 +372,18 @@ def _nothing(_: int) -> None:
 
 
 def _forget_accumulators(context: Any) -> None:
-    """End PySpark's server for accumulators. It looks up once a second, and complains when its JVM
-    goes.
-    """
+    """End PySpark's server for accumulators, which looks up once a second."""
     server = getattr(context, "_accumulatorServer", None)
     context._jsc = context._accumulatorServer = None
     if server is not None:
         server.server_shutdown = True
-        server.handle_error = lambda *_: None
         threading.Thread(target=server.shutdown, daemon=True).start()
 
 
-def _end_gateway() -> None:
-    """End the JVM that PySpark launched: the next session starts with the environment of its own
-    time.
+def _end_launched(gateway: Any) -> None:
+    """End the JVM that PySpark launched for us: the next session starts with the environment of its
+    own time.
     """
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    _forget_gateway()
     process = getattr(gateway, "proc", None)
     if process is not None:
         with contextlib.suppress(OSError):
@@ -351,15 +395,17 @@ def _end_gateway() -> None:
             process.wait()
 
 
-def _forget_gateway() -> None:
+def _forget(context: Any, gateway: Any) -> None:
     """Let PySpark start a JVM anew when somebody asks for the next session."""
     from pyspark import SparkContext
 
     with SparkContext._lock:
-        if SparkContext._gateway is not None:
-            with contextlib.suppress(Exception):
-                SparkContext._gateway.close()
-        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        if SparkContext._active_spark_context is context:
+            SparkContext._active_spark_context = None
+        if SparkContext._gateway is gateway:
+            SparkContext._gateway = SparkContext._jvm = None
+    with contextlib.suppress(Exception):  # there may be none
+        gateway.close()
 
 
 # ---------------------------------------------------------------------- ahead of time

@@ -13,6 +13,7 @@ from lastwrite.spark.executors import worker_count
 from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan, plan_memory
+from lastwrite.spark.parking import park, take
 from lastwrite.spark.runner import SparkRunner
 from lastwrite.spark.session import GivenSpark, OwnSpark, local_workers
 from lastwrite.spark.shuffle_exchange import ShuffleExchange
@@ -60,7 +61,9 @@ def runner_for(
     conf: Mapping[str, str],
     progress: Progress,
 ) -> Iterator[tuple[Runner, MemoryPlan]]:
-    """A runner on ``spark``, or on a session started on ``master`` and stopped at the end."""
+    """A runner on ``spark``, or on a session started on ``master``, which is parked at the end, or
+    stopped where it cannot be.
+    """
     if isinstance(spark, Inline):
         yield InlineRunner(), plan_memory(memory, 1)
         return
@@ -75,12 +78,16 @@ def runner_for(
         return
     workers = local_workers(master) or 0
     plan_memory(memory, workers or 1)  # before anything is started
-    progress.note("starting Spark")
-    own = OwnSpark(master, conf)
-    is_done = False
+    own = take(master, conf)
+    if own is None:
+        progress.note("starting Spark")
+        own = OwnSpark(master, conf)
+    is_done = is_idle = False
     try:
         memory_plan = plan_memory(memory, workers or 1, lean=own.is_lean)
-        yield SparkRunner(own, workers or worker_count(own, progress)), memory_plan
-        is_done = True
+        runner = SparkRunner(own, workers or worker_count(own, progress))
+        yield runner, memory_plan
+        is_done, is_idle = True, not runner.has_failed
     finally:
-        own.close(at_once=not is_done)
+        if not is_idle or not park(own, master, conf):
+            own.close(at_once=not is_done)

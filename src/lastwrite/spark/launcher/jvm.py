@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from lastwrite.errors import EnvironmentUnfit
 from lastwrite.spark.launcher.class_archive import class_archive
+from lastwrite.spark.launcher.gateway import quieten
 from lastwrite.spark.launcher.java import INSTALL_PYSPARK, JavaFound
 from lastwrite.spark.launcher.lifeline import Lifeline
 from lastwrite.storage.machine import (
@@ -241,7 +242,7 @@ class Jvm:
         client.converters = [
             each for each in client.converters or () if type(each).__module__.startswith("py4j.")
         ]
-        return gateway
+        return quieten(gateway)
 
     def death(self) -> Death | None:
         """How it has ended; None: it lives. Waits a little, since a connection breaks before its

@@ -1,0 +1,138 @@
+"""Several calls of one program: the second takes the Spark of the first, and what ends does so
+without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.test_spark import make_root
+
+pytestmark = pytest.mark.spark
+
+START = """
+import gc, os, shutil, sys, time
+import psutil
+import lastwrite
+from lastwrite.errors import LogError
+from lastwrite.model.progress import NoProgress
+from lastwrite.spark import parking
+from lastwrite.spark.use import runner_for
+
+def compact():
+    shutil.rmtree("copy", ignore_errors=True)
+    shutil.copytree("root", "copy")
+    report = lastwrite.compact("copy", topic="t", master="local[1]")
+    assert report.exit_status == 0 and report.profile["rewrite"]
+
+def call():
+    compact()
+    return jvm()
+
+def jvm():
+    (found,) = [each for each in children() if "java" in each.name()]
+    return found
+
+def children():
+    return psutil.Process().children(recursive=True)
+
+def wait_for(condition):
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+"""
+
+
+def run(program: str, folder: Path) -> None:
+    """Run it without a class archive, which a JVM would write after the end; it must print nothing
+    and leave nothing.
+    """
+    make_root(folder / "root")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", START + program],
+        cwd=folder,
+        env={**clean, "TMPDIR": str(folder), "XDG_CACHE_HOME": "/dev/null"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["copy", "root"]
+
+
+def test_the_second_call_takes_the_spark_of_the_first(tmp_path: Path) -> None:
+    run(
+        """
+first = call()
+from pyspark import SparkContext
+assert SparkContext._gateway is SparkContext._active_spark_context is None
+boot = parking._parked[1]._boot
+assert set(os.listdir()) - {"copy", "root"} <= {each.name for each in (boot.folder, *boot._spill)}
+assert lastwrite.verify("copy", before="root", master="local[1]").exit_status == 0
+assert jvm() == call() == first
+assert lastwrite.plan("root", topic="t", master="local[1]").exit_status == 0
+assert jvm() == first
+
+child = os.fork()
+if child == 0:
+    parking.end()
+    sys.exit(parking.take("local[1]", {}) is not None)
+assert os.waitpid(child, 0)[1] == 0
+assert call() == first  # a fork leaves it alone
+
+os.environ["ANOTHER"] = "environment"
+second = call()
+assert second != first and not first.is_running()
+second.kill()
+third = call()  # one that died is not taken
+assert third != second
+gc.collect()
+parking.end()
+wait_for(lambda: not children())
+""",
+        tmp_path,
+    )
+
+
+def test_it_ends_where_nobody_comes_or_tasks_may_be_left(tmp_path: Path) -> None:
+    run(
+        """
+parking.SECONDS_PARKED = 0.0
+compact()
+wait_for(lambda: not children())
+assert parking._parked is None
+
+parking.SECONDS_PARKED = 600.0
+with runner_for(None, "local[1]", None, {}, NoProgress()) as (runner, _):
+    try:
+        runner.run("scan", lambda unit: os._exit(1), [1], [1], NoProgress())
+    except LogError as error:
+        assert "a worker process was killed or crashed" in error.problem
+    else:
+        raise AssertionError
+assert parking._parked is None
+wait_for(lambda: not children())
+
+with runner_for(None, "local[1]", None, {}, NoProgress()) as (runner, _):
+    context = runner.context
+    assert context.parallelize([1]).count() == 1
+    jvm().kill()
+    try:
+        context.parallelize([1]).count()
+    except ConnectionError:
+        pass
+    else:
+        raise AssertionError
+assert parking._parked is None
+wait_for(lambda: not children())
+""",
+        tmp_path,
+    )
