@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,13 @@ def test_a_table_folds_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> 
             )
         else:
             assert len(lines) == 4 and all(cell in lines[2] for cell in row)
+
+
+def test_what_is_due_is_said_by_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    for zone, said in (("UTC0", "22:13:20.007+00:00"), ("CET-1", "23:13:20.007+01:00")):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        assert output.local_moment(1_700_000_000_007) == f"2023-11-14 {said} (1700000000007)"
+    monkeypatch.undo()
+    time.tzset()
+    assert output.local_moment(2**62) == f"{2**62} ms"

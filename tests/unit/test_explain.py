@@ -15,6 +15,7 @@ import pytest
 
 import lastwrite
 from lastwrite.cli import run
+from lastwrite.cli.output import local_moment
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.log import TopicPartition
@@ -634,3 +635,17 @@ def test_progress_is_for_terminals(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run(arguments) == 0
     assert "scan" in capsys.readouterr().err
+
+
+def test_a_person_reads_when_by_the_clock_on_the_wall(
+    log: Log, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log.add([data((A, V), (A, V), (B, None))], [data((A, V))])
+    lag = ["--config", f"min.compaction.lag.ms={NOW}"]
+    arguments = ["explain", str(log.root), "--topic", "t", "--now", str(NOW), *lag]
+    assert run([*arguments, "--json"]) == 0
+    [found] = json.loads(capfd.readouterr().out)["partitions"]
+    due = [reason["at"] for reason in found["reasons"] if reason["at"] is not None]
+    assert due and run(arguments) == 0
+    said = capfd.readouterr().out
+    assert [at_ms for at_ms in due if f": {local_moment(at_ms)}\n" not in said] == []

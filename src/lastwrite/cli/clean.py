@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, in_time, in_words, moment
+from lastwrite.cli.output import Output, in_time, in_words, local_moment, moment
 from lastwrite.cli.plan import keyless_line
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
@@ -133,7 +133,7 @@ def _set_aside(event: SetAside) -> str:
     entry = event.entry
     return (
         f"{event.name}: set aside as uncleanable, try {entry.tries:,}, the next at "
-        f"{moment(entry.next_try_ms)}: {entry.reason}"
+        f"{local_moment(entry.next_try_ms)}: {entry.reason}"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_words, moment
+from lastwrite.cli.output import Output, counted, in_words, local_moment, moment
 from lastwrite.cli.problems import problem_lines
 from lastwrite.reports.explanation import PartitionExplanation, RecordExplanation, Waiting
 
@@ -96,7 +96,10 @@ def _waiting(waiting: Waiting) -> Iterator[str]:
     """A line a kind of record that waits; none where nothing does."""
     horizons = ""
     if waiting.first_horizon_ms is not None and waiting.last_horizon_ms is not None:
-        horizons = f", from {moment(waiting.first_horizon_ms)} to {moment(waiting.last_horizon_ms)}"
+        horizons = (
+            f", from {local_moment(waiting.first_horizon_ms)} to "
+            f"{local_moment(waiting.last_horizon_ms)}"
+        )
     for count, what in (
         (waiting.superseded_next, "superseded, dropped by the next round"),
         (
@@ -133,4 +136,4 @@ def _record(record: RecordExplanation) -> Iterator[str]:
 
 
 def _when(at_ms: int | None) -> str:
-    return "" if at_ms is None else f" ({moment(at_ms)})"
+    return "" if at_ms is None else f": {local_moment(at_ms)}"

@@ -335,6 +335,18 @@ def moment(timestamp_ms: int) -> str:
     return f"{when:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
 
 
+def local_moment(timestamp_ms: int) -> str:
+    """A moment at which a person has something to do: by the clock on their wall, and as commands
+    take it, ``2023-11-14 23:13:20.000+01:00 (1700000000000)``.
+    """
+    try:
+        when = datetime.fromtimestamp(timestamp_ms // 1000).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
+    said = when.replace(microsecond=timestamp_ms % 1000 * 1000)
+    return f"{said.isoformat(' ', 'milliseconds')} ({timestamp_ms})"
+
+
 def in_time(seconds: float) -> str:
     """A duration as people read it: 0.3 s, 42 s, 3:07, 2:10:00."""
     if seconds < 10:

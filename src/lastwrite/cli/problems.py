@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from lastwrite.cli.output import moment
+from lastwrite.cli.output import local_moment
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.reports.compaction import Quarantined
 
@@ -38,8 +38,8 @@ def set_aside_lines(
         if entry is not None:
             name = TopicPartition(found.topic, found.partition)
             yield (
-                f"uncleanable: {name}: set aside at {moment(entry.since_ms)} after {entry.tries:,} "
+                f"uncleanable: {name}: set aside at {local_moment(entry.since_ms)} after {entry.tries:,} "
                 f"{'try' if entry.tries == 1 else 'tries'}; the next is at "
-                f"{moment(entry.next_try_ms)}, or at once "
+                f"{local_moment(entry.next_try_ms)}, or at once "
                 f"after lastwrite release: {entry.reason}"
             )
