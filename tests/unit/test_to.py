@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import pytest
 import lastwrite
 from lastwrite.cli import run
 from lastwrite.errors import InvalidConfig
+from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
+from lastwrite.storage import files
+from lastwrite.storage.files import FaultPoints
 from tests.support.kafka.crashing import contents
 from tests.support.kafka.logs import write_segment
 from tests.support.pulsar.folders import single
@@ -93,3 +97,26 @@ def test_what_is_written_elsewhere_is_not_written_into_it(
     error = capsys.readouterr().err
     assert "--to" in error and "give a folder beside it" in error
     assert contents(place) == before
+
+
+def test_a_copy_for_which_the_disk_is_too_small_leaves_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin, to = CORPUS / "kafka-4.4.0" / "stopped", tmp_path / "to"
+    point = failed = 0
+    while point == failed:
+        point += 1
+        monkeypatch.setattr(files, "faults", FaultPoints(point, errno.ENOSPC, once=True))
+        try:
+            [report] = lastwrite.compact(
+                str(origin), to=str(to), topic="client-zstd", spark=INLINE
+            ).partitions
+        finally:
+            monkeypatch.setattr(files, "faults", FaultPoints())
+        if report.status is Status.FAILED:
+            failed += 1
+            assert "the disk is full — free some space and run again" in str(report.reason)
+            # Whole under its own name, or gone: nothing waits under the name of the work.
+            assert list(to.rglob("*-delete/*")) == [], point
+            shutil.rmtree(to, ignore_errors=True)
+    assert failed > 10 and (to / "client-zstd-0").is_dir()

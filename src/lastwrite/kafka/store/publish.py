@@ -61,11 +61,7 @@ def staging_folder(target_folder: str, source: str | None = None) -> str:
     """
     target_folder = os.path.abspath(target_folder)
     _refuse_existing(target_folder)
-    root, name = os.path.split(target_folder)
-    topic, _, partition = name.rpartition("-")
-    drawn = hashlib.blake2b(target_folder.encode(), digest_size=16).hexdigest()
-    end = f"-{partition}.{drawn}-{FolderState.DELETED}"
-    staging = os.path.join(root, topic[: _MOST_NAME_CHARACTERS - len(end)] + end)
+    root, staging = os.path.dirname(target_folder), _staging_path(target_folder)
     if source is None:
         files.make_folder(root)
         files.make_folder(staging, is_synced=False)  # it is renamed before anything rests on it
@@ -73,6 +69,14 @@ def staging_folder(target_folder: str, source: str | None = None) -> str:
         files.make_folder(root, files.owner_of(os.path.dirname(source)).as_far_as_may())
         files.make_folder(staging, files.owner_of(source).as_far_as_may(), is_synced=False)
     return staging
+
+
+def _staging_path(target_folder: str) -> str:
+    root, name = os.path.split(target_folder)
+    topic, _, partition = name.rpartition("-")
+    drawn = hashlib.blake2b(target_folder.encode(), digest_size=16).hexdigest()
+    end = f"-{partition}.{drawn}-{FolderState.DELETED}"
+    return os.path.join(root, topic[: _MOST_NAME_CHARACTERS - len(end)] + end)
 
 
 def _refuse_existing(target_folder: str) -> None:
@@ -126,10 +130,12 @@ class _Publishing:
         self._root = root
         self._held = held
         self.errors: list[Outcome] = [None] * len(copies)
+        self._begun: set[int] = set()  # whose places nobody else works on
 
     def run(self) -> None:
         for place, copy in enumerate(self._copies):
             self._try(self._hold, place, copy)
+        self._begun = {place for place, error in enumerate(self.errors) if error is None}
         self._each(_fill_checked)
         sound = [
             copy for copy, error in zip(self._copies, self.errors, strict=True) if error is None
@@ -139,6 +145,11 @@ class _Publishing:
         except (LogError, OSError) as error:
             self.errors = [known or error for known in self.errors]
         self._each(self._place)
+        for place in self._begun:
+            if self.errors[place] is not None:
+                # Of a full disk it gives back the room; where it fails the next run removes it.
+                with contextlib.suppress(LogError, OSError):
+                    files.remove_tree(_staging_path(self._copies[place].target_folder))
 
     def _each(self, step: Callable[[Copy], None]) -> None:
         places = [place for place, error in enumerate(self.errors) if error is None]
