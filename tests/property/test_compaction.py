@@ -214,7 +214,7 @@ def test_however_small_the_pieces_it_leaves_the_same_files(
 def test_a_log_that_nobody_writes_loses_its_expired_deletes(
     life: Life, include_active: bool
 ) -> None:
-    """Rounds of which nothing is dirty, as the plain model has them: what readers end with stays."""
+    """Rounds of which nothing is dirty, as the plain model has them: readers end with the same."""
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
