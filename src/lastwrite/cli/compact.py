@@ -44,8 +44,8 @@ def compact(
     """Clean a log, in place or into a copy.
 
     Each partition gets what its system's own cleaner would do to it now, and after that loses the
-    segments that have expired by its cleanup.policy. A log that a broker holds is refused; a
-    damaged partition is left exactly as it was.
+    segments that have expired by its cleanup.policy. A log that a broker holds is refused, but for
+    --to of a Kafka log; a damaged partition is left exactly as it was.
 
     \b
       lastwrite compact /var/lib/kafka --topic orders

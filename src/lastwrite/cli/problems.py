@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from lastwrite.cli.output import local_moment
-from lastwrite.model.log import Problem, TopicPartition
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.compaction import Quarantined
 
 
@@ -22,11 +22,18 @@ class SetAside(Protocol):
 
 
 def problem_lines(problems: list[Problem]) -> Iterator[str]:
-    """A line a problem, damage first."""
+    """A line a problem, damage first; of logs that a broker has open one line."""
     if problems:
         yield ""
+    open = [problem for problem in problems if problem.kind is ProblemKind.OPEN]
     for problem in sorted(problems, key=lambda problem: problem.kind):
-        yield f"{problem.kind}: {problem}"
+        if len(open) == 1 or problem.kind is not ProblemKind.OPEN:
+            yield f"{problem.kind}: {problem}"
+    if len(open) > 1:
+        yield (
+            f"{ProblemKind.OPEN}: a broker has {len(open):,} of these logs open: each was read up to "
+            "its high watermark, which --json names"
+        )
 
 
 def set_aside_lines(

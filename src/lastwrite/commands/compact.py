@@ -2,7 +2,8 @@
 
     lastwrite.compact("/var/lib/kafka/orders-0", config={"delete.retention.ms": 0})
 
-A Spark session is taken or started; a log that a broker or another run holds is refused.
+A Spark session is taken or started; a log that a broker or another run holds is refused, save that
+``plan``, and ``compact`` with ``to``, work beside a broker of Kafka.
 """
 
 from __future__ import annotations
@@ -380,12 +381,48 @@ def _run(asked: _Asked) -> CompactionReport:
         context = Context(
             system, exchange, runner.workers, limits, options, progress, ScanCache(runner)
         )
+        before = {folder: _state(folder) for folder in folders}
         report = run_round(context, folders)
+        if not context.is_in_place:
+            _run_again(context, folders, before, report)
         report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
         _note_quarantine(
             system, folders, report, not options.dry_run and options.to is None, progress
         )
         return report
+
+
+def _state(folder: str) -> tuple[int, int] | None:
+    """When a file last came or went in the folder."""
+    try:
+        seen = os.stat(folder)
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_mtime_ns
+
+
+def _run_again(
+    context: Context,
+    folders: Sequence[str],
+    before: dict[str, tuple[int, int] | None],
+    report: CompactionReport,
+) -> None:
+    """Beside a broker: run anew, twice at most, what came to nothing in a folder in which files
+    came or went meanwhile. Of a copy, what is damaged was made as it is.
+    """
+    stopped = {Status.FAILED, Status.DAMAGED} if context.options.to is None else {Status.FAILED}
+    for _ in range(2):
+        again = [
+            n
+            for n, folder in enumerate(folders)
+            if report.partitions[n].status in stopped
+            and _state(folder) != before[folder]
+            and context.system.broker_of(context.system.root_of(folder)) is not None
+        ]
+        before.update((folders[n], _state(folders[n])) for n in again)
+        found = run_round(context, [folders[n] for n in again]).partitions if again else []
+        for n, each in zip(again, found, strict=True):
+            report.partitions[n] = each
 
 
 def _recover(

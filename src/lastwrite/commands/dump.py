@@ -140,7 +140,7 @@ def dump(
         time_ms=time_ms,
         last=last,
     )
-    return dump_logs(path, topic, partition, logs, limit)
+    return dump_logs(path, topic, partition, logs, limit, say or _nobody)
 
 
 def _refuse(system: str, path: str, remedy: str | None = None, **given: object) -> None:

@@ -22,12 +22,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
-from lastwrite.errors import CorruptLog, InvalidConfig, OutOfMemoryBudget
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, OutOfMemoryBudget
 from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.table import kafka_writes
+from lastwrite.kafka.store import beside, partitions
 from lastwrite.kafka.store import lock as kafka_lock
 from lastwrite.kafka.store import log_dir as kafka_store
-from lastwrite.kafka.store import partitions
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.pulsar.look.table import pulsar_topics, pulsar_writes, topic_end
 from lastwrite.pulsar.store.place import name_of
@@ -125,14 +125,13 @@ def latest(
             return _true_up_to(ends, rocketmq_frame(spark, root, queues))
         written = ((name.partition, rocketmq_writes(root, name)) for name in queues)
         return Table(_table(written, limit_bytes), ends)
-    logs = _kafka_logs(path, topic)
-    ends = {log.name.partition: log.last_stable_offset for log in logs}
     if spark is not None:
         from lastwrite.commands.frames import kafka_frame
 
+        logs = _kafka_logs(path, topic)
+        ends = {log.name.partition: log.last_stable_offset for log in logs}
         return _true_up_to(ends, kafka_frame(spark, logs))
-    written = ((log.name.partition, kafka_writes(log, log.segments)) for log in logs)
-    return Table(_table(written, limit_bytes), ends)
+    return _kafka_table(path, topic, limit_bytes)
 
 
 def _true_up_to(ends: Mapping[int, End], frame: DataFrame) -> DataFrame:
@@ -198,6 +197,28 @@ def _rocketmq_queues(path: str, topic: str | None) -> tuple[str, list[TopicParti
 
 
 # ---------------------------------------------------------------------- Kafka
+
+
+def _kafka_table(path: str, topic: str | None, limit_bytes: int) -> Table:
+    """The table of a topic; from anew where a broker changed a partition meanwhile, a few times.
+
+    Raises:
+        CommitConflict: it changed every time.
+    """
+    for tries in range(1, beside.TRIES + 1):
+        logs = _kafka_logs(path, topic)
+        try:
+            written = ((log.name.partition, kafka_writes(log, log.segments)) for log in logs)
+            table = _table(written, limit_bytes)
+            for log in logs:
+                beside.check_unmoved(log)
+            return Table(table, {log.name.partition: log.last_stable_offset for log in logs})
+        except CommitConflict as error:
+            if all(log.open_as is None for log in logs):
+                raise
+            if tries == beside.TRIES:
+                raise beside.given_up(error) from error
+    raise AssertionError("unreachable")
 
 
 def _kafka_logs(path: str, topic: str | None) -> list[PartitionLog]:

@@ -47,7 +47,7 @@ class Chunks:
                 end at a batch's end, so that the offset index it was cut by lies.
             CommitConflict: the file is not the one that was planned.
         """
-        with SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns) as reader:
+        with SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns, piece.growing) as reader:
             position = piece.start  # of buffer[0] in the file
             start = end = 0
             lowest = piece.lowest_offset

@@ -55,6 +55,7 @@ def cut_into_pieces(
                     keyed=segment.base_offset < end,
                     is_indexed=segment.is_indexed,
                     cached=None if cached is None else cached.scan_of(n, start, end_offset),
+                    growing=segment.growing,
                 )
             )
     return pieces

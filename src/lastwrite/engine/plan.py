@@ -63,7 +63,11 @@ def _read(context: Context, folder: str) -> PartitionLog:
     system, config = context.system, context.options.config
     if context.is_in_place and system.leaves_alone(folder, config) is None:
         system.recover(folder)
-    return system.read(folder, spender(context.limits.reading))
+    log = system.read(folder, spender(context.limits.reading))
+    if log.open_as is not None and context.options.to is not None:
+        # A copy with the begin of a transaction would never see it end.
+        return system.read_below(folder, log.last_stable_offset)
+    return log
 
 
 def _with_log(report: PartitionReport, log: PartitionLog) -> PartitionReport:

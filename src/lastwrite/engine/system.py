@@ -238,6 +238,18 @@ class Store(ABC):
     def read(self, folder: str, spend: Spend | None = None, /) -> PartitionLog:
         """``spend`` is told of the bytes of records that are read for that."""
 
+    def read_below(self, folder: str, end: int, /) -> PartitionLog:
+        """The same, of a log that a broker has open: as if it ended at the offset ``end``."""
+        return self.read(folder)
+
+    def check_unmoved(self, log: PartitionLog, /) -> None:
+        """Hold a log that a broker has open against what was read of it.
+
+        Raises:
+            CommitConflict: the broker has changed it since.
+        """
+        return None
+
     @abstractmethod
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int, /) -> list[int]:
         """Positions in the file, the first and the last the segment's own, at which it may be cut

@@ -48,6 +48,8 @@ from lastwrite.reports.explanation import (
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.quarantine import read_quarantine
 
+_TRIES = 3  # beside a broker that exchanges or deletes what is read
+
 
 class RangeReasons(NamedTuple):
     """What a system's rules say of the range of the next round."""
@@ -121,7 +123,22 @@ def explain_partition(
     Raises:
         InvalidConfig: the settings do not fit the partition.
     """
-    return _Explanation(explainer, context, folder).explain(key)
+    moved: LogError | None = None
+    for _ in range(_TRIES):
+        explanation = _Explanation(explainer, context, folder)
+        found = explanation.explain(key)
+        moved = explanation.moved
+        if moved is None:
+            return found
+    reason = Reason(Rule.HELD, str(moved), "when nothing moves there while explain reads")
+    name = context.system.name_of(folder)
+    return PartitionExplanation(
+        topic=name.topic,
+        partition=name.partition,
+        folder=folder,
+        reasons=[reason],
+        summary=reason.message,
+    )
 
 
 class _Explanation:
@@ -133,12 +150,23 @@ class _Explanation:
         self._system, self._options = context.system, context.options
         name = self._system.name_of(folder)
         self._out = PartitionExplanation(topic=name.topic, partition=name.partition, folder=folder)
+        self._log: PartitionLog | None = None
+
+    @property
+    def moved(self) -> LogError | None:
+        """What a broker that has the log open has changed since it was listed."""
+        try:
+            if self._log is not None:
+                self._system.check_unmoved(self._log)
+        except LogError as error:
+            return error
+        return None
 
     def explain(self, key: bytes | None) -> PartitionExplanation:
         out, options = self._out, self._options
         held = self._held()
         try:
-            log = self._system.read(out.folder)
+            log = self._log = self._system.read(out.folder)
             if not log.segments:
                 self._without_segments(log, held)
                 return out
@@ -230,6 +258,9 @@ class _Explanation:
         reasons += self._quarantined(log)
         if held is not None:
             reasons.append(held)
+        elif log.open_as is not None:
+            change = "when it stops; compact --to makes a cleaned copy beside it"
+            reasons.append(Reason(Rule.HELD, "a broker has the log open", change))
         out.reasons = [*reasons, *found.reasons]
         out.is_due = decision.reason is None and not self._is_wrong
         summary = self._summary(decision)

@@ -204,7 +204,7 @@ class WaitingRecords:
         batch = chunk.table[row].copy()
         position = int(batch["origin"]) + chunk.shift
         data = np.empty(int(batch["origin_size"]), dtype=np.uint8)
-        with SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns) as reader:
+        with SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns, piece.growing) as reader:
             reader.read_into(data, position)
         self.found.append(
             KeyRecord(

@@ -25,8 +25,8 @@ from lastwrite.kafka.rules.producers import active, kept_batches
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings, Known, check_overrides, resolve
+from lastwrite.kafka.store import beside, index_files, lock, partitions, pieces, watching
 from lastwrite.kafka.store import commit as committing
-from lastwrite.kafka.store import index_files, lock, partitions, pieces, watching
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.store import publish as publishing
 from lastwrite.kafka.store import retention as retaining
@@ -263,6 +263,9 @@ class KafkaSystem(System):
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         return store.read_partition(folder)
+
+    read_below = staticmethod(store.read_partition)
+    check_unmoved = staticmethod(beside.check_unmoved)
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
         store.refuse_unwritable(log.folder, end)

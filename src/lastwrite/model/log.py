@@ -7,7 +7,7 @@ partition, positions are bytes in a file; ``first``/``last`` include, ``end`` ex
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -50,6 +50,9 @@ class Segment:
     # the same of the transaction index: ``PartitionLog.aborted`` is from the log itself
     is_abort_indexed: bool = True
     position: int = 0  # where its batches begin in the file
+    # the inode of a file that a broker appends to, its identity as long as it is no shorter; 0: of
+    # one that nobody does
+    growing: int = 0
 
     @property
     def file_bytes(self) -> int:
@@ -93,6 +96,8 @@ class ProblemKind(StrEnum):
     RECOVERED = "recovered"
     # a record that cannot be read, and stays as it is because a setting says so: a note
     KEPT = "kept"
+    # a broker has the log open, and what lies behind a certain offset was not looked at: a note
+    OPEN = "open"
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -107,7 +112,7 @@ class Problem(msgspec.Struct, frozen=True):
     @property
     def is_note(self) -> bool:
         """Whether nothing has to be done about it before the log can be worked on."""
-        return self.kind in (ProblemKind.RECOVERED, ProblemKind.KEPT)
+        return self.kind in (ProblemKind.RECOVERED, ProblemKind.KEPT, ProblemKind.OPEN)
 
     def __str__(self) -> str:
         place = self.path if self.position is None else f"{self.path}, byte {self.position}"
@@ -143,6 +148,8 @@ class PartitionLog:
     first_unstable_offset: int | None = None
     unseen: tuple[str, ...] = ()  # files of segments behind the place where a crash ended the log
     cached: tuple[str, ...] = ()  # files of our own: what earlier rounds scanned
+    # of a log that a broker has open: by what it is known again; None: nobody has
+    open_as: Hashable | None = None
 
     @property
     def is_damaged(self) -> bool:
@@ -151,10 +158,12 @@ class PartitionLog:
 
     @property
     def is_torn(self) -> bool:
-        """Whether a broker's start would cut the log where it ends here: its last segment must stay
-        as it is.
+        """Whether a broker's start would cut the log where it ends here, or a broker goes on
+        there: its last segment must stay as it is.
         """
-        return bool(self.unseen) or any(segment.torn_bytes for segment in self.segments[-1:])
+        return bool(self.unseen) or any(
+            segment.torn_bytes or segment.growing for segment in self.segments[-1:]
+        )
 
     @property
     def last_stable_offset(self) -> int:

@@ -44,6 +44,7 @@ class Piece:
     keyed: bool  # False: outside the range; checked and counted, no more
     is_indexed: bool = True  # False: a crash left indexes that nobody may look into
     cached: CachedScan | None = None  # what an earlier round found in it
+    growing: int = 0  # as ``Segment.growing``
 
     @property
     def bytes(self) -> int:

@@ -238,13 +238,26 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None, place: L
 
 def broker_of(root: str, place: LockPlace) -> LogHeld | None:
     """What to tell of the broker that has the whole of ``root``; None: there is none."""
+    blocker = _broker(root, place)
+    if blocker is None:
+        return None
+    return _held_elsewhere(place, os.path.join(root, place.file), blocker, None)
+
+
+def broker_pid(root: str, place: LockPlace) -> int | None:
+    """The process of the broker that has the whole of ``root``, 0 or less: of another machine or
+    container; None: there is none.
+    """
+    blocker = _broker(root, place)
+    return None if blocker is None else blocker.pid
+
+
+def _broker(root: str, place: LockPlace) -> _Blocker | None:
     with _looking(root, place) as (handle, entry):
         if handle is None or (entry is not None and entry.held):
             return None
         blocker = _blocker(handle, place, 0)
-    if blocker is None or not blocker.is_broker:
-        return None
-    return _held_elsewhere(place, os.path.join(root, place.file), blocker, None)
+    return blocker if blocker is not None and blocker.is_broker else None
 
 
 def _holder(
@@ -554,6 +567,7 @@ def _blocker(handle: int, place: LockPlace, start: int, length: int = 1) -> _Blo
 __all__ = [
     "LockPlace",
     "broker_of",
+    "broker_pid",
     "hold",
     "holds",
     "is_held",

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget
 from lastwrite.model.columns import ByteArray
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.storage.files import to_log_error
 
 # A folder that changed so shortly before the look may change again without its time telling.
@@ -24,15 +24,16 @@ _AGAIN = "nothing was changed; stop whatever writes here and start again"
 class SegmentReader:
     """One segment file, read by position into the caller's buffer.
 
-    ``size_bytes`` and ``mtime_ns`` are what the plan saw.
+    ``size_bytes`` and ``mtime_ns`` are what the plan saw; ``growing``: as
+    ``Segment.growing``.
 
     Raises:
         CommitConflict: the file vanished or changed since.
     """
 
-    def __init__(self, path: str, size_bytes: int, mtime_ns: int) -> None:
+    def __init__(self, path: str, size_bytes: int, mtime_ns: int, growing: int = 0) -> None:
         self._path = path
-        self._identity = (size_bytes, mtime_ns)
+        self._identity = (size_bytes, mtime_ns, growing)
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -50,7 +51,7 @@ class SegmentReader:
             raise CommitConflict(
                 "the segment vanished while we worked", path=self._path, remedy=_AGAIN
             ) from None
-        if (seen.st_size, seen.st_mtime_ns) != self._identity or named.st_ino != seen.st_ino:
+        if not _is_as_seen(seen, *self._identity) or named.st_ino != seen.st_ino:
             raise CommitConflict(
                 "the segment changed while we worked", path=self._path, remedy=_AGAIN
             )
@@ -82,6 +83,21 @@ class SegmentReader:
         self.close()
 
 
+def reader_of(segment: Segment) -> SegmentReader:
+    """A reader of the segment's file.
+
+    Raises:
+        CommitConflict: the file vanished or changed since it was listed.
+    """
+    return SegmentReader(segment.path, segment.file_bytes, segment.mtime_ns, segment.growing)
+
+
+def _is_as_seen(seen: os.stat_result, size_bytes: int, mtime_ns: int, growing: int) -> bool:
+    if growing:
+        return seen.st_ino == growing and seen.st_size >= size_bytes
+    return (seen.st_size, seen.st_mtime_ns) == (size_bytes, mtime_ns)
+
+
 def read_small(path: str) -> bytes:
     """The bytes of a side file.
 
@@ -92,6 +108,8 @@ def read_small(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
             data = file.read(SMALL_LIMIT_BYTES + 1)
+    except FileNotFoundError as error:
+        raise to_log_error(error, path, "read the file") from error
     except OSError as error:
         raise LogError(f"cannot be read: {error.strerror}", path=path) from error
     if len(data) > SMALL_LIMIT_BYTES:
@@ -114,7 +132,7 @@ def check_segments(log: PartitionLog) -> None:
             ) from None
         except OSError as error:
             raise to_log_error(error, segment.path, "look at the segment") from error
-        if (seen.st_size, seen.st_mtime_ns) != (segment.file_bytes, segment.mtime_ns):
+        if not _is_as_seen(seen, segment.file_bytes, segment.mtime_ns, segment.growing):
             raise CommitConflict(
                 "the segment changed while we worked", path=segment.path, remedy=AGAIN
             )

@@ -7,10 +7,10 @@ not end the dump: it goes on to the end of what is whole, and then raises the fi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
 from lastwrite.kafka.cluster.metadata_log import FOLDER
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import Batch, Record
@@ -26,8 +26,14 @@ from lastwrite.kafka.look.rows import (
     record_row,
     side_file_rows,
 )
-from lastwrite.kafka.look.single import SingleFile, identify, segment_of
-from lastwrite.kafka.store import links, lock, partitions
+from lastwrite.kafka.look.single import (
+    SingleFile,
+    identify,
+    refuse_beyond,
+    refuse_metadata,
+    segment_of,
+)
+from lastwrite.kafka.store import beside, links, lock, partitions
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.reports.table import Row, last_of
@@ -66,18 +72,25 @@ class LogsWanted:
 
 
 def dump_logs(
-    path: str, topic: str | None, partition: int | None, wanted: LogsWanted, limit: int | None
+    path: str,
+    topic: str | None,
+    partition: int | None,
+    wanted: LogsWanted,
+    limit: int | None,
+    say: Callable[[str], None],
 ) -> Iterator[Row]:
     """The rows at ``path``; errors as ``commands.dump``."""
     wanted.check()
-    job = _Dump(wanted)
+    job = _Dump(wanted, say)
     if os.path.isfile(path):
         file = identify(path)
         lock.refuse_if_held(file.root)
+        refuse_beyond(file)
         return job.limited(job.file(file), limit)
     metadata = _metadata_folder(path, topic, partition)
     if metadata is not None:
         lock.refuse_if_held(partitions.root_of(metadata))
+        refuse_metadata(partitions.root_of(metadata))
         return job.limited(job.metadata(metadata), limit)
     folders = partitions.find_partitions(path, topic, partition)
     for folder in folders:
@@ -99,8 +112,9 @@ def _metadata_folder(path: str, topic: str | None, partition: int | None) -> str
 class _Dump:
     """One call, and the problems it met."""
 
-    def __init__(self, wanted: LogsWanted) -> None:
+    def __init__(self, wanted: LogsWanted, say: Callable[[str], None]) -> None:
         self._wanted = wanted
+        self._say = say
         self._problems: list[Problem] = []
 
     def limited(self, rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
@@ -125,10 +139,39 @@ class _Dump:
             except CorruptLog as error:
                 self.note(kafka_problem_of(error, folder))
                 continue
-            for problem in log.problems:
-                if problem.kind is ProblemKind.DAMAGED:
-                    self.note(problem)
-            yield from self._partition(log)
+            yield from self._again(log)
+
+    def _again(self, log: PartitionLog) -> Iterator[Row]:
+        """The rows of a log; where a broker exchanges or deletes what is to be read next, it goes
+        on in what is there now.
+
+        Raises:
+            CommitConflict: the log changed again and again, or something of it is gone.
+        """
+        for problem in log.problems:
+            if problem.kind is ProblemKind.DAMAGED:
+                self.note(problem)
+            elif problem.kind is ProblemKind.OPEN:
+                self._say(str(problem))
+        asked, last = self._wanted, -1
+        at = "last_offset" if asked.batches else "offset"
+        for tries in range(1, beside.TRIES + 1):
+            try:
+                for row in self._partition(log):
+                    yield row
+                    last = row.get(at, last)
+                beside.check_uncut(log)
+                return
+            except CommitConflict as error:
+                if log.open_as is None or asked.index:
+                    raise
+                if tries == beside.TRIES:
+                    raise beside.given_up(error) from error
+            finally:
+                self._wanted = asked
+            log = beside.go_on(log, store.read_partition, last)
+            if last >= 0:
+                self._wanted = replace(asked, offset=last + 1, time_ms=None)
 
     def metadata(self, folder: str) -> Iterator[Row]:
         """The segments by themselves: no checkpoint of a log root speaks of them."""
@@ -160,7 +203,8 @@ class _Dump:
             first = at
         if wanted.index:
             for segment in segments:
-                yield from self._index_files(segment, name)
+                if not segment.growing and not segment.unused_bytes:  # else a broker writes them
+                    yield from self._index_files(segment, name)
         elif wanted.last is None:
             for segment in segments:
                 yield from self._segment(segment, name, first)

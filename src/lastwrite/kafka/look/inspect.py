@@ -21,10 +21,10 @@ from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.inspection import FileInspection, InspectReport, PartitionInspection
 from lastwrite.kafka.look.problems import kafka_problem_of
 from lastwrite.kafka.look.rows import index_rows, side_file_rows
-from lastwrite.kafka.look.single import SingleFile, identify, segment_of
+from lastwrite.kafka.look.single import SingleFile, identify, refuse_beyond, segment_of
 from lastwrite.kafka.look.survey import Surveyor
 from lastwrite.kafka.rules.producers import active
-from lastwrite.kafka.store import lock, partitions
+from lastwrite.kafka.store import beside, lock, partitions
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
@@ -85,6 +85,7 @@ def inspect_file(
     """
     file = identify(path)
     lock.refuse_if_held(file.root)
+    refuse_beyond(file)
     report.files.append(_Inspection(LOOKING, memory, KAFKA, None, progress).file(file))
 
 
@@ -123,7 +124,9 @@ class _Inspection:
                 unreadable[folder] = self._unreadable(folder, error)
         self._progress.stage("inspect", sum(log.size_bytes for log in logs.values()))
         return [
-            self._partition(logs[folder]) if folder in logs else unreadable[folder]
+            beside.read_again(logs[folder], store.read_partition, self._partition)
+            if folder in logs
+            else unreadable[folder]
             for folder in folders
         ]
 

@@ -18,7 +18,7 @@ from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, Window, problem_of
-from lastwrite.storage.reading import SegmentReader
+from lastwrite.storage.reading import reader_of
 
 _FRAME_BYTES = 17  # offset, size, …, magic: the same in every format
 
@@ -71,7 +71,7 @@ def whole_batches(
     """
     path, size = segment.path, segment.size_bytes
     position, floor = start, segment.base_offset
-    with SegmentReader(path, segment.file_bytes, segment.mtime_ns) as reader:
+    with reader_of(segment) as reader:
         window = Window(reader, size, limit_bytes)
         while position < size:
             data = window.at(position, 61)

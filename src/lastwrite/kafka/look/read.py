@@ -18,12 +18,12 @@ from enum import StrEnum
 
 import msgspec
 
-from lastwrite.errors import InvalidConfig, LogError, OutOfMemoryBudget
+from lastwrite.errors import CommitConflict, InvalidConfig, LogError, OutOfMemoryBudget
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
 from lastwrite.kafka.look.problems import kafka_problem_of, loses_records, whole_batches
 from lastwrite.kafka.look.rows import position_of, record_row
-from lastwrite.kafka.store import lock, log_dir, partitions
+from lastwrite.kafka.store import beside, lock, log_dir, partitions
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
@@ -104,7 +104,7 @@ class KafkaReading(Iterator[Row]):
                     log.folder,
                 )
             )
-        self._rows = limited(self._read(), None, self._problems)
+        self._rows = limited(self._again(), None, self._problems)
 
     def __next__(self) -> Row:
         return next(self._rows)
@@ -126,6 +126,30 @@ class KafkaReading(Iterator[Row]):
         }
 
     # ------------------------------------------------------------------ from an offset on
+
+    def _again(self) -> Iterator[Row]:
+        """The records; where a broker exchanges or deletes what is to be read next, they go on in
+        what is there now.
+
+        Raises:
+            CommitConflict: the log changed again and again, or something of it is gone.
+        """
+        last = -1
+        for tries in range(1, beside.TRIES + 1):
+            try:
+                for row in self._read():
+                    yield row
+                    last = self.next_offset - 1
+                beside.check_uncut(self._log)
+                return
+            except CommitConflict as error:
+                self.status = None
+                if self._log.open_as is None:
+                    raise
+                if tries == beside.TRIES:
+                    raise beside.given_up(error) from error
+            self._log = beside.go_on(self._log, log_dir.read_partition, last)
+            self._aborted = AbortedData(self._log)
 
     def _read(self) -> Iterator[Row]:
         if self.offset > self._log.end_offset:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from lastwrite.errors import NotALog
+from lastwrite.errors import LogHeld, NotALog
 from lastwrite.kafka.format import names
 from lastwrite.kafka.format.names import FileKind, FileName
-from lastwrite.kafka.store import links
+from lastwrite.kafka.store import links, lock, log_dir
 from lastwrite.model.log import Segment, TopicPartition
 
 _OFFSET_CHECKPOINTS = (
@@ -73,6 +73,38 @@ def identify(path: str) -> SingleFile:
             "checkpoint or metadata file",
         )
     return found
+
+
+def refuse_beyond(file: SingleFile) -> None:
+    """Of a log that a broker has open: a file that it may be writing is not read by itself.
+
+    Raises:
+        LogHeld: it is of the segment that holds the high watermark, or lies behind it.
+    """
+    if file.partition is not None and file.partition.topic == names.METADATA_TOPIC:
+        refuse_metadata(file.root)
+    base = file.name.offset
+    folder = os.path.dirname(os.path.abspath(file.path))
+    if file.partition is None or base is None or lock.broker_of(file.root) is None:
+        return
+    log = log_dir.read_partition(folder)
+    if base >= min((s.base_offset for s in log.segments[-1:]), default=0):
+        raise LogHeld(
+            "a broker has this file open, and may be writing it",
+            path=file.path,
+            remedy="give the partition's folder, which is read up to its high watermark",
+        )
+
+
+def refuse_metadata(root: str) -> None:
+    """No checkpoint says up to where the cluster's metadata log is whole.
+
+    Raises:
+        LogHeld: a broker has it open.
+    """
+    broker = lock.broker_of(root)
+    if broker is not None:
+        raise broker
 
 
 def segment_of(file: SingleFile) -> Segment:

@@ -40,7 +40,7 @@ from lastwrite.model.columns import (
 from lastwrite.model.log import Problem, Segment
 from lastwrite.reports.verification import Transactions
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, Window
-from lastwrite.storage.reading import SegmentReader, read_small
+from lastwrite.storage.reading import read_small, reader_of
 
 Note = Callable[[Problem], None]
 
@@ -241,7 +241,7 @@ class _SegmentWalk:
     def run(self) -> None:
         path, size = self._segment.path, self._segment.size_bytes
         format = self._surveyor.format
-        with SegmentReader(path, self._segment.file_bytes, self._segment.mtime_ns) as reader:
+        with reader_of(self._segment) as reader:
             window = Window(reader, size, self._surveyor.limit_bytes)
             position = 0
             least = _HEADER_BYTES

@@ -460,7 +460,7 @@ def mend_indexes(segment: Segment, aborted: Sequence[AbortedTransaction]) -> Non
     transaction_index = segment_file_name(segment.base_offset, FileKind.TRANSACTION_INDEX)
     if not segment.is_abort_indexed and aborted:
         _replace(folder, transaction_index, encode_aborted(aborted))
-    elif not segment.is_abort_indexed:
+    elif not segment.is_abort_indexed and os.path.exists(os.path.join(folder, transaction_index)):
         files.unlink(os.path.join(folder, transaction_index))
         files.fsync_dir(folder)
 

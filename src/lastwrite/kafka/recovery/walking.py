@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+import numpy as np
+
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index
 from lastwrite.storage.files import to_log_error
 
+NO_END = (1 << 63) - 1
 _READ_BYTES = 1 << 16
 
 
@@ -27,8 +30,10 @@ class Walk:
     error: LogError | None = None  # why it ends before the file does: a torn tail, or damage
 
 
-def walk(path: str, size_bytes: int, base_offset: int, start: int = 0) -> Walk:
-    """Go through the batches from ``start`` to the file's end or the first that is not whole."""
+def walk(path: str, size_bytes: int, base_offset: int, start: int = 0, below: int = NO_END) -> Walk:
+    """Go through the batches from ``start`` to the file's end, the first that is not whole, or the
+    first that reaches the offset ``below`` or beyond.
+    """
     end_offset, largest, at = base_offset, -1, start
     try:
         handle = os.open(path, os.O_RDONLY)
@@ -41,6 +46,8 @@ def walk(path: str, size_bytes: int, base_offset: int, start: int = 0) -> Walk:
                 held, held_at = os.pread(handle, min(_READ_BYTES, size_bytes - at), at), at
             try:
                 next_offset, timestamp_ms, batch_bytes = _batch(held, at - held_at)
+                if next_offset > below:
+                    break
                 if next_offset <= end_offset:
                     raise CorruptLog(
                         f"a batch that ends at offset {next_offset - 1}, out of order", at - held_at
@@ -63,29 +70,40 @@ def _batch(held: bytes, at: int) -> tuple[int, int, int]:
     return header.next_offset, header.max_timestamp_ms, header.size_bytes
 
 
-def walk_tail(path: str, size_bytes: int, index: OffsetIndex) -> Walk:
-    """Go through a segment's end, from the last index entry that proves true, else from byte 0."""
-    for row in range(len(index) - 1, max(-1, len(index) - 3), -1):
+def walk_tail(path: str, size_bytes: int, index: OffsetIndex, below: int = NO_END) -> Walk:
+    """Go through a segment's end, from the last index entry that proves true, else from byte 0;
+    up to the offset ``below``.
+    """
+    last = int(np.searchsorted(index.offsets, below)) - 1
+    for row in range(last, max(-1, last - 2), -1):
         position, offset = int(index.positions[row]), int(index.offsets[row])
         if position >= size_bytes:
             continue
-        found = walk(path, size_bytes, index.base_offset, position)
+        found = walk(path, size_bytes, index.base_offset, position, below)
         if found.end > position and _first_next_offset(path, position) == offset + 1:
             return found
-    return walk(path, size_bytes, index.base_offset)
+    return walk(path, size_bytes, index.base_offset, 0, below)
 
 
 def _first_next_offset(path: str, position: int) -> int:
-    with open(path, "rb", buffering=0) as file:
-        return _batch(os.pread(file.fileno(), BATCH_HEADER.size, position), 0)[0]
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return _batch(os.pread(file.fileno(), BATCH_HEADER.size, position), 0)[0]
+    except OSError as error:
+        raise to_log_error(error, path, "read the segment") from error
 
 
 def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:
     """Where a segment's last whole batch ends, else its base; a bad index only costs time."""
-    size_bytes = os.stat(log_path).st_size
+    try:
+        size_bytes = os.stat(log_path).st_size
+    except OSError as error:
+        raise to_log_error(error, log_path, "look at the segment") from error
     try:
         with open(index_path, "rb") as file:
             index = decode_offset_index(file.read(), base_offset)
     except (FileNotFoundError, CorruptLog):
         index = decode_offset_index(b"", base_offset)
+    except OSError as error:
+        raise to_log_error(error, index_path, "read the index") from error
     return walk_tail(log_path, size_bytes, index).end_offset

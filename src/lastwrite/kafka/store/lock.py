@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import signal
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -25,6 +26,7 @@ from lastwrite.storage import lock as locking
 from lastwrite.storage.lock import LockPlace
 
 FILE = ".lock"
+_NOTES_AT_LEAST_S = 60.0  # by default every five seconds
 PLACE = LockPlace(
     FILE,
     "the log root",
@@ -80,15 +82,60 @@ def is_held(root: str, names: Collection[TopicPartition] | None = None) -> bool:
 
 
 def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
-    """For work that only reads ``names`` (None: whatever lies in the root).
+    """For work that only reads ``names`` (None: whatever lies in the root). A broker that has the
+    root does not stand in its way (docs/decisions/beside-a-broker.md), once it has started.
 
     Raises:
         LogHeld: somebody may change them while they are read.
     """
-    locking.refuse_if_held(root, names, PLACE)
+    try:
+        locking.refuse_if_held(root, names, PLACE)
+    except LogHeld:
+        if broker_of(root) is None:
+            raise
+        refuse_starting(root)
     if names is not None:
         for other, inside in _other_roots(root, names).items():
             locking.refuse_if_held(other, [there for _, there in inside], PLACE)
+
+
+def refuse_starting(root: str) -> None:
+    """A broker that starts cuts logs and makes indexes anew. It notes high watermarks once it has
+    loaded them all, and then every few seconds.
+
+    Raises:
+        LogHeld: it has noted none since it began.
+    """
+    pid = locking.broker_pid(root, PLACE)
+    if pid is None:
+        return
+    begun_s = process_start_s(pid)
+    if begun_s is None:
+        begun_s = time.time() - _NOTES_AT_LEAST_S
+    path = os.path.join(root, HIGH_WATERMARKS)
+    try:
+        noted_s = os.stat(path).st_mtime
+    except OSError:
+        noted_s = 0.0
+    if noted_s < begun_s:
+        raise LogHeld(
+            "a broker that has the log root has noted no high watermark yet: it is starting",
+            path=path,
+            remedy="try again in some seconds",
+        )
+
+
+def process_start_s(pid: int) -> float | None:
+    """When a process of this machine began, in seconds since 1970; None: nobody tells."""
+    if pid <= 0:
+        return None
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - since_boot_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _other_roots(

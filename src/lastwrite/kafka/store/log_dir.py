@@ -8,10 +8,11 @@ the end of the last one.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, UnsupportedFormat
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.index import (
@@ -50,7 +51,8 @@ from lastwrite.kafka.recovery.unfinished_swap import (
     remove_orphans,
     undo_or_end,
 )
-from lastwrite.kafka.recovery.walking import walk, walk_tail
+from lastwrite.kafka.recovery.walking import NO_END, walk, walk_tail
+from lastwrite.kafka.store import beside, lock
 from lastwrite.kafka.store.checkpoints import read_offsets, recovery_point, write_offset
 from lastwrite.kafka.store.index_files import read_file
 from lastwrite.kafka.store.partitions import partition_name, root_of, scan
@@ -58,9 +60,12 @@ from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, Probl
 from lastwrite.storage import preflight
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.parallel_sync import alone
+from lastwrite.storage.reading import AGAIN, SETTLED_NS
 
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
 _BRING_BACK = "bring back the file from a backup of this folder, or from a replica in sync"
+_LOOKS, _LOOK_AGAIN_S = 500, 0.06  # in which a broker notes some new high watermarks
+_NOTING_NS = 1_000_000_000  # a note takes less, from the first watermark to the file's time
 _MARKS = {
     HIGH_WATERMARKS: "the high watermark",
     CLEANER_OFFSETS: "the first dirty offset",
@@ -122,23 +127,57 @@ def _names(folder: str) -> list[str]:
     return sorted(entry.name for entry in scan(folder))
 
 
-def read_partition(folder: str) -> PartitionLog:
+def read_partition(folder: str, below: int = NO_END) -> PartitionLog:
     """List one partition: segments, bounds, and whatever is wrong with what was looked at.
+
+    A log that a broker has open is listed as if it ended at its high watermark, or at the offset
+    ``below`` (docs/decisions/beside-a-broker.md).
 
     ``Segment.path`` is the file as it is named now; after a crash that may be ``….log.swap``. A
     damaged file is a problem in the answer, not an error.
 
     Raises:
         NotALog: not a partition's folder.
+        LogHeld: a broker is starting on it.
+        CommitConflict: a broker changes the partition's files again and again.
         LogError: a file cannot be read.
     """
-    return _Reading(folder).log()
+    if lock.broker_of(root_of(folder)) is None:
+        return _Reading(folder).log()
+    return _read_beside(folder, below)
+
+
+def _read_beside(folder: str, below: int) -> PartitionLog:
+    """``read_partition`` of a log that a broker has open: of a moment at which nothing moved."""
+    lock.refuse_starting(root_of(folder))
+    why = "its files change all the time"
+    for _ in range(_LOOKS):
+        before = beside.folder_state(folder)
+        if time.time_ns() - before[1] > SETTLED_NS:
+            try:
+                reading = _Reading(folder, below)
+                log = reading.log()
+                if beside.folder_state(folder) == before:
+                    if reading.moving is None:
+                        return log
+                    why = reading.moving
+            except CommitConflict as error:
+                why = error.problem
+        time.sleep(_LOOK_AGAIN_S)
+    raise CommitConflict(
+        f"a broker has this log open, and {why}", path=folder, remedy=beside.TRY_AGAIN
+    )
 
 
 class _Reading:
-    """The listing of one partition, on its way to a ``PartitionLog``."""
+    """The listing of one partition, on its way to a ``PartitionLog``.
 
-    def __init__(self, folder: str) -> None:
+    ``below``: of a log that a broker has open, up to which offset; None: nobody has. ``moving``
+    says then what the broker is doing just now, so that it has to be listed again.
+    """
+
+    def __init__(self, folder: str, below: int | None = None) -> None:
+        self.moving: str | None = None
         self._folder = os.path.abspath(folder)
         self._name = partition_name(folder)
         self._root = root_of(folder)
@@ -147,6 +186,8 @@ class _Reading:
         self._unsure: set[int] = set()
         # Before the log: where a broker runs, it notes later what comes later.
         problems: list[Problem] = []
+        noted_ns = 0 if below is None else beside.noted_ns(self._root)
+        self._noted_ns = noted_ns - _NOTING_NS
         self._offsets = {
             file: self._offset(file, problems)
             for file in (LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
@@ -160,10 +201,14 @@ class _Reading:
             int(name[:20]) for name in self._live if classify(name).kind is FileKind.LOG
         )
         self._log_start = self._offsets[LOG_STARTS] or 0
+        self._below = below
+        self._behind: list[str] = []  # files of segments that were not looked at
+        if below is not None:
+            self._below = self._leave_out(min(below, self._offsets[HIGH_WATERMARKS] or 0))
         gone = self._segments_gone({*going(names)})
         for name in self._orphans:
             del self._live[name]
-        self._was_killed = unclean_shutdown.was_killed(self._root)
+        self._was_killed = below is None and unclean_shutdown.was_killed(self._root)
         # From the segment that begins here on a broker that was killed may not have flushed all
         # that it wrote.
         self._unflushed = max((base for base in self._bases if base <= flushed_to), default=0)
@@ -184,11 +229,19 @@ class _Reading:
             self._look_at(name)
         bases = self._bases
         segments, end_offset = self._segments()
+        checkpoint = self._offsets[CLEANER_OFFSETS]
         log_start = max(self._log_start, bases[0] if bases else 0)
         if not bases:
             end_offset = log_start
         self._found.gone_segments(self._orphans, end_offset)
-        self._found.missing_at_end(segments[-1] if segments else None, end_offset)
+        if self._below is None:
+            self._found.missing_at_end(segments[-1] if segments else None, end_offset)
+        else:
+            self._find_cleaned(segments)
+            log_start = min(log_start, end_offset)
+            if checkpoint is not None:
+                checkpoint = min(checkpoint, end_offset)
+            self._say_what_is_open(end_offset)
         seen = {os.path.basename(segment.path) for segment in segments}
         logs = {self._live[segment_file_name(base, FileKind.LOG)] for base in bases}
         watermark = self._offsets[HIGH_WATERMARKS]
@@ -202,7 +255,6 @@ class _Reading:
             end_offset,
         )
         intent = self._state.intent
-        checkpoint = self._offsets[CLEANER_OFFSETS]
         listed = PartitionLog(
             name=self._name,
             folder=self._folder,
@@ -213,12 +265,93 @@ class _Reading:
             checkpoint=checkpoint if intent is None else intent.first_dirty_offset,
             problems=tuple(self._found.problems),
             producers=producers,
-            aborted=tuple(entry for base in bases for entry in self._aborted.get(base, ())),
+            aborted=tuple(
+                entry
+                for base in bases
+                for entry in self._aborted.get(base, ())
+                if entry.last_offset < end_offset
+            ),
             first_unstable_offset=first_unstable,
-            unseen=tuple(sorted(logs - seen)),
+            unseen=tuple(sorted({*(logs - seen), *self._behind})),
             cached=tuple(sorted(self._of_kind(FileKind.KEPT))),
+            open_as=None if self._below is None else beside.marks(self._folder, end_offset),
         )
         return self._with_aborted(listed) if self._unsure else listed
+
+    # ------------------------------------------------------------------ beside a broker
+
+    def _leave_out(self, bound: int) -> int:
+        """Leave out what lies behind ``bound``; the bound, or the log's begin if that is later."""
+        last = max((base for base in self._bases if base <= bound), default=None)
+        if last is None:
+            last = self._bases[0] if self._bases else 0
+        for name in list(self._live):
+            file = classify(name)
+            if file.offset is None or file.offset <= last:
+                continue
+            if file.kind is FileKind.LOG:
+                self._behind.append(self._live[name])
+            if file.kind in SEGMENT_KINDS or file.offset > bound:
+                del self._live[name]
+        self._bases = [base for base in self._bases if base <= last]
+        self._orphans = [name for name in self._orphans if name in self._live]
+        if any(classify(name).suffix is Suffix.SWAP for name in self._live.values()):
+            self.moving = "it exchanges segments"
+        return max(bound, last)
+
+    def _open_segment(self, base: int) -> tuple[Segment, int]:
+        """The segment that holds the bound, up to there, and the offset behind it. Of its indexes
+        nothing is believed: the broker may be writing them.
+        """
+        assert self._below is not None
+        path = self._found.log_path(base)
+        seen = _stat(path)
+        try:
+            index = decode_offset_index(self._read(segment_file_name(base, FileKind.INDEX)), base)
+        except CorruptLog:
+            index = decode_offset_index(b"", base)
+        tail = walk_tail(path, seen.st_size, index, self._below)
+        if tail.end_offset < self._below:
+            if tail.error is not None:
+                self._found.note(tail.error, path)
+            elif tail.end == seen.st_size and not self._behind:
+                self.moving = f"it ends at offset {tail.end_offset}, below its high watermark"
+        largest = tail.largest_timestamp_ms
+        segment = Segment(
+            base_offset=base,
+            path=path,
+            size_bytes=tail.end,
+            mtime_ns=seen.st_mtime_ns,
+            largest_timestamp_ms=largest if largest >= 0 else seen.st_mtime_ns // 1_000_000,
+            first_batch_timestamp_ms=self._first_timestamp(path, base, tail.end, is_active=True),
+            unused_bytes=seen.st_size - tail.end if self._behind else 0,
+            is_indexed=False,
+            is_abort_indexed=False,
+            growing=0 if self._behind else seen.st_ino,
+        )
+        return segment, tail.end_offset
+
+    def _find_cleaned(self, segments: Sequence[Segment]) -> None:
+        """Find segments that the cleaner may have exchanged since the high watermark was noted.
+
+        It may have taken records below our bound, for later ones at or above it. A segment that was
+        exchanged has the time of the one before, and has changed since.
+        """
+        for segment in segments:
+            seen = _stat(segment.path)
+            if seen.st_ctime_ns >= self._noted_ns and seen.st_ctime_ns != seen.st_mtime_ns:
+                self.moving = "it has exchanged segments since it noted its high watermark"
+
+    def _say_what_is_open(self, end_offset: int) -> None:
+        bound = self._offsets[HIGH_WATERMARKS] or 0
+        mark = f"its high watermark{'' if bound <= end_offset else f' is {bound}'}"
+        self._found.problems.append(
+            Problem(
+                ProblemKind.OPEN,
+                f"a broker has this log open: read up to offset {end_offset}, {mark}",
+                self._folder,
+            )
+        )
 
     def _with_aborted(self, log: PartitionLog) -> PartitionLog:
         """With the aborted transactions that a broker's start would find in the log, where it
@@ -353,7 +486,9 @@ class _Reading:
         for base in self._bases:
             is_active = base == self._bases[-1]
             has_no_index = segment_file_name(base, FileKind.INDEX) not in self._live
-            if self._is_unflushed(base) or (self._was_killed and has_no_index):
+            if is_active and self._below is not None:
+                segment, end_offset = self._open_segment(base)
+            elif self._is_unflushed(base) or (self._was_killed and has_no_index):
                 segment, end_offset = self._recovered_segment(base, is_active=is_active)
             else:
                 segment = self._segment(base, is_active=is_active)
@@ -457,8 +592,13 @@ class _Reading:
             return size, None
         if not size:
             return 0, None
-        with open(path, "rb", buffering=0) as file:
-            tail = os.pread(file.fileno(), layout.size, size - layout.size)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                tail = os.pread(file.fileno(), layout.size, size - layout.size)
+        except OSError as error:
+            raise to_log_error(error, path, "read the index") from error
+        if len(tail) < layout.size:
+            raise CommitConflict("the index shrank while we looked", path=path, remedy=AGAIN)
         if any(tail):
             first, second = layout.unpack_from(tail)
             return size, (first, second)

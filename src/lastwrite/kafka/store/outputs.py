@@ -11,6 +11,7 @@ from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
 from lastwrite.kafka.format.names import SEGMENT_KINDS, FileKind, classify
 from lastwrite.kafka.recovery.unfinished_swap import crash_state
 from lastwrite.kafka.recovery.walking import end_offset_of
+from lastwrite.kafka.store import beside
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
@@ -92,6 +93,9 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
         CommitConflict: a segment changed, vanished or came.
     """
     check_segments(log)
+    if log.open_as is not None:  # there a broker appends, and new segments come
+        beside.check_uncut(log)
+        return
     known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
     names = [name for name in os.listdir(log.folder) if name != note]
     for name, now in sorted(crash_state(log.folder, names).live(names).items()):

@@ -9,7 +9,7 @@ from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
 from lastwrite.kafka.format.batch_layout import MAGIC
 from lastwrite.kafka.store import index_files
 from lastwrite.model.log import PartitionLog
-from lastwrite.storage.reading import SegmentReader
+from lastwrite.storage.reading import reader_of
 
 _HEADER_BYTES = 61
 _SAMPLES = 32
@@ -39,7 +39,7 @@ def estimate_records(log: PartitionLog) -> int:
     records, sampled = 0.0, 0
     header = np.empty(_HEADER_BYTES, dtype=np.uint8)
     for segment in filled[::step]:
-        with SegmentReader(segment.path, segment.file_bytes, segment.mtime_ns) as reader:
+        with reader_of(segment) as reader:
             reader.read_into(header, 0)
             try:
                 first = decode_batch_header(memoryview(header), 0)

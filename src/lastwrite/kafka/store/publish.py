@@ -39,7 +39,12 @@ from lastwrite.kafka.store.outputs import (
     dress,
     in_order,
 )
-from lastwrite.kafka.store.retention import cut_leader_epochs, doomed, make_empty_segment
+from lastwrite.kafka.store.retention import (
+    cut_leader_epochs,
+    doomed,
+    end_leader_epochs,
+    make_empty_segment,
+)
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.storage import files
 from lastwrite.storage.parallel_sync import Outcome, overlapped
@@ -212,6 +217,8 @@ def _fill(
         if retention.rolls:
             make_empty_segment(staging, retention.first_base)
         cut_leader_epochs(staging, retention.log_start)
+    if log.open_as is not None:
+        end_leader_epochs(staging, log.end_offset)
     files.fsync_dir(staging)
 
 
@@ -222,7 +229,7 @@ def _end_what_a_crash_left(log: PartitionLog, copied: Sequence[str], staging: st
         if name not in copied:
             continue
         path = os.path.join(staging, name)
-        if segment.torn_bytes:
+        if segment.torn_bytes or segment.unused_bytes or segment.growing:
             files.truncate(path, segment.size_bytes)
             files.set_mtime(path, segment.mtime_ns)
             files.fsync_file(path)
@@ -247,6 +254,8 @@ def _copied(
             is_copied = file.offset not in vanished | behind
         else:
             is_copied = name in (LEADER_EPOCHS, PARTITION_METADATA)
+        if log.open_as is not None and (file.offset or 0) > log.end_offset:
+            continue  # of what came later, such as a snapshot
         if is_copied and file.suffix is Suffix.LIVE:
             chosen.append(name)
     missing = {
@@ -288,6 +297,12 @@ def _entry(copy: Copy, file: str) -> Iterator[tuple[TopicPartition, int | None]]
     ):  # which ``log.problems`` names; no copy is better than a wrong one
         return
     retention = copy.retention
+    if copy.log.open_as is not None:
+        # The broker may have noted others since, which lie behind the copy's end.
+        if file == HIGH_WATERMARKS:
+            offset = copy.log.end_offset
+        elif offset is not None:
+            offset = copy.log.log_start
     if file == HIGH_WATERMARKS and copy.log.is_damaged:
         # Perhaps nothing else knows of records that are missing; and with that checkpoint the root
         # would be a broker's.

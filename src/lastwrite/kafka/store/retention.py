@@ -42,6 +42,7 @@ from lastwrite.kafka.format.names import (
     segment_file_name,
 )
 from lastwrite.kafka.format.text import (
+    LeaderEpoch,
     decode_leader_epochs,
     encode_leader_epochs,
     leader_epochs_from,
@@ -169,6 +170,17 @@ def make_empty_segment(folder: str, base_offset: int) -> None:
 
 def cut_leader_epochs(folder: str, log_start: int) -> None:
     """Rewrite ``leader-epoch-checkpoint``, if there is one, for a log that starts at ``log_start``."""
+    _rewrite_leader_epochs(folder, lambda epochs: leader_epochs_from(epochs, log_start))
+
+
+def end_leader_epochs(folder: str, end_offset: int) -> None:
+    """The same, for a log that ends at ``end_offset``."""
+    _rewrite_leader_epochs(folder, lambda all: tuple(e for e in all if e.start_offset < end_offset))
+
+
+def _rewrite_leader_epochs(
+    folder: str, change: Callable[[tuple[LeaderEpoch, ...]], tuple[LeaderEpoch, ...]]
+) -> None:
     path = os.path.join(folder, LEADER_EPOCHS)
     if not os.path.exists(path):
         return
@@ -177,7 +189,7 @@ def cut_leader_epochs(folder: str, log_start: int) -> None:
             epochs = decode_leader_epochs(file.read())
     except OSError as error:
         raise files.to_log_error(error, path, "read the leader epochs") from error
-    cut = leader_epochs_from(epochs, log_start)
+    cut = change(epochs)
     if cut != epochs:
         files.write(path + Suffix.TEMPORARY, encode_leader_epochs(cut), like=files.owner_of(path))
         files.rename(path + Suffix.TEMPORARY, path)

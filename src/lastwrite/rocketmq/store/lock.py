@@ -64,6 +64,10 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
         InvalidConfig: a part of the store is another one's, by a link.
     """
     links.refuse_others(root)
+    broker = broker_of(root)
+    if broker is not None:
+        remedy = "stop it first; or take a snapshot of the file system, and read that"
+        raise LogHeld(broker.problem, path=broker.path, remedy=remedy)
     lock.refuse_if_held(root, names, PLACE)
 
 

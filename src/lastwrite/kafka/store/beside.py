@@ -1,0 +1,147 @@
+"""What a reader holds a log against that a broker has open: whether what it read was still there.
+
+The broker appends, closes segments, lets its cleaner exchange them and deletes what has expired; a
+new leader may make it cut the log. All of this but appending changes the folder, a file that was
+listed, or the leader epochs (docs/decisions/beside-a-broker.md).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from lastwrite.errors import CommitConflict, LogError
+from lastwrite.kafka.format.names import HIGH_WATERMARKS, LEADER_EPOCHS
+from lastwrite.kafka.format.text import decode_leader_epochs
+from lastwrite.model.log import PartitionLog
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.reading import check_segments
+
+T = TypeVar("T")
+
+TRIES = 3
+TRY_AGAIN = "run again when its cleaner rests; or read a copy, or stop the broker"
+
+
+def folder_state(folder: str) -> tuple[int, int]:
+    """The folder and when a file last came or went there.
+
+    Raises:
+        CommitConflict: the broker has deleted or moved the partition.
+        LogError: it cannot be looked at.
+    """
+    try:
+        seen = os.stat(folder)
+    except OSError as error:
+        raise to_log_error(error, folder, "look at the partition") from error
+    return seen.st_ino, seen.st_mtime_ns
+
+
+def noted_ns(root: str) -> int:
+    """When the broker noted its high watermarks; 0: it has not."""
+    path = os.path.join(root, HIGH_WATERMARKS)
+    try:
+        return os.stat(path).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise to_log_error(error, path, "look at the checkpoint") from error
+
+
+def marks(folder: str, end_offset: int) -> tuple[object, ...]:
+    """What is the same as long as nothing below ``end_offset`` was cut off: the folder, and which
+    leaders wrote there.
+    """
+    path = os.path.join(folder, LEADER_EPOCHS)
+    epochs: object = ()
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+        epochs = content
+        epochs = tuple(
+            (each.epoch, each.start_offset)
+            for each in decode_leader_epochs(content)
+            if each.start_offset < end_offset
+        )
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise to_log_error(error, path, "read the leader epochs") from error
+    except LogError:
+        pass  # of a version that we do not know: the bytes count
+    return folder_state(folder)[0], epochs
+
+
+def check_uncut(log: PartitionLog) -> None:
+    """Of a log that a broker has open, hold it against what was listed: nothing was cut off.
+
+    Raises:
+        CommitConflict: something was, or the partition is another one now.
+    """
+    if log.open_as is not None and marks(log.folder, log.end_offset) != log.open_as:
+        raise CommitConflict(
+            "the log was cut, or made anew, while it was read", path=log.folder, remedy=TRY_AGAIN
+        )
+
+
+def check_unmoved(log: PartitionLog) -> None:
+    """The same, and that every segment is as it was.
+
+    Raises:
+        CommitConflict: one is not.
+    """
+    check_uncut(log)
+    if log.open_as is not None:
+        check_segments(log)
+
+
+def read_again(
+    log: PartitionLog, read: Callable[[str], PartitionLog], work: Callable[[PartitionLog], T]
+) -> T:
+    """What ``work`` makes of a log; where a broker changed it meanwhile, of what ``read`` lists
+    then, a few times.
+
+    Raises:
+        CommitConflict: it changed every time.
+    """
+    for tries in range(1, TRIES + 1):
+        try:
+            found = work(log)
+            check_unmoved(log)
+            return found
+        except CommitConflict as error:
+            if log.open_as is None:
+                raise
+            if tries == TRIES:
+                raise given_up(error) from error
+        log = read(log.folder)
+    raise AssertionError("unreachable")
+
+
+def go_on(log: PartitionLog, read: Callable[[str], PartitionLog], last: int) -> PartitionLog:
+    """``log`` as ``read`` lists it now, to be read on behind the offset ``last``; -1: from its
+    start.
+
+    Raises:
+        CommitConflict: what was read was cut off, or what comes next was deleted.
+    """
+    check_uncut(log)
+    log = read(log.folder)
+    if last >= 0 and last + 1 < log.log_start:
+        raise CommitConflict(
+            f"offsets {last + 1} to {log.log_start - 1} were deleted while the log was read",
+            path=log.folder,
+            remedy=TRY_AGAIN,
+        )
+    return log
+
+
+def given_up(error: CommitConflict) -> CommitConflict:
+    """The same conflict, after the last try."""
+    return CommitConflict(
+        f"{error.problem}, {TRIES} times one after the other, by a broker that has the log open",
+        error.at,
+        error.path,
+        TRY_AGAIN,
+    )
