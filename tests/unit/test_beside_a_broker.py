@@ -21,6 +21,7 @@ from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.recovery.walking import end_offset_of
 from lastwrite.kafka.store import beside, log_dir
+from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import ProblemKind
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
@@ -57,10 +58,10 @@ def broker_on(root: Path, watermark: int | None) -> Iterator[None]:
         process.stdin.close()
 
 
-def note(root: Path, watermark: int, later_s: float = 3600) -> None:
+def note(root: Path, watermark: int) -> None:
     """Note the high watermark, long after all segments were written or exchanged."""
     write_checkpoint(root, MARKS, {NAME: watermark})
-    os.utime(root / MARKS, (time.time() + later_s,) * 2)
+    os.utime(root / MARKS, (time.time() + 3600,) * 2)
 
 
 def data(*offsets: int, producer: int = -1) -> bytes:
@@ -274,10 +275,12 @@ def test_what_was_cleaned_after_the_note_waits_for_the_next(
     monkeypatch.setattr(log_dir, "_LOOKS", 5)
     with broker_on(root, 4):
         assert lastwrite.latest(str(root), "t").keys() == {b"a", b"b", b"c"}
-        note(root, 4, later_s=0.5)
         cleaned(root)
+        note(root, 4)
+        monkeypatch.setattr(log_dir, "_NOTING_NS", 7200 * 10**9)  # as if it was noted before
         with pytest.raises(CommitConflict, match="since it noted its high watermark"):
             lastwrite.latest(str(root), "t")
+        monkeypatch.undo()
         note(root, 12)
         assert lastwrite.latest(str(root), "t").keys() == {b"a", b"b", b"c"}
 
@@ -354,7 +357,7 @@ def test_a_swap_under_way_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPa
 def test_a_plan_is_made_anew(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with broker_on(root, 12):
         in_the_middle(monkeypatch, cleaned, root)
-        monkeypatch.setattr(type(lastwrite.kafka.system.KAFKA), "read", staticmethod(_read))  # type: ignore[attr-defined]
+        monkeypatch.setattr(KafkaSystem, "read", staticmethod(_read))
         [planned] = lastwrite.plan(str(root), topic="t", config=CONFIG, spark=INLINE).partitions
         assert planned.status is Status.CLEANED and planned.records_before == 8
 

@@ -27,6 +27,7 @@ from lastwrite.storage.lock import LockPlace
 
 FILE = ".lock"
 _NOTES_AT_LEAST_S = 60.0  # by default every five seconds
+_STARTS_AT_LEAST_S = 1.0  # a note of that time after its begin may be of the process before
 PLACE = LockPlace(
     FILE,
     "the log root",
@@ -117,7 +118,7 @@ def refuse_starting(root: str) -> None:
         noted_s = os.stat(path).st_mtime
     except OSError:
         noted_s = 0.0
-    if noted_s < begun_s:
+    if noted_s < begun_s + _STARTS_AT_LEAST_S:
         raise LogHeld(
             "a broker that has the log root has noted no high watermark yet: it is starting",
             path=path,
