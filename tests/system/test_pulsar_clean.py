@@ -87,11 +87,13 @@ def test_topics_with_more_than_the_threshold_to_compact_are_compacted(
     driver.unload(much)  # closes the open ledger, which lies below the horizon whole now
     send(driver, much, 3)
     [planned] = lastwrite.plan(much, config=settings(pulsar), spark=INLINE).partitions
+    found = planned.backlog
+    assert found is not None and found.segments >= 1 and found.bytes > 70 * 100
+    assert found.segments_free == 0 and "retention has no limit" in (found.reason or "")
+    none = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}  # as if the policy were another
+    [planned] = lastwrite.plan(much, config=settings(pulsar) | none, spark=INLINE).partitions
     assert planned.backlog is not None and planned.backlog.reason is None
-    assert (
-        planned.backlog.segments_free == planned.backlog.segments >= 1
-        and planned.backlog.bytes > 70 * 100
-    )
+    assert planned.backlog.segments_free == planned.backlog.segments
 
 
 def test_the_daemon_sees_what_comes_and_stops_when_asked(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import lastwrite
 from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
@@ -206,18 +207,16 @@ def test_plan_says_what_the_backlog_costs_and_what_could_go(tmp_path: Path) -> N
     )
     assert (found.segments_free, found.bytes_free) == (1, sizes[0])
     assert found.reason == "ledger 12: it was closed 30000 ms ago, and retention is 60000 ms"
-    assert lastwrite.plan(str(folder), now_ms=NOW, spark=INLINE).partitions[
-        0
-    ].backlog == pytest.approx(
-        found.__class__(
-            segments=2,
-            bytes=sum(sizes),
-            segments_beyond=1,
-            bytes_beyond=0,
-            segments_free=2,
-            bytes_free=sum(sizes),
-            reason=None,
-        )
+    gone = structs.replace(found, segments_free=2, bytes_free=sum(sizes), reason=None)
+    config = {"retentionTimeInMinutes": 0}
+    [report] = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE).partitions
+    assert report.backlog == gone
+    unsaid = lastwrite.plan(str(folder), now_ms=NOW, spark=INLINE)
+    [report] = unsaid.partitions
+    assert report.backlog == structs.replace(gone, segments_free=None, bytes_free=None)
+    assert list(_backlog_lines(unsaid))[1].endswith(
+        "below the horizon whole; how much of it could go is unknown without "
+        "retentionTimeInMinutes or retentionSizeInMB"
     )
 
 
@@ -228,14 +227,15 @@ def test_of_a_backlog_beyond_the_horizon_nothing_could_go(tmp_path: Path) -> Non
     meta, payload = encode_single(Message(key=b"k", value=b"v", publish_time=NOW))
     pending = encode_entry(replace(meta, txnid_least_bits=1, txnid_most_bits=0), payload)
     put_ledger(folder, 12, [*entries(2), pending])
-    [report] = lastwrite.compact(str(folder), now_ms=NOW, spark=INLINE).partitions
+    config = {"retentionTimeInMinutes": 0}
+    [report] = lastwrite.compact(str(folder), config=config, now_ms=NOW, spark=INLINE).partitions
     assert report.backlog is not None
     assert (
         report.backlog.segments,
         report.backlog.segments_beyond,
         report.backlog.segments_free,
     ) == (1, 1, 1)
-    [again] = lastwrite.plan(str(folder), now_ms=NOW, spark=INLINE).partitions
+    [again] = lastwrite.plan(str(folder), config=config, now_ms=NOW, spark=INLINE).partitions
     assert str(again.status) == "skipped" and again.backlog == report.backlog
 
 

@@ -199,6 +199,9 @@ def _backlog_lines(report: CompactionReport) -> Iterator[str]:
         line = f"{name}: {in_words(found.bytes)} in {_segments(found.segments)} lie below the horizon whole"
         if found.segments_free:
             line += f", of which {in_words(found.bytes_free)} in {_segments(found.segments_free)} could go"
+        if found.segments_free is None:
+            line += "; how much of it could go is unknown without "
+            line += "retentionTimeInMinutes or retentionSizeInMB"
         yield line + (f"; held by retention: {found.reason}" if found.reason is not None else "")
 
 

@@ -43,7 +43,7 @@ from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, Cursor
 from lastwrite.pulsar.network.ledgers import Quorums
 from lastwrite.pulsar.network.publish import publish, sweep
 from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
-from lastwrite.pulsar.rules.settings import PulsarConfig
+from lastwrite.pulsar.rules.settings import PulsarConfig, states_retention
 from lastwrite.pulsar.store.known import KnownTopic
 from lastwrite.pulsar.store.manifest import Manifest
 from lastwrite.pulsar.store.mirror import Mirror, mirroring
@@ -106,7 +106,8 @@ def compact_live(
         for each in live:
             each.bring()
         whole = names[0].base if len(names) > 1 or partition is None else names[0].full
-        report = run(archive, whole, replace(options, config=rules_of(options.config)))
+        rules = _with_retention(cluster, names[0], rules_of(options.config))
+        report = run(archive, whole, replace(options, config=rules))
         if is_scratch:
             for found in report.partitions:
                 _say_where(found, archive)
@@ -114,6 +115,16 @@ def compact_live(
             for each in live:
                 each.publish(report)
         return report
+
+
+def _with_retention(
+    cluster: Cluster, topic: TopicName, rules: dict[str, object]
+) -> dict[str, object]:
+    """The settings, with the retention that the cluster's policies say where they say none."""
+    if states_retention(rules) or (found := cluster.retention_of(topic)) is None:
+        return rules
+    said = {"retentionTimeInMinutes": found.minutes, "retentionSizeInMB": found.megabytes}
+    return {**rules, **said}
 
 
 def _say_where(report: PartitionReport, scratch: str) -> None:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from msgspec import structs
+
 from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.system import CommitPlan, Decision, Format, Parts, SegmentAppender, System
 from lastwrite.errors import LogError
@@ -22,7 +24,7 @@ from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
 from lastwrite.pulsar.format.position import COMPACTED, Position
 from lastwrite.pulsar.rules.backlog import backlog_of
-from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig
+from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig, states_retention
 from lastwrite.pulsar.store import lock, publish, staging, topic_log, watching
 from lastwrite.pulsar.store.backlog import raw_ledgers
 from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING
@@ -133,10 +135,13 @@ class PulsarSystem(System):
     def backlog(
         self, log: PartitionLog, horizon: int, config: Mapping[str, object], now_ms: int
     ) -> Backlog | None:
-        """The raw ledgers, by the retention that ``config`` states."""
+        """The raw ledgers, by the retention that ``config`` states; unknown if it states none."""
         settings = _config_of(config)
         age, size = settings.retention_ms, settings.retention_bytes
-        return backlog_of(raw_ledgers(log.folder), horizon, age, size, now_ms)
+        found = backlog_of(raw_ledgers(log.folder), horizon, age, size, now_ms)
+        if states_retention(config):
+            return found
+        return structs.replace(found, segments_free=None, bytes_free=None, reason=None)
 
     # ------------------------------------------------------------------ store
 

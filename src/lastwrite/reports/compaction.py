@@ -49,9 +49,10 @@ class Backlog(FrozenDocument, frozen=True, kw_only=True):
     bytes: int
     segments_beyond: int  # the others, one that the horizon cuts among them
     bytes_beyond: int
-    # of those below: retention does not hold them, once every subscription has passed them
-    segments_free: int
-    bytes_free: int
+    # of those below: retention does not hold them, once every subscription has passed them; null:
+    # nobody says what retention is
+    segments_free: int | None
+    bytes_free: int | None
     reason: str | None  # why the first of the others below has to stay; None: there is none
 
 

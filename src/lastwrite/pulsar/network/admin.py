@@ -12,7 +12,7 @@ import contextlib
 import http.client
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from lastwrite.errors import InvalidConfig, RemoteFailed
@@ -70,6 +70,32 @@ def topic_in_memory(
     return TopicInMemory(last, mark_delete, ledger if isinstance(ledger, int) else None, served)
 
 
+class Retention(NamedTuple):
+    """Of raw ledgers, as a broker's policy has it; -1: without end."""
+
+    minutes: int
+    megabytes: int
+
+
+def retention(
+    admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
+) -> Retention | None:
+    """The retention that holds for a topic: by its own policy, else its namespace's, else the
+    broker's setting; None: that is said nowhere. ``admin``: as of ``topic_in_memory``.
+
+    Raises:
+        RemoteFailed: no answer, or none that tells.
+    """
+    doing = f"asking for the retention of {topic}"
+    found = _policy(admin, topic, "retention", token, timeout, doing)
+    if not isinstance(found, dict):
+        return None
+    minutes, megabytes = found.get("retentionTimeInMinutes"), found.get("retentionSizeInMB")
+    if not isinstance(minutes, int) or not isinstance(megabytes, int):
+        return None
+    return Retention(minutes, megabytes)
+
+
 def compaction_threshold(
     admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
 ) -> int | None:
@@ -81,17 +107,22 @@ def compaction_threshold(
         RemoteFailed: no answer, or none that tells.
     """
     doing = f"asking from when on {topic} is compacted"
+    found = _policy(admin, topic, "compactionThreshold", token, timeout, doing)
+    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+
+
+def _policy(
+    admin: str, topic: TopicName, name: str, token: str | None, timeout: float, doing: str
+) -> Any:
+    """What holds for a topic; of a broker without policies of topics, what its namespace says."""
     place = f"{quote(topic.tenant)}/{quote(topic.namespace)}"
     try:
-        path = f"/admin/v2/persistent/{place}/{encode_local(topic.local)}/compactionThreshold?applied=true"
-        found = _get(admin, path, token, timeout, doing)
+        path = f"/admin/v2/persistent/{place}/{encode_local(topic.local)}/{name}?applied=true"
+        return _get(admin, path, token, timeout, doing)
     except RemoteFailed as error:
         if isinstance(error.__cause__, OSError):
             raise
-        found = _get(
-            admin, f"/admin/v2/namespaces/{place}/compactionThreshold", token, timeout, doing
-        )
-    return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
+        return _get(admin, f"/admin/v2/namespaces/{place}/{name}", token, timeout, doing)
 
 
 def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -> Any:

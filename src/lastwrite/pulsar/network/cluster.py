@@ -21,7 +21,13 @@ from lastwrite.errors import CorruptLog, RemoteFailed
 from lastwrite.pulsar.format.managed_ledger import CursorInfo, PositionInfo
 from lastwrite.pulsar.format.names import COMPACTION_CURSOR, TopicName
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.network.admin import TopicInMemory, compaction_threshold, topic_in_memory
+from lastwrite.pulsar.network.admin import (
+    Retention,
+    TopicInMemory,
+    compaction_threshold,
+    retention,
+    topic_in_memory,
+)
 from lastwrite.pulsar.network.bookies import Bookies
 from lastwrite.pulsar.network.broker import Broker, Subscription, find_owner, parse_broker_urls
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
@@ -158,6 +164,12 @@ class Cluster:
         """From how many bytes on brokers compact the topic by themselves; None: nobody says."""
         return self._asked(
             lambda admin: compaction_threshold(admin, topic, self.access.token, self.access.timeout)
+        )
+
+    def retention_of(self, topic: TopicName) -> Retention | None:
+        """What retention holds for the topic's raw ledgers; None: nobody says."""
+        return self._asked(
+            lambda admin: retention(admin, topic, self.access.token, self.access.timeout)
         )
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:

@@ -125,4 +125,16 @@ class PulsarConfig(SettingsTable):
         return [*cls.field_of(), *_WITHOUT_EFFECT]
 
 
+_RETENTION = frozenset(
+    name
+    for field in ("retention_time_minutes", "retention_size_mb")
+    for name, _ in PulsarConfig.table()[field].names
+)
+
+
+def states_retention(config: Iterable[str]) -> bool:
+    """Whether the settings of these names say anything of a topic's retention."""
+    return not _RETENTION.isdisjoint(config)
+
+
 THRESHOLDS = frozenset(name for name, _ in PulsarConfig.table()["compaction_threshold_bytes"].names)
