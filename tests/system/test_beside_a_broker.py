@@ -76,6 +76,7 @@ class Writing(threading.Thread):
         self.join()
 
 
+@pytest.mark.long
 def test_readers_tell_the_truth_beside_a_broker_that_works(home: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     settings = {"log.cleaner.backoff.ms": "8000", "file.delete.delay.ms": "100"}
