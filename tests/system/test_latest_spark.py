@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lastwrite
+from lastwrite.errors import EnvironmentUnfit
 from lastwrite.pulsar.format.position import Position
 from lastwrite.spark.session import spark_session
 from tests.support.pulsar.folders import batch, single, write_compacted, write_ledger
@@ -29,6 +31,21 @@ CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 def spark() -> Iterator[SparkSession]:
     with spark_session("local[2]", {}) as session:
         yield session
+
+
+def test_a_session_whose_workers_do_not_have_us(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``.venv/bin/python`` gets it where the environment is not activated: workers run what is
+    called python3.
+    """
+    for python in (tmp_path / "python3", tmp_path / "no-such-python"):
+        if python.name == "python3":
+            python.write_text("#!/bin/sh\nexit 1\n")
+            python.chmod(0o755)
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+        with pytest.raises(EnvironmentUnfit, match=f"PYSPARK_PYTHON={sys.executable}"):
+            lastwrite.latest(str(CORPUS), topic="client-zstd", spark=spark)
 
 
 def test_a_rocketmq_topic(spark: SparkSession, tmp_path: Path) -> None:

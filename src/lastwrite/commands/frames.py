@@ -22,6 +22,7 @@ from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.pulsar.look.table import PULSAR_SCHEMA, ledger_units, pulsar_batches
 from lastwrite.rocketmq.look.table import ROCKETMQ_SCHEMA, LogFile, rocketmq_batches
 from lastwrite.rocketmq.store.compacted import CompactedQueue
+from lastwrite.spark.use import refuse_workers_without_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,6 +99,7 @@ def _last_writes(
             )
     if not units:
         return spark.createDataFrame([], schema)
+    refuse_workers_without_us(spark)
 
     def rows_of(places: Iterable[Any]) -> Iterator[Any]:
         for batch in places:

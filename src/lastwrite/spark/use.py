@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 
 from pyspark.sql import SparkSession
@@ -18,6 +20,30 @@ from lastwrite.spark.runner import SparkRunner
 from lastwrite.spark.session import GivenSpark, OwnSpark, local_workers
 from lastwrite.spark.shuffle_exchange import ShuffleExchange
 from lastwrite.spark.work import InlineRunner, Runner
+
+
+def refuse_workers_without_us(spark: SparkSession) -> None:
+    """Ask the Python of a caller's session on this machine for this package: what is computed later
+    would fail in Spark's words.
+
+    Raises:
+        EnvironmentUnfit: it has none.
+    """
+    context = getattr(spark, "sparkContext", None)  # Spark Connect tells of none
+    if context is None or local_workers(str(context.master)) is None:
+        return
+    python = str(context.pythonExec)
+    if python == sys.executable:
+        return
+    try:
+        if subprocess.run([python, "-c", "import lastwrite"], capture_output=True).returncode == 0:
+            return
+    except OSError:
+        pass
+    raise EnvironmentUnfit(
+        f"the workers of this session run {python!r}, which does not have lastwrite",
+        remedy=f"set PYSPARK_PYTHON={sys.executable} in the environment before the session is made",
+    )
 
 
 def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | ShuffleExchange:
