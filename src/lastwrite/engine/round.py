@@ -34,9 +34,7 @@ def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
     """Compact the partitions in ``folders``; the report has them in this order."""
     began = time.perf_counter()
     clock = _StageClock()
-    tell_of_compiling(
-        context.progress.note, f"lastwrite.{context.system.name}.format.kernels:split"
-    )
+    tell_of_compiling(context.progress.note, context.system.scan_kernel)
     notes = _notes(context, folders)
     reports = [report for wave in _waves(context, folders, clock) for report in wave]
     return CompactionReport(

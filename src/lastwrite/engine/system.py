@@ -327,6 +327,7 @@ class System(Layout, SystemSettings, Rules, Store):
     """One system's share in every step, and in what stands around a round."""
 
     name: str
+    scan_kernel: str  # the largest that only a round's scan needs: see ``kernel_cache.is_compiled``
     notes: QuarantineFile  # how the daemon remembers what it has set aside
     look_ms: int = 15_000  # how long the daemon rests where nothing is due, by default
 

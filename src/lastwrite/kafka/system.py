@@ -54,6 +54,7 @@ class KafkaSystem(System):
     """See ``engine.system`` for what each call owes."""
 
     name = "kafka"
+    scan_kernel = "lastwrite.kafka.format.kernels:walk"
     kind_of_path = "a log root of Kafka"
     offset_span = INT_MAX  # index entries hold 31 bits
     keeps_scans = True

@@ -43,6 +43,7 @@ class PulsarSystem(System):
     """See ``engine.system`` for what each call owes."""
 
     name = "pulsar"
+    scan_kernel = "lastwrite.pulsar.format.kernels:walk"
     kind_of_path = "a topic of Pulsar"
     offset_span = LONG_MAX
     # No scans are kept: the ledgers of one round are not those of the next.

@@ -43,6 +43,7 @@ class RocketmqSystem(System):
     """See ``engine.system`` for what each call owes."""
 
     name = "rocketmq"
+    scan_kernel = "lastwrite.rocketmq.format.chunk_kernels:walk"
     kind_of_path = "a store of RocketMQ"
     offset_span = LONG_MAX
     joins_parts = False  # a file has at most 2 GiB, and its records tell where they lie in it
