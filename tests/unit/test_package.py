@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,25 @@ def test_the_functions_are_listed() -> None:
     assert shown == sorted(lastwrite.__all__)
     for name in lastwrite.__all__:
         assert getattr(lastwrite, name).__doc__, name
+
+
+@pytest.mark.parametrize("name", lastwrite.__all__)
+def test_options_are_keywords_and_every_parameter_is_documented(name: str) -> None:
+    function = getattr(lastwrite, name)
+    parameters = inspect.signature(function).parameters.values()
+    optional = [each for each in parameters if each.default is not each.empty]
+    by_place = [each.name for each in optional if each.kind is not each.KEYWORD_ONLY]
+    # what the call is about, and not how: ``clean(roots, config)``, ``latest(path, "orders")``
+    assert set(by_place) <= {"config", "before", "topic", "at"} and len(by_place) <= 1
+    said = inspect.getdoc(function) or ""
+    _, begins, arguments = said.partition("\nArgs:\n")
+    assert begins, "no section Args"
+    documented = {
+        each
+        for names in re.findall(r"^    (?:    )?(\w+(?:, \w+)*):", arguments, re.MULTILINE)
+        for each in names.split(", ")
+    }
+    assert {each.name for each in parameters} <= documented
 
 
 def test_the_package_runs_as_the_command() -> None:

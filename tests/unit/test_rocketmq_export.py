@@ -70,7 +70,9 @@ def test_parquet(writer: StoreWriter, tmp_path: Path) -> None:
 
 
 def test_json_lines_of_a_topic(writer: StoreWriter, tmp_path: Path) -> None:
-    lastwrite.export(str(writer.root), str(tmp_path / "out"), "json", topic="orders", partition=1)
+    lastwrite.export(
+        str(writer.root), str(tmp_path / "out"), format="json", topic="orders", partition=1
+    )
     lines = "".join(path.read_text() for path in sorted((tmp_path / "out").iterdir())).splitlines()
     wanted = [
         row for row in dumped(writer.root) if (row["topic"], row["queue_id"]) == ("orders", 1)
@@ -100,7 +102,7 @@ def test_nothing_is_written_over(writer: StoreWriter, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig):
         lastwrite.export(str(writer.root), str(tmp_path / "out"))
     with pytest.raises(InvalidConfig):
-        lastwrite.export(str(writer.root), str(tmp_path / "new"), "csv")
+        lastwrite.export(str(writer.root), str(tmp_path / "new"), format="csv")
     with pytest.raises(InvalidConfig):
         lastwrite.export(str(writer.root / "index"), str(tmp_path / "new"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 def clean(
     roots: Sequence[str],
     config: Mapping[str, object] | Callable[[], Mapping[str, object]] | None = None,
+    *,
     config_file: str | None = None,
     once: bool = False,
     threads: int | None = None,
@@ -60,11 +61,13 @@ def clean(
         system: that wrote them, all of them; None: the one whose files lie there.
         config: settings under upstream's names, or a function that reads them anew.
         config_file: the file that this function reads; it is called again when the file changes.
+        once: end when nothing is due, instead of waiting.
         threads: how many waves of rounds at once; None: the setting ``log.cleaner.threads``.
         memory, spark, master, conf: as for ``compact``; a session of our own starts with the first
             round.
         metrics_port: where to answer ``GET /metrics``; 0: any port that is free, which a note then
             names.
+        metrics_host: the address that answers there.
         tell: hears what happens.
         keep_scans, archive, drop_keyless, topic_config, metadata: as for ``compact``. A topic of
             which nothing is known is left alone, and a note says which.

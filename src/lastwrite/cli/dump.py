@@ -183,7 +183,7 @@ def dump(
         report = lastwrite.export(
             path,
             to,
-            format,
+            format=format,
             topic=topic,
             partition=partition,
             config=options.settings(output, config, config_file),

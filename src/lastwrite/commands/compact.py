@@ -50,6 +50,7 @@ TopicConfig: TypeAlias = Mapping[str, Mapping[str, object]] | Sequence[tuple[str
 
 def compact(
     path: str | Sequence[str],
+    *,
     to: str | None = None,
     system: str | None = None,
     topic: Topics = None,
@@ -77,7 +78,9 @@ def compact(
         path: a log root, a partition's folder, or one of its files; or several, as a broker's
             ``log.dirs``.
         to: a folder for cleaned copies; ``path`` is then left as it is.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
         topic: the name of a topic, a shell pattern, or several of either; None: every topic.
+        partition: only this partition, or queue, of each topic; None: all.
         config: settings under upstream's names, which hold where nobody else says otherwise; the
             rest are the system's defaults. Of Kafka's topics ``cleanup.policy`` is that of topics
             of which nothing is known.
@@ -89,6 +92,9 @@ def compact(
         spark: a session to use; None: one of our own on ``master`` with the settings ``conf``,
             which the next call takes again. It takes some 200 MB until the process ends, or ten
             minutes after the last call.
+        master: where a session of our own runs, as Spark names it; ``local[*]`` is all cores here.
+        conf: Spark's settings for that session.
+        progress: is told of stages, bytes done and notes; None: nobody is.
         like_broker: rewrite and merge every segment of the range, changed or not, as the broker
             does.
         keep_scans: keep beside the log, about 16 bytes a record, what need not be read again as
@@ -146,6 +152,7 @@ def compact(
 
 def plan(
     path: str | Sequence[str],
+    *,
     system: str | None = None,
     topic: Topics = None,
     partition: int | None = None,
@@ -165,8 +172,15 @@ def plan(
     drop_keyless: bool = False,
     drop_expired_deletes: bool = False,
 ) -> CompactionReport:
-    """What ``compact`` would do, to the byte, writing nothing. Arguments and errors are those of
-    ``compact``.
+    """What ``compact`` would do, to the byte, writing nothing.
+
+    Args:
+        path, system, topic, partition, config, now_ms, exact, include_active, memory: as for
+            ``compact``.
+        spark, like_broker, master, conf, progress, archive, topic_config, metadata: as well.
+        drop_keyless, drop_expired_deletes: as well.
+
+    Raises: what ``compact`` raises.
     """
     options = Options(
         config=may_drop(config, drop_keyless),

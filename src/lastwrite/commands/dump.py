@@ -14,6 +14,7 @@ from lastwrite.reports.table import Row
 
 def dump(
     path: str,
+    *,
     system: str | None = None,
     topic: str | None = None,
     partition: int | None = None,
@@ -39,10 +40,13 @@ def dump(
     Args:
         path: a log root, a partition's folder, or one file of either (segment, index, snapshot,
             checkpoint …).
+        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
+        topic, partition: only this topic, only this partition of each; None: all.
         batches: one row a batch instead: headers, checksums verified, records not decoded.
         index: one row an entry of the offset, time and transaction indexes instead.
         offset: nothing below this offset.
         last: of each partition the last so many rows of all that the others ask for.
+        start: Pulsar: from this message on, ``LEDGER:ENTRY``.
         limit: at most so many rows.
         time_ms: Kafka: from the first record on that is of this time or later, milliseconds since
             1970. RocketMQ: from the first message on that was stored then or later. Pulsar:
@@ -58,7 +62,8 @@ def dump(
     leaves inner batches whole, and these are its own:
 
         commit_log_offset: the message at this address in the commit log.
-        unique_key: the messages with this unique key. message_id: the message that this id names.
+        unique_key: the messages with this unique key.
+        message_id: the message that this id names.
         compacted: what the compaction logs have, not the commit log.
         config: ``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` where the commit log lies
         elsewhere.

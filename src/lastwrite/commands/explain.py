@@ -26,6 +26,7 @@ from lastwrite.storage.choice import Topics
 
 def explain(
     path: str,
+    *,
     system: str | None = None,
     topic: Topics = None,
     partition: int | None = None,
@@ -43,12 +44,14 @@ def explain(
 
     Args:
         path: a log root, or a partition's folder.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
+        topic, partition: which of what lies there, as for ``compact``; None: all.
         config: settings under upstream's names, as ``compact`` takes them.
         now_ms: the clock, milliseconds since 1970; None: now.
         key: every record of this key is listed, each with why it is still there and when it goes.
         include_active: the active segment counts as closed, as with ``compact``.
         memory: what may be used at once, in bytes or as ``"2g"``.
-        topic_config, metadata: as for ``compact``.
+        progress, topic_config, metadata: as for ``compact``.
         drop_keyless: as ``compact`` takes it.
 
     Raises:

@@ -23,6 +23,7 @@ from lastwrite.storage.exports import refuse_inside
 def fetch(
     sources: Sequence[str],
     to: str,
+    *,
     topic: str | None = None,
     metadata: str | None = None,
     cursor: str | None = None,
@@ -37,6 +38,7 @@ def fetch(
         sources: folders of a bucket's objects, of MapFiles, of bookies (entry logs, journals);
             ``persistent://…`` is a topic of a live cluster, with all its partitions if it names
             none.
+        to: the archive's folder, which is made where there is none.
         topic: of folders, that one alone, with all its partitions if it names none.
         metadata, cursor: of folders, what was exported of the topic's ledgers and of its
             compaction, see ``pulsar.store.exported_metadata``; ``metadata`` may be a folder of many
@@ -44,6 +46,7 @@ def fetch(
         copies: copy a bucket's objects, instead of linking them.
         recover: of an open ledger in bookies' files, also entries that no writer had confirmed.
         config: where the cluster is, under the names of a ``broker.conf``.
+        progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
         NotALog: a source holds nothing of Pulsar's, the cluster has no such topic.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 def inspect(
     path: str | Sequence[str],
+    *,
     system: str | None = None,
     topic: Topics = None,
     partition: int | None = None,
@@ -48,11 +49,13 @@ def inspect(
         path: a log root, a partition's folder, or one file of either; or a RocketMQ store, a folder
             or a file of it, of which ``partition`` is the queue; or a Pulsar topic folder, or one
             above it. Of Kafka also several roots.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
+        topic, partition: which of what lies there, as for ``compact``; None: all.
         config: settings under upstream's names, for what is dirty and what is due.
         now_ms: the clock, milliseconds since 1970; None: now.
         memory: the largest batch that is looked into, with its records in the clear; None: 256 MiB.
         spark: a session that counts the distinct keys on all its workers; None: this process does.
-        topic_config, metadata: as for ``compact``.
+        include_active, progress, topic_config, metadata: as for ``compact``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.

@@ -61,6 +61,7 @@ class Table(dict[Any, bytes]):
 def latest(
     path: str,
     topic: str | None = None,
+    *,
     limit_bytes: int = LIMIT_BYTES,
     system: str | None = None,
     spark: None = None,
@@ -69,14 +70,15 @@ def latest(
 def latest(
     path: str,
     topic: str | None = None,
+    *,
     limit_bytes: int = LIMIT_BYTES,
     system: str | None = None,
-    *,
     spark: SparkSession,
 ) -> DataFrame: ...
 def latest(
     path: str,
     topic: str | None = None,
+    *,
     limit_bytes: int = LIMIT_BYTES,
     system: str | None = None,
     spark: SparkSession | None = None,

@@ -17,6 +17,7 @@ from lastwrite.rocketmq.look.read import QueueReading, read_queue
 def read(
     path: str,
     topic: str | None = None,
+    *,
     queue: int | None = None,
     offset: int | None = None,
     limit: int | None = None,
@@ -34,6 +35,7 @@ def read(
             Pulsar topic folder, or one above it; or a Kafka log root, or a partition's folder.
         topic, queue: which queue, or which partition; not needed where ``path`` says it, nor where
             there is one only.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
         offset: RocketMQ, Kafka: where the first pull asks; below the minimum it starts at the
             minimum, as with a broker. None: 0, or Kafka's log start.
         limit: at most so many messages.

@@ -13,10 +13,19 @@ from lastwrite.storage.choice import Topics, is_asked
 
 
 def release(
-    path: str, system: str | None = None, topic: Topics = None, partition: int | None = None
+    path: str,
+    *,
+    system: str | None = None,
+    topic: Topics = None,
+    partition: int | None = None,
 ) -> dict[TopicPartition, Quarantined]:
     """Forget that rounds of the partitions at ``path`` failed: the daemon picks them like any
     other.
+
+    Args:
+        path: a log root, a partition's folder, or one of its files.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
+        topic, partition: which of what lies there, as for ``compact``; None: all.
 
     Returns:
         What was released, with the reason it was set aside for.

@@ -72,6 +72,7 @@ def restore(  # one parameter an option of the command line
     path: str,
     name_server: str,
     topic: str,
+    *,
     partition: int | None = None,
     broker: str | None = None,
     config: Mapping[str, object] | None = None,
@@ -91,10 +92,12 @@ def restore(  # one parameter an option of the command line
     Args:
         path: a store whose broker is stopped; what its commit log has was dispatched.
         name_server: ``HOST:PORT`` of the live cluster, several separated by semicolons.
+        topic: the topic's name.
         partition: only this queue; None: all that the broker has.
         broker: the broker to ask, by its name; None: the only one that has the topic.
         config: settings of the compaction that follows, and file sizes where the store has no files
             of the queue.
+        now_ms, memory, spark, master, conf, progress: of that compaction, as for ``compact``.
         unclean: go on though the store's broker was killed.
         trust_broker: pull also from a broker that may skip messages
             (docs/formats/rocketmq-compaction.md, "The read hole after a restart").

@@ -12,6 +12,7 @@ from lastwrite.storage.choice import Topics
 
 def settings(
     path: str | Sequence[str],
+    *,
     system: str | None = None,
     topic: Topics = None,
     config: Mapping[str, object] | None = None,
@@ -21,7 +22,7 @@ def settings(
     """The settings by which a round at ``path`` would go, topic by topic.
 
     Args:
-        path, config, topic_config, metadata: as for ``compact``.
+        path, system, config, topic_config, metadata: as for ``compact``.
         topic: as for ``compact``; what is named counts as named, too.
 
     Raises:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 def verify(
     path: str,
     before: str | None = None,
+    *,
     system: str | None = None,
     topic: Topics = None,
     partition: int | None = None,
@@ -49,13 +50,15 @@ def verify(
             folders of Pulsar, which are read in this process.
         before: the same as it was before compaction; None: check the structure only. Two single
             partitions are compared whatever they are called; else partitions meet by name.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
+        topic, partition: which of what lies there, as for ``compact``; None: all.
         config: settings under upstream's names, as ``compact`` takes them: they say what may be
             missing; Kafka's ``index.interval.bytes`` says how dense indexes should be.
         now_ms: the clock of the compaction. Kafka: a delete may be missing if its horizon had come
             by then, and the last batch of a producer that was forgotten by then; None: a delete if
             it had any horizon, a batch if its producer is forgotten by now. RocketMQ: a delete if
             its store time and ``delete.retention.ms`` had passed by then; None: by now.
-        memory, spark, master, conf: as for ``compact``.
+        memory, spark, master, conf, progress: as for ``compact``.
         drop_keyless: of a Kafka topic, records without a key were to go; else a missing one is a
             broken promise.
 

@@ -24,6 +24,7 @@ _ALL = TopicPartition("lastwrite-dispatch", 0)  # as dispatch: no two runs meet
 def cut(
     path: str,
     at: int | None = None,
+    *,
     dry_run: bool = False,
     undo: bool = False,
     unclean: bool = False,

@@ -81,6 +81,7 @@ U = TypeVar("U")
 
 def dispatch(  # one parameter an option of the command line
     path: str,
+    *,
     config: Mapping[str, object] | None = None,
     whole_log: bool = False,
     unclean: bool = False,
@@ -105,7 +106,7 @@ def dispatch(  # one parameter an option of the command line
         now_ms: the time that names new index files; None: now.
         memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the
             machine's.
-        spark: a session to use; None: one is started on ``master`` with the settings ``conf``.
+        spark, master, conf, progress: as for ``compact``.
 
     Raises:
         NotALog, InvalidConfig: nothing was begun.

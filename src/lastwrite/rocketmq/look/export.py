@@ -90,6 +90,7 @@ class _Job:
 def export(  # one parameter an option of the command line
     path: str,
     to: str,
+    *,
     format: str = "parquet",
     topic: str | None = None,
     partition: int | None = None,
@@ -104,9 +105,12 @@ def export(  # one parameter an option of the command line
 
     Args:
         path: a RocketMQ store, its commit log folder, or one file of it.
+        to: a folder that is not there yet.
         format: ``parquet`` or ``json``, a message a line.
         topic, partition: only this topic, only this queue of each.
-        spark: a session to use; None: this process for a small log, else one started on ``master``.
+        config: where the commit log lies, as ``dump`` takes it.
+        spark: a session to use; None: this process for a small log, else one of our own.
+        memory, master, conf, progress: as for ``compact``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was begun.

@@ -20,6 +20,7 @@ def send(
     name_server: str,
     topic: str,
     messages: Iterable[Outgoing | Mapping[str, object]],
+    *,
     queue: int | None = None,
     broker: str | None = None,
     timeout: float = TIMEOUT_SECONDS,
@@ -28,10 +29,12 @@ def send(
 
     Args:
         name_server: ``HOST:PORT``, several separated by semicolons.
+        topic: the topic's name.
         messages: as ``Outgoing``, or as mappings: ``parse_message`` says of what.
         queue: of all messages; None: the key's hash decides, as in the stock client, so that equal
             keys meet in one queue and compaction, which is by queue, is by key.
         broker: only its queues; None: those of all brokers.
+        timeout: seconds, of every single request.
 
     Raises:
         InvalidConfig: no such queue, or a message that no broker would take; those before it are
