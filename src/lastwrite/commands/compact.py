@@ -373,7 +373,9 @@ def _run(asked: _Asked) -> CompactionReport:
         refuse_around(options.to, [*asked.paths, *folders])
         _refuse_one_place_for_two(system, folders)
     with contextlib.ExitStack() as stack:
-        if not options.dry_run and options.to is None:
+        if options.to is not None:
+            stack.push(partial(_name_what_stays, options.to, _is_empty(options.to), progress))
+        elif not options.dry_run:
             refuse_foreign(folders)
         for root, names in sorted(partitions.items()):
             system.refuse_unclean(root, options.config)
@@ -437,6 +439,23 @@ def _run_again(
         found = run_round(context, [folders[n] for n in again]).partitions if again else []
         for n, each in zip(again, found, strict=True):
             report.partitions[n] = each
+
+
+def _is_empty(folder: str) -> bool:
+    return not os.path.isdir(folder) or not os.listdir(folder)
+
+
+def _name_what_stays(
+    to: str, is_new: bool, progress: Progress, kind: type[BaseException] | None, *_: object
+) -> None:
+    """After a copy that was broken off: its whole partitions are of use, so nothing is deleted.
+
+    ``is_new``: nothing was in the folder before. Else an error may be a refusal for what is there.
+    """
+    is_told = kind is not None and (is_new or issubclass(kind, KeyboardInterrupt))
+    if is_told and not _is_empty(to):
+        or_delete = ", or delete it" if is_new else ""
+        progress.note(f"{to} holds a part of the copy: the same command completes it{or_delete}")
 
 
 def _recover(
