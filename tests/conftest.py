@@ -1,5 +1,6 @@
 """What runs where. ``pytest`` alone leaves out what takes a broker, an oracle or more than ten
-seconds; CI, or tests that were named, run them; ``long`` ones run where LASTWRITE_LONG is set.
+seconds, and of ``tests/system`` all but the command line; CI, or naming tests, runs them too.
+``long`` ones run where LASTWRITE_LONG is set.
 
 How hard Hypothesis tries: HYPOTHESIS_PROFILE is ``dev`` (the default), ``ci`` or ``thorough``.
 """
@@ -28,6 +29,7 @@ settings.load_profile(
 )
 
 SYSTEM = Path(__file__).parent / "system"
+COMMAND_LINE = SYSTEM / "test_cli.py"
 LEFT_OUT = ("broker", "oracle", "slow")
 _is_short = pytest.StashKey[bool]()
 
@@ -53,16 +55,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("long") and not os.environ.get("LASTWRITE_LONG"):
             item.add_marker(pytest.mark.skip(reason="long: LASTWRITE_LONG=1 runs it"))
-        elif config.stash[_is_short] and (
-            why := [m for m in LEFT_OUT if item.get_closest_marker(m)]
-        ):
-            item.add_marker(pytest.mark.skip(reason=f"{why[0]}: CI=1, or naming it, runs it"))
+        elif config.stash[_is_short] and (why := _why_not_short(item)):
+            item.add_marker(pytest.mark.skip(reason=f"{why}: CI=1, or naming it, runs it"))
         is_of_processes = item.path.is_relative_to(SYSTEM) or any(
             item.get_closest_marker(marker) for marker in ("spark", "broker", "oracle")
         )
         if os.environ.get("CI") and is_of_processes:
             # real ones on a shared machine: once more, and the first failure is reported
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def _why_not_short(item: pytest.Item) -> str | None:
+    if item.path.is_relative_to(SYSTEM) and item.path != COMMAND_LINE:
+        return "system"
+    return next((marker for marker in LEFT_OUT if item.get_closest_marker(marker)), None)
 
 
 @pytest.hookimpl(wrapper=True)
