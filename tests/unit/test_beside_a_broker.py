@@ -17,10 +17,11 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import CommitConflict, CorruptLog, LogHeld
+from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.recovery.walking import end_offset_of
-from lastwrite.kafka.store import beside, log_dir
+from lastwrite.kafka.store import log_dir
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import ProblemKind
 from lastwrite.reports.compaction import Status
@@ -338,7 +339,9 @@ def test_it_gives_up_where_nothing_rests(root: Path, monkeypatch: pytest.MonkeyP
 
     with broker_on(root, 12):
         in_the_middle(monkeypatch, touch, root, times=100)
-        with pytest.raises(CommitConflict, match=f"{beside.TRIES} times one after the other"):
+        with pytest.raises(
+            CommitConflict, match=f"{beside_a_broker.TRIES} times one after the other"
+        ):
             lastwrite.inspect(str(root), spark=INLINE)
         verified = lastwrite.verify(str(root), spark=INLINE)
         assert not verified.ok and "changed while" in (verified.partitions[0].reason or "")

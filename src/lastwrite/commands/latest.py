@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, OutOfMemoryBudget
+from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.table import kafka_writes
-from lastwrite.kafka.store import beside, partitions
 from lastwrite.kafka.store import lock as kafka_lock
 from lastwrite.kafka.store import log_dir as kafka_store
+from lastwrite.kafka.store import partitions
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.pulsar.look.table import pulsar_topics, pulsar_writes, topic_end
 from lastwrite.pulsar.store.place import name_of
@@ -207,19 +208,19 @@ def _kafka_table(path: str, topic: str | None, limit_bytes: int) -> Table:
     Raises:
         CommitConflict: it changed every time.
     """
-    for tries in range(1, beside.TRIES + 1):
+    for tries in range(1, beside_a_broker.TRIES + 1):
         logs = _kafka_logs(path, topic)
         try:
             written = ((log.name.partition, kafka_writes(log, log.segments)) for log in logs)
             table = _table(written, limit_bytes)
             for log in logs:
-                beside.check_unmoved(log)
+                beside_a_broker.check_unmoved(log)
             return Table(table, {log.name.partition: log.last_stable_offset for log in logs})
         except CommitConflict as error:
             if all(log.open_as is None for log in logs):
                 raise
-            if tries == beside.TRIES:
-                raise beside.given_up(error) from error
+            if tries == beside_a_broker.TRIES:
+                raise beside_a_broker.given_up(error) from error
     raise AssertionError("unreachable")
 
 

@@ -15,6 +15,7 @@ from lastwrite.engine.rules.ranges import cleanable_range, is_at_rest
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
 from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.cluster import metadata_log
 from lastwrite.kafka.cluster.roots import Clusters, Spokesman
 from lastwrite.kafka.format.chunk import KafkaFormat
@@ -25,8 +26,8 @@ from lastwrite.kafka.rules.producers import active, kept_batches
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings, Known, check_overrides, resolve
-from lastwrite.kafka.store import beside, index_files, lock, partitions, pieces, watching
 from lastwrite.kafka.store import commit as committing
+from lastwrite.kafka.store import index_files, lock, partitions, pieces, watching
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.store import publish as publishing
 from lastwrite.kafka.store import retention as retaining
@@ -266,7 +267,7 @@ class KafkaSystem(System):
         return store.read_partition(folder)
 
     read_below = staticmethod(store.read_partition)
-    check_unmoved = staticmethod(beside.check_unmoved)
+    check_unmoved = staticmethod(beside_a_broker.check_unmoved)
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
         store.refuse_unwritable(log.folder, end)

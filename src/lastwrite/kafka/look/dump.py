@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
+from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.cluster.metadata_log import FOLDER
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import Batch, Record
@@ -33,7 +34,7 @@ from lastwrite.kafka.look.single import (
     refuse_metadata,
     segment_of,
 )
-from lastwrite.kafka.store import beside, links, lock, partitions
+from lastwrite.kafka.store import links, lock, partitions
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.reports.table import Row, last_of
@@ -155,21 +156,21 @@ class _Dump:
                 self._say(str(problem))
         asked, last = self._wanted, -1
         at = "last_offset" if asked.batches else "offset"
-        for tries in range(1, beside.TRIES + 1):
+        for tries in range(1, beside_a_broker.TRIES + 1):
             try:
                 for row in self._partition(log):
                     yield row
                     last = row.get(at, last)
-                beside.check_uncut(log)
+                beside_a_broker.check_uncut(log)
                 return
             except CommitConflict as error:
                 if log.open_as is None or asked.index:
                     raise
-                if tries == beside.TRIES:
-                    raise beside.given_up(error) from error
+                if tries == beside_a_broker.TRIES:
+                    raise beside_a_broker.given_up(error) from error
             finally:
                 self._wanted = asked
-            log = beside.go_on(log, store.read_partition, last)
+            log = beside_a_broker.go_on(log, store.read_partition, last)
             if last >= 0:
                 self._wanted = replace(asked, offset=last + 1, time_ms=None)
 

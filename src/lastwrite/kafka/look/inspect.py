@@ -16,6 +16,7 @@ from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.engine.system import System
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.explanation.record_states import count_keys
+from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format import names
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.inspection import FileInspection, InspectReport, PartitionInspection
@@ -24,7 +25,7 @@ from lastwrite.kafka.look.rows import index_rows, side_file_rows
 from lastwrite.kafka.look.single import SingleFile, identify, refuse_beyond, segment_of
 from lastwrite.kafka.look.survey import Surveyor
 from lastwrite.kafka.rules.producers import active
-from lastwrite.kafka.store import beside, lock, partitions
+from lastwrite.kafka.store import lock, partitions
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
@@ -124,7 +125,7 @@ class _Inspection:
                 unreadable[folder] = self._unreadable(folder, error)
         self._progress.stage("inspect", sum(log.size_bytes for log in logs.values()))
         return [
-            beside.read_again(logs[folder], store.read_partition, self._partition)
+            beside_a_broker.read_again(logs[folder], store.read_partition, self._partition)
             if folder in logs
             else unreadable[folder]
             for folder in folders

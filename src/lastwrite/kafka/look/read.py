@@ -19,11 +19,12 @@ from enum import StrEnum
 import msgspec
 
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError, OutOfMemoryBudget
+from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
 from lastwrite.kafka.look.problems import kafka_problem_of, loses_records, whole_batches
 from lastwrite.kafka.look.rows import position_of, record_row
-from lastwrite.kafka.store import beside, lock, log_dir, partitions
+from lastwrite.kafka.store import lock, log_dir, partitions
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
@@ -135,20 +136,20 @@ class KafkaReading(Iterator[Row]):
             CommitConflict: the log changed again and again, or something of it is gone.
         """
         last = -1
-        for tries in range(1, beside.TRIES + 1):
+        for tries in range(1, beside_a_broker.TRIES + 1):
             try:
                 for row in self._read():
                     yield row
                     last = self.next_offset - 1
-                beside.check_uncut(self._log)
+                beside_a_broker.check_uncut(self._log)
                 return
             except CommitConflict as error:
                 self.status = None
                 if self._log.open_as is None:
                     raise
-                if tries == beside.TRIES:
-                    raise beside.given_up(error) from error
-            self._log = beside.go_on(self._log, log_dir.read_partition, last)
+                if tries == beside_a_broker.TRIES:
+                    raise beside_a_broker.given_up(error) from error
+            self._log = beside_a_broker.go_on(self._log, log_dir.read_partition, last)
             self._aborted = AbortedData(self._log)
 
     def _read(self) -> Iterator[Row]:

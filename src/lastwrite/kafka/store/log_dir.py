@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, UnsupportedFormat
+from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.index import (
@@ -52,7 +53,7 @@ from lastwrite.kafka.recovery.unfinished_swap import (
     undo_or_end,
 )
 from lastwrite.kafka.recovery.walking import NO_END, walk, walk_tail
-from lastwrite.kafka.store import beside, lock
+from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.checkpoints import read_offsets, recovery_point, write_offset
 from lastwrite.kafka.store.index_files import read_file
 from lastwrite.kafka.store.partitions import partition_name, root_of, scan
@@ -152,12 +153,12 @@ def _read_beside(folder: str, below: int) -> PartitionLog:
     lock.refuse_starting(root_of(folder))
     why = "its files change all the time"
     for _ in range(_LOOKS):
-        before = beside.folder_state(folder)
+        before = beside_a_broker.folder_state(folder)
         if time.time_ns() - before[1] > SETTLED_NS:
             try:
                 reading = _Reading(folder, below)
                 log = reading.log()
-                if beside.folder_state(folder) == before:
+                if beside_a_broker.folder_state(folder) == before:
                     if reading.moving is None:
                         return log
                     why = reading.moving
@@ -165,7 +166,7 @@ def _read_beside(folder: str, below: int) -> PartitionLog:
                 why = error.problem
         time.sleep(_LOOK_AGAIN_S)
     raise CommitConflict(
-        f"a broker has this log open, and {why}", path=folder, remedy=beside.TRY_AGAIN
+        f"a broker has this log open, and {why}", path=folder, remedy=beside_a_broker.TRY_AGAIN
     )
 
 
@@ -186,7 +187,7 @@ class _Reading:
         self._unsure: set[int] = set()
         # Before the log: where a broker runs, it notes later what comes later.
         problems: list[Problem] = []
-        noted_ns = 0 if below is None else beside.noted_ns(self._root)
+        noted_ns = 0 if below is None else beside_a_broker.noted_ns(self._root)
         self._noted_ns = noted_ns - _NOTING_NS
         self._offsets = {
             file: self._offset(file, problems)
@@ -274,7 +275,9 @@ class _Reading:
             first_unstable_offset=first_unstable,
             unseen=tuple(sorted({*(logs - seen), *self._behind})),
             cached=tuple(sorted(self._of_kind(FileKind.KEPT))),
-            open_as=None if self._below is None else beside.marks(self._folder, end_offset),
+            open_as=None
+            if self._below is None
+            else beside_a_broker.marks(self._folder, end_offset),
         )
         return self._with_aborted(listed) if self._unsure else listed
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lastwrite.errors import CommitConflict, LogError
+from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
 from lastwrite.kafka.format.names import SEGMENT_KINDS, FileKind, classify
 from lastwrite.kafka.recovery.unfinished_swap import crash_state
 from lastwrite.kafka.recovery.walking import end_offset_of
-from lastwrite.kafka.store import beside
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.storage import files
 from lastwrite.storage.files import to_log_error
@@ -94,7 +94,7 @@ def check_unchanged(log: PartitionLog, note: str | None = None) -> None:
     """
     check_segments(log)
     if log.open_as is not None:  # there a broker appends, and new segments come
-        beside.check_uncut(log)
+        beside_a_broker.check_uncut(log)
         return
     known = {*log.unseen, *(os.path.basename(segment.path) for segment in log.segments)}
     names = [name for name in os.listdir(log.folder) if name != note]
