@@ -18,7 +18,7 @@ import pytest
 import lastwrite
 from lastwrite.errors import CommitConflict, CorruptLog, LogHeld
 from lastwrite.kafka import beside_a_broker
-from lastwrite.kafka.format.batch import ControlType, encode_batch
+from lastwrite.kafka.format.batch import ControlType
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.recovery.walking import end_offset_of
 from lastwrite.kafka.store import log_dir
@@ -27,7 +27,7 @@ from lastwrite.model.log import ProblemKind
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.kafka.logs import NAME, read_checkpoint, write_checkpoint, write_segment
-from tests.support.kafka.single import encode_control_record
+from tests.support.kafka.single import data_batch, marker_batch
 
 T = 1_700_000_000_000
 MARKS = "replication-offset-checkpoint"
@@ -68,25 +68,11 @@ def note(root: Path, watermark: int) -> None:
 def data(*offsets: int, producer: int = -1) -> bytes:
     """A batch of records, of keys a, b, c in turns."""
     records = [Record(n, T + n, b"abc"[n % 3 : n % 3 + 1], b"v%d" % n) for n in offsets]
-    return encode_batch(
-        records,
-        leader_epoch=0,
-        producer_id=producer,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=producer >= 0,
-    )
+    return data_batch(records, producer)
 
 
 def marker(producer: int, offset: int, kind: ControlType) -> bytes:
-    return encode_batch(
-        [encode_control_record(offset, T + offset, kind)],
-        leader_epoch=0,
-        producer_id=producer,
-        producer_epoch=0,
-        transactional=True,
-        control=True,
-    )
+    return marker_batch(producer, offset, T + offset, kind)
 
 
 def segment(base: int) -> str:

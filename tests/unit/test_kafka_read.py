@@ -19,7 +19,7 @@ from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 from tests.support.kafka.logs import NAME, write_checkpoint, write_segment
 from tests.support.kafka.model import ModelAborted
-from tests.support.kafka.single import encode_control_record
+from tests.support.kafka.single import data_batch, marker_batch
 
 CORPUS = Path(__file__).parents[1] / "corpus"
 KAFKA = CORPUS / "kafka-4.4.0"
@@ -32,25 +32,11 @@ T = 1_700_000_000_000
 
 
 def data(producer: int, *records: Record) -> bytes:
-    return encode_batch(
-        records,
-        leader_epoch=0,
-        producer_id=producer,
-        producer_epoch=0,
-        base_sequence=0,
-        transactional=producer >= 0,
-    )
+    return data_batch(records, producer)
 
 
 def marker(producer: int, offset: int, kind: ControlType) -> bytes:
-    return encode_batch(
-        [encode_control_record(offset, T + offset, kind)],
-        leader_epoch=0,
-        producer_id=producer,
-        producer_epoch=0,
-        transactional=True,
-        control=True,
-    )
+    return marker_batch(producer, offset, T + offset, kind)
 
 
 def R(offset: int, key: str, time_ms: int | None = None) -> Record:

@@ -1,4 +1,4 @@
-"""One partition at a time, of what the store does to many together; and a transaction's marker."""
+"""One partition at a time, of what the store does to many together; and a transaction's batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from lastwrite.engine.rules.retention import Retention
-from lastwrite.kafka.format.batch import ControlType
+from lastwrite.kafka.format.batch import ControlType, encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.store.commit import CommitNotes, record, swap, tidy
 from lastwrite.kafka.store.outputs import NewSegment
@@ -76,4 +76,28 @@ def encode_control_record(
         timestamp_ms,
         key,
         (0).to_bytes(2, "big") + coordinator_epoch.to_bytes(4, "big", signed=True),
+    )
+
+
+def data_batch(records: Sequence[Record], producer: int = -1) -> bytes:
+    """Of the transaction of ``producer``; -1: of none."""
+    return encode_batch(
+        records,
+        leader_epoch=0,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=producer >= 0,
+    )
+
+
+def marker_batch(producer: int, offset: int, timestamp_ms: int, kind: ControlType) -> bytes:
+    """The end of its transaction."""
+    return encode_batch(
+        [encode_control_record(offset, timestamp_ms, kind)],
+        leader_epoch=0,
+        producer_id=producer,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
     )
