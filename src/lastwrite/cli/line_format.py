@@ -63,7 +63,7 @@ def _part(match: re.Match[str], null: bytes) -> Callable[[Formatted], bytes]:
     if letter is not None:
         return _letter(letter, null)
     if escape is None:
-        plain = match[0].encode("utf-8", "surrogateescape")
+        plain = _utf8(match[0])
     elif len(escape) == 3:
         plain = bytes.fromhex(escape[1:])
     elif escape in _ESCAPES:
@@ -78,7 +78,7 @@ def _part(match: re.Match[str], null: bytes) -> Callable[[Formatted], bytes]:
 def _letter(letter: str, null: bytes) -> Callable[[Formatted], bytes]:
     match letter:
         case "t":
-            return lambda found: found.topic.encode("utf-8", "surrogateescape")
+            return lambda found: _utf8(found.topic)
         case "p":
             return lambda found: b"%d" % found.partition
         case "o":
@@ -97,7 +97,7 @@ def _letter(letter: str, null: bytes) -> Callable[[Formatted], bytes]:
             return lambda found: b"%d" % found.timestamp_ms
         case "h":
             return lambda found: b",".join(
-                name.encode("utf-8", "surrogateescape") + b"=" + (b"NULL" if said is None else said)
+                _utf8(name) + b"=" + (b"NULL" if said is None else said)
                 for name, said in found.headers
             )
         case "%":

@@ -352,11 +352,8 @@ def _run(asked: _Asked) -> CompactionReport:
     )
     refuse_elsewhere(options.config, system.name, system.governs_keyless)
     system.check_config(options.config)
-    if options.drop_expired_deletes and system.name == "pulsar":
-        raise InvalidConfig(
-            "a compacted ledger of Pulsar keeps no delete",
-            remedy="leave out --drop-expired-deletes",
-        )
+    if options.drop_expired_deletes and system.no_deletes:
+        raise InvalidConfig(system.no_deletes, remedy="leave out --drop-expired-deletes")
     if options.keep_scans and not system.keeps_scans:
         raise InvalidConfig(
             f"{system.name} allows no other files beside its logs", remedy="leave out --keep-scans"

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = (
@@ -79,8 +80,15 @@ def is_compiled(kernel: str) -> bool:
     index = f"{source.name}.{name}-*.py{sys.version_info.major}{sys.version_info.minor}*.nbi"
     if is_beside and any((source.parent / "__pycache__").glob(index)):
         return True
-    cache = getattr(getattr(import_module(module), name)._cache, "_cache_file", None)
-    return cache is None or bool(cache._load_index())  # None: it cannot be kept anywhere
+    return is_kept(getattr(import_module(module), name))
+
+
+def is_kept(kernel: Any) -> bool:
+    """Whether Numba's cache has the jitted function as it is now; also where it cannot be kept
+    anywhere.
+    """
+    cache = getattr(kernel._cache, "_cache_file", None)
+    return cache is None or bool(cache._load_index())
 
 
 def tell_of_compiling(say: Callable[[str], None], *kernels: str) -> None:

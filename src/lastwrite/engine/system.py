@@ -169,6 +169,7 @@ class Rules(ABC):
     """What the settings say of a partition."""
 
     no_retention: str = ""  # why nothing expires
+    no_deletes: str = ""  # why no delete is kept that could be dropped later
 
     @abstractmethod
     def decide(

@@ -54,6 +54,7 @@ class PulsarSystem(System):
     policy_remedy = "give --config compactionThreshold=100M: a topic with more than that to compact is compacted"
     # Raw ledgers are other readers' too, and go by their own retention.
     no_retention = "compaction removes no raw ledger"
+    no_deletes = "a compacted ledger of Pulsar keeps no delete"
     look_ms = 60_000  # brokerServiceCompactionMonitorIntervalInSeconds
 
     # ------------------------------------------------------------------ layout

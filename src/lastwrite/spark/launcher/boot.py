@@ -22,16 +22,12 @@ from lastwrite.storage.machine import spill_folders
 from lastwrite.storage.run_folder import hold_of, make_folder, remove_folder
 
 
-def _nothing(_: str) -> None:
-    pass
-
-
 class Boot:
     """The processes, from their start to their end."""
 
     is_ended = False  # by us, so that nobody starts another in their place
 
-    def __init__(self, *, forks: bool = False, say: Callable[[str], None] = _nothing) -> None:
+    def __init__(self, *, forks: bool = False, say: Callable[[str], None] | None = None) -> None:
         """Start them. ``forks``: this process is ours alone, and loads what workers need for itself
         and for them; ``say`` is told what takes seconds.
 

@@ -72,7 +72,7 @@ class ForkServer:
             )
         self._life.hand_over()
 
-    def fork(self, say: Callable[[str], None]) -> None:
+    def fork(self, say: Callable[[str], None] | None) -> None:
         """Load everything here, which this process needs too, and start it as a copy; ``say`` is
         told what takes seconds.
         """
