@@ -394,10 +394,7 @@ def _run(asked: _Asked) -> CompactionReport:
         context = Context(
             system, exchange, runner.workers, limits, options, progress, ScanCache(runner)
         )
-        before = {folder: _state(folder) for folder in folders}
-        report = run_round(context, folders)
-        if not context.is_in_place:
-            _run_again(context, folders, before, report)
+        report = (run_round if context.is_in_place else _run_beside)(context, folders)
         report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
         _note_quarantine(
             system, folders, report, not options.dry_run and options.to is None, progress
@@ -414,15 +411,13 @@ def _state(folder: str) -> tuple[int, int] | None:
     return seen.st_ino, seen.st_mtime_ns
 
 
-def _run_again(
-    context: Context,
-    folders: Sequence[str],
-    before: dict[str, tuple[int, int] | None],
-    report: CompactionReport,
-) -> None:
-    """Beside a broker: run anew, twice at most, what came to nothing in a folder in which files
-    came or went meanwhile. Of a copy, what is damaged was made as it is.
+def _run_beside(context: Context, folders: Sequence[str]) -> CompactionReport:
+    """A round that writes nothing here, so that a broker may be at work: run anew, twice at most,
+    what came to nothing in a folder in which files came or went meanwhile. Of a copy, what is
+    damaged was made as it is.
     """
+    before = {folder: _state(folder) for folder in folders}
+    report = run_round(context, folders)
     stopped = {Status.FAILED, Status.DAMAGED} if context.options.to is None else {Status.FAILED}
     for _ in range(2):
         again = [
@@ -436,6 +431,7 @@ def _run_again(
         found = run_round(context, [folders[n] for n in again]).partitions if again else []
         for n, each in zip(again, found, strict=True):
             report.partitions[n] = each
+    return report
 
 
 def _is_empty(folder: str) -> bool:
