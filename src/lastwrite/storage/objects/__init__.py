@@ -1,0 +1,1 @@
+"""Places of named objects: a folder, or a bucket. What an archive is made of."""

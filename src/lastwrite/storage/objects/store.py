@@ -1,0 +1,115 @@
+"""What an archive needs of the place that it lies in, be it a folder or a bucket.
+
+An object is whole when it has a name, and is never changed: only a manifest is ever replaced, by
+one who has seen what it replaces. A key is a path with ``/``, relative to the store; none is
+another's folder. spec/object-stores.md says what stores promise, and how clients behave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from lastwrite.model.columns import ByteArray
+
+
+class Version(NamedTuple):
+    """What tells an object from any other that had, or will have, its key."""
+
+    etag: str
+    generation: str | None = None  # Google's stores compare this, others the etag
+
+
+class Found(NamedTuple):
+    """An object as it was found."""
+
+    key: str
+    size_bytes: int
+    version: Version
+    modified_ms: int  # by the store's clock
+
+
+@dataclass(slots=True)
+class Requests:
+    """What was asked of a store, by kind, as a bill counts it."""
+
+    gets: int = 0  # heads are gets
+    puts: int = 0  # a part of an upload is one
+    lists: int = 0
+    deletes: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+class Writer(Protocol):
+    """An object on its way: it has no name before ``close``."""
+
+    def write(self, data: bytes | ByteArray) -> None: ...
+
+    def close(self) -> Found:
+        """Give it its name; what it is then."""
+        ...
+
+    def abandon(self) -> None:
+        """Let nothing of it stay."""
+        ...
+
+
+class Store(Protocol):
+    """One bucket, or one folder.
+
+    Every call raises ``RemoteFailed`` (or, of a folder, ``LogError``) where the store does not
+    answer, refuses, or is not there: with the object's address, the action and a remedy.
+    """
+
+    address: str  # ``s3://bucket``; of a folder its absolute path
+    requests: Requests
+
+    def head(self, key: str) -> Found | None:
+        """What lies there; None: nothing does."""
+        ...
+
+    def get(self, key: str) -> tuple[bytes, Version] | None:
+        """A small object, whole; None: there is none."""
+        ...
+
+    def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
+        """Fill ``target`` with the object's bytes from ``position`` on.
+
+        Raises:
+            CommitConflict: it is gone, shorter, or not the object that has this etag.
+        """
+        ...
+
+    def create(self, key: str, content: bytes) -> Version | None:
+        """Write an object that is not there yet; None: it is there, or may be.
+
+        None is a question, not an answer: a store that was slow to say yes says this too. Whoever
+        gets it reads the object and looks whether it is the one that was written.
+        """
+        ...
+
+    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+        """Write in the place of the version that was seen; None, as of ``create``: another is
+        there, or none.
+        """
+        ...
+
+    def writer(self, key: str, part_bytes: int = 8 << 20) -> Writer:
+        """A new object under a key that nobody else uses; it takes about two parts of memory."""
+        ...
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove objects; one that is not there is no error."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[Found]:
+        """All objects whose keys begin so, by key."""
+        ...
+
+    def folders(self, prefix: str) -> list[str]:
+        """The names of what would be folders directly below ``prefix`` (which ends in ``/``, or is
+        empty), sorted.
+        """
+        ...
