@@ -136,3 +136,63 @@ wait_for(lambda: not children())
 """,
         tmp_path,
     )
+
+
+def test_threads_take_turns_and_only_where_they_need_spark(tmp_path: Path) -> None:
+    run(
+        """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+class Told(NoProgress):
+    def __init__(self):
+        self.notes = []
+    def note(self, text):
+        self.notes.append(text)
+
+def plan(master, progress):
+    report = lastwrite.plan("root", topic="t", master=master, progress=progress)
+    return report.to_dict()["totals"]["records_after"], jvm()
+
+shutil.copytree("root", "copy")
+told = [Told() for _ in range(4)]
+with ThreadPoolExecutor(4) as threads:
+    masters = ["local[1]", "local[2]", "local[1]", "local[1]"]
+    plans = list(threads.map(plan, masters, told))
+assert len({records for records, _ in plans}) == 1
+waited = [any("waiting for another call" in note for note in each.notes) for each in told]
+assert any(waited) and not all(waited), told
+
+entered, leave = threading.Event(), threading.Event()
+
+def hold(is_daemon):
+    with runner_for(None, "local[1]", None, {}, NoProgress(), is_daemon=is_daemon) as (runner, _):
+        entered.set()
+        assert leave.wait(120)
+        return runner.run("scan", lambda unit: unit + 1, [1], [1], NoProgress())
+
+with ThreadPoolExecutor(2) as threads:
+    held = threads.submit(hold, False)
+    assert entered.wait(120)
+    assert lastwrite.inspect("root", topic="t").partitions[0].contents.records  # does not wait
+    assert lastwrite.latest("root", "t")
+    waits = threads.submit(plan, "local[1]", NoProgress())
+    leave.set()
+    assert held.result() == [2] and waits.result()[0] == plans[0][0]
+
+    entered.clear()
+    leave.clear()
+    held = threads.submit(hold, True)
+    assert entered.wait(120)
+    try:
+        plan("local[1]", NoProgress())
+    except LogError as error:
+        assert "clean runs in this process" in error.problem and "spark=" in error.remedy
+    else:
+        raise AssertionError
+    leave.set()
+    assert held.result() == [2]
+assert plan("local[1]", NoProgress())[0] == plans[0][0]
+""",
+        tmp_path,
+    )

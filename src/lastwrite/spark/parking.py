@@ -7,23 +7,55 @@ the folder of the JVM's own. It ends with the process, however that ends; after 
 no call has come; and when a call comes that needs another: another ``master``, ``conf``,
 environment or working folder, or a caller who has a session of their own by then. A fork of the
 process leaves it alone. PySpark does not know of it: a caller's own session is another.
+
+A process can have one Spark of ours, so calls of several threads that need it take ``turn``.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from lastwrite.errors import EnvironmentUnfit
+from lastwrite.model.progress import Progress
 from lastwrite.spark.session import OwnSpark
 
 SECONDS_PARKED = 600.0
+_SECONDS_A_LOOK = 0.5
 
 _lock = threading.Lock()
 _parked: tuple[Any, OwnSpark, threading.Timer] | None = None
+_turn = threading.RLock()  # what a call calls in its own thread uses its Spark
+_has_daemon = False  # the turn lasts until somebody stops it
 _of_parents: list[Any] = []  # kept, since what Python collects of them would be told to their JVM
+
+
+@contextlib.contextmanager
+def turn(progress: Progress, *, is_daemon: bool = False) -> Iterator[None]:
+    """Wait until no call of another thread uses Spark of ours; ``progress`` is told of that.
+
+    Raises:
+        EnvironmentUnfit: it is a daemon that uses it, which may do so for ever.
+    """
+    global _has_daemon
+    if not _turn.acquire(blocking=False):
+        progress.note("waiting for another call of this process, which uses Spark")
+        while not _turn.acquire(timeout=_SECONDS_A_LOOK):
+            if _has_daemon:
+                raise EnvironmentUnfit(
+                    "clean runs in this process and has its Spark",
+                    remedy="run clean in a process of its own, or pass both one session, spark=",
+                )
+    try:
+        _has_daemon |= is_daemon
+        yield
+    finally:
+        _has_daemon &= not is_daemon
+        _turn.release()
 
 
 def take(master: str, conf: Mapping[str, str]) -> OwnSpark | None:
@@ -84,8 +116,8 @@ def _key(master: str, conf: Mapping[str, str]) -> Any:
 
 def _leave_alone() -> None:
     """In a fork of the process."""
-    global _parked, _lock
-    _lock = threading.Lock()
+    global _parked, _lock, _turn, _has_daemon
+    _lock, _turn, _has_daemon = threading.Lock(), threading.RLock(), False
     _of_parents.append(_parked)
     _parked = None
 

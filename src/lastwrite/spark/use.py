@@ -15,7 +15,7 @@ from lastwrite.spark.executors import worker_count
 from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan, plan_memory
-from lastwrite.spark.parking import park, take
+from lastwrite.spark.parking import park, take, turn
 from lastwrite.spark.runner import SparkRunner
 from lastwrite.spark.session import GivenSpark, OwnSpark, local_workers
 from lastwrite.spark.shuffle_exchange import ShuffleExchange
@@ -86,9 +86,15 @@ def runner_for(
     memory: str | int | None,
     conf: Mapping[str, str],
     progress: Progress,
+    *,
+    is_daemon: bool = False,
 ) -> Iterator[tuple[Runner, MemoryPlan]]:
     """A runner on ``spark``, or on a session started on ``master``, which is parked at the end, or
-    stopped where it cannot be.
+    stopped where it cannot be; one thread at a time. ``is_daemon``: others need not wait for it.
+
+    Raises:
+        EnvironmentUnfit: a daemon of this process has a session of our own, or ``spark`` will not
+            do.
     """
     if isinstance(spark, Inline):
         yield InlineRunner(), plan_memory(memory, 1)
@@ -104,16 +110,17 @@ def runner_for(
         return
     workers = local_workers(master) or 0
     plan_memory(memory, workers or 1)  # before anything is started
-    own = take(master, conf)
-    if own is None:
-        progress.note("starting Spark")
-        own = OwnSpark(master, conf)
-    is_done = is_idle = False
-    try:
-        memory_plan = plan_memory(memory, workers or 1, lean=own.is_lean)
-        runner = SparkRunner(own, workers or worker_count(own, progress))
-        yield runner, memory_plan
-        is_done, is_idle = True, not runner.has_failed
-    finally:
-        if not is_idle or not park(own, master, conf):
-            own.close(at_once=not is_done)
+    with turn(progress, is_daemon=is_daemon):
+        own = take(master, conf)
+        if own is None:
+            progress.note("starting Spark")
+            own = OwnSpark(master, conf)
+        is_done = is_idle = False
+        try:
+            memory_plan = plan_memory(memory, workers or 1, lean=own.is_lean)
+            runner = SparkRunner(own, workers or worker_count(own, progress))
+            yield runner, memory_plan
+            is_done, is_idle = True, not runner.has_failed
+        finally:
+            if not is_idle or not park(own, master, conf):
+                own.close(at_once=not is_done)
