@@ -17,7 +17,6 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import CommitConflict, CorruptLog, LogHeld
-from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.batch import ControlType
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.recovery.walking import end_offset_of
@@ -26,6 +25,7 @@ from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import ProblemKind
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
+from lastwrite.storage.reading import TRIES
 from tests.support.kafka.logs import NAME, read_checkpoint, write_checkpoint, write_segment
 from tests.support.kafka.single import data_batch, marker_batch
 
@@ -325,9 +325,7 @@ def test_it_gives_up_where_nothing_rests(root: Path, monkeypatch: pytest.MonkeyP
 
     with broker_on(root, 12):
         in_the_middle(monkeypatch, touch, root, times=100)
-        with pytest.raises(
-            CommitConflict, match=f"{beside_a_broker.TRIES} times one after the other"
-        ):
+        with pytest.raises(CommitConflict, match=f"{TRIES} times one after the other"):
             lastwrite.inspect(str(root), spark=INLINE)
         verified = lastwrite.verify(str(root), spark=INLINE)
         assert not verified.ok and "changed while" in (verified.partitions[0].reason or "")

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
-from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, OutOfMemoryBudget
+from lastwrite.errors import CorruptLog, InvalidConfig, OutOfMemoryBudget
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.table import kafka_writes
@@ -37,6 +37,7 @@ from lastwrite.rocketmq.look.read import check_compacted, store_at
 from lastwrite.rocketmq.look.table import queue_end, rocketmq_writes
 from lastwrite.rocketmq.store import lock as rocketmq_lock
 from lastwrite.rocketmq.store.topics import compacted_queues
+from lastwrite.storage.reading import TRIES, one_try
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -208,19 +209,14 @@ def _kafka_table(path: str, topic: str | None, limit_bytes: int) -> Table:
     Raises:
         CommitConflict: it changed every time.
     """
-    for tries in range(1, beside_a_broker.TRIES + 1):
+    for tries in range(1, TRIES + 1):
         logs = _kafka_logs(path, topic)
-        try:
+        with one_try(tries, is_open=any(log.open_as is not None for log in logs)):
             written = ((log.name.partition, kafka_writes(log, log.segments)) for log in logs)
             table = _table(written, limit_bytes)
             for log in logs:
                 beside_a_broker.check_unmoved(log)
             return Table(table, {log.name.partition: log.last_stable_offset for log in logs})
-        except CommitConflict as error:
-            if all(log.open_as is None for log in logs):
-                raise
-            if tries == beside_a_broker.TRIES:
-                raise beside_a_broker.given_up(error) from error
     raise AssertionError("unreachable")
 
 

@@ -47,8 +47,7 @@ from lastwrite.reports.explanation import (
 )
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.quarantine import read_quarantine
-
-_TRIES = 3  # beside a broker that exchanges or deletes what is read
+from lastwrite.storage.reading import TRIES
 
 
 class RangeReasons(NamedTuple):
@@ -124,7 +123,7 @@ def explain_partition(
         InvalidConfig: the settings do not fit the partition.
     """
     moved: LogError | None = None
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         explanation = _Explanation(explainer, context, folder)
         found = explanation.explain(key)
         moved = explanation.moved

@@ -16,12 +16,9 @@ from lastwrite.kafka.format.names import HIGH_WATERMARKS, LEADER_EPOCHS
 from lastwrite.kafka.format.text import decode_leader_epochs
 from lastwrite.model.log import PartitionLog
 from lastwrite.storage.files import to_log_error
-from lastwrite.storage.reading import check_segments
+from lastwrite.storage.reading import TRIES, TRY_AGAIN, check_segments, one_try
 
 T = TypeVar("T")
-
-TRIES = 3
-TRY_AGAIN = "run again when its cleaner rests; or read a copy, or stop the broker"
 
 
 def folder_state(folder: str) -> tuple[int, int]:
@@ -106,15 +103,10 @@ def read_again(
         CommitConflict: it changed every time.
     """
     for tries in range(1, TRIES + 1):
-        try:
+        with one_try(tries, is_open=log.open_as is not None):
             found = work(log)
             check_unmoved(log)
             return found
-        except CommitConflict as error:
-            if log.open_as is None:
-                raise
-            if tries == TRIES:
-                raise given_up(error) from error
         log = read(log.folder)
     raise AssertionError("unreachable")
 
@@ -135,13 +127,3 @@ def go_on(log: PartitionLog, read: Callable[[str], PartitionLog], last: int) -> 
             remedy=TRY_AGAIN,
         )
     return log
-
-
-def given_up(error: CommitConflict) -> CommitConflict:
-    """The same conflict, after the last try."""
-    return CommitConflict(
-        f"{error.problem}, {TRIES} times one after the other, by a broker that has the log open",
-        error.at,
-        error.path,
-        TRY_AGAIN,
-    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget
@@ -15,6 +17,9 @@ SETTLED_NS = 50_000_000
 RESTS_NS = 2_000_000_000
 
 AGAIN = "nothing was changed; stop whatever writes here and run again"
+
+TRIES = 3  # to read beside a broker, which exchanges files and deletes them
+TRY_AGAIN = "run again when its cleaner rests; or read a copy, or stop the broker"
 
 SMALL_LIMIT_BYTES = 256 << 20  # no side file of a log comes near
 
@@ -115,6 +120,28 @@ def read_small(path: str) -> bytes:
     if len(data) > SMALL_LIMIT_BYTES:
         raise OutOfMemoryBudget(f"more than {SMALL_LIMIT_BYTES} bytes", path=path)
     return data
+
+
+@contextmanager
+def one_try(number: int, *, is_open: bool) -> Iterator[None]:
+    """Read in this context: a conflict ends it, and is passed over where a broker has open what was
+    read and ``number``, which counts from 1, is not the last try.
+
+    Raises:
+        CommitConflict: of a log that nobody has open, or of the last try.
+    """
+    try:
+        yield
+    except CommitConflict as error:
+        if not is_open:
+            raise
+        if number == TRIES:
+            raise CommitConflict(
+                f"{error.problem}, {TRIES} times one after the other, by a broker that has it open",
+                error.at,
+                error.path,
+                TRY_AGAIN,
+            ) from error
 
 
 def check_segments(log: PartitionLog) -> None:

@@ -39,6 +39,7 @@ from lastwrite.reports.verification import (
     VerifyStatus,
     Violation,
 )
+from lastwrite.storage.reading import TRIES
 from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.verification.contents import (
     CompareUnit,
@@ -85,7 +86,6 @@ _WAVE_BYTES = 16 << 30  # of both logs: bounds the scratch files
 _WAVE_PARTITIONS = 1024
 _FEW_ROWS = 1 << 18
 _MOST_TASKS = 512
-_TRIES = 3  # beside a broker that exchanges or deletes what is read
 _MOST_VIOLATIONS = 100  # that a report lists; all are counted
 
 
@@ -96,7 +96,7 @@ def check_logs(
     verifier = _Verifier(proof, question, means)
     for pair, job in zip(pairs, verifier.run(pairs), strict=True):
         tries = 1
-        while (moved := _moved(proof, job)) and tries < _TRIES:
+        while (moved := _moved(proof, job)) and tries < TRIES:
             (job,) = verifier.run([pair])
             tries += 1
         if moved is not None:  # what was found says nothing

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.cluster.metadata_log import FOLDER
 from lastwrite.kafka.format.batch import decode_batch
@@ -39,7 +39,7 @@ from lastwrite.kafka.store import log_dir as store
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.reports.table import Row, last_of
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
-from lastwrite.storage.reading import read_small
+from lastwrite.storage.reading import TRIES, one_try, read_small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,20 +156,18 @@ class _Dump:
                 self._say(str(problem))
         asked, last = self._wanted, -1
         at = "last_offset" if asked.batches else "offset"
-        for tries in range(1, beside_a_broker.TRIES + 1):
-            try:
-                for row in self._partition(log):
-                    yield row
-                    last = row.get(at, last)
+        for tries in range(1, TRIES + 1):
+            # An index is written as the broker appends: its rows cannot go on behind the last.
+            is_open = log.open_as is not None and not asked.index
+            with one_try(tries, is_open=is_open):
+                try:
+                    for row in self._partition(log):
+                        yield row
+                        last = row.get(at, last)
+                finally:
+                    self._wanted = asked
                 beside_a_broker.check_uncut(log)
                 return
-            except CommitConflict as error:
-                if log.open_as is None or asked.index:
-                    raise
-                if tries == beside_a_broker.TRIES:
-                    raise beside_a_broker.given_up(error) from error
-            finally:
-                self._wanted = asked
             log = beside_a_broker.go_on(log, store.read_partition, last)
             if last >= 0:
                 self._wanted = replace(asked, offset=last + 1, time_ms=None)

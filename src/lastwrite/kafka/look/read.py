@@ -18,7 +18,7 @@ from enum import StrEnum
 
 import msgspec
 
-from lastwrite.errors import CommitConflict, InvalidConfig, LogError, OutOfMemoryBudget
+from lastwrite.errors import InvalidConfig, LogError, OutOfMemoryBudget
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
@@ -28,6 +28,7 @@ from lastwrite.kafka.store import lock, log_dir, partitions
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
+from lastwrite.storage.reading import TRIES, one_try
 
 
 class Isolation(StrEnum):
@@ -136,19 +137,15 @@ class KafkaReading(Iterator[Row]):
             CommitConflict: the log changed again and again, or something of it is gone.
         """
         last = -1
-        for tries in range(1, beside_a_broker.TRIES + 1):
-            try:
+        for tries in range(1, TRIES + 1):
+            with one_try(tries, is_open=self._log.open_as is not None):
                 for row in self._read():
                     yield row
                     last = self.next_offset - 1
+                status, self.status = self.status, None
                 beside_a_broker.check_uncut(self._log)
+                self.status = status
                 return
-            except CommitConflict as error:
-                self.status = None
-                if self._log.open_as is None:
-                    raise
-                if tries == beside_a_broker.TRIES:
-                    raise beside_a_broker.given_up(error) from error
             self._log = beside_a_broker.go_on(self._log, log_dir.read_partition, last)
             self._aborted = AbortedData(self._log)
 

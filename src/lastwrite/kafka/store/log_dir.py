@@ -61,7 +61,7 @@ from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, Probl
 from lastwrite.storage import preflight
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.parallel_sync import alone
-from lastwrite.storage.reading import AGAIN, SETTLED_NS
+from lastwrite.storage.reading import AGAIN, SETTLED_NS, TRY_AGAIN
 
 _MOVE_AWAY = "move it out of this folder: it is no part of the log"
 _BRING_BACK = "bring back the file from a backup of this folder, or from a replica in sync"
@@ -165,9 +165,7 @@ def _read_beside(folder: str, below: int) -> PartitionLog:
             except CommitConflict as error:
                 why = error.problem
         time.sleep(_LOOK_AGAIN_S)
-    raise CommitConflict(
-        f"a broker has this log open, and {why}", path=folder, remedy=beside_a_broker.TRY_AGAIN
-    )
+    raise CommitConflict(f"a broker has this log open, and {why}", path=folder, remedy=TRY_AGAIN)
 
 
 class _Reading:
