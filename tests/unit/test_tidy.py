@@ -33,10 +33,15 @@ LIMITS = {  #                                   src  elsewhere
 }
 # fmt: on
 
+SHIPPED = ("src", "tests", "docs", "bench")  # by MANIFEST.in
+
 
 @cache
 def tracked() -> tuple[Path, ...]:
     """Every Python module and page of the repository, but for the corpus; new files, too."""
+    if not (ROOT / ".git").exists():  # an unpacked sdist
+        rooms = [ROOT.glob("*.md"), *((ROOT / room).rglob("*.*") for room in SHIPPED)]
+        return tuple(path for room in rooms for path in room if path.suffix in (".py", ".md"))
     listing = ("git", "ls-files", "-co", "--exclude-standard", "*.py", "*.md")
     names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return tuple(ROOT / name for name in names.splitlines() if (ROOT / name).is_file())
