@@ -431,6 +431,29 @@ def link(source: str, target: str) -> None:
             _copy(source, target, ownership.of(source))
 
 
+def name_new(source: str, target: str) -> bool:
+    """Give a file its name in one step, unless something has it: then nothing is done; returns
+    whether it has it now. The name that it had is for the caller to remove.
+
+    Raises:
+        LogError: the file system knows no links.
+    """
+    with _changing("name", target, f"give {os.path.basename(source)} this name"):
+        try:
+            os.link(source, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            raise LogError(
+                "the file system knows no links, and so no file that appears whole or not at all",
+                path=target,
+                remedy="use a folder of another file system, or a bucket",
+            ) from error
+    return True
+
+
 def copy(source: str, target: str) -> None:
     """Copy a file with its modification time, and its owner and rights as far as the caller may;
     sync the copy.

@@ -104,6 +104,14 @@ def spill_folders() -> list[str]:
     return [folder for folder in told.split(",") if folder] if told else [tempfile.gettempdir()]
 
 
+def mount_of(path: str) -> str:
+    """Where the file system is mounted that a path lies on."""
+    path = os.path.realpath(path)
+    while not os.path.ismount(path):
+        path = os.path.dirname(path)
+    return path
+
+
 def free_bytes(folder: str) -> int | None:
     """The room left for us on the file system of ``folder``; None where it does not exist."""
     try:

@@ -2,15 +2,16 @@
 
 An object is whole when it has a name, and is never changed: only a manifest is ever replaced, by
 one who has seen what it replaces. A key is a path with ``/``, relative to the store; none is
-another's folder. spec/object-stores.md says what stores promise, and how clients behave.
+another's folder, and none ends in ``.aside`` or ``.lock``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from lastwrite.errors import LogError
 from lastwrite.model.columns import ByteArray
 
 
@@ -108,8 +109,22 @@ class Store(Protocol):
         """All objects whose keys begin so, by key."""
         ...
 
-    def folders(self, prefix: str) -> list[str]:
+    def folders(self, prefix: str) -> Sequence[str]:
         """The names of what would be folders directly below ``prefix`` (which ends in ``/``, or is
         empty), sorted.
         """
         ...
+
+
+def check_key(key: str, address: str) -> None:
+    """Refuse what would lead out of the store, or would be another place in each kind of store.
+
+    Raises:
+        LogError: the key is absolute, empty, or has a part that is empty, ``.`` or ``..``.
+    """
+    if not key or "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
+        raise LogError(
+            f"{key!r} is no name of an object",
+            path=address,
+            remedy="somebody has changed the archive's manifest: do not trust it",
+        )

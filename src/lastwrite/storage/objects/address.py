@@ -1,0 +1,66 @@
+"""Addresses of archives and of what is in them: a folder's path, or ``s3://bucket/key``."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.model.stores import StoreSettings
+from lastwrite.storage.objects.bucket import BucketStore
+from lastwrite.storage.objects.folder import FolderStore
+from lastwrite.storage.objects.store import Store
+
+SCHEMES = ("s3", "gs", "az")
+
+_settings = StoreSettings()
+_stores: dict[tuple[str, StoreSettings], Store] = {}
+_lock = threading.Lock()
+
+
+def use(settings: StoreSettings) -> None:
+    """Reach buckets so from now on, in this process."""
+    global _settings
+    _settings = settings
+
+
+def is_address(path: str) -> bool:
+    """Whether it is a bucket's or an object's, not a file's."""
+    scheme, colon, _ = path.partition("://")
+    return bool(colon) and scheme in SCHEMES
+
+
+def store_at(address: str) -> tuple[Store, str]:
+    """The store that an address lies in, and what is left as the key.
+
+    ``s3://bucket/a/b`` gives the bucket and ``a/b``, a folder itself and nothing. Of a bucket
+    there is one store in a process, so that its connections serve all.
+
+    Raises:
+        InvalidConfig: it names no bucket.
+        EnvironmentUnfit: the client of buckets is not installed.
+    """
+    if not is_address(address):
+        return FolderStore(address), ""
+    scheme, _, rest = address.partition("://")
+    bucket, _, key = rest.partition("/")
+    if not bucket:
+        raise InvalidConfig(
+            f"{address!r} names no bucket", remedy=f"write {scheme}://BUCKET/PREFIX"
+        )
+    return _bucket(f"{scheme}://{bucket}"), key.strip("/")
+
+
+def _bucket(address: str) -> Store:
+    with _lock:
+        known = (address, _settings)
+        if known not in _stores:
+            _stores[known] = BucketStore(address, _settings)
+        return _stores[known]
+
+
+def join(address: str, *names: str) -> str:
+    """What lies below an address, or below a folder."""
+    if is_address(address):
+        return "/".join((address.rstrip("/"), *names))
+    return os.path.join(address, *names)

@@ -1,0 +1,373 @@
+"""A bucket as a store, by obstore: S3 and what speaks like it, Google's and Azure's.
+
+Three habits of the client shape this file. A conditional write whose answer was lost is tried
+again by itself, meets its own object, and is told "there already": so None is a question (see
+``Store``). A body that breaks off is resumed, but for small ones and listings: those are read
+again. And a process that is forked after the first request hangs for ever in its own: it is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from itertools import islice
+from types import ModuleType
+from typing import Any, NoReturn, TypeVar
+
+from lastwrite.errors import CommitConflict, EnvironmentUnfit, LogError, RemoteFailed
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.stores import StoreSettings
+from lastwrite.storage import files
+from lastwrite.storage.objects.refusal import Refusal, no_bucket
+from lastwrite.storage.objects.store import Found, Requests, Version, check_key
+
+T = TypeVar("T")
+
+INSTALL = "pip install 'lastwrite[objects]'"
+RANGE_BYTES = 8 << 20  # asked for at once: a slow line, too, takes it within a request's time
+_LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller ones
+_AT_ONCE = 1000  # objects listed, or removed, by one request
+_CONNECT = timedelta(seconds=3)
+_ALL_TRIES = timedelta(minutes=3)
+_AGAIN = "nothing was changed; stop whatever writes to the bucket and run again"
+
+_TRIES = 3  # of what is read, where the answer breaks off
+
+_asked_in: int | None = None  # the process that has made the first request
+
+
+class BucketStore:
+    """The bucket at ``address``: ``s3://``, ``gs://`` or ``az://`` and its name.
+
+    Raises:
+        EnvironmentUnfit: the client is not installed.
+        RemoteFailed: the settings say what no client can do.
+    """
+
+    def __init__(self, address: str, settings: StoreSettings | None = None) -> None:
+        self.address = address
+        self.requests = Requests()
+        self._scheme, _, bucket = address.partition("://")
+        self._lock = threading.Lock()
+        self._is_there = False  # an answer has shown that the bucket is
+        self._client = _client(address)
+        self._errors = (OSError, ValueError, self._client.exceptions.BaseError)
+        try:
+            self._store = _open(self._scheme, bucket, settings or StoreSettings())
+        except Exception as error:
+            raise Refusal.of(error).error(address, "get") from None
+
+    def head(self, key: str) -> Found | None:
+        self._count(key, gets=1)
+        answer = self._ask(lambda: self._client.head(self._store, key))
+        if isinstance(answer, Refusal):
+            self._check_absent(answer, key)
+            return None
+        return self._found(answer)
+
+    def get(self, key: str) -> tuple[bytes, Version] | None:
+        def read() -> tuple[bytes, Version]:
+            answer = self._client.get(self._store, key)
+            return bytes(answer.bytes()), self._version(answer.meta)
+
+        self._count(key, gets=1)
+        answer = self._ask(read)
+        if isinstance(answer, Refusal):
+            self._check_absent(answer, key)
+            return None
+        self._count(bytes_read=len(answer[0]))
+        return answer
+
+    def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
+        view = memoryview(target)
+        for start in range(0, len(view), RANGE_BYTES):
+            part = view[start : start + RANGE_BYTES]
+            part[:] = self._range(key, position + start, len(part), etag)
+
+    def _range(self, key: str, position: int, size_bytes: int, etag: str) -> memoryview:
+        options: dict[str, Any] = {"range": (position, position + size_bytes)}
+        if etag:
+            options["if_match"] = etag
+        self._count(key, gets=1)
+        answer = self._ask(
+            lambda: memoryview(self._client.get(self._store, key, options=options).bytes())
+        )
+        if not isinstance(answer, Refusal):
+            self._count(bytes_read=len(answer))
+            if len(answer) == size_bytes:
+                return answer
+            changed = "is shorter than it was"
+        elif answer.is_condition:
+            changed = "is another one now"
+        elif answer.status == 416:
+            changed = "is shorter than it was"
+        else:
+            self._check_absent(answer, key)
+            changed = "is gone"
+        raise CommitConflict(f"the object {changed}", position, self._place(key), _AGAIN)
+
+    def create(self, key: str, content: bytes) -> Version | None:
+        return self._put(key, content, "create")
+
+    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+        mode = {"e_tag": seen.etag}
+        if seen.generation is not None:
+            mode["version"] = seen.generation
+        return self._put(key, content, mode)
+
+    def _put(self, key: str, content: bytes, mode: str | Mapping[str, str]) -> Version | None:
+        self._count(key, puts=1, bytes_written=len(content))
+        was_there = self._is_there
+        files.faults.reach("put", self._place(key))
+        answer = self._ask(lambda: self._client.put(self._store, key, content, mode=mode), tries=1)
+        if not isinstance(answer, Refusal):
+            return self._version(answer)
+        # Where nothing has ever answered there is nobody to ask.
+        if answer.is_condition or (answer.is_passing and was_there):
+            return None
+        raise answer.error(self._place(key), "put")
+
+    def writer(self, key: str, part_bytes: int = RANGE_BYTES) -> BucketWriter:
+        check_key(key, self.address)
+        return BucketWriter(self, key, max(part_bytes, _LEAST_PART_BYTES))
+
+    def remove(self, keys: Iterable[str]) -> None:
+        waiting = iter(keys)
+        while batch := list(islice(waiting, _AT_ONCE)):
+            if not self._remove(batch) and len(batch) > 1:
+                # Of Google's and Azure's one that is not there is an error that ends the others.
+                for key in batch:
+                    self._remove([key])
+
+    def _remove(self, batch: Iterable[str]) -> bool:
+        keys = [*batch]
+        for key in keys:
+            check_key(key, self.address)
+        self._count(deletes=1)
+        files.faults.reach("remove", self._place(keys[0]))
+        answer = self._ask(lambda: self._client.delete(self._store, keys))
+        if isinstance(answer, Refusal):
+            self._check_absent(answer, keys[0], "delete")
+            return False
+        return True
+
+    def list(self, prefix: str) -> Iterator[Found]:
+        above, slash, name = prefix.rpartition("/")
+        # The client lists folders: what begins with a part of a name is found from before it on.
+        after = prefix[:-1] if name else ""
+        pages, seen, tries = self._pages(above + slash, after), 0, _TRIES
+        while True:
+            page = self._ask(lambda pages=pages: next(pages, None), tries=1)  # type: ignore[misc]
+            if isinstance(page, Refusal):
+                tries -= 1
+                if not (tries and page.is_broken):
+                    raise page.error(self._place(prefix), "list")
+                pages = self._pages(above + slash, after)
+                continue
+            if page is None:
+                return
+            seen, tries = seen + len(page), _TRIES
+            if seen > _AT_ONCE:
+                self._count(lists=1)
+            for each in page:
+                after = each["path"]
+                if after.startswith(prefix):
+                    yield self._found(each)
+                elif after > prefix:
+                    return
+
+    def _pages(self, folder: str, after: str) -> Any:
+        self._count(lists=1)
+        return self._client.list(
+            self._store, folder or None, offset=after or None, chunk_size=_AT_ONCE
+        )
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        self._count(lists=1)
+        answer = self._ask(
+            lambda: self._client.list_with_delimiter(self._store, prefix.rstrip("/") or None)
+        )
+        if isinstance(answer, Refusal):
+            raise answer.error(self._place(prefix), "list")
+        found = [each.rstrip("/").rpartition("/")[2] for each in answer["common_prefixes"]]
+        pages = math.ceil((len(found) + len(answer["objects"])) / _AT_ONCE)
+        self._count(lists=max(0, pages - 1))
+        return sorted(found)
+
+    def _ask(self, do: Callable[[], T], tries: int = _TRIES) -> T | Refusal:
+        """What the client answers, or what was refused; a change is tried but once by us."""
+        _refuse_forked()
+        while True:
+            try:
+                answer = do()
+            except self._errors as error:
+                refusal = Refusal.of(error)
+                # An answer about one object, of which only a bucket can know.
+                self._is_there |= refusal.is_condition
+                tries -= 1
+                if not (tries and refusal.is_broken):
+                    return refusal
+            else:
+                self._is_there = True
+                return answer
+
+    def _check_absent(self, refusal: Refusal, key: str, action: str = "get") -> None:
+        """Nothing is there; unless the bucket is not, or the answer is another one: then raise."""
+        if not refusal.is_absent:
+            raise refusal.error(self._place(key), action)
+        if not self._is_there:
+            # The answer to a HEAD does not say whether the object is missing or the bucket.
+            self._count(lists=1)
+            listed = self._ask(
+                lambda: next(self._client.list(self._store, "_lastwrite/none/", chunk_size=1), None)
+            )
+            if isinstance(listed, Refusal) and listed.status == 404:
+                raise no_bucket(self.address)
+
+    def _place(self, key: str) -> str:
+        return f"{self.address}/{key}"
+
+    def _version(self, meta: Mapping[str, Any]) -> Version:
+        # S3 and Azure tell versions of buckets that keep them, which nothing is compared with.
+        generation = meta["version"] if self._scheme == "gs" else None
+        return Version(meta["e_tag"] or "", generation)
+
+    def _found(self, meta: Mapping[str, Any]) -> Found:
+        modified_ms = int(meta["last_modified"].timestamp() * 1000)
+        return Found(meta["path"], meta["size"], self._version(meta), modified_ms)
+
+    def _count(self, key: str | None = None, **asked: int) -> None:
+        """Count what is asked for, by the thread that reads ahead, too; ``key``: refuse a bad one."""
+        if key is not None:
+            check_key(key, self.address)
+        with self._lock:
+            for name, number in asked.items():
+                setattr(self.requests, name, getattr(self.requests, name) + number)
+
+
+class BucketWriter:
+    """An upload: one part on its way while the next fills, and no object before all are there."""
+
+    def __init__(self, store: BucketStore, key: str, part_bytes: int) -> None:
+        self._store, self._key, self._part_bytes = store, key, part_bytes
+        self._written = 0
+        _refuse_forked()
+        self._file = store._client.open_writer(
+            store._store, key, buffer_size=part_bytes, max_concurrency=1
+        )
+
+    def write(self, data: bytes | ByteArray) -> None:
+        files.faults.reach("write", self._store._place(self._key))
+        answer = self._store._ask(lambda: self._file.write(data), tries=1)
+        if isinstance(answer, Refusal):
+            self._fail(answer)
+        self._written += len(data)
+
+    def close(self) -> Found:
+        files.faults.reach("finish", self._store._place(self._key))
+        answer = self._store._ask(self._file.close, tries=1)
+        if isinstance(answer, Refusal):
+            # The answer may be lost, or the second try's, whose upload was done; the object tells,
+            # for nobody else uses its key.
+            may_be = answer.is_passing or answer.code == "NoSuchUpload"
+            made = self._store.head(self._key) if may_be else None
+            if made is None or made.size_bytes != self._written:
+                self._fail(answer)
+        parts = math.ceil(self._written / self._part_bytes)
+        # Several parts have a request before them, and one after.
+        puts = parts + 2 if parts > 1 else 1
+        self._store._count(puts=puts, bytes_written=self._written)
+        found = self._store.head(self._key)
+        if found is None or found.size_bytes != self._written:
+            raise RemoteFailed(
+                f"of {self._written} bytes written {found.size_bytes if found else 0} are there",
+                path=self._store._place(self._key),
+                remedy="the store does not keep what it says it has: use another one",
+            )
+        return found
+
+    def abandon(self) -> None:
+        # As if an error had left a with-block: the client aborts the upload.
+        error = KeyboardInterrupt()
+        self._store._ask(lambda: self._file.__exit__(type(error), error, None), tries=1)
+
+    def _fail(self, refusal: Refusal) -> NoReturn:
+        self.abandon()
+        raise refusal.error(self._store._place(self._key), "put")
+
+
+def _client(address: str) -> ModuleType:
+    try:
+        return importlib.import_module("obstore")
+    except ImportError:
+        raise EnvironmentUnfit(
+            "archives in buckets need the package obstore", path=address, remedy=INSTALL
+        ) from None
+
+
+def _open(scheme: str, bucket: str, settings: StoreSettings) -> Any:
+    stores = importlib.import_module("obstore.store")
+    timeout = timedelta(milliseconds=settings.timeout_ms)
+    given: dict[str, Any] = {
+        "client_options": {
+            "timeout": timeout,
+            "connect_timeout": min(timeout, _CONNECT),
+            "allow_http": settings.allows_http or _is_told("AWS_ALLOW_HTTP", "AZURE_ALLOW_HTTP"),
+        },
+        "retry_config": {"max_retries": settings.retries, "retry_timeout": _ALL_TRIES},
+    }
+    if scheme == "gs":
+        return stores.GCSStore(bucket, **_stated(base_url=settings.endpoint), **given)
+    if scheme == "az":
+        return stores.AzureStore(bucket, **_stated(endpoint=settings.endpoint), **given)
+    return stores.S3Store(
+        bucket,
+        **_stated(endpoint=settings.endpoint, region=settings.region),
+        virtual_hosted_style_request=not settings.is_path_style,
+        credential_provider=_profile(),
+        **given,
+    )
+
+
+def _stated(**given: str) -> dict[str, str]:
+    return {name: value for name, value in given.items() if value}
+
+
+def _is_told(*names: str) -> bool:
+    return any(os.environ.get(name, "").lower() in ("1", "true") for name in names)
+
+
+def _profile() -> Any:
+    """Who ``~/.aws`` says that we are: boto3 reads it, the client does not. None: as it finds it."""
+    folder = os.path.expanduser("~/.aws")
+    has_profile = "AWS_PROFILE" in os.environ or any(
+        os.path.exists(os.path.join(folder, name)) for name in ("credentials", "config")
+    )
+    if not has_profile or "AWS_ACCESS_KEY_ID" in os.environ:
+        return None
+    if importlib.util.find_spec("boto3") is None:
+        return None
+    session = importlib.import_module("boto3").session.Session()
+    if session.get_credentials() is None:
+        return None
+    return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider(session)
+
+
+def _refuse_forked() -> None:
+    """
+    Raises:
+        LogError: a process above this one has asked a store, and then forked it.
+    """
+    global _asked_in
+    if _asked_in is None:
+        _asked_in = os.getpid()
+    elif _asked_in != os.getpid():
+        raise LogError(
+            "this process was forked after another had asked a store, and would wait for ever",
+            remedy="please report this; of a program of yours: start processes anew (spawn)",
+        )

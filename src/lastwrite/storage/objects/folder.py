@@ -1,0 +1,286 @@
+"""A folder as a store: what disks promise, by the same calls as a bucket.
+
+An object is a file of the key's name. It is written aside, synced, and gets its name in one step,
+which fails where the name is taken::
+
+    data/5e.log.91c2….aside     a writer's, or what a crash left; no listing shows it
+    data/5e.log                 whole, and durable with its folder's names
+    manifest.json.lock          whoever replaces manifest.json holds it (flock)
+
+The version of a file is its inode, time and size. A file that replaces another gets a later time,
+were it by a nanosecond: so a version never comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+
+from lastwrite.errors import CommitConflict, LogError
+from lastwrite.model.columns import ByteArray
+from lastwrite.storage import files, ownership
+from lastwrite.storage.machine import mount_of
+from lastwrite.storage.objects.store import Found, Requests, Version, check_key
+from lastwrite.storage.staging import changing
+
+_ASIDE, _LOCK = ".aside", ".lock"
+_NO_FLOCK = {errno.ENOLCK, errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
+_NOT_THERE = (FileNotFoundError, NotADirectoryError)
+_AGAIN = "nothing was changed; stop whatever writes here and run again"
+
+
+class FolderStore:
+    """The folder ``root``, which need not be there before the first object is."""
+
+    def __init__(self, root: str) -> None:
+        self.address = os.path.abspath(root)
+        self.requests = Requests()
+
+    def head(self, key: str) -> Found | None:
+        self.requests.gets += 1
+        path = self._path(key)
+        try:
+            return _found(key, os.stat(path))
+        except _NOT_THERE:
+            return None
+        except OSError as error:
+            raise files.to_log_error(error, path, "look at the object") from error
+
+    def get(self, key: str) -> tuple[bytes, Version] | None:
+        self.requests.gets += 1
+        path = self._path(key)
+        try:
+            with open(path, "rb") as file:
+                version = _version(os.fstat(file.fileno()))
+                content = file.read()
+        except _NOT_THERE:
+            return None
+        except OSError as error:
+            raise files.to_log_error(error, path, "read the object") from error
+        self.requests.bytes_read += len(content)
+        return content, version
+
+    def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
+        self.requests.gets += 1
+        path = self._path(key)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                if etag and _version(os.fstat(file.fileno())).etag != etag:
+                    raise CommitConflict("the object is another one now", path=path, remedy=_AGAIN)
+                view = memoryview(target)
+                while len(view):
+                    n = os.preadv(file.fileno(), [view], position)
+                    if n == 0:
+                        raise CommitConflict(
+                            "the object is shorter than it was", position, path, _AGAIN
+                        )
+                    view, position = view[n:], position + n
+        except OSError as error:
+            raise files.to_log_error(error, path, "read the object") from error
+        self.requests.bytes_read += len(target)
+
+    def create(self, key: str, content: bytes) -> Version | None:
+        path = self._path(key)
+        files.make_new_folder(os.path.dirname(path))
+        aside = self._write_aside(path, content)
+        return self._version_of(path) if _name(aside, path) else None
+
+    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+        path = self._path(key)
+        if self._version_of(path) is None:
+            return None
+        with _locked(path):
+            if self._version_of(path) != seen:
+                return None
+            aside = self._write_aside(path, content, is_synced=False)
+            _be_later(aside, os.stat(path).st_mtime_ns)
+            files.fsync_file(aside)
+            files.rename(aside, path)
+            files.fsync_dir(os.path.dirname(path))
+            return self._version_of(path)
+
+    def writer(self, key: str, part_bytes: int = 8 << 20) -> FolderWriter:
+        path = self._path(key)
+        files.make_new_folder(os.path.dirname(path))
+        return FolderWriter(self, key, path)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        folders = set()
+        for key in keys:
+            path = self._path(key)
+            self.requests.deletes += 1
+            if os.path.lexists(path):
+                with contextlib.suppress(CommitConflict):  # somebody else has removed it
+                    files.unlink(path)
+                folders.add(os.path.dirname(path))
+        for folder in sorted(folders):
+            files.fsync_dir(folder)
+
+    def list(self, prefix: str) -> Iterator[Found]:
+        self.requests.lists += 1
+        above = prefix.rpartition("/")[0]
+        if above:
+            check_key(above, self.address)
+        return self._below(above, prefix)
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        self.requests.lists += 1
+        above = prefix.rstrip("/")
+        if above:
+            check_key(above, self.address)
+        found = [entry.name for entry in self._entries(above) if entry.is_dir()]
+        # What a removal has emptied is no folder in a bucket.
+        return sorted(
+            name
+            for name in found
+            if next(self._below(f"{above}/{name}".lstrip("/"), ""), None) is not None
+        )
+
+    def _path(self, key: str) -> str:
+        check_key(key, self.address)
+        if key.endswith((_ASIDE, _LOCK)):
+            raise LogError(
+                f"{key!r} would look as if it were being written",
+                path=self.address,
+                remedy=f"no object's name ends in {_ASIDE} or {_LOCK}",
+            )
+        return os.path.join(self.address, key)
+
+    def _version_of(self, path: str) -> Version | None:
+        try:
+            return _version(os.stat(path))
+        except _NOT_THERE:
+            return None
+        except OSError as error:
+            raise files.to_log_error(error, path, "look at the object") from error
+
+    def _write_aside(self, path: str, content: bytes, *, is_synced: bool = True) -> str:
+        aside = _aside(path)
+        self.requests.puts += 1
+        self.requests.bytes_written += len(content)
+        try:
+            files.write(aside, content, is_synced=is_synced, like=files.owner_of(path))
+        except LogError:
+            with contextlib.suppress(OSError):
+                os.unlink(aside)
+            raise
+        return aside
+
+    def _entries(self, folder: str) -> Sequence[os.DirEntry[str]]:
+        path = os.path.join(self.address, folder)
+        try:
+            with os.scandir(path) as found:
+                return list(found)
+        except _NOT_THERE:
+            return []
+        except OSError as error:
+            raise files.to_log_error(error, path, "look into the folder") from error
+
+    def _below(self, folder: str, prefix: str) -> Iterator[Found]:
+        """The objects in a folder, by key: ``a-b`` is before ``a/b``."""
+        keyed = []
+        for entry in self._entries(folder):
+            is_folder = entry.is_dir()
+            keyed.append((f"{folder}/{entry.name}".lstrip("/") + "/" * is_folder, entry, is_folder))
+        for key, entry, is_folder in sorted(keyed, key=lambda each: each[0]):
+            if is_folder and (key.startswith(prefix) or prefix.startswith(key)):
+                yield from self._below(key[:-1], prefix)
+            elif not is_folder and key.startswith(prefix) and not key.endswith((_ASIDE, _LOCK)):
+                with contextlib.suppress(FileNotFoundError):  # it went while we looked
+                    yield _found(key, entry.stat())
+
+
+class FolderWriter:
+    """A file on its way to its name."""
+
+    def __init__(self, store: FolderStore, key: str, path: str) -> None:
+        self._store, self._key, self._path = store, key, path
+        self._aside = _aside(path)
+        like = files.owner_of(path)
+        with changing("create", self._aside):
+            self._file = files.create(self._aside, like)
+
+    def write(self, data: bytes | ByteArray) -> None:
+        view = memoryview(data)
+        self._store.requests.bytes_written += len(view)
+        with changing("write", self._aside):
+            while len(view):
+                view = view[self._file.write(view) :]
+
+    def close(self) -> Found:
+        self._store.requests.puts += 1
+        self._file.close()
+        files.fsync_file(self._aside)
+        if not _name(self._aside, self._path):
+            raise CommitConflict("the object is there already", path=self._path, remedy=_AGAIN)
+        found = self._store.head(self._key)
+        if found is None:
+            raise CommitConflict("the object vanished", path=self._path, remedy=_AGAIN)
+        return found
+
+    def abandon(self) -> None:
+        self._file.close()
+        if os.path.lexists(self._aside):
+            files.unlink(self._aside)
+
+
+def _aside(path: str) -> str:
+    return f"{path}.{secrets.token_hex(8)}{_ASIDE}"
+
+
+def _name(aside: str, path: str) -> bool:
+    """Give what was written aside its name, durably, unless something has it."""
+    is_new = files.name_new(aside, path)
+    files.unlink(aside)
+    if is_new:
+        files.fsync_dir(os.path.dirname(path))
+    return is_new
+
+
+def _be_later(path: str, than_ns: int) -> None:
+    # A file system may know no times finer than two seconds.
+    for step_ns in (1, 2_000_000_000):
+        if os.stat(path).st_mtime_ns > than_ns:
+            return
+        files.set_mtime(path, than_ns + step_ns)
+
+
+def _version(seen: os.stat_result) -> Version:
+    return Version(f"{seen.st_ino:x}-{seen.st_mtime_ns:x}-{seen.st_size:x}")
+
+
+def _found(key: str, seen: os.stat_result) -> Found:
+    return Found(key, seen.st_size, _version(seen), seen.st_mtime_ns // 1_000_000)
+
+
+@contextlib.contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Hold the file's lock, which is never removed: who waits for it waits for that very file."""
+    lock = path + _LOCK
+    like = files.owner_of(path)
+    with changing("lock", lock):
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            try:
+                handle = ownership.make(lock, like)
+            except FileExistsError:
+                handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise files.to_log_error(error, lock, "lock the object") from error
+            raise LogError(
+                f"the file system at {mount_of(path)} knows no locks (flock)",
+                path=path,
+                remedy="mount it with locks, or use a folder of another one, or a bucket",
+            ) from error
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,195 @@
+"""What a store has refused, read from the client's error: its kind, never its text.
+
+The text names URLs, which may carry a signature, and what was signed; so an error of ours says the
+object's address, the action in the provider's word, and a status with the provider's code for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lastwrite.errors import RemoteFailed
+
+_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_TRY_AGAIN = {408, 425, 429}
+_ABSENT_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
+_FOLDER_CODES = {"ExistingObjectIsDirectory", "ObjectParentIsFile"}
+_REGION_CODES = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraint"}
+_WHO_CODES = {
+    "SignatureDoesNotMatch",
+    "InvalidAccessKeyId",
+    "ExpiredToken",
+    "InvalidToken",
+    "AuthenticationFailed",
+}
+# where clients ask a cloud's machine who it is, when nobody has told
+_WHO_PLACES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "login.microsoft")
+_BROKEN = "the answer broke off"
+_CONDITIONS = {"AlreadyExistsError", "PreconditionError", "NotModifiedError"}
+_ACTIONS = {
+    "s3": {
+        "get": "s3:GetObject",
+        "put": "s3:PutObject",
+        "list": "s3:ListBucket",
+        "delete": "s3:DeleteObject",
+    },
+    "gs": {each: f"storage.objects.{each}" for each in ("get", "list", "delete")}
+    | {"put": "storage.objects.create"},
+    "az": {
+        "get": "blobs/read",
+        "put": "blobs/write",
+        "list": "blobs/read",
+        "delete": "blobs/delete",
+    },
+}
+_CREDENTIALS = {
+    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role; for a profile in ~/.aws also pip install boto3",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS, or a service account of the machine",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, or an identity of the machine",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that is no success, or none at all."""
+
+    kind: str  # the client's class of error
+    status: int | None  # None: no whole answer came
+    code: str  # the provider's
+    is_builder: bool  # the client would not even send it
+    is_nobody: bool  # nobody said who asks
+    is_redirect: bool
+    cause: str  # of a request without an answer, in words
+
+    @classmethod
+    def of(cls, error: BaseException) -> Refusal:
+        text = str(error)
+        status, code = _STATUS.search(text), _CODE.search(text)
+        first = text.partition("Debug source")[0]
+        return cls(
+            kind=type(error).__name__,
+            status=int(status[1]) if status else None,
+            code=code[1] if code else "",
+            is_builder="kind: Builder" in text or "builder error" in text,
+            is_nobody=any(place in first for place in _WHO_PLACES)
+            or "MissingCredentials" in text
+            or "AccountName" in text,
+            is_redirect="Received redirect" in text,
+            cause=_cause(text),
+        )
+
+    @property
+    def is_condition(self) -> bool:
+        """Another object is there, or none, or another request was at work on it."""
+        if self.code in _ABSENT_BUCKET | _FOLDER_CODES:
+            return False
+        return self.kind in _CONDITIONS or self.status in (409, 412)
+
+    @property
+    def is_absent(self) -> bool:
+        return self.kind == "FileNotFoundError" and self.code not in _ABSENT_BUCKET
+
+    @property
+    def is_passing(self) -> bool:
+        """It may go otherwise the next time; and a change may have been made all the same."""
+        if self.is_builder or self.is_nobody or self.is_redirect or self.is_condition:
+            return False
+        if self.status is None:
+            return self.kind in ("GenericError", "OSError", "JoinError")
+        return self.status >= 500 or self.status in _TRY_AGAIN
+
+    @property
+    def is_broken(self) -> bool:
+        """The answer came, and ended before its end; the client tries that again but sometimes."""
+        return self.status is None and self.cause == _BROKEN
+
+    def error(self, address: str, action: str) -> RemoteFailed:
+        """The same for people. ``address``: the object's; ``action``: get, put, list, delete."""
+        scheme = address.partition("://")[0]
+        bucket = "/".join(address.split("/")[:3])
+        named = _ACTIONS[scheme][action]
+        said = " ".join(str(part) for part in (self.status, self.code) if part)
+        if self.code in _ABSENT_BUCKET:
+            return no_bucket(bucket)
+        if self.is_nobody or (self.kind == "UnauthenticatedError" and not self.status):
+            return RemoteFailed(
+                f"no credentials were found for {named}",
+                path=address,
+                remedy=f"give them in the environment: {_CREDENTIALS[scheme]}",
+            )
+        if self.is_redirect or self.code in _REGION_CODES:
+            return RemoteFailed(
+                f"the bucket is of another region ({said or 'a redirect'})",
+                path=address,
+                remedy="say which: --config storage.region=NAME, or AWS_REGION",
+            )
+        if self.is_builder:
+            return RemoteFailed(
+                "the endpoint is no https:// address",
+                path=address,
+                remedy="correct storage.endpoint; plain http:// needs --config storage.allowHttp=true",
+            )
+        if self.status in (401, 403) or self.kind in (
+            "PermissionDeniedError",
+            "UnauthenticatedError",
+        ):
+            return self._forbidden(address, named, said or self.kind)
+        if self.code in _FOLDER_CODES:
+            return RemoteFailed(
+                f"{named} was refused: a key is a folder of another one ({said})",
+                path=address,
+                remedy="the store keeps objects as files: use another prefix, or an empty one",
+            )
+        if self.status is None:
+            return RemoteFailed(
+                f"{named} got no answer: {self.cause}",
+                path=address,
+                remedy="see to the network and to storage.endpoint, then run again;"
+                " for a slow line raise storage.timeoutMs",
+            )
+        if self.is_passing:
+            return RemoteFailed(
+                f"{named} was refused again and again: {said}",
+                path=address,
+                remedy="run again later; storage.retries says how often a request is tried again",
+            )
+        return RemoteFailed(
+            f"{named} was refused: {said}",
+            path=address,
+            remedy="see to storage.endpoint, and what the store's own log says of it",
+        )
+
+    def _forbidden(self, address: str, named: str, said: str) -> RemoteFailed:
+        scheme = address.partition("://")[0]
+        if self.code in _WHO_CODES or self.status == 401:
+            remedy = f"the credentials are wrong or have expired: {_CREDENTIALS[scheme]}"
+        else:
+            remedy = f"let these credentials do {named} there"
+            if named == "s3:GetObject":
+                remedy += ", and s3:ListBucket, without which S3 refuses what is not there, too"
+        return RemoteFailed(f"{named} is forbidden ({said})", path=address, remedy=remedy)
+
+
+def no_bucket(address: str) -> RemoteFailed:
+    return RemoteFailed(
+        "there is no such bucket",
+        path=address,
+        remedy="make it, or correct the address, or storage.endpoint",
+    )
+
+
+def _cause(text: str) -> str:
+    for said, words in (
+        ("Connection refused", "nobody listens there"),
+        ("dns error", "the host's name is not known"),
+        ("TimedOut", "it took too long"),
+        ("timed out", "it took too long"),
+        ("certificate", "its certificate is not trusted"),
+        ("kind: Connect", "no connection"),
+        ("ody", _BROKEN),
+    ):
+        if said in text:
+            return words
+    return "the connection ended"

@@ -1,0 +1,225 @@
+"""Stores for tests: one in memory, and a real S3 server, by itself or behind a proxy of faults.
+
+``LASTWRITE_PEERS`` names the folder of peers (default: ``shared/peers`` beside the repository), and
+``LASTWRITE_S3_HOME`` a folder with the server's program; without one Go builds it once, in the
+user's cache folder. Tests that need the server skip with the reason where it cannot be built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lastwrite.errors import CommitConflict
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.stores import StoreSettings
+from lastwrite.storage.objects.store import Found, Requests, Version, check_key
+from tests.support.jars import alone
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PEERS = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers"))
+PEER = PEERS / "objectstore"
+BUCKET = "archive"
+
+
+class MemoryStore:
+    """What a store promises, in as few lines as can be."""
+
+    def __init__(self) -> None:
+        self.address = "memory"
+        self.requests = Requests()
+        self._objects: dict[str, tuple[bytes, Version]] = {}
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def head(self, key: str) -> Found | None:
+        check_key(key, self.address)
+        self.requests.gets += 1
+        found = self._objects.get(key)
+        return None if found is None else Found(key, len(found[0]), found[1], 0)
+
+    def get(self, key: str) -> tuple[bytes, Version] | None:
+        check_key(key, self.address)
+        self.requests.gets += 1
+        return self._objects.get(key)
+
+    def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
+        found = self.get(key)
+        if found is None or (etag and found[1].etag != etag):
+            raise CommitConflict("the object is another one now, or gone", path=key)
+        part = found[0][position : position + len(target)]
+        if len(part) < len(target):
+            raise CommitConflict("the object is shorter than it was", position, key)
+        memoryview(target)[:] = part
+
+    def create(self, key: str, content: bytes) -> Version | None:
+        return self._put(key, content, None)
+
+    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+        return self._put(key, content, seen)
+
+    def _put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
+        check_key(key, self.address)
+        with self._lock:
+            self.requests.puts += 1
+            there = self._objects.get(key)
+            if (None if there is None else there[1]) != seen:
+                return None
+            self._number += 1
+            self._objects[key] = content, Version(str(self._number))
+            return self._objects[key][1]
+
+    def writer(self, key: str, part_bytes: int = 8 << 20) -> MemoryWriter:
+        check_key(key, self.address)
+        return MemoryWriter(self, key)
+
+    def remove(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.requests.deletes += 1
+            self._objects.pop(key, None)
+
+    def list(self, prefix: str) -> Iterator[Found]:
+        self.requests.lists += 1
+        for key in sorted(self._objects):
+            if key.startswith(prefix):
+                content, version = self._objects[key]
+                yield Found(key, len(content), version, 0)
+
+    def folders(self, prefix: str) -> Any:
+        below = [key[len(prefix) :] for key in self._objects if key.startswith(prefix)]
+        return sorted({key.partition("/")[0] for key in below if "/" in key})
+
+
+class MemoryWriter:
+    def __init__(self, store: MemoryStore, key: str) -> None:
+        self._store, self._key, self._parts = store, key, bytearray()
+
+    def write(self, data: bytes | ByteArray) -> None:
+        self._parts += memoryview(data)
+
+    def close(self) -> Found:
+        self._store.create(self._key, bytes(self._parts))
+        found = self._store.head(self._key)
+        assert found is not None
+        return found
+
+    def abandon(self) -> None:
+        self._parts.clear()
+
+
+@functools.cache
+def s3_home() -> Path:
+    """The folder with the server's program; skips the test where there can be none."""
+    if not (PEER / "setup.sh").exists():
+        pytest.skip(f"no S3 peer at {PEER}; LASTWRITE_PEERS names the folder of peers")
+    pytest.importorskip("obstore")
+    given = os.environ.get("LASTWRITE_S3_HOME")
+    if given and (Path(given) / "versitygw").exists():
+        return Path(given)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite" / "s3"
+    with alone(cache):
+        if not (cache / "versitygw").exists():
+            if shutil.which("go") is None:
+                pytest.skip("Go is missing, which builds the S3 server (LASTWRITE_S3_HOME has it?)")
+            made = subprocess.run(
+                [str(PEER / "setup.sh"), str(cache)], capture_output=True, text=True, check=False
+            )
+            if made.returncode:
+                pytest.skip(f"the S3 server was not built: {made.stderr.strip()[-300:]}")
+    return cache
+
+
+@dataclass(frozen=True)
+class S3:
+    """A server that runs; its credentials are in the environment."""
+
+    endpoint: str
+    data: Path
+
+    @property
+    def settings(self) -> StoreSettings:
+        return StoreSettings(self.endpoint, allows_http=True, timeout_ms=10_000)
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The same as settings of a command."""
+        return {"storage.endpoint": self.endpoint, "storage.allowHttp": "true"}
+
+    def unfinished(self) -> list[Path]:
+        """The parts of uploads that nobody has finished or ended."""
+        return [path for path in self.data.glob("*/.sgwtmp/multipart/**/*") if path.is_file()]
+
+
+@contextlib.contextmanager
+def s3_server(folder: Path, *buckets: str) -> Iterator[S3]:
+    """A server over ``folder`` with these buckets, and its credentials in the environment."""
+    home = s3_home()
+    command = [str(PEER / "start.sh"), str(home), str(folder), "0", *(buckets or (BUCKET,))]
+    started = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    said = dict(word.split("=", 1) for word in started.split() if "=" in word)
+    told = {
+        "AWS_ACCESS_KEY_ID": said["access_key"],
+        "AWS_SECRET_ACCESS_KEY": said["secret_key"],
+        "AWS_REGION": said["region"],
+    }
+    before = dict(os.environ)
+    os.environ.update(told)
+    try:
+        yield S3(said["endpoint"], folder)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        subprocess.run([str(PEER / "stop.sh"), str(folder)], check=True)
+
+
+class FaultProxy:
+    """Stands before a server and spoils what its rules say; see the peer's ``faultproxy.py``."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+
+    def spoil(self, *rules: dict[str, Any]) -> None:
+        self._send("PUT", "/_faults", json.dumps(rules).encode())
+        self._send("DELETE", "/_log")
+
+    def used(self) -> int:
+        """How many requests were spoilt."""
+        return sum(rule["used"] for rule in json.loads(self._send("GET", "/_faults")))
+
+    def log(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self._send("GET", "/_log"))
+        return found
+
+    def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        request = urllib.request.Request(self.endpoint + path, body, method=method)
+        with urllib.request.urlopen(request) as answer:
+            content: bytes = answer.read()
+            return content
+
+
+@contextlib.contextmanager
+def fault_proxy(endpoint: str) -> Iterator[FaultProxy]:
+    process = subprocess.Popen(
+        [sys.executable, str(PEER / "faultproxy.py"), endpoint], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        said = dict(word.split("=", 1) for word in ready.split() if "=" in word)
+        yield FaultProxy(said["endpoint"])
+    finally:
+        process.terminate()
+        process.wait()
