@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +17,17 @@ from pathlib import Path
 
 import pytest
 
+import lastwrite
+from lastwrite import cli
 from lastwrite.cli import interrupts_kept
+from lastwrite.spark.inline import INLINE
+from tests.support.pulsar.folders import single
+from tests.support.pulsar.topics import put_ledger, topic_folder
 from tests.system.test_killed_starts import mark as mark
 from tests.system.test_killed_starts import started, wait_until_gone, write_log
 
 pytestmark = pytest.mark.spark
+CORPUS = Path(__file__).parents[1] / "corpus"
 SLOWLY = (
     "--config",
     "log.cleaner.io.max.bytes.per.second=2000",
@@ -162,3 +169,129 @@ def contents(root: Path) -> dict[Path, bytes]:
         for file in root.rglob("*")
         if file.is_file() and file.name != ".lock"
     }
+
+
+# Sends itself SIGINT before the operation on the disk that the first argument names, or its "N "th.
+AT_AN_OPERATION = """
+import os, signal, sys
+from lastwrite.cli import main
+from lastwrite.storage import files
+
+class Interrupted(files.FaultPoints):
+    def reach(self, operation, path):
+        self.passed += f"{operation} {os.path.basename(path)}".startswith(at)
+        if self.passed == number and not self.point:
+            self.point = number
+            os.kill(os.getpid(), signal.SIGINT)
+
+number, at = sys.argv[1].split(" ", 1) if sys.argv[1][0].isdigit() else (1, sys.argv[1])
+number = int(number)
+files.faults = Interrupted()
+main(sys.argv[2:])
+"""
+NAMES = ("consumequeue", "compaction", "index")
+
+
+def interrupted(at: str, *arguments: object) -> list[str]:
+    """What the command says that Ctrl-C meets before the operation ``at``."""
+    run = start([sys.executable, "-c", AT_AN_OPERATION, at, *map(str, arguments)])
+    assert run.stderr is not None
+    said = run.stderr.read().splitlines()
+    assert run.wait() == 1, said
+    assert said[-1] == "lastwrite: interrupted; what was not finished was left as it was"
+    return said[:-1]
+
+
+@pytest.mark.parametrize(
+    ("at", "is_new"),
+    [("mkdir compaction.lastwrite", False), ("fsync 0", False), ("exchange compaction", False)]
+    + [("unlink 0", True)],
+)
+def test_an_interrupted_round_of_rocketmq(tmp_path: Path, mark: str, at: str, is_new: bool) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(CORPUS / "rocketmq" / "5.5.0", store)
+    (store / "abort.running").unlink()
+    before = contents(store)
+    assert not any("holds" in line for line in interrupted(at, "compact", store, *SLOWLY[2:]))
+    assert (contents(store) != before) is is_new
+    assert [path.name for path in store.iterdir() if ".lastwrite" in path.name] == []
+    wait_until_gone(mark, 60)
+    assert lastwrite.verify(str(store), spark=INLINE).exit_status == 0
+
+
+@pytest.mark.parametrize(
+    ("at", "is_new"), [("write ", False), ("rename compacted.json", False), ("unlink ", True)]
+)
+def test_an_interrupted_round_of_pulsar(tmp_path: Path, mark: str, at: str, is_new: bool) -> None:
+    archive = tmp_path / "archive"
+    folder = Path(topic_folder(archive, "persistent://a/b/t"))
+    put_ledger(folder, 1, [single("k", f"v{n}") for n in range(5)])
+    lastwrite.compact(str(archive), spark=INLINE)
+    put_ledger(folder, 2, [single("k", f"w{n}") for n in range(5)])
+    before = without_surveys(archive)
+    interrupted(at, "compact", archive)
+    after = without_surveys(archive)
+    assert (after != before) is is_new
+    assert not any(".aside" in path.name for path in after)
+    wait_until_gone(mark, 60)
+    assert lastwrite.verify(str(archive), spark=INLINE).exit_status == 0
+
+
+def without_surveys(archive: Path) -> dict[Path, bytes]:
+    """What a ledger's survey says is true whatever becomes of the round."""
+    return {path: data for path, data in contents(archive).items() if path.suffix != ".survey"}
+
+
+@pytest.mark.parametrize(
+    ("at", "trees"),
+    [
+        ("mkdir compaction.dispatched", ()),
+        ("rename compaction", ()),
+        ("rename index", ("compaction",)),
+        ("rename consumequeue", ("compaction", "index")),
+    ],
+)
+def test_an_interrupted_dispatch_names_what_is_in_place(
+    tmp_path: Path, mark: str, at: str, trees: tuple[str, ...]
+) -> None:
+    store, whole = tmp_path / "store", tmp_path / "whole"
+    shutil.copytree(CORPUS / "rocketmq" / "5.5.0", store)
+    for path in (*(store / name for name in NAMES), store / "abort.running"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.copytree(store, whole)
+    there = set(os.listdir(store))
+    said = interrupted(at, "dispatch", store)
+    told = f"{', '.join(trees)} of {store} are made; the same command makes the rest"
+    assert [line for line in said if "made" in line] == ([told] if trees else [])
+    assert set(os.listdir(store)) - there - {"lock"} == set(trees)
+    for each in (store, whole):
+        assert (
+            lastwrite.dispatch(str(each), now_ms=1_790_000_000_000, spark=INLINE).exit_status == 0
+        )
+    made = [
+        {path.relative_to(each): data for path, data in contents(each).items()}
+        for each in (store, whole)
+    ]
+    assert len(made[0]) == len(made[1]) > 10
+    wait_until_gone(mark, 60)
+
+
+@pytest.mark.parametrize("at", ["mkdir a", "write fetched.json", "link ", "fsync folder shapes"])
+def test_an_interrupted_fetch_says_what_completes_it(tmp_path: Path, mark: str, at: str) -> None:
+    archive = tmp_path / "archive"
+    fetch = ("fetch", CORPUS / "pulsar" / "offloaded", "--to")
+    said = interrupted(at, *fetch, archive)
+    told = f"{archive} holds a part of what was asked for: the same command completes it"
+    is_begun = archive.exists() and bool(os.listdir(archive))
+    assert said == ([f"{told}, or delete it"] if is_begun else [])
+    assert is_begun is (at != "mkdir a")
+    assert list(archive.rglob("*.aside")) == []
+    if is_begun:
+        assert interrupted("fsync folder", *fetch, archive) == [told]
+    for each in (archive, tmp_path / "other"):
+        assert cli.run([str(each) for each in (*fetch, each)]) == 0
+    names = [
+        sorted(str(p.relative_to(top)) for p in top.rglob("*"))
+        for top in (archive, tmp_path / "other")
+    ]
+    assert names[0] == names[1]

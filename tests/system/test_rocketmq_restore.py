@@ -33,6 +33,7 @@ from tests.support.rocketmq.broker import (
 )
 from tests.support.rocketmq.scenario import Topic, active_from, wait_until_dispatched
 from tests.support.rocketmq.stock import StockClient
+from tests.system.test_interrupts import interrupted
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -288,3 +289,30 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
             assert {queue: stored(store, queue) for queue in left} == left
             shutil.rmtree(store)
     assert point > 200
+
+
+@pytest.mark.spark
+def test_an_interrupt_names_what_is_restored_and_the_same_command_goes_on(
+    trial: Trial,
+) -> None:
+    trial.dispatch()
+    told = "restored and not compacted yet: {}; the same command goes on from there"
+    both = [f"table-{queue}" for queue in sorted(trial.topic.messages)]
+    with trial.live.disposable():
+        command = ["restore", str(trial.lost), "--from", trial.live.name_server, "--topic", "table"]
+        command += ["--trust-broker", "--config", "delete.retention.ms=0"]
+        first = trial.first_offset(0)
+        # while the first is written aside, then the second, then the round of both
+        for at, time, done in (
+            ("exchange compaction", 1, []),
+            ("exchange compaction", 2, both[:1]),
+            ("exchange compaction", 2, both),
+        ):
+            said = interrupted(f"{time} {at}", *command)
+            assert [line for line in said if "restored" in line] == [
+                told.format(", ".join(done)) for _ in done[:1]
+            ]
+            assert [path.name for path in trial.lost.iterdir() if ".lastwrite" in path.name] == []
+            assert (trial.first_offset(0) == first) is (not done)
+        assert cli.run(command) == 0
+        trial.check_lost()

@@ -164,3 +164,79 @@ def test_an_interrupted_copy_says_what_stays_and_the_same_command_completes_it(
     if path != "pulsar":  # whose ledgers have names made by chance
         assert names[0] == names[1]
     assert len(names[0]) == len(names[1]) and contents(place / path) == before
+
+
+class FullDisk(FaultPoints):
+    """The disk has no room for one operation; removing needs none."""
+
+    def __init__(self, point: int) -> None:
+        super().__init__(point, errno.ENOSPC, once=True)
+
+    def reach(self, operation: str, path: str) -> None:
+        if operation not in ("unlink", "rmdir"):
+            super().reach(operation, path)
+
+
+@pytest.mark.parametrize("to", [False, True], ids=["in place", "copy"])
+@pytest.mark.parametrize("path", ["kafka", "rocketmq", "pulsar"])
+def test_a_full_disk_leaves_nothing_half_written(
+    place: Path, path: str, to: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No working name stays, save what Kafka's next run goes on from; of a copy it is said."""
+    origin, work, copy = place / path, place / "work", place / "copy"
+    if path == "kafka":
+        shutil.rmtree(origin)
+        shutil.copytree(CORPUS / "kafka-4.4.0" / "stopped", origin)
+    point = failed = 0
+    while True:
+        point += 1 + point // 12
+        shutil.copytree(origin, work)
+        progress, faults = Interrupted(""), FullDisk(point)
+        monkeypatch.setattr(files, "faults", faults)
+        try:
+            report = lastwrite.compact(
+                str(work),
+                to=str(copy) if to else None,
+                topic="client-zstd" if path == "kafka" else None,
+                config={} if path == "pulsar" else {"min.cleanable.dirty.ratio": 0},
+                spark=INLINE,
+                progress=progress,
+            )
+        finally:
+            monkeypatch.setattr(files, "faults", FaultPoints())
+        if faults.passed < point:
+            break
+        left = {str(file.relative_to(place)) for top in (work, copy) for file in top.rglob("*")}
+        ends = (".aside", ".tmp", ".aside-index", "-delete")
+        assert [name for name in left if name.endswith(ends) or ".lastwrite" in name] == [], point
+        if any(each.status is Status.FAILED for each in report.partitions):
+            failed += 1
+            said = f"{copy} holds a part of the copy: the same command completes it, or delete it"
+            assert progress.said == ([said] if to and copy.exists() else []), point
+        shutil.rmtree(work)
+        shutil.rmtree(copy, ignore_errors=True)
+    assert failed > 3
+
+
+def test_a_full_disk_while_fetching_is_told(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, point, told = place / "archive", 0, 0
+    command = ["fetch", str(CORPUS / "pulsar" / "offloaded"), "--to", str(archive), "--copy"]
+    while True:
+        point += 3
+        faults = FullDisk(point)
+        monkeypatch.setattr(files, "faults", faults)
+        status = run(command)
+        monkeypatch.setattr(files, "faults", FaultPoints())
+        error = capsys.readouterr().err
+        if faults.passed < point:
+            assert status == 0
+            break
+        assert list(archive.rglob("*.aside")) == [], point
+        if status == 1 and archive.exists() and os.listdir(archive):
+            told += 1
+            assert f"{archive} holds a part of what was asked for" in error
+            assert run(command) == 0
+        shutil.rmtree(archive, ignore_errors=True)
+    assert told > 5

@@ -12,7 +12,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -37,7 +37,7 @@ from lastwrite.spark.inline import Inline
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.storage.choice import Topics, is_named
-from lastwrite.storage.exports import refuse_around, refuse_inside
+from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
 from lastwrite.storage.throttle import Throttles
@@ -369,9 +369,12 @@ def _run(asked: _Asked) -> CompactionReport:
         refuse_inside(options.to, [*asked.paths, *folders])
         refuse_around(options.to, [*asked.paths, *folders])
         _refuse_one_place_for_two(system, folders)
+    tell_what_stays: Callable[[], None] | None = None
     with contextlib.ExitStack() as stack:
         if options.to is not None:
-            stack.push(partial(_name_what_stays, options.to, _is_empty(options.to), progress))
+            tell_what_stays = stack.enter_context(
+                naming_what_stays(options.to, progress, "the copy")
+            )
         elif not options.dry_run:
             refuse_foreign(folders)
         for root, names in sorted(partitions.items()):
@@ -396,6 +399,7 @@ def _run(asked: _Asked) -> CompactionReport:
         )
         report = (run_round if context.is_in_place else _run_beside)(context, folders)
         report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
+        _clear_up(context, folders, report, tell_what_stays)
         _note_quarantine(
             system, folders, report, not options.dry_run and options.to is None, progress
         )
@@ -434,21 +438,22 @@ def _run_beside(context: Context, folders: Sequence[str]) -> CompactionReport:
     return report
 
 
-def _is_empty(folder: str) -> bool:
-    return not os.path.isdir(folder) or not os.listdir(folder)
-
-
-def _name_what_stays(
-    to: str, is_new: bool, progress: Progress, kind: type[BaseException] | None, *_: object
+def _clear_up(
+    context: Context,
+    folders: Sequence[str],
+    report: CompactionReport,
+    tell_what_stays: Callable[[], None] | None,
 ) -> None:
-    """After a copy that was broken off: its whole partitions are of use, so nothing is deleted.
-
-    ``is_new``: nothing was in the folder before. Else an error may be a refusal for what is there.
-    """
-    is_told = kind is not None and (is_new or issubclass(kind, KeyboardInterrupt))
-    if is_told and not _is_empty(to):
-        or_delete = ", or delete it" if is_new else ""
-        progress.note(f"{to} holds a part of the copy: the same command completes it{or_delete}")
+    """After partitions that failed, as on a full disk: remove what was written aside, or name it."""
+    failed = [
+        folder
+        for folder, each in zip(folders, report.partitions, strict=True)
+        if each.status is Status.FAILED
+    ]
+    if failed and tell_what_stays is not None:
+        tell_what_stays()
+    elif failed and context.is_in_place and not context.system.recover_finishes:
+        _recover(context.system, failed, context.options.config, LogError)
 
 
 def _recover(

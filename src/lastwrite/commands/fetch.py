@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from lastwrite.errors import InvalidConfig, NotALog
-from lastwrite.model.progress import Progress
+from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.rules.live_settings import SCHEME
 from lastwrite.pulsar.store import fetching
-from lastwrite.storage.exports import refuse_inside
+from lastwrite.storage.exports import naming_what_stays, refuse_inside
 
 
 def fetch(
@@ -59,17 +59,29 @@ def fetch(
     urls = [source for source in sources if source.startswith(SCHEME)]
     folders = [source for source in sources if source not in urls]
     refuse_inside(to, folders)
-    if not urls:
-        return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
-    if topic is not None or metadata is not None or cursor is not None:
+    if urls and (topic is not None or metadata is not None or cursor is not None):
         raise InvalidConfig(
             "a live cluster knows its topics",
             remedy="leave out topic, metadata and cursor",
         )
+    progress = progress or NoProgress()
+    with naming_what_stays(to, progress, "what was asked for"):
+        if not urls:
+            return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
+        return _with_live(urls, folders, os.path.abspath(to), copies, config or {}, progress)
 
+
+def _with_live(
+    urls: Sequence[str],
+    folders: Sequence[str],
+    archive: str,
+    copies: bool,
+    config: Mapping[str, object],
+    progress: Progress,
+) -> FetchReport:
+    """Bring topics of live clusters: first what the folders have of them."""
     from lastwrite.pulsar.live import bring_live  # its network is for nobody else
 
-    archive = os.path.abspath(to)
     topics: list[FetchedTopic] = []
     for url in urls:
         known = {
@@ -78,7 +90,7 @@ def fetch(
             for ledger in each.ledgers
         }
         before = fetching.objects_of(archive, TopicName.parse(url))
-        for name in bring_live(url, config or {}, archive, progress):
+        for name in bring_live(url, config, archive, progress):
             found = fetching.describe(archive, name, url, before)
             topics.append(
                 structs.replace(

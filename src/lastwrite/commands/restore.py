@@ -27,7 +27,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -131,8 +131,8 @@ def restore(  # one parameter an option of the command line
         if not trust_broker:
             _refuse_reader_with_holes(client, queues[0].broker)
         named = [TopicPartition(topic, queue.queue) for queue in queues]
-        restored = []
-        with lock.hold(root, named):
+        restored: list[RestoredQueue] = []
+        with _naming_restored(restored, progress), lock.hold(root, named):
             lock.refuse_unclean(root, goes_on=unclean)
             for queue, name in zip(queues, named, strict=True):
                 publish.recover(root, name)
@@ -142,21 +142,36 @@ def restore(  # one parameter an option of the command line
     notes = tuple(f"{queue.name}: {note}" for queue in restored for note in queue.notes)
     if not any(read_queue(root, Part.COMPACTION_LOG, name).files for name in named):
         return Restoration(queues=tuple(restored), notes=notes)
-    report = compact(
-        root,
-        system="rocketmq",
-        topic=topic,
-        partition=partition,
-        now_ms=now_ms,
-        include_active=True,
-        memory=memory,
-        spark=spark,
-        master=master,
-        conf=conf,
-        progress=progress,
-        config=settings,
-    )
+    with _naming_restored(restored, progress):
+        report = compact(
+            root,
+            system="rocketmq",
+            topic=topic,
+            partition=partition,
+            now_ms=now_ms,
+            include_active=True,
+            memory=memory,
+            spark=spark,
+            master=master,
+            conf=conf,
+            progress=progress,
+            config=settings,
+        )
     return Restoration(queues=tuple(restored), compaction=report, notes=notes)
+
+
+@contextlib.contextmanager
+def _naming_restored(restored: Sequence[RestoredQueue], progress: Progress) -> Iterator[None]:
+    """Note which queues are in place already where the work inside is broken off."""
+    try:
+        yield
+    except BaseException:
+        if restored:
+            done = ", ".join(str(queue.name) for queue in restored)
+            progress.note(
+                f"restored and not compacted yet: {done}; the same command goes on from there"
+            )
+        raise
 
 
 def merged(

@@ -214,6 +214,7 @@ class Store(ABC):
     offset_span: int  # how far an offset may lie from its segment's base
     joins_parts: bool = True  # a new segment may be written in parts that are joined
     keeps_scans: bool = False  # what was scanned may be kept beside the log
+    recover_finishes: bool = False  # what was half done; else it is cleared away
     # a round makes one segment of all that it cleans, changed or not
     makes_one_segment: bool = False
     damage_remedy: str  # what to do where a file of records is damaged

@@ -59,6 +59,7 @@ class KafkaSystem(System):
     kind_of_path = "a log root of Kafka"
     offset_span = INT_MAX  # index entries hold 31 bits
     keeps_scans = True
+    recover_finishes = True
     notes = watching.NOTES
     governs_keyless = f"{keyless.OPTION} ({keyless.RATIO})"
     policy_remedy = (

@@ -6,9 +6,10 @@ import contextlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from lastwrite.errors import InvalidConfig
+from lastwrite.model.progress import Progress
 from lastwrite.storage import files
 
 
@@ -47,6 +48,32 @@ def refuse_around(to: str, sources: Iterable[str]) -> None:
 
 def _lies_in(path: str, folder: str) -> bool:
     return os.path.commonpath((path, folder)) == folder
+
+
+@contextlib.contextmanager
+def naming_what_stays(to: str, progress: Progress, what: str) -> Iterator[Callable[[], None]]:
+    """Note what stays in the folder ``to`` where the work inside is broken off: what is whole of it
+    is of use, so nothing is deleted. ``what`` is a part of which there; the function that is given
+    says so where the work failed without an error.
+    """
+    was_empty = _is_empty(to)
+
+    def tell() -> None:
+        if not _is_empty(to):
+            or_delete = ", or delete it" if was_empty else ""
+            progress.note(f"{to} holds a part of {what}: the same command completes it{or_delete}")
+
+    try:
+        yield tell
+    except BaseException as error:
+        # An error may be a refusal for what was there before.
+        if was_empty or isinstance(error, KeyboardInterrupt):
+            tell()
+        raise
+
+
+def _is_empty(folder: str) -> bool:
+    return not os.path.isdir(folder) or not os.listdir(folder)
 
 
 @contextlib.contextmanager

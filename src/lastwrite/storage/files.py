@@ -178,6 +178,34 @@ def write(
             _sync(file.fileno())
 
 
+def replace(
+    path: str,
+    content: bytes,
+    *,
+    suffix: str = ".tmp",
+    is_synced: bool = True,
+    like: Ownership | None = None,
+) -> None:
+    """``write`` under the name with ``suffix``, then ``rename``: what fails in between leaves the
+    former file, and nothing beside it. The folder is synced by the caller.
+    """
+    staged = path + suffix
+    with removed_on_failure(staged):
+        write(staged, content, is_synced=is_synced, like=like)
+        rename(staged, path)
+
+
+@contextlib.contextmanager
+def removed_on_failure(path: str) -> Iterator[None]:
+    """Remove the file where what runs inside fails, or Ctrl-C ends it."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(LogError, OSError):
+            unlink(path)
+        raise
+
+
 def _write_all(handle: int, content: bytes) -> None:
     view = memoryview(content)
     while len(view):

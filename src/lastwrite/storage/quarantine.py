@@ -185,10 +185,6 @@ def _write(root: str, entries: dict[TopicPartition, Quarantined], notes: Quarant
         return
     document = {"version": _VERSION, "partitions": kept}
     content = json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
-    files.write(
-        path + ".tmp",
-        content,
-        like=files.owner_of(path, lock.siblings(root, notes.place)).as_far_as_may(),
-    )
-    files.rename(path + ".tmp", path)
+    like = files.owner_of(path, lock.siblings(root, notes.place)).as_far_as_may()
+    files.replace(path, content, like=like)
     files.fsync_dir(root)

@@ -109,8 +109,7 @@ def write_offsets(root: str, file: str, changes: Mapping[TopicPartition, int | N
             else:
                 offsets[name] = offset
         like = files.owner_of(path, lock.siblings(root)).as_far_as_may()
-        files.write(path + ".tmp", encode_offset_checkpoint(offsets), like=like)
-        files.rename(path + ".tmp", path)
+        files.replace(path, encode_offset_checkpoint(offsets), like=like)
         _read_once.cache_clear()
         files.fsync_dir(root)
 

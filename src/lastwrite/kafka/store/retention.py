@@ -191,5 +191,4 @@ def _rewrite_leader_epochs(
         raise files.to_log_error(error, path, "read the leader epochs") from error
     cut = change(epochs)
     if cut != epochs:
-        files.write(path + Suffix.TEMPORARY, encode_leader_epochs(cut), like=files.owner_of(path))
-        files.rename(path + Suffix.TEMPORARY, path)
+        files.replace(path, encode_leader_epochs(cut), like=files.owner_of(path))

@@ -173,8 +173,7 @@ def read_sealed(path: str, most_bytes: int, remedy: str) -> bytes | None:
 
 def replace_file(path: str, content: bytes, like: Ownership | None = None) -> None:
     """Write a file in one step and durably. A ``LogError`` leaves the former one."""
-    files.write(path + ASIDE_SUFFIX, content, like=like)
-    files.rename(path + ASIDE_SUFFIX, path)
+    files.replace(path, content, suffix=ASIDE_SUFFIX, like=like)
     files.fsync_dir(os.path.dirname(path))
 
 

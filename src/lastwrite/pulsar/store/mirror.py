@@ -216,10 +216,11 @@ class Mirror:
                 continue
             staged = path + suffix + ASIDE_SUFFIX  # under its name it has to be whole
             _remove(staged)
-            bring(source + suffix, staged)
-            if not copies:  # whoever laid it there may not have
-                files.fsync_file(staged)
-            files.rename(staged, path + suffix)
+            with files.removed_on_failure(staged):
+                bring(source + suffix, staged)
+                if not copies:  # whoever laid it there may not have
+                    files.fsync_file(staged)
+                files.rename(staged, path + suffix)
         return self._made(ledger, path)
 
     def _made(self, ledger: int, path: str) -> str:

@@ -118,8 +118,7 @@ def _install(folder: str, ledger: int, new: NewLedger) -> None:
         with suppress(LogError, OSError):
             found = read_manifest(folder)
             if found is None or found.object != name:
-                aside = os.path.join(folder, MANIFEST + ASIDE_SUFFIX)
-                for each in (path, path + INDEX_SUFFIX, aside):
+                for each in (path, path + INDEX_SUFFIX):
                     _remove(each)
         raise
 

@@ -192,13 +192,8 @@ def keep_survey(ledger: Ledger, spend: Spend = free) -> LedgerSurvey:
     if _read(path, ledger.size_bytes, ledger.mtime_ns) is None:
         with suppress(LogError):
             like = files.owner_of(path, [ledger.path]).as_far_as_may()
-            files.write(
-                path + ASIDE_SUFFIX,
-                found.encode(ledger.size_bytes, ledger.mtime_ns),
-                is_synced=False,
-                like=like,
-            )
-            files.rename(path + ASIDE_SUFFIX, path)
+            content = found.encode(ledger.size_bytes, ledger.mtime_ns)
+            files.replace(path, content, suffix=ASIDE_SUFFIX, is_synced=False, like=like)
     return found
 
 

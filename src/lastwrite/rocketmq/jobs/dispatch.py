@@ -139,6 +139,9 @@ def dispatch(  # one parameter an option of the command line
         try:
             job.run()
         except BaseException:
+            if job.installed:
+                done = ", ".join(job.installed)
+                progress.note(f"{done} of {root} are made; the same command makes the rest")
             with contextlib.suppress(LogError, OSError):
                 trees.clear(root)  # what was written aside; else the next dispatch does it
             raise
@@ -221,6 +224,7 @@ class _Dispatch:
     last_record: int = -1
     # where the log is damaged: the file, the address of a record, and why
     bad: tuple[MappedFile, int, str] | None = None
+    installed: list[str] = field(default_factory=list)  # trees, of those that change
 
     def run(self) -> None:
         self._look()
@@ -798,7 +802,7 @@ class _Dispatch:
         for (kind, name), state in self.queues.items():
             folder = reading.queue_folder("", name)
             changes[kind].gone.update(os.path.join(folder, spare) for spare in state.spare)
-        trees.install(self.root, changes, self._commit_log)
+        trees.install(self.root, changes, self._commit_log, self.installed)
 
     def _report(self, kind: QueueKind, name: TopicPartition, one: Built) -> None:
         status = DispatchStatus.DISPATCHED if one.files else DispatchStatus.UNCHANGED

@@ -114,7 +114,8 @@ def replace_positions(tree: str, offsets: Mapping[str, int]) -> None:
     A crash in between leaves the backup alone, which says what the file did.
     """
     file, backup = (os.path.join(tree, name) for name in FILES)
-    files.write(file + _TMP, encode_positions(offsets), like=_owner(tree))
+    with files.removed_on_failure(file + _TMP):
+        files.write(file + _TMP, encode_positions(offsets), like=_owner(tree))
     if os.path.isfile(file):
         files.rename(file, backup)
     files.rename(file + _TMP, file)

@@ -121,9 +121,11 @@ def clear(root: str) -> None:
     files.remove_tree(os.path.join(os.path.realpath(root), _ASIDE))
 
 
-def install(root: str, changes: Mapping[str, TreeChange], commit_log: str) -> None:
+def install(
+    root: str, changes: Mapping[str, TreeChange], commit_log: str, installed: list[str]
+) -> None:
     """Put the changes of each tree in place. The caller holds the store; ``commit_log``: the folder
-    for the guard.
+    for the guard; ``installed`` is told of each tree that is in place.
 
     Raises:
         LogError: a step failed. Trees before it have changed, each as a whole; a broker, or the
@@ -146,6 +148,7 @@ def install(root: str, changes: Mapping[str, TreeChange], commit_log: str) -> No
                     files.exchange(live + _NEXT, live)
                 else:
                     files.rename(live + _NEXT, live)
+                installed.append(tree)
                 files.fsync_dir(os.path.dirname(live))
             if os.path.lexists(guard):
                 files.unlink(guard)
