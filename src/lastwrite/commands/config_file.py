@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.config.stores import STORE_NAMES
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.pulsar.rules.live_settings import LIVE_NAMES
 from lastwrite.pulsar.rules.settings import PulsarConfig
@@ -25,7 +26,9 @@ def known_and_passed_over(
     is no error there; where it looks like a slip, the sentence asks.
     """
     with_effect = sorted(
-        {*CleanerConfig.field_of(), *LIVE_NAMES}.union(*(table.field_of() for table in _TABLES))
+        {*CleanerConfig.field_of(), *STORE_NAMES, *LIVE_NAMES}.union(
+            *(table.field_of() for table in _TABLES)
+        )
     )
     known = {
         name: value

@@ -18,7 +18,7 @@ from lastwrite.engine.system import Format
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, located
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.work import Limits, Piece
-from lastwrite.storage.reading import SegmentReader
+from lastwrite.storage.reading import reader_of_piece
 from lastwrite.storage.throttle import spender
 
 
@@ -47,7 +47,7 @@ class Chunks:
                 end at a batch's end, so that the offset index it was cut by lies.
             CommitConflict: the file is not the one that was planned.
         """
-        with SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns, piece.growing) as reader:
+        with reader_of_piece(piece, self._limits) as reader:
             position = piece.start  # of buffer[0] in the file
             start = end = 0
             lowest = piece.lowest_offset

@@ -56,6 +56,7 @@ def cut_into_pieces(
                     is_indexed=segment.is_indexed,
                     cached=None if cached is None else cached.scan_of(n, start, end_offset),
                     growing=segment.growing,
+                    etag=segment.etag,
                 )
             )
     return pieces

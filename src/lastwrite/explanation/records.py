@@ -29,7 +29,7 @@ from lastwrite.model.columns import (
 )
 from lastwrite.model.work import Piece
 from lastwrite.reports.explanation import Waiting
-from lastwrite.storage.reading import SegmentReader
+from lastwrite.storage.reading import reader_of_piece
 
 _LANE = np.uint64(0xFFFFFFFF00000000)
 
@@ -204,7 +204,7 @@ class WaitingRecords:
         batch = chunk.table[row].copy()
         position = int(batch["origin"]) + chunk.shift
         data = np.empty(int(batch["origin_size"]), dtype=np.uint8)
-        with SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns, piece.growing) as reader:
+        with reader_of_piece(piece) as reader:
             reader.read_into(data, position)
         self.found.append(
             KeyRecord(

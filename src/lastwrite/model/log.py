@@ -53,6 +53,8 @@ class Segment:
     # the inode of a file that a broker appends to, its identity as long as it is no shorter; 0: of
     # one that nobody does
     growing: int = 0
+    # of an object in a bucket, with its size its identity; empty: of a file
+    etag: str = ""
 
     @property
     def file_bytes(self) -> int:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import AbortedTransaction, Problem
 from lastwrite.model.policy import Policy, Strategy
+from lastwrite.model.stores import StoreSettings
 
 U = TypeVar("U")
 
@@ -45,6 +46,7 @@ class Piece:
     is_indexed: bool = True  # False: a crash left indexes that nobody may look into
     cached: CachedScan | None = None  # what an earlier round found in it
     growing: int = 0  # as ``Segment.growing``
+    etag: str = ""  # as ``Segment.etag``
 
     @property
     def bytes(self) -> int:
@@ -97,6 +99,9 @@ class Limits:
     piece_records: int = 1 << 25  # about so many of them
     reading: tuple[Throttle, ...] = ()  # what is read is counted by each of these
     writing: tuple[Throttle, ...] = ()  # and what is written by these
+    # of an object, asked for at once; three of these while the next is on its way
+    ahead_bytes: int = 8 << 20
+    stores: StoreSettings | None = None  # None: as this process reaches buckets
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.model.work import Limits
 from lastwrite.spark.launcher.jvm import HEAP_BYTES
 from lastwrite.storage.machine import memory_bytes
+from lastwrite.storage.objects import address
 
 MIB = 1 << 20
 LEAST_SHARE_BYTES = 12 * MIB  # a worker's buffers
@@ -56,8 +57,10 @@ class MemoryPlan:
             # and what the system maps around them
             slice_bytes=min(96 * MIB, max(1 * MIB, share * 3 // 8)),
             piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
-            piece_records=share
-            // 6,  # a byte each, and more where they turn out to be more than estimated
+            # a byte each, and more where they turn out to be more than estimated
+            piece_records=share // 6,
+            ahead_bytes=min(8 * MIB, max(MIB >> 2, share // 32)),
+            stores=address.used(),
         )
 
 

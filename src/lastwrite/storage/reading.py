@@ -1,16 +1,24 @@
-"""Reading of segment files, with proof that the file is still the one that was planned."""
+"""Reading of segments, files or objects, with proof that each is still the one that was planned."""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
 
 from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.work import Limits, Piece
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.objects.address import is_address, store_at
 
 # A folder that changed so shortly before the look may change again without its time telling.
 SETTLED_NS = 50_000_000
@@ -20,6 +28,8 @@ AGAIN = "nothing was changed; stop whatever writes here and run again"
 
 TRIES = 3  # to read beside a broker, which exchanges files and deletes them
 TRY_AGAIN = "run again when its cleaner rests; or read a copy, or stop the broker"
+
+_LEAST_BYTES = 64 << 10  # asked for of an object: less costs no less time
 
 SMALL_LIMIT_BYTES = 256 << 20  # no side file of a log comes near
 
@@ -88,13 +98,128 @@ class SegmentReader:
         self.close()
 
 
-def reader_of(segment: Segment) -> SegmentReader:
-    """A reader of the segment's file.
+class ObjectReader(SegmentReader):
+    """One object, read by position into the caller's buffer.
+
+    What is read in order is asked for in ranges of ``ahead_bytes``, of which one is on its way
+    while the caller has another; elsewhere little more is asked for than is wanted. Each request
+    says which object is meant, so that no look before or after has to.
+
+    ``etag`` empty: of the object that is there now, if it has the size. ``start``: from there the
+    caller reads in order; below 0: nobody knows. Nothing is read ahead from ``end`` on.
 
     Raises:
-        CommitConflict: the file vanished or changed since it was listed.
+        CommitConflict: the object is gone, or another one.
     """
+
+    def __init__(
+        self,
+        address: str,
+        size_bytes: int,
+        etag: str,
+        *,
+        start: int = -1,
+        end: int | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        self._path = address
+        self._store, self._key = store_at(address, limits.stores)
+        self._ahead_bytes = limits.ahead_bytes
+        self._next = start  # where the last read ended
+        self._end = size_bytes if end is None else end
+        self._ranges: deque[_Range] = deque()  # in order; the first is being read
+        self._threads: ThreadPoolExecutor | None = None
+        self._etag = etag or self._etag_now(size_bytes)
+
+    def _etag_now(self, size_bytes: int) -> str:
+        found = self._store.head(self._key)
+        if found is None:
+            raise CommitConflict(
+                "the segment vanished while we worked", path=self._path, remedy=_AGAIN
+            )
+        if found.size_bytes != size_bytes:
+            raise CommitConflict(
+                "the segment changed while we worked", path=self._path, remedy=_AGAIN
+            )
+        return found.version.etag
+
+    def check_unchanged(self) -> None:
+        """Nothing is left to do: each answer was of the object that was planned."""
+
+    def read_into(self, target: ByteArray, position: int) -> None:
+        """Fill ``target`` with the bytes from ``position`` on."""
+        view = memoryview(target)
+        is_in_order = position == self._next
+        self._next = position + len(view)
+        while len(view):
+            part = self._range_with(position, len(view), is_in_order)
+            got = part.content.result()[position - part.start :][: len(view)]
+            view[: len(got)] = memoryview(got)
+            view, position = view[len(got) :], position + len(got)
+
+    def _range_with(self, position: int, wanted: int, is_in_order: bool) -> _Range:
+        while self._ranges and not self._ranges[0].start <= position < self._ranges[0].end:
+            self._ranges.popleft().content.cancel()
+        if not self._ranges:
+            size = self._ahead_bytes if is_in_order else max(wanted, _LEAST_BYTES)
+            end = min(position + min(size, self._ahead_bytes), max(self._end, position + wanted))
+            self._ranges.append(self._ask(position, end, is_in_order))
+        start = self._ranges[-1].end
+        if is_in_order and len(self._ranges) == 1 and start < self._end:
+            self._ranges.append(self._ask(start, min(start + self._ahead_bytes, self._end), True))
+        return self._ranges[0]
+
+    def _ask(self, start: int, end: int, is_in_order: bool) -> _Range:
+        if is_in_order:
+            self._threads = self._threads or ThreadPoolExecutor(2, "read-ahead")
+            return _Range(start, end, self._threads.submit(self._fetch, start, end))
+        content: Future[ByteArray] = Future()
+        content.set_result(self._fetch(start, end))
+        return _Range(start, end, content)
+
+    def _fetch(self, start: int, end: int) -> ByteArray:
+        content = np.empty(end - start, dtype=np.uint8)
+        self._store.read_into(self._key, content, start, self._etag)
+        return content
+
+    def close(self) -> None:
+        self._ranges.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class _Range(NamedTuple):
+    start: int
+    end: int
+    content: Future[ByteArray]
+
+
+def reader_of(segment: Segment) -> SegmentReader:
+    """A reader of the segment's file or object.
+
+    Raises:
+        CommitConflict: it vanished or changed since it was listed.
+    """
+    if is_address(segment.path):
+        return ObjectReader(segment.path, segment.file_bytes, segment.etag)
     return SegmentReader(segment.path, segment.file_bytes, segment.mtime_ns, segment.growing)
+
+
+def reader_of_piece(piece: Piece, limits: Limits | None = None) -> SegmentReader:
+    """As ``reader_of``, of what a piece lies in, who reads it from its begin to its end; by the
+    ``limits`` of a worker.
+    """
+    if is_address(piece.path):
+        return ObjectReader(
+            piece.path,
+            piece.size_bytes,
+            piece.etag,
+            start=piece.start,
+            end=piece.end,
+            limits=limits,
+        )
+    return SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns, piece.growing)
 
 
 def _is_as_seen(seen: os.stat_result, size_bytes: int, mtime_ns: int, growing: int) -> bool:
@@ -104,15 +229,18 @@ def _is_as_seen(seen: os.stat_result, size_bytes: int, mtime_ns: int, growing: i
 
 
 def read_small(path: str) -> bytes:
-    """The bytes of a side file.
+    """The bytes of a side file, or of an object.
 
     Raises:
         LogError: it cannot be read.
         OutOfMemoryBudget: it is far larger than any side file.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(SMALL_LIMIT_BYTES + 1)
+        if is_address(path):
+            data = _read_object(path)
+        else:
+            with open(path, "rb") as file:
+                data = file.read(SMALL_LIMIT_BYTES + 1)
     except FileNotFoundError as error:
         raise to_log_error(error, path, "read the file") from error
     except OSError as error:
@@ -120,6 +248,14 @@ def read_small(path: str) -> bytes:
     if len(data) > SMALL_LIMIT_BYTES:
         raise OutOfMemoryBudget(f"more than {SMALL_LIMIT_BYTES} bytes", path=path)
     return data
+
+
+def _read_object(address: str) -> bytes:
+    store, key = store_at(address)
+    found = store.get(key)
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), address)
+    return found[0]
 
 
 @contextmanager
@@ -151,6 +287,8 @@ def check_segments(log: PartitionLog) -> None:
         CommitConflict: one changed or vanished.
     """
     for segment in log.segments:
+        if is_address(segment.path):  # nobody changes an object, and every answer named it
+            continue
         try:
             seen = os.stat(segment.path)
         except FileNotFoundError:

@@ -591,6 +591,7 @@ def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list
             keyed=True,
             is_indexed=segment.is_indexed,
             growing=segment.growing,
+            etag=segment.etag,
         )
         for k, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False))
         if end > start

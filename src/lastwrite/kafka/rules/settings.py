@@ -21,6 +21,7 @@ from lastwrite.config.declaration import (
     parse_number,
     setting,
 )
+from lastwrite.config.stores import STORE_NAMES
 from lastwrite.errors import InvalidConfig
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -117,11 +118,12 @@ class KafkaTopicConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        return name in _WITHOUT_EFFECT or name.startswith(_WITHOUT_EFFECT_PREFIXES)
+        is_known = name in _WITHOUT_EFFECT or name in STORE_NAMES
+        return is_known or name.startswith(_WITHOUT_EFFECT_PREFIXES)
 
     @classmethod
     def unknown(cls, name: str) -> InvalidConfig:
-        known = [*cls.field_of(), *_WITHOUT_EFFECT]
+        known = [*cls.field_of(), *STORE_NAMES, *_WITHOUT_EFFECT]
         nearest = get_close_matches(name.replace("_", ".").lower(), known, 1, 0.6)
         remedy = (
             f"did you mean {nearest[0]}?" if nearest else "see Kafka's topic settings for the names"

@@ -22,12 +22,13 @@ from lastwrite.config.declaration import (
     parse_number,
     setting,
 )
+from lastwrite.config.stores import STORE_NAMES
 from lastwrite.errors import InvalidConfig
 from lastwrite.pulsar.rules.broker_names import BROKER_NAMES, BROKER_PREFIXES, CLIENT_NAMES
 
 _PUBLISHING = "org.apache.pulsar.compaction.PulsarCompactionServiceFactory"
 _EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
-_WITHOUT_EFFECT = CLEANER_NAMES | BROKER_NAMES | CLIENT_NAMES
+_WITHOUT_EFFECT = CLEANER_NAMES | STORE_NAMES | BROKER_NAMES | CLIENT_NAMES
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 

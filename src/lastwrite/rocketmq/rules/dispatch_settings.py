@@ -12,6 +12,7 @@ from typing import Self
 
 from lastwrite.config.cleaner import CLEANER_NAMES
 from lastwrite.config.declaration import INT_MAX, SettingsTable, setting
+from lastwrite.config.stores import STORE_NAMES
 from lastwrite.errors import InvalidConfig
 from lastwrite.rocketmq.rules.broker_names import BROKER_NAMES
 
@@ -59,11 +60,11 @@ class DispatchConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        return name in BROKER_NAMES or name in CLEANER_NAMES
+        return name in BROKER_NAMES or name in CLEANER_NAMES or name in STORE_NAMES
 
     @classmethod
     def similar(cls) -> Iterable[str]:
-        return [*cls.field_of(), *_MUST_BE]
+        return [*cls.field_of(), *STORE_NAMES, *_MUST_BE]
 
     @classmethod
     def from_names(cls, names: Mapping[str, object]) -> Self:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from lastwrite.config.cleaner import CLEANER_NAMES
 from lastwrite.config.declaration import LONG_MAX, SettingsTable, lower_text, setting
+from lastwrite.config.stores import STORE_NAMES
 from lastwrite.errors import InvalidConfig
 from lastwrite.rocketmq.rules.broker_names import BROKER_NAMES
 
@@ -68,8 +69,8 @@ class RocketmqConfig(SettingsTable):
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:
-        return name in BROKER_NAMES or name in CLEANER_NAMES
+        return name in BROKER_NAMES or name in CLEANER_NAMES or name in STORE_NAMES
 
     @classmethod
     def similar(cls) -> Iterable[str]:
-        return [*cls.field_of(), *CLEANER_NAMES, *BROKER_NAMES]
+        return [*cls.field_of(), *CLEANER_NAMES, *STORE_NAMES, *BROKER_NAMES]

@@ -24,17 +24,23 @@ def use(settings: StoreSettings) -> None:
     _settings = settings
 
 
+def used() -> StoreSettings:
+    """How this process reaches buckets."""
+    return _settings
+
+
 def is_address(path: str) -> bool:
     """Whether it is a bucket's or an object's, not a file's."""
     scheme, colon, _ = path.partition("://")
     return bool(colon) and scheme in SCHEMES
 
 
-def store_at(address: str) -> tuple[Store, str]:
+def store_at(address: str, settings: StoreSettings | None = None) -> tuple[Store, str]:
     """The store that an address lies in, and what is left as the key.
 
     ``s3://bucket/a/b`` gives the bucket and ``a/b``, a folder itself and nothing. Of a bucket
-    there is one store in a process, so that its connections serve all.
+    there is one store in a process, so that its connections serve all. ``settings``: as the driver
+    told a worker; None: as ``use`` said.
 
     Raises:
         InvalidConfig: it names no bucket.
@@ -48,14 +54,14 @@ def store_at(address: str) -> tuple[Store, str]:
         raise InvalidConfig(
             f"{address!r} names no bucket", remedy=f"write {scheme}://BUCKET/PREFIX"
         )
-    return _bucket(f"{scheme}://{bucket}"), key.strip("/")
+    return _bucket(f"{scheme}://{bucket}", settings or _settings), key.strip("/")
 
 
-def _bucket(address: str) -> Store:
+def _bucket(address: str, settings: StoreSettings) -> Store:
     with _lock:
-        known = (address, _settings)
+        known = (address, settings)
         if known not in _stores:
-            _stores[known] = BucketStore(address, _settings)
+            _stores[known] = BucketStore(address, settings)
         return _stores[known]
 
 

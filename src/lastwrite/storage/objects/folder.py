@@ -17,7 +17,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 
 from lastwrite.errors import CommitConflict, LogError
@@ -229,7 +228,7 @@ class FolderWriter:
 
 
 def _aside(path: str) -> str:
-    return f"{path}.{secrets.token_hex(8)}{_ASIDE}"
+    return f"{path}.{os.urandom(8).hex()}{_ASIDE}"
 
 
 def _name(aside: str, path: str) -> bool:

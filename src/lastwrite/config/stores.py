@@ -1,0 +1,68 @@
+"""The settings by which buckets are reached; they may stand beside any system's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lastwrite.config.declaration import INT_MAX, SettingsTable, setting
+from lastwrite.errors import InvalidConfig
+from lastwrite.model.stores import StoreSettings
+
+_PREFIX = "storage."
+
+
+def _endpoint(name: str, value: object) -> str:
+    text = str(value).strip().rstrip("/")
+    if text and not text.startswith(("http://", "https://")):
+        raise InvalidConfig(f"{name} is {text!r}", remedy="write https://HOST or http://HOST:PORT")
+    if "@" in text:
+        raise InvalidConfig(
+            f"{name} holds a name or a password",
+            remedy="give credentials in the environment, as the provider's own tools take them",
+        )
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreConfig(SettingsTable):
+    """Where buckets are, and how long a request may take. Credentials are no settings: each process
+    finds its own, as the providers' tools do.
+    """
+
+    # fmt: off
+    endpoint:   str  = setting("", "storage.endpoint", parse=_endpoint)
+    region:     str  = setting("", "storage.region")
+    path_style: bool = setting(True, "storage.pathStyle")
+    allow_http: bool = setting(False, "storage.allowHttp")
+    timeout_ms: int  = setting(30_000, "storage.timeoutMs", 100, INT_MAX)  # of one request
+    retries:    int  = setting(4, "storage.retries", 0, 100)  # of one request
+    # fmt: on
+
+    @property
+    def settings(self) -> StoreSettings:
+        return StoreSettings(
+            self.endpoint,
+            self.region,
+            self.path_style,
+            self.allow_http,
+            self.timeout_ms,
+            self.retries,
+        )
+
+    @classmethod
+    def has_no_effect(cls, name: str) -> bool:
+        """A system's settings are given together with these."""
+        return not name.startswith(_PREFIX)
+
+
+STORE_NAMES = frozenset(StoreConfig.field_of())
+
+
+def store_settings(config: Mapping[str, object] | None) -> StoreSettings:
+    """How buckets are reached by these settings, among which may be a system's.
+
+    Raises:
+        InvalidConfig: one of ``storage.*`` is unknown or out of range.
+    """
+    return StoreConfig.from_names(config or {}).settings
