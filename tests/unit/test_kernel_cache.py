@@ -42,6 +42,7 @@ def test_what_is_not_compiled_yet_is_told_once(tmp_path: Path) -> None:
         "from lastwrite.encoding.kernel_cache import tell_of_compiling\n"
         "def say(text): print(text)\n"
         "tell_of_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
+        "tell_of_compiling(say, 'lastwrite.encoding.checksum:crc32')\n"
         "from lastwrite.encoding.checksum import crc32\n"
         "import numpy as np\n"
         "crc32(np.zeros(8, np.uint8), 0, 8)\n"

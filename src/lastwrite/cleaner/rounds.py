@@ -68,7 +68,9 @@ class Rounds:
         self._keep_scans = keep_scans
         self._session: Callable[
             [], contextlib.AbstractContextManager[tuple[Runner, MemoryPlan]]
-        ] = lambda: runner_for(spark, master, memory, conf, progress, is_daemon=True)
+        ] = lambda: runner_for(
+            spark, master, memory, conf, progress, system=system.name, is_daemon=True
+        )
         self._stack = contextlib.ExitStack()
         self._runner: Runner | None = None
         self._limits = Limits()

@@ -57,7 +57,8 @@ def compact(
 
     spark_settings = options.pairs("--conf", conf)
     if all(os.path.exists(path) or path.startswith("persistent://") for path in paths):
-        start_ahead(master, spark_settings, output.say)  # it comes up while all else is imported
+        # it comes up while all else is imported
+        start_ahead(master, spark_settings, output.say, options.system_at(paths[0], system))
     import lastwrite
 
     report = lastwrite.compact(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -269,3 +269,14 @@ def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
             raise InvalidConfig(f"{option} gives {name.strip()} twice")
         found[name.strip()] = value.strip()
     return found
+
+
+def system_at(path: str, system: str | None) -> Callable[[], str]:
+    """Which system's logs the command is about, found out when that is asked."""
+
+    def ask() -> str:
+        from lastwrite.commands.systems import PULSAR, system_of
+
+        return PULSAR if path.startswith("persistent://") else system_of(path, system)
+
+    return ask

@@ -51,7 +51,8 @@ def verify(
 
     spark_settings = options.pairs("--conf", conf)
     if os.path.exists(path):
-        start_ahead(master, spark_settings, output.say)  # it comes up while all else is imported
+        # it comes up while all else is imported
+        start_ahead(master, spark_settings, output.say, options.system_at(path, system))
     import lastwrite
 
     report = lastwrite.verify(

@@ -386,9 +386,8 @@ def _run(asked: _Asked) -> CompactionReport:
         if not options.dry_run and options.to is None:
             # While they are held, and when Spark has ended.
             stack.push(partial(_recover, system, folders, options.config))
-        runner, memory_plan = stack.enter_context(
-            runner_for(asked.spark, asked.master, asked.memory, asked.conf, progress)
-        )
+        where = asked.spark, asked.master, asked.memory, asked.conf
+        runner, memory_plan = stack.enter_context(runner_for(*where, progress, system=system.name))
         exchange = exchange_for(runner, memory_plan.scratch_bytes)
         stack.callback(exchange.close)
         limits = memory_plan.limits()

@@ -34,6 +34,7 @@ _FOLDERS = (
 )
 _STAMP = "kernels.digest"
 COMPILING = "compiling kernels (once)"
+_is_told = False
 
 
 def kernel_folders() -> list[Path]:
@@ -94,4 +95,12 @@ def is_kept(kernel: Any) -> bool:
 def tell_of_compiling(say: Callable[[str], None], *kernels: str) -> None:
     """Say why work that needs ``kernels``, and others beside them, takes long to begin this time."""
     if not all(map(is_compiled, kernels)):
+        say_compiling(say)
+
+
+def say_compiling(say: Callable[[str], None]) -> None:
+    """Say that kernels are compiled, once a process: a command may need some in each of its steps."""
+    global _is_told
+    if not _is_told:
+        _is_told = True
         say(COMPILING)

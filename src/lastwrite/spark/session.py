@@ -148,10 +148,11 @@ class GivenSpark:
 class OwnSpark:
     """A context of our own: started at once, waited for when asked for, ended with ``close``."""
 
-    def __init__(self, master: str, conf: Mapping[str, str]) -> None:
+    def __init__(self, master: str, conf: Mapping[str, str], system: str | None = None) -> None:
+        """``system``: whose logs are to be compacted; None: it is for other work."""
         self._master = master
         self._conf = dict(conf)
-        self._boot = _take_ahead() if _is_plain(master, conf) else None
+        self._boot = _take_ahead(system) if _is_plain(master, conf) else None
         self._context: SparkContext | None = None
         self._gateway: Any = None  # to a JVM that nobody else uses
         self._is_ours = True
@@ -413,27 +414,33 @@ def _forget(context: Any, gateway: Any) -> None:
 _ahead: Boot | None = None
 
 
-def start_ahead(master: str, conf: Mapping[str, str], say: Callable[[str], None]) -> None:
+def start_ahead(
+    master: str,
+    conf: Mapping[str, str],
+    say: Callable[[str], None],
+    system: Callable[[], str | None] = lambda: None,
+) -> None:
     """Start what a session on ``master`` will need, before the rest of the program is even
     imported.
 
     For a program that does nothing else: it may be forked. The next ``OwnSpark`` takes over what
-    was started, and tells what went wrong. ``say`` is told what takes seconds.
+    was started, and tells what went wrong. ``say`` is told what takes seconds; ``system`` is asked,
+    where that matters, whose logs are to be compacted.
     """
     global _ahead
     with contextlib.suppress(EnvironmentUnfit, InvalidConfig, OSError):
         if _ahead is None and _is_plain(master, conf):
-            _ahead = Boot(forks=True, say=say)
+            _ahead = Boot(system, forks=True, say=say)
 
 
-def _take_ahead() -> Boot | None:
+def _take_ahead(system: str | None) -> Boot | None:
     """What was started ahead, or else a new start; None: it cannot be started like this here."""
     global _ahead
     boot, _ahead = _ahead, None
     if boot is not None:
         set_local_defaults()  # the environment may be another than when it was started
     try:
-        return boot or Boot()
+        return boot or Boot(lambda: system)
     except (EnvironmentUnfit, OSError):
         return None  # Spark's own way finds out what is wrong, and says it
 

@@ -87,10 +87,12 @@ def runner_for(
     conf: Mapping[str, str],
     progress: Progress,
     *,
+    system: str | None = None,
     is_daemon: bool = False,
 ) -> Iterator[tuple[Runner, MemoryPlan]]:
     """A runner on ``spark``, or on a session started on ``master``, which is parked at the end, or
-    stopped where it cannot be; one thread at a time. ``is_daemon``: others need not wait for it.
+    stopped where it cannot be; one thread at a time. ``system``: whose logs are to be compacted;
+    ``is_daemon``: others need not wait for it.
 
     Raises:
         EnvironmentUnfit: a daemon of this process has a session of our own, or ``spark`` will not
@@ -114,7 +116,7 @@ def runner_for(
         own = take(master, conf)
         if own is None:
             progress.note("starting Spark")
-            own = OwnSpark(master, conf)
+            own = OwnSpark(master, conf, system)
         is_done = is_idle = False
         try:
             memory_plan = plan_memory(memory, workers or 1, lean=own.is_lean)

@@ -27,9 +27,16 @@ class Boot:
 
     is_ended = False  # by us, so that nobody starts another in their place
 
-    def __init__(self, *, forks: bool = False, say: Callable[[str], None] | None = None) -> None:
-        """Start them. ``forks``: this process is ours alone, and loads what workers need for itself
-        and for them; ``say`` is told what takes seconds.
+    def __init__(
+        self,
+        system: Callable[[], str | None],
+        *,
+        forks: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """Start them. ``system`` says whose logs the work is on, None: it is no round. ``forks``:
+        this process is ours alone, and loads what workers need for itself and for them; ``say`` is
+        told what takes seconds.
 
         Raises:
             EnvironmentUnfit: they cannot be started like this here; Spark's own way may do.
@@ -52,7 +59,7 @@ class Boot:
                 self.fork_server = ForkServer(self.folder)
             forks = forks and can_fork()
             if self.fork_server is not None and not forks:
-                self.fork_server.spawn()
+                self.fork_server.spawn(system())
             environment = self.fork_server.environment if self.fork_server else {}
             spill = ",".join(map(str, self._spill or [self.folder]))
             held = [
@@ -64,7 +71,7 @@ class Boot:
                 java, jars, self.folder, {**environment, "SPARK_LOCAL_DIRS": spill}, held
             )
             if self.fork_server is not None and forks:
-                self.fork_server.fork(say)
+                self.fork_server.fork(system, say)
         except BaseException:
             self._end()
             atexit.unregister(self._end)

@@ -32,12 +32,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from lastwrite.encoding.kernel_cache import COMPILING
+from lastwrite.encoding.kernel_cache import say_compiling
 from lastwrite.spark.launcher.attach import ADDRESS
 from lastwrite.spark.launcher.lifeline import Lifeline
 from lastwrite.storage.machine import go_first_for_memory
 
-USUAL = "lastwrite.kafka.warm_up"  # the system of most rounds; those of others load what they need
+# The system of most rounds: its kernels are loaded where they are compiled, and compiled first
+# where it is its logs that the work is on. Rounds of others compile and load what they need.
+USUAL = "kafka"
+_WARM_UP = f"lastwrite.{USUAL}.warm_up"
 _BACKLOG = 16
 
 
@@ -59,11 +62,13 @@ class ForkServer:
         """What the JVM must be told for ``lastwrite.spark.launcher.attach`` to find the way."""
         return {ADDRESS: self.address}
 
-    def spawn(self) -> None:
-        """Start it as a program of its own, which loads everything by itself."""
+    def spawn(self, system: str | None) -> None:
+        """Start it as a program of its own, which loads everything by itself; ``system``: as for
+        ``load``.
+        """
         with self._listener as listener:
             self._spawned = subprocess.Popen(
-                [sys.executable, "-m", __name__, str(listener.fileno())],
+                [sys.executable, "-m", __name__, str(listener.fileno()), system or ""],
                 stdin=self._life.far_end,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(listener.fileno(),),
@@ -72,11 +77,13 @@ class ForkServer:
             )
         self._life.hand_over()
 
-    def fork(self, say: Callable[[str], None] | None) -> None:
-        """Load everything here, which this process needs too, and start it as a copy; ``say`` is
-        told what takes seconds.
+    def fork(
+        self, system: Callable[[], str | None], say: Callable[[str], None] | None = None
+    ) -> None:
+        """Load everything here, which this process needs too, and start it as a copy; ``system``
+        and ``say``: as for ``load``.
         """
-        load(say)
+        load(system, say)
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
@@ -119,19 +126,21 @@ def can_fork() -> bool:
     return sys.platform == "linux" and threading.active_count() == 1
 
 
-def load(say: Callable[[str], None] | None = None) -> None:
+def load(system: Callable[[], str | None], say: Callable[[str], None] | None = None) -> None:
     """Import what the stages import, and load the kernels of the usual path, for as long as the
-    process lives. ``say`` is told if they are compiled first.
+    process lives. Where they are not compiled, ``system`` is asked whose logs the work is on, and
+    ``say`` is told if they are compiled first.
     """
     was_enabled = gc.isenabled()
     gc.disable()  # it would look again and again through what stays
     with suppress(Exception):  # whatever it is, the work will meet it and say so
-        usual = import_module(USUAL)
-        if can_fork() and not usual.is_compiled():
+        is_compiled = import_module(_WARM_UP).is_compiled()
+        is_needed = is_compiled or system() == USUAL
+        if is_needed and not is_compiled and can_fork():
             if say is not None:
-                say(COMPILING)
+                say_compiling(say)
             _compile_first()
-        _load_all()
+        _load_all(with_kernels=is_needed)
     gc.freeze()  # a collection in a worker would copy every page that it looks at
     if was_enabled:
         gc.enable()
@@ -144,16 +153,17 @@ def _compile_first() -> None:
     child = os.fork()
     if child == 0:
         try:
-            import_module(USUAL).compile_kernels()
+            import_module(_WARM_UP).compile_kernels()
         finally:
             os._exit(0)
     os.waitpid(child, 0)
 
 
-def _load_all() -> None:
+def _load_all(*, with_kernels: bool) -> None:
     import pyspark.worker  # noqa: F401
 
-    import_module(USUAL).load_kernels()
+    if with_kernels:
+        import_module(_WARM_UP).load_kernels()
 
 
 # ---------------------------------------------------------------------- the process itself
@@ -162,7 +172,7 @@ def _load_all() -> None:
 def main() -> None:
     go_first_for_memory()
     listener = socket.socket(fileno=int(sys.argv[1]))
-    load()
+    load(lambda: sys.argv[2])
     _serve(listener)
 
 
