@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -202,7 +203,7 @@ def test_overdue_from_a_time_on(log: Log) -> None:
     log.add([data((A, V), (A, V))], [])
     reason = log.reason(Rule.DIRTY_RATIO)
     assert reason.at_ms == START_MS + 2_000_001
-    assert f"or from {reason.at_ms} on, by max.compaction.lag.ms, 2000000" in reason.change
+    assert f"or from time {reason.at_ms} on, by max.compaction.lag.ms, 2000000" in reason.change
     assert log.compact(reason.at_ms - 1) == "skipped"
     assert log.explain(reason.at_ms).summary.endswith("and it is overdue by 1 ms")
     assert log.compact(reason.at_ms) == "cleaned"
@@ -505,7 +506,7 @@ def test_the_life_of_a_tombstone(log: Log) -> None:
 
     second = log.record(A, 1)
     assert (second.fate, second.at_ms) == (Fate.LATER, horizon)
-    assert f"its delete horizon, {horizon}, is {RETENTION + 7} ms ahead" in second.message
+    assert f"its delete horizon, time {horizon}, is {RETENTION + 7} ms ahead" in second.message
     assert "a round needs dirty data" in (second.change or "")
     waiting = log.explain().waiting
     assert waiting is not None
@@ -519,6 +520,8 @@ def test_the_life_of_a_tombstone(log: Log) -> None:
     third = log.record(A, 1, now_ms=horizon + 3)
     assert third.fate is Fate.NEXT_ROUND and "passed 3 ms ago" in third.message
     assert "none is due now: all offsets below 2 were cleaned before" in (third.change or "")
+    hint = "compact --drop-expired-deletes drops it"
+    assert (third.change or "").endswith(f"; {hint}") and hint not in (second.change or "")
     assert log.compact(horizon + 3) == "skipped"
     log.add([data((B, V))], [])
     assert log.record(A, 1, now_ms=horizon - 1).fate is Fate.LATER
@@ -539,7 +542,7 @@ def test_a_tombstone_that_is_superseded_above_the_range_still_ages(log: Log) -> 
     assert found.fate is Fate.LATER and found.message.startswith(
         "offset 2 is a later write of the key, but lies above"
     )
-    assert f"so does any round at or after {NOW + RETENTION}" in (found.change or "")
+    assert f"so does any round at or after time {NOW + RETENTION}" in (found.change or "")
     due = log.record(A, 0, now_ms=NOW + RETENTION)
     assert due.fate is Fate.NEXT_ROUND and due.message.startswith(
         "it deletes the key; its delete horizon"
@@ -561,7 +564,7 @@ def test_a_tombstone_of_an_old_format_ages_by_its_file(log: Log) -> None:
     old = ModelBatch(0, 0, (ModelRecord(0, START_MS, A, None),), magic=1, max_timestamp_ms=START_MS)
     log.add([old, data((B, V))], [data((B, V))], [], changed_ms=NOW)
     first = log.record(A, 0)
-    assert first.fate is Fate.LATER and f"changed at {NOW}" in first.message
+    assert first.fate is Fate.LATER and f"changed at time {NOW}" in first.message
     waiting = log.explain().waiting
     assert waiting is not None and waiting.deletes_old == 1
     # The clean part was changed that long after the file.
@@ -573,7 +576,9 @@ def test_a_tombstone_of_an_old_format_ages_by_its_file(log: Log) -> None:
     os.utime(log.folder / f"{2:020}.log", ns=(later * 10**6, later * 10**6))
     log.add([data((C, V))], [], changed_ms=later)
     gone = log.record(A, 0, now_ms=later)
-    assert gone.fate is Fate.NEXT_ROUND and f"goes with files of {NOW} or before" in gone.message
+    assert (
+        gone.fate is Fate.NEXT_ROUND and f"goes with files of time {NOW} or before" in gone.message
+    )
     assert log.compact(later) == "cleaned"
     assert 0 not in log.offsets()
 
@@ -649,3 +654,26 @@ def test_a_person_reads_when_by_the_clock_on_the_wall(
     assert due and run(arguments) == 0
     said = capfd.readouterr().out
     assert [at_ms for at_ms in due if f": {local_moment(at_ms)}\n" not in said] == []
+
+
+def test_times_are_told_by_the_clock_on_the_wall(
+    log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In sentences, too; and an expired delete of a log at rest says what drops it."""
+    log.config["min.cleanable.dirty.ratio"] = 0
+    log.add([data((A, V), (A, None))], [])
+    assert log.compact(NOW + 7) == "cleaned"
+    horizon = NOW + 7 + RETENTION
+    wanted = ["explain", str(log.root), "--topic", "t"]
+    wanted += ["--config", "min.cleanable.dirty.ratio=0", "--now", str(horizon)]
+    assert run(wanted) == 0
+    said = capsys.readouterr().out
+    assert "dropped by the next round, or now by compact --drop-expired-deletes" in said
+    assert run([*wanted, "--key-hex", A.hex()]) == 0
+    said = capsys.readouterr().out
+    assert f"its delete horizon, {local_moment(horizon)}, passed 0 ms ago" in said
+    assert "; compact --drop-expired-deletes drops it" in said
+    raw = [word for word in re.findall(r"\S*\d{13}\S*", said) if not word.startswith("(")]
+    assert raw == []
+    assert run(["compact", *wanted[1:], "--drop-expired-deletes"]) == 0
+    assert log.offsets() == []

@@ -94,14 +94,15 @@ def test_a_delete_ages_from_its_store_time(store: Path) -> None:
     assert (found.value_bytes, found.fate) == (None, Fate.LATER)
     found = record(store, b"b", 1, now_ms=START_MS + DAY)
     assert found.fate is Fate.NEXT_ROUND
-    assert f"it was stored at {START_MS}, and delete.retention.ms, {DAY}, passed 0 ms ago" in (
+    assert f"it was stored at time {START_MS}, and delete.retention.ms, {DAY}, passed 0 ms ago" in (
         found.message
     )
     assert compact(store, START_MS + DAY - 1) == "cleaned"
     found = record(store, b"b", 0)
     assert "queue offset 9 is a later write" in found.message
     assert (
-        found.change is not None and f"after {START_MS + DAY}, its delete horizon" in found.change
+        found.change is not None
+        and f"after time {START_MS + DAY}, its delete horizon" in found.change
     )
 
 

@@ -145,7 +145,7 @@ def test_the_age_is_that_of_what_survived(tmp_path: Path) -> None:
     assert [entry.base_offset for entry in done.retention] == [0]
     assert (
         done.retention[0].reason
-        == f"its largest timestamp, {AT + 10}, is 990 ms old; retention.ms is 500"
+        == f"its largest timestamp, time {AT + 10}, is 990 ms old; retention.ms is 500"
     )
     assert done.records_after == 2
     assert [

@@ -137,7 +137,7 @@ def test_a_record_from_the_future_keeps_what_lies_behind_it() -> None:
     whole = log([segment(0, age=50), segment(10, age=-1), segment(20, age=5000), segment(30)], 40)
     found = expired(whole, deleting(retention_ms=10), NOW)
     assert taken(found) == [0]
-    assert found.stays == f"its largest timestamp, {NOW + 1}, is 1 ms ahead of {NOW}"
+    assert found.stays == f"its largest timestamp, time {NOW + 1}, is 1 ms ahead of time {NOW}"
 
 
 def test_a_time_without_end_takes_nothing() -> None:
@@ -203,7 +203,8 @@ def test_the_passes_follow_each_other_and_each_segment_names_its_rule() -> None:
             "base_offset": 20,
             "bytes": 50,
             "rule": "retention.ms",
-            "reason": f"its largest timestamp, {NOW - 9000}, is 9000 ms old; retention.ms is 1000",
+            "reason": f"its largest timestamp, time {NOW - 9000}, is 9000 ms old; "
+            "retention.ms is 1000",
         },
     ]
     assert (found.size_bytes, found.log_start, found.rolls) == (250, 30, False)

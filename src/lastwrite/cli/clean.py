@@ -83,6 +83,9 @@ def clean(
     "lastwrite release". SIGTERM and Ctrl-C stop at once, in the middle of a round too: the log is
     then as it was, and the exit status 0.
 
+    Where nothing is dirty no round runs, though deletes may have expired: one that drops them
+    compares all keys of the log anew, which "lastwrite compact --drop-expired-deletes" is for.
+
     One line a round on standard output, with --json one object; all else on standard error.
     """
     import lastwrite

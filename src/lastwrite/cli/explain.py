@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_words, local_moment, moment
+from lastwrite.cli.output import Output, counted, in_local_time, in_words, local_moment, moment
 from lastwrite.cli.problems import problem_lines
-from lastwrite.reports.explanation import PartitionExplanation, RecordExplanation, Waiting
+from lastwrite.reports.explanation import PartitionExplanation, RecordExplanation, Rule, Waiting
 
 
 def explain(
@@ -62,7 +62,7 @@ def explain(
         output.document(report.to_dict())
         return report.exit_status
     for number, found in enumerate(report.partitions):
-        output.text([*([""] if number else []), *_partition(found)])
+        output.text([*([""] if number else []), *map(in_local_time, _partition(found))])
         output.text(problem_lines(found.problems))
     return report.exit_status
 
@@ -81,7 +81,7 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
         yield f"  {reason.rule}: {reason.message}"
         yield f"    ends {reason.change}{_when(reason.at_ms)}"
     if found.waiting is not None and found.records is None:
-        yield from _waiting(found.waiting)
+        yield from _waiting(found.waiting, _may_be_asked_for(found))
     if found.records is not None:
         yield (
             f"  {len(found.records):,} records of the key"
@@ -92,7 +92,14 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
             yield from _record(record)
 
 
-def _waiting(waiting: Waiting) -> Iterator[str]:
+def _may_be_asked_for(found: PartitionExplanation) -> bool:
+    """Whether a round is not due only because too little is dirty."""
+    rules = {reason.rule for reason in found.reasons}
+    is_refused = rules & {Rule.POLICY, Rule.DAMAGE, Rule.KEYLESS}
+    return not (found.is_due or is_refused) and bool(rules & {Rule.CLEAN, Rule.DIRTY_RATIO})
+
+
+def _waiting(waiting: Waiting, may_be_asked_for: bool) -> Iterator[str]:
     """A line a kind of record that waits; none where nothing does."""
     horizons = ""
     if waiting.first_horizon_ms is not None and waiting.last_horizon_ms is not None:
@@ -109,7 +116,11 @@ def _waiting(waiting: Waiting) -> Iterator[str]:
         (waiting.aborted_next, "of aborted transactions, dropped by the next round"),
         (waiting.aborted_later, "of aborted transactions, above the range"),
         (waiting.keyless_next, "without a key, which a round would drop"),
-        (waiting.deletes_due, "deletes past their horizon, dropped by the next round"),
+        (
+            waiting.deletes_due,
+            "deletes past their horizon, dropped by the next round"
+            + (", or now by compact --drop-expired-deletes" if may_be_asked_for else ""),
+        ),
         (waiting.deletes_waiting, f"deletes whose horizon lies ahead{horizons}"),
         (waiting.deletes_unstamped, "deletes that the next round gives a horizon"),
         (waiting.deletes_old, "deletes of formats v0 and v1, which age by their file"),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_words, shares
+from lastwrite.cli.output import Output, counted, in_local_time, in_words, shares
 from lastwrite.cli.problems import problem_lines, set_aside_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.cli.store import show_store
@@ -163,7 +163,7 @@ def _details(output: Output, partition: PartitionInspection, every: bool) -> Non
             f"  dirty        from offset {partition.first_dirty_offset}, cleanable up to "
             f"{partition.first_uncleanable_offset}: {in_words(partition.cleanable_bytes)}",
             *_settings(partition),
-            f"  due          {'yes' if partition.is_due else f'no: {partition.reason}'}",
+            f"  due          {'yes' if partition.is_due else in_local_time(f'no: {partition.reason}')}",
             "",
         ]
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import textwrap
 import threading
@@ -345,6 +346,11 @@ def local_moment(timestamp_ms: int) -> str:
         return f"{timestamp_ms} ms"
     said = when.replace(microsecond=timestamp_ms % 1000 * 1000)
     return f"{said.isoformat(' ', 'milliseconds')} ({timestamp_ms})"
+
+
+def in_local_time(sentence: str) -> str:
+    """A sentence of a report, which says ``time`` and milliseconds, by the clock on the wall."""
+    return re.sub(r"\btime (-?\d+)\b", lambda found: local_moment(int(found[1])), sentence)
 
 
 def in_time(seconds: float) -> str:

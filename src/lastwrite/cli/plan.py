@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_time, in_words
+from lastwrite.cli.output import Output, counted, in_local_time, in_time, in_words
 from lastwrite.cli.problems import problem_lines, set_aside_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.pulsar.format.names import SCHEME
@@ -98,7 +98,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
                 _change(in_words(p.bytes_before), in_words(p.bytes_after)),
                 counted(p.tombstones_dropped) if p.tombstones_dropped else "",
                 f"{p.dirty_ratio:.2f}",
-                p.reason and p.remedy and p.reason.removesuffix(f"; {p.remedy}") or p.reason,
+                in_local_time((p.reason or "").removesuffix(f"; {p.remedy}")),
             )
             for p in report.partitions
         ],
@@ -178,7 +178,7 @@ def _expired_lines(report: CompactionReport) -> Iterator[str]:
         name = partition.name
         for gone in partition.retention[:_MOST_EXPIRED]:
             place = f"segment {gone.base_offset} of {in_words(gone.size_bytes)}"
-            yield f"{name}: {place} {goes} by {gone.rule}: {gone.reason}"
+            yield f"{name}: {place} {goes} by {gone.rule}: {in_local_time(gone.reason)}"
         more = partition.retention[_MOST_EXPIRED:]
         if more:
             size = in_words(sum(gone.size_bytes for gone in more))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from lastwrite.cli.output import local_moment
+from lastwrite.cli.output import in_local_time, local_moment
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.compaction import Quarantined
 
@@ -48,5 +48,5 @@ def set_aside_lines(
                 f"uncleanable: {name}: set aside at {local_moment(entry.since_ms)} after {entry.tries:,} "
                 f"{'try' if entry.tries == 1 else 'tries'}; the next is at "
                 f"{local_moment(entry.next_try_ms)}, or at once "
-                f"after lastwrite release: {entry.reason}"
+                f"after lastwrite release: {in_local_time(entry.reason)}"
             )

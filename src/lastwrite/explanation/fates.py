@@ -57,6 +57,7 @@ class RoundFacts:
     end: int  # of its range
     policy: Policy
     blocking: Reason | None  # why it is not due
+    is_at_rest: bool  # because too little is dirty, and for no other reason
     reasons: tuple[Reason, ...]  # why it does not reach further
     winner: RecordFacts | None  # the key's last write within the range; None: it has none there
     winner_ever: RecordFacts | None  # ... within the log
@@ -164,6 +165,13 @@ class Fates(ABC):
         change = f"the next round drops it{self.if_due}"
         return Answer(Fate.NEXT_ROUND, message, change, _not_before([blocking]))
 
+    def next_expired(self, message: str) -> Answer:
+        """``next`` of a delete whose time has passed: such a round may be asked for."""
+        answer = self.next(message)
+        if not self.round.is_at_rest:
+            return answer
+        return answer._replace(change=f"{answer.change}; compact --drop-expired-deletes drops it")
+
     @property
     def if_due(self) -> str:
         """The end of a sentence about the next round, where none is due."""
@@ -183,7 +191,7 @@ class Fates(ABC):
             at_ms = None
             horizon_ms = self.horizon_ms(facts)
             if horizon_ms is not None:
-                change += f"; so does any round at or after {horizon_ms}, its delete horizon"
+                change += f"; so does any round at or after time {horizon_ms}, its delete horizon"
         return Answer(Fate.LATER, message, change, at_ms)
 
     def horizon_ms(self, facts: RecordFacts) -> int | None:

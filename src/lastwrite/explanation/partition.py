@@ -277,9 +277,9 @@ class _Explanation:
         return [
             Reason(
                 Rule.SET_ASIDE,
-                f"{found.tries} rounds of the cleaner failed since {found.since_ms}: "
+                f"{found.tries} rounds of the cleaner failed since time {found.since_ms}: "
                 f"{found.reason}",
-                f"with a round that succeeds: the next is tried from {found.next_try_ms} on, or at "
+                f"with a round that succeeds: the next is tried from time {found.next_try_ms} on, or at "
                 "once after lastwrite release",
                 found.next_try_ms,
             )
@@ -363,6 +363,7 @@ class _Explanation:
                 end=decision.end,
                 policy=decision.policy,
                 blocking=None if out.is_due else _blocking(out.reasons),
+                is_at_rest=decision.is_at_rest and not out.is_due,
                 reasons=tuple(out.reasons),
                 winner=_last([each for each in alive if each.is_in_range and not each.shadowed]),
                 winner_ever=_last([each for each in alive if not each.shadowed_ever]),

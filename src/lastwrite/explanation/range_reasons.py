@@ -54,9 +54,9 @@ def lag_reasons(
     passes = stamp + config.min_compaction_lag_ms
     yield Reason(
         Rule.MIN_LAG,
-        f"{segment_at(at)} has a record of {stamp}, {now_ms - stamp} ms old; "
+        f"{segment_at(at)} has a record of time {stamp}, {now_ms - stamp} ms old; "
         f"min.compaction.lag.ms is {config.min_compaction_lag_ms}",
-        f"from {passes} on, in {passes - now_ms} ms",
+        f"from time {passes} on, in {passes - now_ms} ms",
         passes,
         at,
     )
@@ -71,7 +71,7 @@ def _ratio(found: Range, config: RangeSettings) -> Reason:
         change = f"after {missing} more bytes in closed segments"
     if found.overdue_at_ms is not None:
         lag_ms = config.max_compaction_lag_ms
-        change += f", or from {found.overdue_at_ms} on, by max.compaction.lag.ms, {lag_ms}"
+        change += f", or from time {found.overdue_at_ms} on, by max.compaction.lag.ms, {lag_ms}"
     return Reason(Rule.DIRTY_RATIO, found.reason, change, found.overdue_at_ms)
 
 

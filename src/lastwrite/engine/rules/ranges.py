@@ -213,7 +213,7 @@ def _nothing_cleanable(found: Range, log: PartitionLog, config: RangeSettings, n
     if found.held_by is Hold.MIN_LAG:
         return (
             f"{start}: that segment has a record younger than min.compaction.lag.ms, "
-            f"{config.min_compaction_lag_ms}, at {now_ms}"
+            f"{config.min_compaction_lag_ms}, at time {now_ms}"
         )
     if found.held_by is Hold.ACTIVE_SEGMENT:
         return f"{start}: the active segment begins at offset {log.segments[-1].base_offset}"

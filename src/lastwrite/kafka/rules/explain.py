@@ -82,7 +82,7 @@ def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: i
     stamp = active.first_batch_timestamp_ms
     if stamp is not None and 0 <= stamp <= LONG_MAX - roll_ms - 1:
         at_ms = stamp + roll_ms + 1
-        change += f", or the first one of {at_ms} or later, by {setting}, {roll_ms}"
+        change += f", or the first one of time {at_ms} or later, by {setting}, {roll_ms}"
         if config.segment_jitter_ms:
             change += f", less a jitter of up to {config.segment_jitter_ms}"
     change += "; where no broker appends any more, --include-active cleans it"
@@ -133,12 +133,12 @@ class KafkaFates(Fates):
                 Fate.LATER,
                 f"{message}; no round has kept it yet, so it has no delete horizon",
                 f"the next round gives it one, delete.retention.ms, {retention_ms}, after its own "
-                f"time: {horizon} if it ran now{self.if_due}; the first round at or after that drops it",
+                f"time: at time {horizon} if it ran now{self.if_due}; the first round at or after that drops it",
                 horizon,
             )
-        message += f"; its delete horizon, {facts.horizon_ms},"
+        message += f"; its delete horizon, time {facts.horizon_ms},"
         if facts.goes:
-            return self.next(f"{message} passed {now_ms - facts.horizon_ms} ms ago")
+            return self.next_expired(f"{message} passed {now_ms - facts.horizon_ms} ms ago")
         if facts.horizon_ms <= now_ms:
             return Answer(
                 Fate.LATER,
@@ -159,13 +159,13 @@ class KafkaFates(Fates):
         until = policy.old_tombstones_until_ms
         message += (
             "; its record format is v0 or v1, where a delete ages by its file, changed at "
-            f"{facts.file_ms}"
+            f"time {facts.file_ms}"
         )
         if facts.goes:
-            return self.next(f"{message}, and goes with files of {until} or before")
+            return self.next_expired(f"{message}, and goes with files of time {until} or before")
         return Answer(
             Fate.LATER,
-            f"{message}; only those of {until} or before may go: delete.retention.ms, "
+            f"{message}; only those of time {until} or before may go: delete.retention.ms, "
             f"{policy.tombstone_retention_ms}, before the last change of the clean part",
             "a round that rewrites its segment gives it a delete horizon; the first round at or "
             "after that drops it",

@@ -95,9 +95,11 @@ def _ask(
     if age < 0:
         return (
             False,
-            f"its largest timestamp, {segment.largest_timestamp_ms}, is {-age} ms ahead of {now_ms}",
+            f"its largest timestamp, time {segment.largest_timestamp_ms}, is {-age} ms ahead of "
+            f"time {now_ms}",
         )
     return (
         age > limit,
-        f"its largest timestamp, {segment.largest_timestamp_ms}, is {age} ms old; retention.ms is {limit}",
+        f"its largest timestamp, time {segment.largest_timestamp_ms}, is {age} ms old; "
+        f"retention.ms is {limit}",
     )

@@ -41,11 +41,11 @@ class RocketmqFates(Fates):
         assert stored_ms is not None and due_ms is not None
         waits = due_ms - self.round.now_ms
         message += (
-            f"; it was stored at {stored_ms}, and delete.retention.ms, "
+            f"; it was stored at time {stored_ms}, and delete.retention.ms, "
             f"{self.round.policy.tombstone_retention_ms}, "
         )
         if facts.goes:
-            return self.next(f"{message}passed {-waits} ms ago")
+            return self.next_expired(f"{message}passed {-waits} ms ago")
         if waits <= 0:
             return Answer(
                 Fate.LATER,
@@ -56,7 +56,7 @@ class RocketmqFates(Fates):
         return Answer(
             Fate.LATER,
             f"{message}passes in {waits} ms",
-            f"the first round at or after {due_ms} drops it, and a round needs dirty messages",
+            f"the first round at or after time {due_ms} drops it, and a round needs dirty messages",
             due_ms,
         )
 
