@@ -36,12 +36,13 @@ BUCKET = "archive"
 
 
 class MemoryStore:
-    """What a store promises, in as few lines as can be."""
+    """What a store promises, in as few lines as can be. ``now_ms`` is its clock, which stands."""
 
     def __init__(self) -> None:
         self.address = "memory"
         self.requests = Requests()
-        self._objects: dict[str, tuple[bytes, Version]] = {}
+        self.now_ms = 0
+        self._objects: dict[str, tuple[bytes, Found]] = {}
         self._number = 0
         self._lock = threading.Lock()
 
@@ -49,16 +50,16 @@ class MemoryStore:
         check_key(key, self.address)
         self.requests.gets += 1
         found = self._objects.get(key)
-        return None if found is None else Found(key, len(found[0]), found[1], 0)
+        return None if found is None else found[1]
 
-    def get(self, key: str) -> tuple[bytes, Version] | None:
+    def get(self, key: str) -> tuple[bytes, Found] | None:
         check_key(key, self.address)
         self.requests.gets += 1
         return self._objects.get(key)
 
     def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
         found = self.get(key)
-        if found is None or (etag and found[1].etag != etag):
+        if found is None or (etag and found[1].version.etag != etag):
             raise CommitConflict("the object is another one now, or gone", path=key)
         part = found[0][position : position + len(target)]
         if len(part) < len(target):
@@ -76,11 +77,12 @@ class MemoryStore:
         with self._lock:
             self.requests.puts += 1
             there = self._objects.get(key)
-            if (None if there is None else there[1]) != seen:
+            if (None if there is None else there[1].version) != seen:
                 return None
             self._number += 1
-            self._objects[key] = content, Version(str(self._number))
-            return self._objects[key][1]
+            found = Found(key, len(content), Version(str(self._number)), self.now_ms)
+            self._objects[key] = content, found
+            return found.version
 
     def writer(self, key: str, part_bytes: int = 8 << 20) -> MemoryWriter:
         check_key(key, self.address)
@@ -95,8 +97,7 @@ class MemoryStore:
         self.requests.lists += 1
         for key in sorted(self._objects):
             if key.startswith(prefix):
-                content, version = self._objects[key]
-                yield Found(key, len(content), version, 0)
+                yield self._objects[key][1]
 
     def folders(self, prefix: str) -> Any:
         below = [key[len(prefix) :] for key in self._objects if key.startswith(prefix)]

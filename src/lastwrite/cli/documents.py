@@ -17,6 +17,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.cli.release import ReleaseReport
     from lastwrite.cli.send import SendReport
     from lastwrite.demo.run import DemoReport
+    from lastwrite.kafka.fetched import LogsFetched
     from lastwrite.kafka.look.inspection import InspectReport
     from lastwrite.pulsar.fetched import FetchReport
     from lastwrite.pulsar.look.inspection import PulsarReport
@@ -39,7 +40,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
         "dump": (*DUMPED, ExportReport),
         "error": (FailureReport,),
         "explain": (ExplainReport,),
-        "fetch": (FetchReport,),
+        "fetch": (FetchReport, LogsFetched),
         "inspect": (InspectReport, StoreReport, PulsarReport),
         "plan": (CompactionReport,),
         "read": READ,

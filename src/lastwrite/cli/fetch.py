@@ -1,6 +1,4 @@
-"""``lastwrite fetch``: Pulsar topics from where their ledgers lie into an archive that can be
-compacted.
-"""
+"""``lastwrite fetch``: topics into an archive that can be compacted, from where their logs lie."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ import typer
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.cli.problems import problem_lines
+from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
 
 
@@ -20,51 +19,72 @@ def fetch(
         list[str],
         typer.Argument(
             metavar="SOURCE…",
-            help="Folders: of a bucket's objects, of MapFiles, a bookie's ledger or journal directory; or "
-            "persistent://… of a live cluster.",
+            help="Of Kafka: log roots, partitions' folders. Of Pulsar: folders of a bucket's "
+            "objects, of MapFiles, a bookie's ledger or journal directory; or persistent://… of a "
+            "live cluster.",
         ),
     ],
     to: Annotated[
         str,
-        options.option("--to ARCHIVE", "Where topic folders are made."),
+        options.option("--to ARCHIVE", "A folder; of Kafka also a bucket, as s3://bucket/prefix."),
     ],
-    topic: Annotated[
-        str | None,
-        options.option("--topic", "persistent://tenant/namespace/name, or a name; default: all."),
-    ] = None,
+    topic: options.Topics = None,
+    partition: options.Partition = None,
     metadata: Annotated[
         str | None,
         options.option(
             "--metadata PATH",
-            "The topic's ledgers: the metadata store's node, or what pulsar-admin topics stats-internal or "
-            "info-internal printed; a folder: of many topics.",
+            "Of Kafka as for compact. Of Pulsar's folders, the topic's ledgers: the metadata "
+            "store's node, or what pulsar-admin topics stats-internal or info-internal printed; "
+            "a folder: of many topics.",
         ),
     ] = None,
     cursor: Annotated[
         str | None,
         options.option(
-            "--cursor FILE", "The node of the cursor __compaction: how far it is compacted."
+            "--cursor FILE",
+            "The node of the cursor __compaction: how far it is compacted.",
+            options.PULSAR,
         ),
     ] = None,
     copy: Annotated[
-        bool, options.option("--copy", "Copy a bucket's objects instead of linking them.")
+        bool,
+        options.option(
+            "--copy", "Copy a bucket's objects instead of linking them.", options.PULSAR
+        ),
     ] = False,
     recover: Annotated[
         bool,
         options.option(
             "--recover",
             "Take entries of an open ledger that no writer had confirmed, as its recovery would.",
+            options.PULSAR,
         ),
     ] = False,
+    include_active: Annotated[
+        bool,
+        options.option(
+            "--include-active",
+            "Bring the active segment too, up to the high watermark.",
+            options.KAFKA,
+        ),
+    ] = False,
+    memory: options.Memory = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    topic_config: options.TopicConfig = None,
+    topic_config_file: options.TopicConfigFile = None,
     json: options.Json = False,
 ) -> int:
-    """Bring Pulsar topics into an archive: from offloaded ledgers, MapFiles, bookies' entry logs,
-    or a live cluster.
+    """Bring topics into an archive. Fetching again adds what is new.
 
-    A topic becomes a folder ARCHIVE/tenant/namespace/persistent/name that plan, compact, read,
-    inspect and dump take. Fetching again adds what is new.
+    Of Kafka from log roots: the batches as they are, of closed segments, to
+    ARCHIVE/kafka/topic/partition. Of Pulsar from offloaded ledgers, MapFiles, bookies' entry logs,
+    or a live cluster, to ARCHIVE/tenant/namespace/persistent/name. The commands take both.
+
+    \b
+      lastwrite fetch /var/lib/kafka --topic orders --to s3://backup/cluster1
+      lastwrite fetch persistent://public/default/orders --to DIR --config-file client.conf
     """
     import lastwrite
 
@@ -73,6 +93,10 @@ def fetch(
         sources,
         to,
         topic=topic,
+        partition=partition,
+        include_active=include_active,
+        memory=memory,
+        topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         cursor=cursor,
         copies=copy,
@@ -82,9 +106,36 @@ def fetch(
     )
     if output.as_json:
         output.document(report.to_dict())
-    else:
+    elif isinstance(report, FetchReport):
         _show(output, report)
+    else:
+        _show_logs(output, report)
     return report.exit_status
+
+
+def _show_logs(output: Output, report: LogsFetched) -> None:
+    output.table(
+        "partition | >from offset | >to | >segments | >bytes | what",
+        [
+            (
+                f"{each.topic}-{each.partition}",
+                "" if each.first_offset is None else str(each.first_offset),
+                "" if each.end_offset is None else str(each.end_offset),
+                counted(each.segments),
+                in_words(each.size_bytes),
+                _what(each),
+            )
+            for each in report.partitions
+        ],
+    )
+
+
+def _what(log: FetchedLog) -> str:
+    if log.reason is not None:
+        return f"{'damaged' if log.is_damaged else 'not brought'}: {log.reason}"
+    if log.is_new:
+        return "new"
+    return "added" if log.segments else "nothing new"
 
 
 def _show(output: Output, report: FetchReport) -> None:

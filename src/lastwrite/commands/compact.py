@@ -38,6 +38,7 @@ from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.storage.choice import Topics, is_named
 from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
 from lastwrite.storage.throttle import Throttles
@@ -328,8 +329,8 @@ def find_told(
             missing = error  # a broker's root that has no partition yet
             continue
         found |= dict.fromkeys(here)
-        given = os.path.realpath(path)
-        if len(here) == 1 and os.path.realpath(here[0]) in (given, os.path.dirname(given)):
+        given = _real(path)
+        if len(here) == 1 and _real(here[0]) in (given, os.path.dirname(given)):
             named.update(here)
     if not found and missing is not None:
         raise missing
@@ -343,6 +344,11 @@ def find_told(
     told = system.told(replace(sources, roots=tuple(roots), named=frozenset(named)))
     told.check_told(folders)
     return told, folders
+
+
+def _real(path: str) -> str:
+    """The path without symbolic links; an address as it is."""
+    return path.rstrip("/") if is_address(path) else os.path.realpath(path)
 
 
 def _run(asked: _Asked) -> CompactionReport:

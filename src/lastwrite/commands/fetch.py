@@ -1,51 +1,75 @@
-"""``fetch``: Pulsar topics into an archive, from folders and from live clusters.
+"""``fetch``: topics into an archive; of Pulsar from folders and live clusters, of Kafka from log
+roots.
 
-What folders give is taken first, so a live cluster is asked for the rest alone: offloaded ledgers
-from a copy of the bucket, the others and the open one from the bookies that serve them.
+Of Pulsar, what folders give is taken first, so a live cluster is asked for the rest alone:
+offloaded ledgers from a copy of the bucket, the others and the open one from the bookies that serve
+them.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
 
+from lastwrite.commands.compact import TopicConfig, find_told, overrides
+from lastwrite.commands.systems import KAFKA, system_of_all
+from lastwrite.config.system import Sources
 from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.kafka.fetched import LogsFetched
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.rules.live_settings import SCHEME
 from lastwrite.pulsar.store import fetching
+from lastwrite.storage.choice import Topics
 from lastwrite.storage.exports import naming_what_stays, refuse_inside
+
+if TYPE_CHECKING:
+    from lastwrite.kafka.system import KafkaSystem
 
 
 def fetch(
     sources: Sequence[str],
     to: str,
     *,
-    topic: str | None = None,
+    topic: Topics = None,
+    partition: int | None = None,
     metadata: str | None = None,
     cursor: str | None = None,
     copies: bool = False,
     recover: bool = False,
+    include_active: bool = False,
+    memory: str | int | None = None,
+    topic_config: TopicConfig | None = None,
     config: Mapping[str, object] | None = None,
     progress: Progress | None = None,
-) -> FetchReport:
+) -> FetchReport | LogsFetched:
     """Bring topics into the archive ``to``; it may be fetched into again, which adds what is new.
 
     Args:
-        sources: folders of a bucket's objects, of MapFiles, of bookies (entry logs, journals);
-            ``persistent://…`` is a topic of a live cluster, with all its partitions if it names
-            none.
-        to: the archive's folder, which is made where there is none.
-        topic: of folders, that one alone, with all its partitions if it names none.
-        metadata, cursor: of folders, what was exported of the topic's ledgers and of its
+        sources: of Kafka log roots, partitions' folders, or copies of them; a broker may be at
+            work. Of Pulsar folders of a bucket's objects, of MapFiles, of bookies (entry logs,
+            journals); ``persistent://…`` is a topic of a live cluster, with all its partitions if
+            it names none.
+        to: the archive: a folder, which is made where there is none, or of Kafka also a bucket's
+            address, as ``s3://bucket/prefix``.
+        topic: of folders, that one alone, with all its partitions if it names none; of Kafka also a
+            shell pattern, or several of either.
+        partition: of Kafka, this partition alone of each topic.
+        metadata: of Kafka, where the cluster's metadata lies, as for ``compact``.
+        metadata, cursor: of Pulsar's folders, what was exported of the topic's ledgers and of its
             compaction, see ``pulsar.store.exported_metadata``; ``metadata`` may be a folder of many
             topics'.
         copies: copy a bucket's objects, instead of linking them.
         recover: of an open ledger in bookies' files, also entries that no writer had confirmed.
-        config: where the cluster is, under the names of a ``broker.conf``.
+        include_active: of Kafka, the active segment too, up to the high watermark.
+        memory: of Kafka, of this process, in bytes or as ``"2g"``; None: a quarter of all.
+        topic_config: of Kafka, settings of single topics, as for ``compact``.
+        config: of Pulsar, where the cluster is, under the names of a ``broker.conf``; of Kafka as
+            for ``compact``.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
@@ -56,7 +80,25 @@ def fetch(
         LogError: a file cannot be read or written. What is damaged or missing is in the report
             instead.
     """
+    progress = progress or NoProgress()
     urls = [source for source in sources if source.startswith(SCHEME)]
+    if not urls and system_of_all(None, sources).name == KAFKA:
+        from lastwrite.kafka.jobs.fetch import fetch_logs  # not before it is needed
+
+        refuse_inside(to, sources)
+        told, logs = find_told(
+            sources,
+            KAFKA,
+            topic,
+            partition,
+            Sources(overrides=overrides(topic_config), metadata=metadata),
+        )
+        kafka = cast("KafkaSystem", told)
+        return fetch_logs(kafka, logs, to, dict(config or {}), include_active, memory, progress)
+    if topic is not None and not isinstance(topic, str):
+        if len(topic) > 1:
+            raise InvalidConfig("several topics at once are for Kafka", remedy="name one at a time")
+        topic = next(iter(topic), None)
     folders = [source for source in sources if source not in urls]
     refuse_inside(to, folders)
     if urls and (topic is not None or metadata is not None or cursor is not None):
@@ -64,7 +106,6 @@ def fetch(
             "a live cluster knows its topics",
             remedy="leave out topic, metadata and cursor",
         )
-    progress = progress or NoProgress()
     with naming_what_stays(to, progress, "what was asked for"):
         if not urls:
             return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)

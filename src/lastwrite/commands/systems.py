@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lastwrite.archive.layout import systems_at
 from lastwrite.engine.system import System, system_named
 from lastwrite.errors import InvalidConfig
 from lastwrite.pulsar.format.names import SCHEME, TopicName
@@ -27,6 +28,15 @@ def system_of(path: str, name: str | None = None) -> str:
         if name not in SYSTEMS:
             raise InvalidConfig(f"unknown system {name!r}", remedy=f"one of: {', '.join(SYSTEMS)}")
         return name
+    archived = systems_at(path)
+    if len(archived) > 1:
+        raise InvalidConfig(
+            f"an archive of several systems: {', '.join(archived)}",
+            path=path,
+            remedy="name one by --system, or give the folder of one below it",
+        )
+    if archived:
+        return archived[0]
     if rocketmq_place.locate(path) is not None:
         return ROCKETMQ
     is_pulsar = pulsar_place.locate(path) is not None or pulsar_place.kind_of(path) is not None

@@ -14,7 +14,7 @@ import numpy as np
 from lastwrite.errors import VerificationFailed, located
 from lastwrite.kafka.format.batch import iter_batches
 from lastwrite.kafka.store.log_dir import read_partition
-from lastwrite.storage.reading import SegmentReader
+from lastwrite.storage.reading import reader_of
 
 _SHOWN = 3
 
@@ -45,7 +45,7 @@ def read_table(folder: str) -> Table:
     records = tombstones = 0
     for segment in log.segments:
         data = np.empty(segment.size_bytes, np.uint8)
-        with SegmentReader(segment.path, segment.file_bytes, segment.mtime_ns) as reader:
+        with reader_of(segment) as reader:
             reader.read_into(data, 0)
         with located(segment.path):
             for _, batch in iter_batches(memoryview(data)):

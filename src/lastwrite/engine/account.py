@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from lastwrite.engine.partition import RewrittenPartition
 from lastwrite.engine.rules.verdict import Verdict
+from lastwrite.model.work import SegmentOutput
 from lastwrite.reports.compaction import PartitionReport, Status
 
 
@@ -20,7 +23,7 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
     scans = zip(plan.pieces, partition.scans, strict=True)
     scanned = sum(piece.bytes for piece, scan in scans if not scan.is_cached)
     bytes_written = sum(new.bytes_written for part in written for new in (part, *part.further))
-    made = len(partition.replacements) + sum(len(part.further) - part.is_gone for part in written)
+    made = sum(_segments_of(each.parts) for each in partition.replacements)
     segments = plan.log.segments
     sources = [segments[place] for each in partition.replacements for place in each.places]
     records_after = (before.records_before or 0) - sum(counts) + counts[Verdict.KEEP]
@@ -42,6 +45,14 @@ def account_round(partition: RewrittenPartition) -> PartitionReport:
     if not partition.replacements:
         report.status, report.reason = Status.UNCHANGED, "every record stays"
     return report
+
+
+def _segments_of(parts: Sequence[SegmentOutput]) -> int:
+    """How many segments the parts of a new one are."""
+    further = sum(len(part.further) for part in parts)
+    if any(part.stored is not None for part in parts):  # each is one by itself
+        return further + sum(not part.is_gone for part in parts)
+    return further + (not all(part.is_gone for part in parts))
 
 
 def records_by_segment(partition: RewrittenPartition) -> list[int]:

@@ -124,7 +124,10 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
         )
         made += (whole, *whole.further)
         sources += (replaced, *([] for _ in whole.further))
-    return CommitPlan(plan.log, sources, made, plan.decision.end, retention, partition.policy)
+    aborted = [entry for each in partition.replacements for entry in each.aborted]
+    return CommitPlan(
+        plan.log, sources, made, plan.decision.end, retention, partition.policy, aborted
+    )
 
 
 def _publish(context: Context, some: Sequence[_Commit]) -> None:

@@ -142,6 +142,8 @@ class CommitPlan:
     first_dirty: int | None = None  # None: as it is
     retention: Retention | None = None  # what it takes is not in a copy
     policy: Policy | None = None  # by which its records were judged; None: there was no round
+    # the entries of the transaction indexes of what was made
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True)

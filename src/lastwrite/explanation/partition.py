@@ -349,7 +349,7 @@ class _Explanation:
                 described.append(self._share.describe(log, record))
         open_from = self._share.open_from(log)
         active = len(log.segments) - 1
-        if not self._share.has_active or self._options.include_active:
+        if not self._share.has_active or self._options.include_active or log.is_closed:
             active += 1
         facts = [
             _facts(record, told, decision, open_from, active)

@@ -13,7 +13,7 @@ from lastwrite.config.declaration import INT_MAX
 from lastwrite.config.system import LeftAlone, Sources
 from lastwrite.engine.rules.ranges import cleanable_range, is_at_rest
 from lastwrite.engine.rules.retention import Retention
-from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
+from lastwrite.engine.system import CommitPlan, Decision, Format, Parts, SegmentAppender, System
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.cluster import metadata_log
@@ -26,16 +26,25 @@ from lastwrite.kafka.rules.producers import active, kept_batches
 from lastwrite.kafka.rules.retention import expired
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import KafkaTopicSettings, Known, check_overrides, resolve
+from lastwrite.kafka.store import (
+    archived,
+    archiving,
+    index_files,
+    lock,
+    partitions,
+    pieces,
+    watching,
+)
 from lastwrite.kafka.store import commit as committing
-from lastwrite.kafka.store import index_files, lock, partitions, pieces, watching
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.store import publish as publishing
 from lastwrite.kafka.store import retention as retaining
+from lastwrite.kafka.store.archived_segment import ArchivedSegment
 from lastwrite.kafka.store.index_checker import KafkaIndexChecker
 from lastwrite.kafka.store.joining import join_parts
 from lastwrite.kafka.store.outputs import NewSegment
 from lastwrite.kafka.store.staging import StagedSegment
-from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.reports.settings import Outvoted, Setting
@@ -72,6 +81,7 @@ class KafkaSystem(System):
         self._sources = sources or Sources()
         check_overrides(self._sources.overrides)
         self._clusters = Clusters(self._sources.roots, self._sources.metadata)
+        self._rounds = archiving.Rounds()
         self._asked: dict[str, tuple[float, Spokesman, Hashable]] = {}
         self._resolved: dict[
             tuple[str, str, bool], tuple[object, Mapping[str, object], KafkaTopicSettings]
@@ -82,6 +92,7 @@ class KafkaSystem(System):
 
     def check_told(self, folders: Sequence[str], /) -> None:
         problem: CorruptLog | None = None
+        folders = [folder for folder in folders if not archived.is_archived(folder)]
         for folder in {self.root_of(folder): folder for folder in folders}.values():
             try:
                 _known(self.name_of(folder).topic, *self._metadata_of(self.root_of(folder)))
@@ -111,15 +122,25 @@ class KafkaSystem(System):
         """The topic's settings, and whose word they are (docs/decisions/explicit-compact.md)."""
         topic, root = self.name_of(folder).topic, self.root_of(folder)
         is_named = folder in self._sources.named
-        spokesman, state = self._metadata_of(root)
+        known, state = self._known_of(folder)
         place = (topic, root, is_named)
         last = self._resolved.get(place)
         if last is None or last[0] != state or last[1] != config:
-            found = resolve(
-                topic, self._sources.overrides, _known(topic, spokesman, state), config, is_named
-            )
+            found = resolve(topic, self._sources.overrides, known, config, is_named)
             last = self._resolved[place] = (state, dict(config), found)
         return last[2]
+
+    def _known_of(self, folder: str) -> tuple[Known | None, Hashable]:
+        """What is known of a partition's topic, and the state in which that is."""
+        if archived.is_archived(folder):
+            known = self._rounds.contents(folder).known
+            return None if known is None else known.told(), repr(known)
+        spokesman, state = self._metadata_of(self.root_of(folder))
+        return _known(self.name_of(folder).topic, spokesman, state), state
+
+    def known_of(self, folder: str) -> Known | None:
+        """What the cluster's metadata says of the partition's topic; None: nothing is known."""
+        return self._known_of(folder)[0]
 
     def _metadata_of(self, root: str) -> tuple[Spokesman, Hashable]:
         """Which metadata log speaks for ``root``, and the state it is in; looked at again after a
@@ -150,6 +171,12 @@ class KafkaSystem(System):
         if self.settings(folder, config).is_policy_known:
             return None
         topic = self.name_of(folder).topic
+        if archived.is_archived(folder):
+            return LeftAlone(
+                f"nothing was known of topic {topic} when it was brought: it is left alone",
+                f"state its policy by --topic-config {topic}:cleanup.policy=compact, or that of "
+                "all such topics by --config cleanup.policy=compact",
+            )
         spokesman, _ = self._metadata_of(self.root_of(folder))
         if spokesman.folder is not None:
             why = f"the cluster's metadata in {spokesman.folder} does not list topic {topic}"
@@ -209,7 +236,7 @@ class KafkaSystem(System):
                 shell_offset=log.high_watermark,
                 old_tombstones_until_ms=_clean_until_ms(log, found.first_dirty)
                 - settings.delete_retention_ms,
-                end_offset=_last_batch_end(log) if include_active else -1,
+                end_offset=_last_batch_end(log) if include_active or log.is_closed else -1,
                 strategy=strategy,
                 strategy_header=settings.compaction_strategy_header,
                 pinned_offset=-1 if strategy is Strategy.OFFSET else log.end_offset,
@@ -254,41 +281,66 @@ class KafkaSystem(System):
 
     # ------------------------------------------------------------------ store
 
-    recover = staticmethod(store.recover)
     cut = staticmethod(pieces.cuts_of)
-    estimate_records = staticmethod(pieces.estimate_records)
     index_checker = staticmethod(KafkaIndexChecker)
-    join_parts = staticmethod(join_parts)
-    record = staticmethod(committing.record)
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return KafkaFormat(plain_bytes)
 
+    def recover(self, folder: str) -> None:
+        if not archived.is_archived(folder):  # of which a manifest is whole or not there
+            store.recover(folder)
+
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
+        if archived.is_archived(folder):
+            return self._rounds.read(folder)
         return store.read_partition(folder)
 
     read_below = staticmethod(store.read_partition)
     check_unmoved = staticmethod(beside_a_broker.check_unmoved)
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
-        store.refuse_unwritable(log.folder, end)
+        if not archived.is_archived(log.folder):  # of which each object is new
+            store.refuse_unwritable(log.folder, end)
 
     def aborted_by_log(self, log: PartitionLog) -> tuple[AbortedTransaction, ...]:
         return read_history(log).aborted
+
+    def estimate_records(self, log: PartitionLog) -> int:
+        return pieces.estimate_records(log)
 
     def segment_path(self, log: PartitionLog, base_offset: int) -> str:
         return index_files.segment_path(log.folder, base_offset)
 
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
+        place = unit.folder and archiving.partition_and_round(unit.folder)
+        if place:
+            base = base_offset if unit.part == 0 else None
+            stores = unit.limits.stores
+            return ArchivedSegment(*place, base, unit.index_interval_bytes, stores)
         interval_bytes = unit.index_interval_bytes if unit.parts == 1 else None
         return StagedSegment(base_offset, unit.folder, interval_bytes, unit.source)
 
+    def join_parts(self, parts: Parts) -> SegmentOutput:
+        if archived.is_archived(parts.log.folder):
+            return archiving.join_parts(parts)
+        return join_parts(parts)
+
+    def discard(self, part: SegmentOutput) -> None:
+        if part.stored is not None:
+            archiving.discard(part)
+        else:
+            super().discard(part)
+
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
         if to is None:
-            return log.folder
+            is_archived = archived.is_archived(log.folder)
+            return self._rounds.output_folder(log) if is_archived else log.folder
         return publishing.staging_folder(os.path.join(to, str(log.name)), log.folder)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
+        if wave and archived.is_archived(wave[0].log.folder):
+            return self._rounds.swap(wave)
         works = []
         notes: dict[str, committing.CommitNotes] = {}
         for new in wave:
@@ -299,7 +351,13 @@ class KafkaSystem(System):
             )
         return side_by_side(works)
 
+    def record(self, root: str, first_dirty: Mapping[TopicPartition, int]) -> None:
+        if not archived.is_root(root, first_dirty):  # there a manifest says it
+            committing.record(root, first_dirty)
+
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+        if logs and archived.is_archived(logs[0].folder):  # the next round removes what was
+            return [None] * len(logs)
         return side_by_side(committing.tidy(log.folder) for log in logs)
 
     def publish_copies(
@@ -321,6 +379,8 @@ class KafkaSystem(System):
     def retain(
         self, wave: Sequence[tuple[PartitionLog, Retention]]
     ) -> list[LogError | OSError | None]:
+        if wave and archived.is_archived(wave[0][0].folder):
+            return self._rounds.retain(wave)
         errors: list[LogError | OSError | None] = [None] * len(wave)
         places: dict[str, list[int]] = {}
         for place, (log, _) in enumerate(wave):

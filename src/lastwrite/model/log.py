@@ -53,7 +53,7 @@ class Segment:
     # the inode of a file that a broker appends to, its identity as long as it is no shorter; 0: of
     # one that nobody does
     growing: int = 0
-    # of an object in a bucket, with its size its identity; empty: of a file
+    # of an object of an archive, which nobody changes: with its size its identity; empty: of a file
     etag: str = ""
 
     @property
@@ -130,7 +130,7 @@ def any_damaged(problems: Iterable[Problem]) -> bool:
 class PartitionLog:
     """One partition as it lies on disk: its segments, oldest first, and its bounds.
 
-    The last segment is the active one. ``checkpoint`` is the first dirty offset that an earlier
+    The last segment is the active one, unless ``is_closed``. ``checkpoint`` is the first dirty offset that an earlier
     round left behind, None where no round was finished. ``problems`` were seen while listing.
     ``producers`` are all that are known, idle ones too: expiry needs a clock. ``aborted`` has the
     entries of all segments' transaction indexes, by their last offset.
@@ -152,6 +152,7 @@ class PartitionLog:
     cached: tuple[str, ...] = ()  # files of our own: what earlier rounds scanned
     # of a log that a broker has open: by what it is known again; None: nobody has
     open_as: Hashable | None = None
+    is_closed: bool = False  # nobody appends to the last segment: the log is of an archive
 
     @property
     def is_damaged(self) -> bool:

@@ -293,6 +293,8 @@ class SegmentOutput:
     problem: Problem | None = None
     error: Exception | None = None
     left: tuple[PieceLeft, ...] = ()  # of each piece
+    # of an archive: what its manifest will say of the segment; parts are segments there
+    stored: object = None
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import Progress
 from lastwrite.storage import files
+from lastwrite.storage.objects.address import is_address
 
 
 def refuse_inside(to: str, sources: Iterable[str]) -> None:
@@ -20,9 +21,9 @@ def refuse_inside(to: str, sources: Iterable[str]) -> None:
     Raises:
         InvalidConfig: nothing was done.
     """
-    target = os.path.realpath(to)
+    target = _real(to)
     for source in sources:
-        real = os.path.realpath(source)
+        real = _real(source)
         if _lies_in(target, real):
             words = (
                 "--to is what is read"
@@ -38,16 +39,20 @@ def refuse_around(to: str, sources: Iterable[str]) -> None:
     Raises:
         InvalidConfig: nothing was done.
     """
-    target = os.path.realpath(to)
+    target = _real(to)
     for source in sources:
-        if _lies_in(os.path.realpath(source), target):
+        if _lies_in(_real(source), target):
             raise InvalidConfig(
                 f"{source}, which is read, lies in --to", path=to, remedy="give a folder beside it"
             )
 
 
+def _real(path: str) -> str:
+    return path.rstrip("/") if is_address(path) else os.path.realpath(path)
+
+
 def _lies_in(path: str, folder: str) -> bool:
-    return os.path.commonpath((path, folder)) == folder
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 @contextlib.contextmanager

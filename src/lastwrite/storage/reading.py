@@ -39,16 +39,17 @@ _AGAIN = "nothing was changed; stop whatever writes here and start again"
 class SegmentReader:
     """One segment file, read by position into the caller's buffer.
 
-    ``size_bytes`` and ``mtime_ns`` are what the plan saw; ``growing``: as
-    ``Segment.growing``.
+    ``size_bytes`` and ``mtime_ns`` are what the plan saw; ``growing``, ``etag``: as of ``Segment``.
 
     Raises:
         CommitConflict: the file vanished or changed since.
     """
 
-    def __init__(self, path: str, size_bytes: int, mtime_ns: int, growing: int = 0) -> None:
+    def __init__(
+        self, path: str, size_bytes: int, mtime_ns: int, growing: int = 0, etag: str = ""
+    ) -> None:
         self._path = path
-        self._identity = (size_bytes, mtime_ns, growing)
+        self._identity = (size_bytes, mtime_ns, growing, etag)
         try:
             self._handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -203,7 +204,7 @@ def reader_of(segment: Segment) -> SegmentReader:
     """
     if is_address(segment.path):
         return ObjectReader(segment.path, segment.file_bytes, segment.etag)
-    return SegmentReader(segment.path, segment.file_bytes, segment.mtime_ns, segment.growing)
+    return SegmentReader(segment.path, segment.file_bytes, *_identity(segment))
 
 
 def reader_of_piece(piece: Piece, limits: Limits | None = None) -> SegmentReader:
@@ -219,10 +220,26 @@ def reader_of_piece(piece: Piece, limits: Limits | None = None) -> SegmentReader
             end=piece.end,
             limits=limits,
         )
-    return SegmentReader(piece.path, piece.size_bytes, piece.mtime_ns, piece.growing)
+    return SegmentReader(piece.path, piece.size_bytes, *_identity(piece))
 
 
-def _is_as_seen(seen: os.stat_result, size_bytes: int, mtime_ns: int, growing: int) -> bool:
+def _identity(of: Segment | Piece) -> tuple[int, int, str]:
+    return of.mtime_ns, of.growing, of.etag
+
+
+def exists(path: str) -> bool:
+    """Whether a file, or an object, is there."""
+    if not is_address(path):
+        return os.path.exists(path)
+    store, key = store_at(path)
+    return store.head(key) is not None
+
+
+def _is_as_seen(
+    seen: os.stat_result, size_bytes: int, mtime_ns: int, growing: int, etag: str
+) -> bool:
+    if etag:  # its name is never given again, and its time is that of a copy
+        return seen.st_size == size_bytes
     if growing:
         return seen.st_ino == growing and seen.st_size >= size_bytes
     return (seen.st_size, seen.st_mtime_ns) == (size_bytes, mtime_ns)
@@ -297,7 +314,7 @@ def check_segments(log: PartitionLog) -> None:
             ) from None
         except OSError as error:
             raise to_log_error(error, segment.path, "look at the segment") from error
-        if not _is_as_seen(seen, segment.file_bytes, segment.mtime_ns, segment.growing):
+        if not _is_as_seen(seen, segment.file_bytes, *_identity(segment)):
             raise CommitConflict(
                 "the segment changed while we worked", path=segment.path, remedy=AGAIN
             )

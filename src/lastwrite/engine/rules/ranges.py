@@ -98,6 +98,7 @@ def cleanable_range(
     """
     first_dirty, corrected = _first_dirty(log)
     # The closed segments, and where they end.
+    include_active = include_active or log.is_closed
     closed_end = log.end_offset if include_active else log.segments[-1].base_offset
     closed = tuple(segment for segment in log.segments if segment.base_offset < closed_end)
     dirty = _segments_from(closed, first_dirty, closed_end)

@@ -39,7 +39,7 @@ from lastwrite.kafka.store import log_dir as store
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.reports.table import Row, last_of
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
-from lastwrite.storage.reading import TRIES, one_try, read_small
+from lastwrite.storage.reading import TRIES, exists, one_try, read_small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +268,7 @@ class _Dump:
         tail = segment.path.rpartition(".log")[2]  # ".swap" where a crash left it so
         for kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
             path = f"{stem}{kind}{tail}"
-            if os.path.exists(path):
+            if exists(path):
                 yield from self._index_file(path, kind, segment.base_offset, name)
 
     def _index_file(

@@ -161,7 +161,8 @@ class _Inspection:
         last = len(log.segments) - 1
         for number, segment in enumerate(log.segments):
             end = log.segments[number + 1].base_offset if number < last else _NO_END
-            seen = self._surveyor.survey(segment, end, number == last, note, self._progress.advance)
+            is_active = number == last and not log.is_closed
+            seen = self._surveyor.survey(segment, end, is_active, note, self._progress.advance)
             found.segments.append(seen)
             found.contents.add(seen.contents)
         found.producers = self._surveyor.producer_count

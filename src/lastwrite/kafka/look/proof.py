@@ -143,21 +143,24 @@ class KafkaProof(LogProof):
             (PARTITION_METADATA, "the topic's id"),
             (LEADER_EPOCHS, "the leader epochs"),
         ):
-            was, now = os.path.join(before.folder, name), os.path.join(after.folder, name)
-            if not os.path.exists(was):
+            was, now = (
+                index_files.side_file(before.folder, name),
+                index_files.side_file(after.folder, name),
+            )
+            path = os.path.join(after.folder, name)
+            if was is None:
                 continue
-            if not os.path.exists(now):
+            if now is None:
                 found.append(
-                    Violation("side_file", f"{what} were there before and are missing", None, now)
+                    Violation("side_file", f"{what} were there before and are missing", None, path)
                 )
             elif _meaning(name, was, *span) != _meaning(name, now, *span):
-                found.append(Violation("side_file", f"{what} are not what they were", None, now))
+                found.append(Violation("side_file", f"{what} are not what they were", None, path))
         return found
 
 
-def _meaning(name: str, path: str, first: int, end: int) -> object:
+def _meaning(name: str, content: bytes, first: int, end: int) -> object:
     """What a side file says of offsets ``first`` to ``end``; a broker may forget other epochs."""
-    content = read_small(path)
     if name != LEADER_EPOCHS:
         return content
     try:

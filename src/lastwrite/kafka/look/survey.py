@@ -6,7 +6,6 @@ are damaged is gone through again batch by batch, so that one bad batch hides no
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +39,7 @@ from lastwrite.model.columns import (
 from lastwrite.model.log import Problem, Segment
 from lastwrite.reports.verification import Transactions
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, Window
-from lastwrite.storage.reading import read_small, reader_of
+from lastwrite.storage.reading import exists, read_small, reader_of
 
 Note = Callable[[Problem], None]
 
@@ -320,7 +319,7 @@ def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
     stem, _, tail = segment.path.rpartition(".log")
     path = f"{stem}{kind}{tail}"
     is_true = segment.is_abort_indexed if kind is FileKind.TRANSACTION_INDEX else segment.is_indexed
-    if not is_true or not os.path.exists(path):
+    if not is_true or not exists(path):
         return None
     try:
         return sum(1 for _ in index_rows(read_small(path), kind, segment.base_offset, None))

@@ -15,7 +15,6 @@ log".
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import astuple
 from typing import NamedTuple
@@ -32,6 +31,7 @@ from lastwrite.kafka.rules.producers import ProducerStates
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Producer, Segment
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.reading import reader_of
 
 _VERSION = 0  # of a transaction index
 _WINDOW_BYTES = 256 << 10
@@ -214,13 +214,15 @@ def _in_segment(
 ) -> Generator[Sighting, None, bool]:
     """As ``_sightings``, of one segment; returns whether it was walked to its file's end."""
     position, floor, window = 0, segment.base_offset, _WINDOW_BYTES
+    room = np.empty(_WINDOW_BYTES, dtype=np.uint8)
     try:
-        file = os.open(segment.path, os.O_RDONLY)
+        reader = reader_of(segment)
     except OSError as error:
         raise to_log_error(error, segment.path, "read the segment") from error
     try:
         while position < segment.size_bytes:
-            data = np.frombuffer(os.pread(file, window, position), dtype=np.uint8)
+            data = room[: min(window, segment.size_bytes - position)]
+            reader.read_into(data, position)
             filled, at, floor, seen, why = headers.walk_headers(
                 data, segment.size_bytes - position, floor, from_offset, end_offset, rows
             )
@@ -240,7 +242,7 @@ def _in_segment(
     except OSError as error:
         raise to_log_error(error, segment.path, "read the segment") from error
     finally:
-        os.close(file)
+        reader.close()
     return True
 
 

@@ -10,14 +10,19 @@ from lastwrite.errors import located
 from lastwrite.kafka.format.index import Int64s, decode_offset_index, decode_time_index
 from lastwrite.kafka.format.names import FileKind, Suffix, classify, segment_file_name
 from lastwrite.kafka.producers.history import decode_aborted
+from lastwrite.kafka.store import archived
 from lastwrite.kafka.store.partitions import scan
 from lastwrite.model.log import AbortedTransaction
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.reading import exists, read_small
 
 IndexT = TypeVar("IndexT")
 
 
 def read_file(path: str) -> bytes:
+    if is_address(path):
+        return read_small(path)
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -44,7 +49,9 @@ def transaction_index_path(log_path: str) -> str:
     """The transaction index beside a segment, also where one of both is still a ``.swap``."""
     path = _beside(log_path, FileKind.TRANSACTION_INDEX)
     swap = path + Suffix.SWAP
-    return swap if not os.path.exists(path) and os.path.exists(swap) else path
+    return (
+        swap if not is_address(path) and not os.path.exists(path) and os.path.exists(swap) else path
+    )
 
 
 def _beside(log_path: str, kind: FileKind) -> str:
@@ -98,11 +105,25 @@ def read_aborted_of(log_path: str) -> tuple[AbortedTransaction, ...]:
 
 def snapshots_of(folder: str) -> list[tuple[int, str]]:
     """(Offset, path) of each producer snapshot, by offset."""
+    if archived.is_archived(folder):
+        return archived.snapshots_of(folder)
     return sorted(
         (int(entry.name[:20]), entry.path)
         for entry in scan(folder)
         if classify(entry.name)[:2] == (FileKind.SNAPSHOT, Suffix.LIVE)
     )
+
+
+def side_file(folder: str, name: str) -> bytes | None:
+    """What a partition's small file of that name says; None: there is none.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    if archived.is_archived(folder):
+        return archived.side_file(folder, name)
+    path = os.path.join(folder, name)
+    return read_small(path) if os.path.exists(path) else None
 
 
 def _read_index(source: Indexed, path: str, decode: Callable[[bytes, int], IndexT]) -> IndexT:
@@ -115,4 +136,4 @@ def _base_of(log_path: str) -> int:
 
 
 def _read_if_there(path: str) -> bytes:
-    return read_file(path) if os.path.exists(path) else b""
+    return read_file(path) if exists(path) else b""

@@ -1,4 +1,7 @@
-"""Who works on what in a log root: ``storage.lock`` on the broker's ``.lock``; links too."""
+"""Who works on what in a log root: ``storage.lock`` on the broker's ``.lock``; links too.
+
+Of an archive nobody locks anything: whoever commits second has lost.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from lastwrite.kafka.format.names import (
     RECOVERY_POINTS,
     live_partition,
 )
-from lastwrite.kafka.store import links
+from lastwrite.kafka.store import archived, links
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage import lock as locking
 from lastwrite.storage.lock import LockPlace
@@ -38,9 +41,13 @@ PLACE = LockPlace(
 
 byte_of = PLACE.byte_of
 holds = partial(locking.holds, place=PLACE)
-broker_of = partial(locking.broker_of, place=PLACE)
 root_turn = partial(locking.root_turn, place=PLACE)
 siblings = partial(locking.siblings, place=PLACE)
+
+
+def broker_of(root: str) -> LogHeld | None:
+    """As ``storage.lock.broker_of``."""
+    return None if archived.is_root(root, ()) else locking.broker_of(root, PLACE)
 
 
 @contextlib.contextmanager
@@ -52,6 +59,9 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
         LogHeld, LogError: as there; or a folder is a symbolic link into another broker's root.
     """
     names = list(names)
+    if archived.is_root(root, names):
+        yield
+        return
     with contextlib.ExitStack() as stack:
         stack.enter_context(locking.hold(root, names, PLACE))
         for other, inside in _other_roots(root, names).items():
@@ -89,6 +99,8 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
     Raises:
         LogHeld: somebody may change them while they are read.
     """
+    if archived.is_root(root, names or ()):
+        return
     try:
         locking.refuse_if_held(root, names, PLACE)
     except LogHeld:

@@ -54,6 +54,7 @@ from lastwrite.kafka.recovery.unfinished_swap import (
 )
 from lastwrite.kafka.recovery.walking import NO_END, walk, walk_tail
 from lastwrite.kafka.store import lock
+from lastwrite.kafka.store.archived import is_archived, read_archived
 from lastwrite.kafka.store.checkpoints import read_offsets, recovery_point, write_offset
 from lastwrite.kafka.store.index_files import read_file
 from lastwrite.kafka.store.partitions import partition_name, root_of, scan
@@ -143,6 +144,8 @@ def read_partition(folder: str, below: int = NO_END) -> PartitionLog:
         CommitConflict: a broker changes the partition's files again and again.
         LogError: a file cannot be read.
     """
+    if is_archived(folder):
+        return read_archived(folder)
     if lock.broker_of(root_of(folder)) is None:
         return _Reading(folder).log()
     return _read_beside(folder, below)

@@ -13,7 +13,7 @@ from lastwrite.kafka.format.names import (
     decode_folder_name,
     live_partition,
 )
-from lastwrite.kafka.store import links
+from lastwrite.kafka.store import archived, links
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.choice import Topics, choose
 from lastwrite.storage.files import to_log_error
@@ -30,6 +30,9 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
         NotALog: nothing of Kafka's lies there, or nothing of that topic and partition.
         LogError: it cannot be read.
     """
+    in_archive = archived.find(path)
+    if in_archive:
+        return choose(sorted(in_archive.items()), topic, partition, path)
     path = os.path.abspath(path)
     if os.path.isfile(path):
         if (
@@ -87,6 +90,8 @@ def partition_name(folder: str) -> TopicPartition:
     Raises:
         NotALog: the name of the folder says none, or one that must be left alone.
     """
+    if archived.is_archived(folder):
+        return archived.name_of(folder)
     path = os.path.abspath(folder)
     name = decode_folder_name(os.path.basename(path))
     if name is None:
@@ -106,5 +111,9 @@ def partition_name(folder: str) -> TopicPartition:
 
 
 def root_of(folder: str) -> str:
-    """The log root of a partition: there lie its checkpoints and the broker's lock."""
+    """The log root of a partition: there lie its checkpoints and the broker's lock. Of an archive
+    the folder of Kafka's topics.
+    """
+    if archived.is_archived(folder):
+        return archived.root_of(folder)
     return os.path.dirname(os.path.abspath(folder))

@@ -70,10 +70,10 @@ class BucketStore:
             return None
         return self._found(answer)
 
-    def get(self, key: str) -> tuple[bytes, Version] | None:
-        def read() -> tuple[bytes, Version]:
+    def get(self, key: str) -> tuple[bytes, Found] | None:
+        def read() -> tuple[bytes, Found]:
             answer = self._client.get(self._store, key)
-            return bytes(answer.bytes()), self._version(answer.meta)
+            return bytes(answer.bytes()), self._found(answer.meta)
 
         self._count(key, gets=1)
         answer = self._ask(read)

@@ -49,19 +49,19 @@ class FolderStore:
         except OSError as error:
             raise files.to_log_error(error, path, "look at the object") from error
 
-    def get(self, key: str) -> tuple[bytes, Version] | None:
+    def get(self, key: str) -> tuple[bytes, Found] | None:
         self.requests.gets += 1
         path = self._path(key)
         try:
             with open(path, "rb") as file:
-                version = _version(os.fstat(file.fileno()))
+                found = _found(key, os.fstat(file.fileno()))
                 content = file.read()
         except _NOT_THERE:
             return None
         except OSError as error:
             raise files.to_log_error(error, path, "read the object") from error
         self.requests.bytes_read += len(content)
-        return content, version
+        return content, found
 
     def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
         self.requests.gets += 1

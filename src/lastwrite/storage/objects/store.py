@@ -71,7 +71,7 @@ class Store(Protocol):
         """What lies there; None: nothing does."""
         ...
 
-    def get(self, key: str) -> tuple[bytes, Version] | None:
+    def get(self, key: str) -> tuple[bytes, Found] | None:
         """A small object, whole; None: there is none."""
         ...
 

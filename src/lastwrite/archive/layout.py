@@ -1,0 +1,99 @@
+"""Where partitions lie in an archive, and what of it an address names.
+
+    ARCHIVE/kafka/TOPIC/N/manifest.json
+    ARCHIVE/rocketmq/TOPIC/N/manifest.json
+    ARCHIVE/pulsar/TENANT/NAMESPACE/persistent/TOPIC/manifest.json
+
+An address may be that of the archive, of a partition, or of any folder between.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from lastwrite.archive.place import MANIFEST
+from lastwrite.storage.objects.address import is_address, store_at
+from lastwrite.storage.objects.store import Store
+
+_SOME = 16  # folders that are opened to see whether something is an archive: all of one are alike
+_LEVELS = {"kafka": 2, "rocketmq": 2, "pulsar": 4}  # of folders between a system's and a partition
+
+
+def partition_address(archive: str, system: str, *names: str | int) -> str:
+    """The address of a partition, by the names of the folders that it lies in."""
+    return "/".join([archive.rstrip("/"), system, *(quote(str(name), safe="") for name in names)])
+
+
+def systems_at(path: str) -> list[str]:
+    """The systems of which partitions lie in the archive at ``path``; none: it is no archive.
+
+    Raises:
+        RemoteFailed: the store does not answer.
+    """
+    return sorted({system for system, _ in _partitions(path, first_only=True)})
+
+
+def partitions_at(path: str, system: str | None = None) -> list[str]:
+    """The addresses of the partitions at ``path``, of all systems or of one.
+
+    Raises:
+        RemoteFailed: the store does not answer.
+    """
+    return [folder for found, folder in _partitions(path) if system in (None, found)]
+
+
+def _partitions(path: str, first_only: bool = False) -> Iterator[tuple[str, str]]:
+    """System and address of each partition; ``first_only``: of the first of each system."""
+    base = path.rstrip("/") if is_address(path) else os.path.abspath(path)
+    if not is_address(path) and not os.path.isdir(base):
+        return
+    store, prefix = store_at(base)
+    steps = base.split("/")
+    for system, levels in _LEVELS.items():
+        depth = _depth(steps, system, levels)
+        if depth is not None:
+            yield from _of_system(store, prefix, (system, base, depth), first_only)
+            return
+    if not is_address(path):  # a log root may have thousands of folders
+        systems = [system for system in _LEVELS if os.path.isdir(os.path.join(base, system))]
+    else:
+        systems = [name for name in store.folders(_inside(prefix)) if name in _LEVELS]
+    for system in systems:
+        place = system, f"{base}/{system}", _LEVELS[system]
+        yield from _of_system(store, f"{_inside(prefix)}{system}", place, first_only)
+
+
+def _of_system(
+    store: Store, prefix: str, place: tuple[str, str, int], first_only: bool
+) -> Iterator[tuple[str, str]]:
+    system, address, depth = place
+    found = _below(store, prefix, address, depth, _SOME if first_only else None)
+    for folder in itertools.islice(found, 1 if first_only else None):
+        yield system, folder
+
+
+def _inside(prefix: str) -> str:
+    return f"{prefix}/" if prefix else ""
+
+
+def _depth(steps: list[str], system: str, levels: int) -> int | None:
+    """How many levels of folders lie between the path and partitions, where it names a folder of
+    ``system``; None: it does not look so.
+    """
+    for below in range(levels + 1):
+        if len(steps) > below and steps[-1 - below] == system:
+            return levels - below
+    return None
+
+
+def _below(store: Store, prefix: str, address: str, depth: int, most: int | None) -> Iterator[str]:
+    """The partitions ``depth`` folders below; of each folder only the first ``most`` are opened."""
+    if depth == 0:
+        if store.head(f"{_inside(prefix)}{MANIFEST}") is not None:
+            yield address
+        return
+    for name in store.folders(_inside(prefix))[:most]:
+        yield from _below(store, f"{_inside(prefix)}{name}", f"{address}/{name}", depth - 1, most)

@@ -1,0 +1,40 @@
+"""What ``fetch`` brought of Kafka's logs into an archive, as values."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import field
+
+from lastwrite.reports.document import FrozenDocument, figure
+
+
+class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
+    """One partition: what came of it, or why nothing did."""
+
+    topic: str
+    partition: int
+    source: str  # the folder that it was in
+    folder: str = field(name="path")  # its address in the archive
+    first_offset: int | None = None  # of what came; with ``end_offset`` equal to it: nothing
+    end_offset: int | None = None
+    segments: int = 0
+    size_bytes: int = field(default=0, name="bytes")
+    is_new: bool = field(default=False, name="new")  # the archive did not have the partition
+    reason: str | None = None  # why nothing of it was brought
+    is_damaged: bool = field(default=False, name="damaged")
+
+
+class LogsFetched(FrozenDocument, frozen=True, kw_only=True):
+    """All partitions of a fetch from Kafka's log directories."""
+
+    archive: str = field(name="path")
+    partitions: tuple[FetchedLog, ...]
+    # 3 where something is damaged, 1 where something could not be brought; all else was
+    exit_status: ClassVar[int] = figure(lambda self: self.worst())
+
+    def worst(self) -> int:
+        """The exit status."""
+        if any(each.is_damaged for each in self.partitions):
+            return 3
+        return 1 if any(each.reason is not None for each in self.partitions) else 0

@@ -1,0 +1,142 @@
+"""``fetch`` of Kafka's log directories: several partitions at once, each by ``store.fetching``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Lock
+
+from msgspec import structs
+
+from lastwrite.archive.layout import partition_address
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka.fetched import FetchedLog, LogsFetched
+from lastwrite.kafka.store import fetching
+from lastwrite.kafka.store.archived import SYSTEM, Known
+from lastwrite.kafka.system import KafkaSystem
+from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Limits
+from lastwrite.spark.memory import plan_memory
+from lastwrite.storage.machine import core_count
+
+_MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
+
+
+def fetch_logs(
+    system: KafkaSystem,
+    folders: Sequence[str],
+    to: str,
+    config: Mapping[str, object],
+    include_active: bool,
+    memory: str | int | None,
+    progress: Progress | None,
+) -> LogsFetched:
+    """Bring the partitions in ``folders`` into the archive ``to``. One that is damaged, or does not
+    continue what the archive has, is not touched; the others are brought.
+
+    Raises:
+        LogHeld: somebody who is no broker works on them.
+    """
+    system.check_config(config)
+    for folder in folders:
+        system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
+    at_once = min(_MOST_AT_ONCE, core_count())
+    one = _Fetch(system, to, config, include_active, plan_memory(memory, at_once).limits())
+    logs: list[PartitionLog | FetchedLog] = []
+    for folder in folders:
+        try:
+            logs.append(system.read(folder))
+        except (LogError, OSError) as error:
+            logs.append(one.failed(folder, error))
+    progress = progress or NoProgress()
+    progress.stage("fetch", sum(one.bytes_of(log) for log in logs))
+    turn = Lock()
+
+    def advance(done_bytes: int) -> None:
+        with turn:
+            progress.advance(done_bytes)
+
+    with ThreadPoolExecutor(at_once) as pool:
+        found = pool.map(partial(one.fetch, advance=advance), logs)
+        return LogsFetched(archive=to, partitions=tuple(found))
+
+
+class _Fetch:
+    """What all partitions of a call share."""
+
+    def __init__(
+        self,
+        system: KafkaSystem,
+        to: str,
+        config: Mapping[str, object],
+        include_active: bool,
+        limits: Limits,
+    ) -> None:
+        self._system = system
+        self._to = to
+        self._config = config
+        self._include_active = include_active
+        self._limits = limits
+
+    def bytes_of(self, log: PartitionLog | FetchedLog) -> int:
+        """What of the log may travel at most."""
+        if isinstance(log, FetchedLog):
+            return 0
+        segments = log.segments if self._include_active else log.segments[:-1]
+        return sum(segment.size_bytes for segment in segments)
+
+    def _address(self, folder: str) -> str:
+        name = self._system.name_of(folder)
+        return partition_address(self._to, SYSTEM, name.topic, name.partition)
+
+    def failed(self, folder: str, error: LogError | OSError) -> FetchedLog:
+        """A partition of which nothing was brought."""
+        name = self._system.name_of(folder)
+        return FetchedLog(
+            topic=name.topic,
+            partition=name.partition,
+            source=folder,
+            folder=self._address(folder),
+            reason=str(error),
+            is_damaged=isinstance(error, CorruptLog),
+        )
+
+    def fetch(self, log: PartitionLog | FetchedLog, advance: fetching.Advance) -> FetchedLog:
+        """Bring one partition."""
+        if isinstance(log, FetchedLog):
+            return log
+        try:
+            return self._fetch(log, advance)
+        except (LogError, OSError) as error:
+            return self.failed(log.folder, error)
+
+    def _fetch(self, log: PartitionLog, advance: fetching.Advance) -> FetchedLog:
+        system, folder, to = self._system, log.folder, self._address(log.folder)
+        name = log.name
+        found = FetchedLog(topic=name.topic, partition=name.partition, source=folder, folder=to)
+        damage = next((problem for problem in log.problems if not problem.is_note), None)
+        if damage is not None:
+            return structs.replace(
+                found, reason=str(damage), is_damaged=damage.kind is ProblemKind.DAMAGED
+            )
+        known = system.known_of(folder)
+        settings = system.settings(folder, self._config).config
+        done = fetching.fetch(
+            log,
+            to,
+            known=None if known is None else Known.of(known),
+            delete_retention_ms=settings.delete_retention_ms,
+            include_active=self._include_active,
+            limits=self._limits,
+            advance=advance,
+        )
+        return structs.replace(
+            found,
+            first_offset=done.first_offset,
+            end_offset=done.end_offset,
+            segments=done.segments,
+            size_bytes=done.bytes,
+            is_new=done.is_new,
+        )

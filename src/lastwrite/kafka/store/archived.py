@@ -1,0 +1,253 @@
+"""A partition of Kafka in an archive: what its manifest says of the log, and the log that this is.
+
+    ARCHIVE/kafka/orders/0/manifest.json
+                           data/<round>-<attempt>/00000000000000000600.log
+                                                  .index, .timeindex, .txnindex likewise
+                           data/<round>-producers/00000000000000001366.snapshot
+
+Segments are a broker's, byte for byte; all of them are closed. The manifest's ``log``::
+
+    log_start, end_offset      as in a log directory; all below the end is replicated
+    checkpoint                 the first dirty offset; null: no round was finished
+    first_unstable             the first offset of a transaction that is open at the end, or null
+    segments                   see ``StoredSegment``, oldest first
+    aborted                    producer id, first offset, last offset, last stable offset: the
+                               entries of all transaction indexes
+    producers                  producer id, epoch, last offset, timestamp, first offset of its open
+                               transaction, at the end
+    snapshot                   the object with the broker's own snapshot of them, or null
+    epochs                     leader epoch, first offset
+    topic_id                   or null
+    known                      what the cluster's metadata said of the topic: its own settings, this
+                               broker's dynamic defaults, all brokers'; null: nothing
+    brought_ms                 when something was brought from the cluster last
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from lastwrite.archive.layout import partitions_at
+from lastwrite.archive.manifest import DataObject, Manifest
+from lastwrite.archive.place import MANIFEST, Place, Seen
+from lastwrite.errors import CorruptLog, NotALog
+from lastwrite.kafka.format.names import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    FileKind,
+    segment_file_name,
+)
+from lastwrite.kafka.format.text import (
+    LeaderEpoch,
+    encode_leader_epochs,
+    encode_partition_metadata,
+)
+from lastwrite.kafka.rules import topic_settings
+from lastwrite.model.log import AbortedTransaction, PartitionLog, Producer, Segment, TopicPartition
+from lastwrite.model.stores import StoreSettings
+from lastwrite.storage.objects.address import is_address, store_at
+
+SYSTEM = "kafka"
+_SIDES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A segment among the objects of a partition."""
+
+    base_offset: int
+    folder: str  # of its objects, relative to the partition's
+    bytes: int
+    etag: str = ""
+    index_bytes: int = 0
+    time_index_bytes: int = 0
+    transaction_index_bytes: int = 0  # 0: it has none
+    largest_timestamp_ms: int
+    first_batch_timestamp_ms: int | None = None
+    mtime_ms: int
+    records: int | None = None
+
+    def key(self, kind: FileKind) -> str:
+        """The object of this kind."""
+        return f"{self.folder}{segment_file_name(self.base_offset, kind)}"
+
+    def objects(self) -> Iterable[DataObject]:
+        """All that it is made of."""
+        yield DataObject(key=self.key(FileKind.LOG), bytes=self.bytes, etag=self.etag)
+        sizes = self.index_bytes, self.time_index_bytes, self.transaction_index_bytes
+        for kind, size in zip(_SIDES, sizes, strict=True):
+            if size or kind is not FileKind.TRANSACTION_INDEX:
+                yield DataObject(key=self.key(kind), bytes=size)
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster's metadata said of a topic."""
+
+    topic: dict[str, str | None]
+    broker: dict[str, str | None] = {}
+    brokers: dict[str, str | None] = {}
+
+    @classmethod
+    def of(cls, known: topic_settings.Known) -> Known:
+        """What a root's metadata say, as an archive keeps it."""
+        return cls(
+            topic=_texts(known.topic), broker=_texts(known.broker), brokers=_texts(known.brokers)
+        )
+
+    def told(self) -> topic_settings.Known:
+        """The same, as the rules take it."""
+        return topic_settings.Known(topic=self.topic, broker=self.broker, brokers=self.brokers)
+
+
+def _texts(settings: Mapping[str, object]) -> dict[str, str | None]:
+    return {name: None if value is None else str(value) for name, value in settings.items()}
+
+
+class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module."""
+
+    log_start: int
+    end_offset: int
+    checkpoint: int | None = None
+    first_unstable: int | None = None
+    segments: tuple[StoredSegment, ...] = ()
+    aborted: tuple[tuple[int, int, int, int], ...] = ()
+    producers: tuple[tuple[int, int, int, int, int], ...] = ()
+    snapshot: str | None = None
+    snapshot_bytes: int = 0
+    epochs: tuple[tuple[int, int], ...] = ()
+    topic_id: str | None = None
+    known: Known | None = None
+    brought_ms: int = 0
+
+    def objects(self) -> tuple[DataObject, ...]:
+        """Every object that it names."""
+        found = [each for segment in self.segments for each in segment.objects()]
+        if self.snapshot is not None:
+            found.append(DataObject(key=self.snapshot, bytes=self.snapshot_bytes))
+        return tuple(found)
+
+
+def is_archived(folder: str) -> bool:
+    """Whether a partition's folder is one of an archive: its name is a number."""
+    return os.path.basename(folder.rstrip("/")).isdigit()
+
+
+def name_of(folder: str) -> TopicPartition:
+    """The partition of an archive that lies there."""
+    above, number = os.path.split(folder.rstrip("/"))
+    return TopicPartition(os.path.basename(above), int(number))
+
+
+def root_of(folder: str) -> str:
+    """The folder that the topics of Kafka lie in."""
+    return os.path.dirname(os.path.dirname(folder.rstrip("/")))
+
+
+def is_root(root: str, names: Iterable[TopicPartition]) -> bool:
+    """Whether these partitions of ``root`` are of an archive, where nobody locks anything."""
+    if is_address(root):
+        return True
+    return any(
+        os.path.exists(os.path.join(root, name.topic, str(name.partition), MANIFEST))
+        for name in names
+    )
+
+
+def place_of(folder: str, stores: StoreSettings | None = None) -> Place:
+    """The partition's place in its store; ``stores``: as ``store_at``."""
+    return Place(*store_at(folder, stores))
+
+
+def find(path: str) -> dict[TopicPartition, str]:
+    """The partitions of Kafka in the archive at ``path``, by name."""
+    return {name_of(folder): folder for folder in partitions_at(path, SYSTEM)}
+
+
+def read_seen(folder: str) -> Seen:
+    """The partition's manifest, and the version by which it can be replaced.
+
+    Raises:
+        NotALog: there is none.
+        CorruptLog, UnsupportedFormat, RemoteFailed: it cannot be read.
+    """
+    seen = place_of(folder).read()
+    if seen is None:
+        raise NotALog("no manifest of an archive", path=folder, remedy="check the address")
+    return seen
+
+
+def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:
+    """The system's part of a manifest.
+
+    Raises:
+        CorruptLog: it is not one of Kafka's.
+    """
+    try:
+        return msgspec.json.decode(manifest.log, type=ArchivedLog)
+    except msgspec.MsgspecError as error:
+        raise CorruptLog(f"not the manifest of a partition of Kafka: {error}", 0, folder) from error
+
+
+def log_of(manifest: Manifest, folder: str) -> PartitionLog:
+    """The log that a manifest describes; paths of its segments are whole addresses."""
+    log = contents_of(manifest, folder)
+    return PartitionLog(
+        name=name_of(folder),
+        folder=folder,
+        segments=tuple(segment_of(each, folder) for each in log.segments),
+        log_start=log.log_start,
+        end_offset=log.end_offset,
+        high_watermark=log.end_offset,
+        checkpoint=log.checkpoint,
+        producers=tuple(Producer(*each) for each in log.producers),
+        aborted=tuple(AbortedTransaction(*each) for each in log.aborted),
+        first_unstable_offset=log.first_unstable,
+        is_closed=True,
+    )
+
+
+def segment_of(stored: StoredSegment, folder: str) -> Segment:
+    """A stored segment as the rules see it."""
+    return Segment(
+        base_offset=stored.base_offset,
+        path=f"{folder}/{stored.key(FileKind.LOG)}",
+        size_bytes=stored.bytes,
+        mtime_ns=stored.mtime_ms * 1_000_000,
+        largest_timestamp_ms=stored.largest_timestamp_ms,
+        first_batch_timestamp_ms=stored.first_batch_timestamp_ms,
+        index_bytes=stored.index_bytes,
+        time_index_bytes=stored.time_index_bytes,
+        etag=stored.etag or "-",
+    )
+
+
+def side_file(folder: str, name: str) -> bytes | None:
+    """What a small file of that name would say in a log directory; None: nothing is known of it.
+
+    Raises:
+        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_seen``.
+    """
+    log = contents_of(read_seen(folder).manifest, folder)
+    if name == LEADER_EPOCHS and log.epochs:
+        return encode_leader_epochs([LeaderEpoch(*each) for each in log.epochs])
+    if name == PARTITION_METADATA and log.topic_id is not None:
+        return encode_partition_metadata(log.topic_id)
+    return None
+
+
+def snapshots_of(folder: str) -> list[tuple[int, str]]:
+    """(Offset, address) of the producer snapshot, where a broker had one at the end."""
+    log = contents_of(read_seen(folder).manifest, folder)
+    return [] if log.snapshot is None else [(log.end_offset, f"{folder}/{log.snapshot}")]
+
+
+def read_archived(folder: str) -> PartitionLog:
+    """The log of a partition of an archive, by its manifest alone: one request.
+
+    Raises:
+        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``read_seen``.
+    """
+    return log_of(read_seen(folder).manifest, folder)

@@ -1,0 +1,133 @@
+"""A new segment of an archive, on its way: records to an object as they come, indexes behind them.
+
+Each attempt at a task has a folder of its own below the round's, so that one that was tried twice
+does not write into its twin's; the round's journal names them all.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+import numpy as np
+
+from lastwrite.kafka.format.index import DEFAULT_INTERVAL_BYTES, SegmentIndexer
+from lastwrite.kafka.format.names import FileKind, segment_file_name
+from lastwrite.kafka.producers.history import encode_aborted
+from lastwrite.kafka.store.archived import StoredSegment, place_of
+from lastwrite.model.columns import (
+    ROW_BASE_OFFSET,
+    ROW_MAX_TIMESTAMP,
+    ROW_NEXT_OFFSET,
+    ROW_POSITION,
+    ROW_SIZE,
+    ByteArray,
+    Int64Array,
+)
+from lastwrite.model.log import AbortedTransaction
+from lastwrite.model.stores import StoreSettings
+from lastwrite.model.work import SegmentOutput
+from lastwrite.storage.objects.store import Writer
+
+
+class ArchivedSegment:
+    """Appends batches to a new object of the partition at ``folder`` (an address) and indexes them.
+
+    ``round_folder``: what its objects' keys begin with, relative to ``folder``, an attempt's id and
+    a ``/`` follow. ``base_offset`` None: that of the first batch; without any there is no object. ``stores``: as
+    the driver told the worker.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        round_folder: str,
+        base_offset: int | None,
+        index_interval_bytes: int = DEFAULT_INTERVAL_BYTES,
+        stores: StoreSettings | None = None,
+    ) -> None:
+        self._place = place_of(folder, stores)
+        self._folder = f"{round_folder}{uuid.uuid4().hex[:12]}/"
+        self._address = f"{folder}/{self._folder}"
+        self._base_offset = base_offset
+        self._interval_bytes = index_interval_bytes
+        self._indexer: SegmentIndexer | None = None
+        self._writer: Writer | None = None
+        self._size = 0
+        self._largest_timestamp_ms = -1
+        self._first_timestamp_ms: int | None = None
+
+    def _key(self, kind: FileKind) -> str:
+        assert self._base_offset is not None
+        return self._place.key(f"{self._folder}{segment_file_name(self._base_offset, kind)}")
+
+    def append(self, data: ByteArray, rows: Int64Array) -> None:
+        """Append whole batches; ``rows``: one each, see ``ROW_COLUMNS``."""
+        if not len(rows):
+            return
+        if self._writer is None or self._indexer is None:
+            if self._base_offset is None:
+                self._base_offset = int(rows[0, ROW_BASE_OFFSET])
+            self._writer = self._place.store.writer(self._key(FileKind.LOG))
+            self._indexer = SegmentIndexer(self._base_offset, self._interval_bytes)
+            self._first_timestamp_ms = int(rows[0, ROW_MAX_TIMESTAMP])
+        self._largest_timestamp_ms = max(
+            self._largest_timestamp_ms, int(rows[:, ROW_MAX_TIMESTAMP].max())
+        )
+        self._indexer.append(
+            rows[:, ROW_POSITION] + self._size,
+            rows[:, ROW_SIZE],
+            rows[:, ROW_NEXT_OFFSET] - 1,
+            rows[:, ROW_MAX_TIMESTAMP],
+        )
+        self._writer.write(data)
+        self._size += len(data)
+
+    def finish(
+        self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
+    ) -> None:
+        """Give the objects their names, and say in ``result`` what they are."""
+        result.bytes_written = self._size
+        result.largest_timestamp_ms = self._largest_timestamp_ms
+        if self._writer is None or self._indexer is None or self._base_offset is None:
+            result.is_gone = True
+            return
+        found = self._writer.close()
+        offsets, times = self._indexer.finish()
+        for kind, content in ((FileKind.INDEX, offsets), (FileKind.TIME_INDEX, times)):
+            self._place.store.create(self._key(kind), content)
+        of_transactions = encode_aborted(aborted) if aborted else b""
+        if of_transactions:
+            self._place.store.create(self._key(FileKind.TRANSACTION_INDEX), of_transactions)
+        mtime_ms = mtime_ns // 1_000_000
+        largest = self._largest_timestamp_ms
+        result.base_offset = self._base_offset
+        result.log_path = f"{self._address}{segment_file_name(self._base_offset, FileKind.LOG)}"
+        result.stored = StoredSegment(
+            base_offset=self._base_offset,
+            folder=self._folder,
+            bytes=self._size,
+            etag=found.version.etag,
+            index_bytes=len(offsets),
+            time_index_bytes=len(times),
+            transaction_index_bytes=len(of_transactions),
+            largest_timestamp_ms=largest if largest >= 0 else mtime_ms,
+            first_batch_timestamp_ms=self._first_timestamp_ms,
+            mtime_ms=mtime_ms,
+        )
+
+    def abandon(self) -> None:
+        """Let no object be made of what was written."""
+        if self._writer is not None:
+            self._writer.abandon()
+
+
+def rows_of(table: np.ndarray) -> Int64Array:
+    """The rows that ``append`` wants of batches that are written as they were read."""
+    rows = np.zeros((len(table), ROW_BASE_OFFSET + 2), dtype=np.int64)
+    rows[:, ROW_POSITION] = table["origin"] - table["origin"][0]
+    rows[:, ROW_SIZE] = table["origin_size"]
+    rows[:, ROW_NEXT_OFFSET] = table["next_offset"]
+    rows[:, ROW_MAX_TIMESTAMP] = table["max_timestamp"]
+    rows[:, ROW_BASE_OFFSET] = table["base_offset"]
+    return rows

@@ -1,0 +1,341 @@
+"""What a log directory has beyond an archive's end, brought into the archive.
+
+    log directory      0 ────── 600 ────── 1200 ─── 1366 (active)
+    archive            0 ────── 600 ── 900                          ends at 900
+    brought                            900 ─ 1200 ─ 1366
+
+Batches are proven by their checksums and written as they are, closed segments alone; where the
+archive ends inside a segment, what lies beyond becomes a segment of its own. Offsets, leader
+epochs, the producers at the new end and the transaction indexes come along.
+
+It refuses what would not be this log's continuation: one that begins behind the archive's end,
+another topic of the same name, another history of leaders, and deletes that the broker may have
+dropped before they were brought.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.manifest import Manifest
+from lastwrite.archive.place import Round, Seen
+from lastwrite.engine.chunks import Chunks
+from lastwrite.errors import LogError
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.names import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    FileKind,
+    segment_file_name,
+)
+from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
+from lastwrite.kafka.producers.history import read_producers
+from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
+from lastwrite.kafka.store import archived, index_files
+from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
+from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
+from lastwrite.model.columns import BatchTable
+from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.work import Limits, Piece, SegmentOutput
+from lastwrite.storage.reading import reader_of
+
+Advance = Callable[[int], None]  # is told of bytes that were written
+
+_ELSEWHERE = "bring it into an archive of its own: give another --to"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What came into the archive."""
+
+    first_offset: int
+    end_offset: int
+    segments: int
+    bytes: int
+    is_new: bool  # the partition was not in the archive
+
+
+def fetch(
+    log: PartitionLog,
+    folder: str,
+    *,
+    known: Known | None,
+    delete_retention_ms: int,
+    include_active: bool,
+    limits: Limits,
+    advance: Advance,
+) -> Fetched:
+    """Take what ``log`` has beyond the end of the partition of an archive at ``folder``.
+
+    Args:
+        log: of a log directory, as it was listed.
+        folder: the partition's address in the archive; it need not be there yet.
+        known: what the cluster says of the topic; None: what is known already stays.
+        delete_retention_ms: after which a broker may have dropped a delete.
+        include_active: the active segment too, up to the log's end.
+        limits: how much memory may be taken.
+        advance: is told of bytes as they are written.
+
+    Raises:
+        LogError: what the log has is not what comes next in the archive.
+        CorruptLog: of the log, or the manifest.
+        CommitConflict: somebody else changed the archive meanwhile; RemoteFailed: the store.
+    """
+    place = archived.place_of(folder)
+    seen = place.read()
+    before = _begin(log) if seen is None else archived.contents_of(seen.manifest, folder)
+    end = log.high_watermark if include_active else log.segments[-1].base_offset
+    epochs, topic_id = _lineage(log, end)
+    if seen is not None:
+        _refuse_another(log, before, epochs, topic_id, folder, delete_retention_ms)
+    end = max(end, before.end_offset)
+    nothing = Fetched(
+        first_offset=before.end_offset,
+        end_offset=before.end_offset,
+        segments=0,
+        bytes=0,
+        is_new=False,
+    )
+    if seen is not None and end == before.end_offset and known in (None, before.known):
+        return nothing
+    begun = place.begin(seen)
+    made = [
+        each
+        for n, segment in enumerate(log.segments)
+        for each in _segment(
+            log, n, segment, (before.end_offset, end), (folder, begun), limits, advance
+        )
+    ]
+    after = _after(log, before, made, end, epochs, topic_id, known, (folder, begun))
+    place.commit(begun, seen, _manifest(seen, after, folder))
+    return Fetched(
+        first_offset=before.end_offset,
+        end_offset=end,
+        segments=len(made),
+        bytes=sum(each.bytes for each in made),
+        is_new=seen is None,
+    )
+
+
+def _begin(log: PartitionLog) -> ArchivedLog:
+    """An archive that has nothing of the log yet."""
+    return ArchivedLog(log_start=log.log_start, end_offset=log.log_start)
+
+
+def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], str | None]:
+    """Leader epochs below ``end``, and the topic's id, where the folder tells them."""
+    epochs: tuple[tuple[int, int], ...] = ()
+    topic_id = None
+    path = os.path.join(log.folder, LEADER_EPOCHS)
+    if os.path.exists(path):
+        found = decode_leader_epochs(index_files.read_file(path))
+        epochs = tuple((each.epoch, each.start_offset) for each in found if each.start_offset < end)
+    path = os.path.join(log.folder, PARTITION_METADATA)
+    if os.path.exists(path):
+        topic_id = str(decode_partition_metadata(index_files.read_file(path)))
+    return epochs, topic_id
+
+
+def _refuse_another(
+    log: PartitionLog,
+    before: ArchivedLog,
+    epochs: Sequence[tuple[int, int]],
+    topic_id: str | None,
+    folder: str,
+    delete_retention_ms: int,
+) -> None:
+    """Say no to a log that does not continue what the archive has.
+
+    Raises:
+        LogError: it says why.
+    """
+    why = None
+    if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
+        why = (
+            f"the topic was made anew: its id is {topic_id}, that in the archive {before.topic_id}"
+        )
+    elif log.log_start > before.end_offset:
+        why = (
+            f"the log begins at offset {log.log_start} and the archive ends at "
+            f"{before.end_offset}: {log.log_start - before.end_offset} offsets between are lost"
+        )
+    else:
+        why = _fork(before, epochs, log.log_start) or _lost_deletes(
+            log, before, delete_retention_ms
+        )
+    if why is not None:
+        raise LogError(f"{folder} cannot be continued: {why}", path=log.folder, remedy=_ELSEWHERE)
+
+
+def _fork(before: ArchivedLog, epochs: Sequence[tuple[int, int]], log_start: int) -> str | None:
+    """Where the leaders of log and archive are not the same ones; None: nowhere."""
+    here, there = dict(epochs), dict(before.epochs)
+    for epoch in sorted(here.keys() & there.keys()):
+        mine, theirs = here[epoch], there[epoch]
+        if mine != theirs and max(mine, theirs) > log_start:
+            return (
+                f"leader epoch {epoch} begins at offset {mine} in the log, and at {theirs} in the "
+                "archive: an election cut the log after it was fetched"
+            )
+    last = max(there, default=None)
+    if last is None or not here or last in here:
+        later = [start for epoch, start in epochs if last is not None and epoch > last]
+        if later and min(later) < before.end_offset:
+            return (
+                f"the archive has offsets {min(later)} to {before.end_offset} of leader epoch "
+                f"{last}, the log of a later one: an election cut the log after they were fetched"
+            )
+    return None
+
+
+def _lost_deletes(log: PartitionLog, before: ArchivedLog, retention_ms: int) -> str | None:
+    """Why a delete may be missing from what the log still has; None: none can be."""
+    since_ms = time.time_ns() // 1_000_000 - before.brought_ms
+    if (log.checkpoint or 0) <= before.end_offset or since_ms <= retention_ms:
+        return None
+    return (
+        f"the broker's cleaner has been at offsets from {before.end_offset} on, and the last fetch "
+        f"was {since_ms // 3_600_000} hours ago: deletes are kept for {retention_ms} ms "
+        "(delete.retention.ms), so some may have gone unseen"
+    )
+
+
+def _segment(
+    log: PartitionLog,
+    number: int,
+    segment: Segment,
+    span: tuple[int, int],
+    target: tuple[str, Round],
+    limits: Limits,
+    advance: Advance,
+) -> Iterator[StoredSegment]:
+    """What of a segment lies in ``span``, as a segment of the archive; nothing where none does."""
+    (first, end), (folder, begun) = span, target
+    until = log.segment_end(number)
+    if until <= first or segment.base_offset >= end or not segment.size_bytes:
+        return
+    base = max(first, segment.base_offset)
+    piece = Piece(
+        number=0,
+        segment=number,
+        path=segment.path,
+        start=0,
+        end=segment.size_bytes,
+        size_bytes=segment.file_bytes,
+        mtime_ns=segment.mtime_ns,
+        lowest_offset=segment.base_offset,
+        end_offset=until,
+        keyed=False,
+        growing=segment.growing,
+    )
+    appender = ArchivedSegment(folder, f"data/{begun.id}-", base)
+    written = 0
+    try:
+        with reader_of(segment) as reader:
+            for chunk in Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece):
+                table = chunk.table
+                table = table[(table["next_offset"] > first) & (table["base_offset"] < end)]
+                if not len(table):
+                    continue
+                _refuse_across(table, base, end, segment.path)
+                rows = rows_of(table)
+                start = int(table["origin"][0]) + chunk.shift
+                size = int(table["origin"][-1] + table["origin_size"][-1] - table["origin"][0])
+                exact = np.empty(size, dtype=np.uint8)
+                reader.read_into(exact, start)
+                appender.append(exact, rows)
+                written += size
+                advance(size)
+        aborted = [entry for entry in log.aborted if base <= entry.last_offset < min(until, end)]
+        result = SegmentOutput(0, 0, 0)
+        appender.finish(result, segment.mtime_ns, aborted)
+    except BaseException:
+        appender.abandon()
+        raise
+    if isinstance(result.stored, StoredSegment):
+        yield result.stored
+
+
+def _refuse_across(table: BatchTable, base: int, end: int, path: str) -> None:
+    """A batch lies whole in the archive or not at all."""
+    begins, ends = int(table["base_offset"][0]), int(table["next_offset"][-1])
+    if begins < base or ends > end:
+        place = base if begins < base else end
+        row = table[0 if begins < base else -1]
+        raise LogError(
+            f"a batch with offsets {int(row['base_offset'])} to {int(row['next_offset']) - 1} lies "
+            f"across offset {place}, where the archive ends or the log is replicated",
+            path=path,
+            remedy=_ELSEWHERE,
+        )
+
+
+def _after(
+    log: PartitionLog,
+    before: ArchivedLog,
+    made: Sequence[StoredSegment],
+    end: int,
+    epochs: Sequence[tuple[int, int]],
+    topic_id: str | None,
+    known: Known | None,
+    target: tuple[str, Round],
+) -> ArchivedLog:
+    """What the partition of the archive is then."""
+    folder, begun = target
+    snapshots = dict(index_files.snapshots_of(log.folder))
+
+    def entries(offset: int) -> tuple[ProducerEntry, ...]:
+        return decode_snapshot(index_files.read_file(snapshots[offset]))
+
+    producers, first_unstable = read_producers(
+        log.segments, list(snapshots), entries, log.log_start, end, end
+    )
+    snapshot, size = None, 0
+    if end in snapshots:
+        content = index_files.read_file(snapshots[end])
+        snapshot = f"data/{begun.id}-producers/{segment_file_name(end, FileKind.SNAPSHOT)}"
+        size = len(content)
+        place = archived.place_of(folder)
+        place.store.create(place.key(snapshot), content)
+    kept = [entry for entry in before.epochs if not epochs or entry[0] < epochs[0][0]]
+    added = (
+        tuple(astuple(entry))
+        for entry in log.aborted
+        if before.end_offset <= entry.last_offset < end
+    )
+    return structs.replace(
+        before,
+        end_offset=end,
+        first_unstable=first_unstable,
+        segments=(*before.segments, *made),
+        aborted=(*before.aborted, *added),
+        producers=tuple(tuple(astuple(each)) for each in producers),
+        snapshot=snapshot,
+        snapshot_bytes=size,
+        epochs=(*kept, *epochs),
+        topic_id=topic_id or before.topic_id,
+        known=known or before.known,
+        brought_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _manifest(seen: Seen | None, after: ArchivedLog, folder: str) -> Manifest:
+    """The manifest of what the partition is then; ``Place.commit`` gives it what tells it apart."""
+    log = msgspec.Raw(msgspec.json.encode(after))
+    if seen is not None:
+        return structs.replace(seen.manifest, log=log, objects=after.objects())
+    name = archived.name_of(folder)
+    return Manifest(
+        system=archived.SYSTEM,
+        topic=name.topic,
+        partition=name.partition,
+        objects=after.objects(),
+        log=log,
+    )
