@@ -66,10 +66,9 @@ def read(store: Store, key: str, start: int, size: int, etag: str = "") -> bytes
     return target.tobytes()
 
 
-def whole(at: Below, key: str) -> tuple[bytes, Version]:
-    found = at.store.get(key)
-    assert found is not None
-    return found[0], found[1].version
+def whole(store: Store, key: str) -> tuple[bytes, Version] | None:
+    found = store.get(key)
+    return None if found is None else (found[0], found[1].version)
 
 
 def together(calls: list[Callable[[], Any]]) -> list[Any]:
@@ -97,7 +96,7 @@ def test_what_was_created_is_there_at_once(at: Below) -> None:
     assert at.store.get(key) is None
     made = at.store.create(key, b"first")
     assert made is not None
-    assert whole(at, key) == (b"first", made)
+    assert whole(at.store, key) == (b"first", made)
     found = at.store.head(key)
     assert found is not None
     assert (found.key, found.size_bytes, found.version) == (key, 5, made)
@@ -109,7 +108,7 @@ def test_the_second_to_create_an_object_leaves_the_first(at: Below) -> None:
     key = at.key("a")
     made = at.store.create(key, b"first")
     assert at.store.create(key, b"second") is None
-    assert whole(at, key) == (b"first", made)
+    assert whole(at.store, key) == (b"first", made)
 
 
 def test_only_who_has_seen_what_is_there_replaces_it(at: Below) -> None:
@@ -119,7 +118,7 @@ def test_only_who_has_seen_what_is_there_replaces_it(at: Below) -> None:
     second = at.store.replace(key, b"two", first)
     assert second is not None and second != first
     assert at.store.replace(key, b"three", first) is None
-    assert whole(at, key) == (b"two", second)
+    assert whole(at.store, key) == (b"two", second)
     assert at.store.replace(key, b"three", second) is not None
 
 
@@ -139,7 +138,7 @@ def test_of_many_who_replace_at_once_one_wins_and_its_bytes_stand(at: Below) -> 
         contents = [f"{turn}-{number}".encode() for number in range(8)]
         won = together([lambda c=c, v=version: at.store.replace(key, c, v) for c in contents])
         (winner,) = [number for number, answer in enumerate(won) if answer is not None]
-        assert whole(at, key) == (contents[winner], won[winner])
+        assert whole(at.store, key) == (contents[winner], won[winner])
         version = won[winner]
 
 
@@ -147,7 +146,7 @@ def test_of_many_who_create_at_once_one_wins(at: Below) -> None:
     contents = [f"{number}".encode() for number in range(8)]
     won = together([lambda c=c: at.store.create(at.key("a"), c) for c in contents])
     (winner,) = [number for number, answer in enumerate(won) if answer is not None]
-    assert whole(at, at.key("a")) == (contents[winner], won[winner])
+    assert whole(at.store, at.key("a")) == (contents[winner], won[winner])
     assert at.keys() == ["a"]
 
 
@@ -216,7 +215,9 @@ def test_keys_are_listed_in_order_and_by_any_prefix(at: Below) -> None:
 
 
 def test_more_are_listed_and_removed_than_one_request_takes(at: Below) -> None:
-    names = [f"many/{number:04}" for number in range(1100)]
+    # A folder knows no such number.
+    many = range(1100) if isinstance(at.store, BucketStore) else range(980, 1010)
+    names = [f"many/{number:04}" for number in many]
     for name in names:
         at.store.create(at.key(name), b"")
     assert at.keys() == names
@@ -437,7 +438,7 @@ def test_reads_are_right_though_requests_are_spoilt(
     writer.write(content)
     large = writer.close().version
     for question, answer in (
-        (lambda: spoilt.get(key + "/small"), (b"small", small)),
+        (lambda: whole(spoilt, key + "/small"), (b"small", small)),
         (lambda: read(spoilt, key + "/large", 5, 9 * MIB - 5, large.etag), content[5:]),
         (lambda: [each.key for each in spoilt.list(key + "/")], [key + "/large", key + "/small"]),
         (lambda: spoilt.folders(key[: key.index("/") + 1]).count(key[7:]), 1),
@@ -519,7 +520,7 @@ def test_a_write_whose_answer_is_spoilt_is_a_question(
     answer = write()
     assert proxy.used()
     proxy.spoil()
-    found = spoilt.get(key)
+    found = whole(spoilt, key)
     if is_made:
         assert found is not None and found[0] == b"by us"
         assert answer in (None, found[1])
@@ -534,5 +535,5 @@ def test_a_409_where_nothing_is_there_is_no_success(spoilt: BucketStore, proxy: 
     spoilt.get("conflict/a")
     proxy.spoil({"method": "PUT", "path": "conflict", "do": "409", "times": 1})
     answer = spoilt.create("conflict/a", b"by us")
-    found = spoilt.get("conflict/a")
+    found = whole(spoilt, "conflict/a")
     assert answer == (None if found is None else found[1])

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -200,8 +201,14 @@ class FaultProxy:
         """How many requests were spoilt."""
         return sum(rule["used"] for rule in json.loads(self._send("GET", "/_faults")))
 
-    def log(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self._send("GET", "/_log"))
+    def log(self, count: int) -> list[dict[str, Any]]:
+        """A line a request, at least ``count`` of them: a line comes a moment after the answer."""
+        found: list[dict[str, Any]] = []
+        for _ in range(200):
+            found = json.loads(self._send("GET", "/_log"))
+            if len(found) >= count:
+                break
+            time.sleep(0.01)
         return found
 
     def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:

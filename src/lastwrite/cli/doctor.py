@@ -7,7 +7,8 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from enum import StrEnum
 from importlib import import_module, metadata
@@ -125,11 +126,29 @@ def doctor(
     ] = False,
     master: options.Master = "local[*]",
     memory: options.Memory = None,
+    store: Annotated[
+        str | None,
+        options.option(
+            "--store ADDRESS",
+            "Also ask whether a bucket (s3://BUCKET/PREFIX), or a folder, keeps what an archive needs "
+            "of it; three small objects are written below _lastwrite/probe/, and removed.",
+        ),
+    ] = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
     json: options.Json = False,
 ) -> int:
-    """Say what this machine offers and what is missing."""
+    """Say what this machine offers and what is missing.
+
+    \b
+      lastwrite doctor
+      lastwrite doctor --store s3://backups/kafka --config storage.endpoint=https://s3.example.org
+    """
     output: Output = context.obj
+    settings = options.settings(output, config, config_file)
     findings = list(examine(memory))
+    if store is not None:
+        findings += _ask(store, settings)
     if start and all(finding.verdict is not Outcome.MISSING for finding in findings):
         findings.append(_trial(master, memory))
     healthy = all(finding.verdict is not Outcome.MISSING for finding in findings)
@@ -156,6 +175,38 @@ def examine(memory: str | None = None) -> Iterator[Check]:
         yield _safely("temp folder", lambda folder=folder: _temp(folder))  # type: ignore[misc]
     yield _safely("network", _network)
     yield _safely("git", _git)
+
+
+def _ask(address: str, config: Mapping[str, object]) -> Iterator[Check]:
+    """What a store keeps of its promises.
+
+    Raises:
+        InvalidConfig: the settings say what no store can be reached by.
+    """
+    from lastwrite.config.stores import store_settings
+    from lastwrite.errors import LogError
+    from lastwrite.storage.objects.address import is_address, store_at, use
+    from lastwrite.storage.objects.promises import ask
+
+    use(store_settings(config))
+    if not is_address(address) and not os.path.isdir(address):
+        yield Check(
+            "store",
+            Outcome.MISSING,
+            f"{address}: there is no such folder",
+            "make it, or name another",
+        )
+        return
+    try:
+        store, prefix = store_at(address)
+        found = ask(store, prefix, lambda: time.time_ns() // 1_000_000)
+    except LogError as error:
+        yield Check("store", Outcome.MISSING, f"{address}: {error.problem}", error.remedy)
+        return
+    outcomes = {True: Outcome.OK, False: Outcome.MISSING, None: Outcome.WARNING}
+    for finding in found:
+        name = finding.promise if finding.promise == "store" else f"store: {finding.promise}"
+        yield Check(name, outcomes[finding.is_kept], finding.found, finding.remedy)
 
 
 def _safely(name: str, look: Callable[[], Check]) -> Check:
@@ -383,8 +434,6 @@ def _git() -> Check:
 
 
 def _trial(master: str, memory: str | None) -> Check:
-    import time
-
     from lastwrite.errors import LogError
     from lastwrite.spark.launcher.trial import run_trial
 

@@ -113,8 +113,7 @@ class FolderStore:
             path = self._path(key)
             self.requests.deletes += 1
             if os.path.lexists(path):
-                with contextlib.suppress(CommitConflict):  # somebody else has removed it
-                    files.unlink(path)
+                _remove(path)
                 folders.add(os.path.dirname(path))
         for folder in sorted(folders):
             files.fsync_dir(folder)
@@ -240,6 +239,16 @@ def _name(aside: str, path: str) -> bool:
     return is_new
 
 
+def _remove(path: str) -> None:
+    with contextlib.suppress(CommitConflict):  # somebody else has removed it
+        if os.path.lexists(path + _LOCK):
+            with _locked(path):
+                files.unlink(path)
+                files.unlink(path + _LOCK)
+        else:
+            files.unlink(path)
+
+
 def _be_later(path: str, than_ns: int) -> None:
     # A file system may know no times finer than two seconds.
     for step_ns in (1, 2_000_000_000):
@@ -258,8 +267,19 @@ def _found(key: str, seen: os.stat_result) -> Found:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[None]:
-    """Hold the file's lock, which is never removed: who waits for it waits for that very file."""
+    """Hold the file's lock, which goes with the file."""
     lock = path + _LOCK
+    handle = _lock(lock, path)
+    try:
+        while not _is_still(lock, handle):  # it was removed while we waited
+            os.close(handle)
+            handle = _lock(lock, path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(lock: str, path: str) -> int:
     like = files.owner_of(path)
     with changing("lock", lock):
         try:
@@ -270,16 +290,21 @@ def _locked(path: str) -> Iterator[None]:
             except FileExistsError:
                 handle = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_FLOCK:
-                raise files.to_log_error(error, lock, "lock the object") from error
-            raise LogError(
-                f"the file system at {mount_of(path)} knows no locks (flock)",
-                path=path,
-                remedy="mount it with locks, or use a folder of another one, or a bucket",
-            ) from error
-        yield
-    finally:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as error:
         os.close(handle)
+        if error.errno not in _NO_FLOCK:
+            raise files.to_log_error(error, lock, "lock the object") from error
+        raise LogError(
+            f"the file system at {mount_of(path)} knows no locks (flock)",
+            path=path,
+            remedy="mount it with locks, or use a folder of another one, or a bucket",
+        ) from error
+    return handle
+
+
+def _is_still(lock: str, handle: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(lock), os.fstat(handle))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,234 @@
+"""Whether a store keeps the promises that a round rests on: asked, not believed.
+
+A store that does not know ``If-Match`` answers as one that does: it says yes to both of two who
+replace the same version, and one of them has lost what he wrote. So it is tried, with three small
+objects below ``_lastwrite/probe/``, which are removed again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.errors import CommitConflict, LogError
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.store import Store, Version
+
+FOLDER = "_lastwrite/probe/"
+_AT_ONCE, _TURNS = 8, 3
+_CLOCK_MS = 60_000  # by so much clocks may differ, and what is old is still told from what is new
+_READ_ONLY = (
+    "read from it, or write a cleaned copy elsewhere with --to: a round in place could lose data"
+)
+
+Clock = Callable[[], int]  # the time now, in milliseconds
+
+
+class Finding(NamedTuple):
+    """What came of one question. ``is_kept`` None: it is worth knowing, and nothing is lost by it."""
+
+    promise: str
+    is_kept: bool | None
+    found: str
+    remedy: str | None = None
+
+
+_known: dict[tuple[str, str], tuple[Finding, ...]] = {}
+
+
+def ask(store: Store, prefix: str, clock: Clock) -> tuple[Finding, ...]:
+    """What a store keeps of its promises below ``prefix`` (a key without ``/`` at its end, or
+    empty). Asked once in a process; a store that refuses has one finding, which says why.
+    """
+    known = (store.address, prefix)
+    if known not in _known:
+        found = list(_Questions(store, prefix, clock).run())
+        if found[-1].promise == "store":  # it may answer the next time
+            return tuple(found)
+        _known[known] = tuple(found)
+    return _known[known]
+
+
+def are_kept(findings: tuple[Finding, ...]) -> bool:
+    """Whether a round may be run in place."""
+    return all(finding.is_kept is not False for finding in findings)
+
+
+class _Questions:
+    def __init__(self, store: Store, prefix: str, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._folder = f"{prefix}/{FOLDER}" if prefix else FOLDER
+        token = os.urandom(6).hex()
+        self._keys = [f"{self._folder}{token}-{number}" for number in range(3)]
+
+    def run(self) -> Iterator[Finding]:
+        try:
+            yield from self._while_they_lie_there()
+        except LogError as error:
+            yield Finding("store", False, f"{error.path}: {error.problem}", error.remedy)
+            self._remove()
+            return
+        problem = self._remove()
+        left = sum(1 for found in self._store.list(self._folder) if found.key in self._keys)
+        if problem is None and left:
+            problem = f"{left} of {len(self._keys)} objects are listed after they were removed"
+        yield Finding(
+            "removal",
+            problem is None,
+            problem or "what is removed is gone at once",
+            problem and f"remove what lies below {self._store.address}/{self._folder}",
+        )
+        if is_address(self._store.address):
+            yield Finding(
+                "unfinished uploads",
+                None,
+                "whether the bucket ends them by itself cannot be asked",
+                "see that it has such a rule (AbortIncompleteMultipartUpload; Azure needs none)",
+            )
+
+    def _while_they_lie_there(self) -> Iterator[Finding]:
+        made, finding = self._created(self._keys[0])
+        yield finding
+        if made is None:
+            return
+        yield self._listed()
+        yield self._read_of(made)
+        yield self._replaced(made)
+        yield self._at_once()
+        yield self._clocks()
+
+    def _created(self, key: str) -> tuple[Version | None, Finding]:
+        seen = self._put(key, b"first", None)
+        if seen is None:
+            return None, _broken("create", "an object that was created is not there")
+        again = self._store.create(key, b"second")
+        now = self._store.get(key)
+        if again is not None or now is None or now[0] != b"first":
+            return seen, _broken("create", "an object that is there can be created once more")
+        return seen, Finding("create", True, "an object that is there is not created once more")
+
+    def _put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
+        """Write, and see whether it is there; None: it is not, whatever was answered."""
+        for _ in range(3):
+            if seen is None:
+                self._store.create(key, content)
+            else:
+                self._store.replace(key, content, seen)
+            now = self._store.get(key)
+            if now is not None and now[0] == content:
+                return now[1].version
+        return None
+
+    def _listed(self) -> Finding:
+        keys = [found.key for found in self._store.list(self._folder)]
+        if self._keys[0] not in keys:
+            return _broken("listing", "an object that was created is not listed")
+        return Finding("listing", True, "what is created is listed at once")
+
+    def _read_of(self, made: Version) -> Finding:
+        part = np.zeros(3, dtype=np.uint8)
+        self._store.read_into(self._keys[0], part, 1, made.etag)
+        if part.tobytes() != b"irs":
+            return _broken("ranges", "a range that was asked for is another one")
+        try:
+            self._store.read_into(self._keys[0], part, 1, '"none"')
+        except CommitConflict:
+            return Finding("ranges", True, "a range is read of the version that is meant")
+        return _broken("ranges", "a range is read of another version than is meant (If-Match)")
+
+    def _replaced(self, first: Version) -> Finding:
+        key = self._keys[0]
+        second = self._put(key, b"replaced", first)
+        if second is None:
+            return _broken("replace", "what was written in an object's place is not there")
+        stale = self._store.replace(key, b"stale", first)
+        now = self._store.get(key)
+        if stale is not None or now is None or now[0] != b"replaced":
+            return _broken("replace", "who has seen an older version replaces a newer one")
+        return Finding("replace", True, "only who has seen what is there replaces it")
+
+    def _at_once(self) -> Finding:
+        key = self._keys[1]
+        version = self._put(key, b"start", None)
+        won = 0
+        for turn in range(_TURNS):
+            if version is None:
+                break
+            contents = [f"{turn} {number}".encode() for number in range(_AT_ONCE)]
+            answers = _together(self._store, key, contents, version)
+            winners = [
+                content
+                for content, answer in zip(contents, answers, strict=True)
+                if answer is not None
+            ]
+            now = self._store.get(key)
+            if len(winners) > 1:
+                return _broken(
+                    "at once", f"of {_AT_ONCE} who replace the same version {len(winners)} win"
+                )
+            if now is None or (winners and now[0] != winners[0]):
+                return _broken("at once", "what the winner wrote does not stand")
+            won += now[0] in contents  # its answer may be lost
+            version = now[1].version
+        if not won:
+            return _broken("at once", f"of {_AT_ONCE} who replace the same version none wins")
+        return Finding("at once", True, f"of {_AT_ONCE} who replace the same version one wins")
+
+    def _clocks(self) -> Finding:
+        key = self._keys[2]
+        before_ms = self._clock()
+        self._put(key, b"clock", None)
+        after_ms = self._clock()
+        found = self._store.head(key)
+        modified_ms = after_ms if found is None else found.modified_ms
+        # A store tells whole seconds.
+        apart_ms = max(0, before_ms - modified_ms - 1000, modified_ms - after_ms)
+        if apart_ms <= _CLOCK_MS:
+            return Finding("clock", True, "the store's and this machine's are the same")
+        way = "ahead of" if modified_ms > after_ms else "behind"
+        return Finding(
+            "clock",
+            None,
+            f"the store's is {apart_ms / 1000:.0f} s {way} this machine's",
+            "set this machine's clock (NTP): what is old enough to go is told by the store's",
+        )
+
+    def _remove(self) -> str | None:
+        try:
+            self._store.remove(self._keys)
+        except LogError as error:
+            return error.problem
+        return None
+
+
+def _broken(promise: str, found: str) -> Finding:
+    return Finding(promise, False, found, _READ_ONLY)
+
+
+def _together(
+    store: Store, key: str, contents: list[bytes], version: Version
+) -> list[Version | None]:
+    """What each of them is answered who replace one version at the same time."""
+    answers: list[Version | None] = [None] * len(contents)
+    errors: list[LogError] = []
+    barrier = threading.Barrier(len(contents))
+
+    def replace(number: int) -> None:
+        barrier.wait()
+        try:
+            answers[number] = store.replace(key, contents[number], version)
+        except LogError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=replace, args=(n,)) for n in range(len(contents))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return answers

@@ -1,0 +1,209 @@
+"""``doctor --store``: a store that breaks a promise is told from one that keeps all."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lastwrite.errors import RemoteFailed
+from lastwrite.model.columns import ByteArray
+from lastwrite.storage.objects.bucket import BucketStore
+from lastwrite.storage.objects.folder import FolderStore
+from lastwrite.storage.objects.promises import FOLDER, Finding, are_kept, ask
+from lastwrite.storage.objects.store import Found, Version
+from tests.support.objects import BUCKET, S3, MemoryStore, s3_server
+
+PROMISES = ["create", "listing", "ranges", "replace", "at once", "clock", "removal"]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "data", BUCKET) as server:
+        yield server
+
+
+_number = iter(range(1000))
+
+
+def asked(store: MemoryStore, prefix: str = "") -> dict[str, Finding]:
+    store.address = f"memory {next(_number)}"  # what is known of another is not this one's
+    store.now_ms += now_ms()
+    return {finding.promise: finding for finding in ask(store, prefix, now_ms)}
+
+
+def test_a_store_that_keeps_all_is_left_as_it_was() -> None:
+    store = MemoryStore()
+    store.create("mine", b"1")
+    found = asked(store, "some/prefix")
+    assert list(found) == PROMISES
+    assert all(finding.is_kept for finding in found.values())
+    assert [each.key for each in store.list("")] == ["mine"]
+
+
+def test_it_is_asked_once_in_a_process() -> None:
+    store = MemoryStore()
+    store.address = "memory asked twice"
+    first = ask(store, "", now_ms)
+    puts = store.requests.puts
+    assert ask(store, "", now_ms) is first
+    assert store.requests.puts == puts
+
+
+class CreatesAgain(MemoryStore):
+    def create(self, key: str, content: bytes) -> Version | None:
+        there = self.get(key)
+        return self._put(key, content, None if there is None else there[1].version)
+
+
+class ReplacesAnything(MemoryStore):
+    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+        there = self.get(key)
+        return self._put(key, content, None if there is None else there[1].version)
+
+
+class LetsTwoWin(MemoryStore):
+    """As s3proxy does: who comes second at nearly the same time is told yes, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last: tuple[Version, Version] | None = None
+
+    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+        made = super().replace(key, content, seen)
+        if made is not None:
+            self._last = seen, made
+        elif content.endswith(b" 7") and self._last is not None and self._last[0] == seen:
+            return Version("another")
+        elif content.endswith(b" 6") and self._last is not None and self._last[0] == seen:
+            return Version("another")
+        return made
+
+
+class SaysYesAndDoesNothing(MemoryStore):
+    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+        return seen
+
+
+class ListsLate(MemoryStore):
+    def list(self, prefix: str) -> Iterator[Found]:
+        return iter(())
+
+
+class ListsWhatIsGone(MemoryStore):
+    def remove(self, keys: Iterable[str]) -> None: ...
+
+
+class ReadsAnyVersion(MemoryStore):
+    def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
+        super().read_into(key, target, position)
+
+
+class ReadsFromTheStart(MemoryStore):
+    def read_into(self, key: str, target: ByteArray, position: int, etag: str = "") -> None:
+        super().read_into(key, target, 0, etag)
+
+
+@pytest.mark.parametrize(
+    ("store", "promise"),
+    [
+        (CreatesAgain, "create"),
+        (ReplacesAnything, "replace"),
+        (LetsTwoWin, "at once"),
+        (SaysYesAndDoesNothing, "replace"),
+        (ListsLate, "listing"),
+        (ListsWhatIsGone, "removal"),
+        (ReadsAnyVersion, "ranges"),
+        (ReadsFromTheStart, "ranges"),
+    ],
+)
+def test_a_broken_promise_is_named(store: type[MemoryStore], promise: str) -> None:
+    found = asked(store())
+    assert promise in [name for name, finding in found.items() if finding.is_kept is False]
+    assert found[promise].remedy
+    assert not are_kept(tuple(found.values()))
+
+
+@pytest.mark.parametrize(("apart_ms", "way"), [(3_600_000, "ahead of"), (-3_600_000, "behind")])
+def test_a_clock_that_is_wrong_is_worth_knowing(apart_ms: int, way: str) -> None:
+    store = MemoryStore()
+    store.now_ms = apart_ms
+    found = asked(store)
+    assert found["clock"].is_kept is None
+    assert f"3600 s {way}" in found["clock"].found or f"3599 s {way}" in found["clock"].found
+    assert are_kept(tuple(found.values()))
+
+
+class Forbidden(MemoryStore):
+    def create(self, key: str, content: bytes) -> Version | None:
+        raise RemoteFailed("s3:PutObject is forbidden (403)", path=f"s3://b/{key}", remedy="allow")
+
+
+def test_who_may_not_write_is_told_so_and_asked_again() -> None:
+    store = Forbidden()
+    store.address = "memory forbidden"
+    (finding,) = ask(store, "", now_ms)
+    assert finding.promise == "store" and finding.is_kept is False
+    assert "s3:PutObject is forbidden" in finding.found and finding.remedy == "allow"
+    assert ask(store, "", now_ms) is not ask(store, "", now_ms)
+
+
+def test_a_folder_keeps_its_promises(tmp_path: Path) -> None:
+    found = ask(FolderStore(str(tmp_path)), "", now_ms)
+    assert [finding.promise for finding in found] == PROMISES
+    assert are_kept(found)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.broker
+def test_a_real_server_keeps_its_promises(s3: S3) -> None:
+    store = BucketStore(f"s3://{BUCKET}", s3.settings)
+    found = ask(store, "below", now_ms)
+    assert [finding.promise for finding in found] == [*PROMISES, "unfinished uploads"]
+    assert are_kept(found)
+    assert found[-1].is_kept is None
+    assert list(store.list(f"below/{FOLDER}")) == []
+
+
+def doctor(*given: str) -> tuple[int, dict[str, tuple[str, str, str | None]]]:
+    command = [sys.executable, "-m", "lastwrite", "doctor", "--json", *given]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    findings = json.loads(done.stdout)["findings"]
+    return done.returncode, {
+        each["name"]: (each["verdict"], each["found"], each["remedy"])
+        for each in findings
+        if each["name"].startswith("store")
+    }
+
+
+@pytest.mark.broker
+def test_doctor_asks_a_bucket(s3: S3) -> None:
+    config = [f"--config={name}={value}" for name, value in s3.config.items()]
+    status, found = doctor("--store", f"s3://{BUCKET}/some/prefix", *config)
+    assert status == 0
+    assert list(found) == [f"store: {name}" for name in (*PROMISES, "unfinished uploads")]
+    assert {verdict for verdict, _, _ in found.values()} == {"ok", "warning"}
+    status, found = doctor("--store", "s3://no-such-bucket", *config)
+    assert status == 1
+    assert found["store"][:2] == ("missing", "s3://no-such-bucket: there is no such bucket")
+    status, found = doctor("--store", f"s3://{BUCKET}", "--config=storage.endpoint=http://[::1]:1")
+    assert status == 1
+    assert "storage.allowHttp" in str(found["store"][2])
+
+
+def test_doctor_asks_a_folder(tmp_path: Path) -> None:
+    status, found = doctor("--store", str(tmp_path))
+    assert status == 0
+    assert list(found) == [f"store: {name}" for name in PROMISES]
+    status, found = doctor("--store", str(tmp_path / "none"))
+    assert status == 1
+    assert found["store"][1].endswith("none: there is no such folder")
