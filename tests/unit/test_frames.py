@@ -34,8 +34,8 @@ CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 
 
 def file_of(root: Path, number: int = 0) -> LogFile:
-    log = CompactedQueue(str(root), NAME).pairs[number].log
-    return LogFile(str(root), NAME, log.start, log.size_bytes, log.mtime_ns)
+    queue = CompactedQueue(str(root), NAME)
+    return LogFile(str(root), NAME, queue.pairs[number].log, queue.end_offset)
 
 
 def rows_of(root: Path) -> list[dict[str, Any]]:

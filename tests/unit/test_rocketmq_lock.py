@@ -67,11 +67,10 @@ def other_process(script: str, root: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def test_a_store_that_a_broker_serves_is_refused(root: Path) -> None:
+def test_a_store_that_a_broker_serves_is_refused_to_who_writes(root: Path) -> None:
     with other_process(_BROKER, root) as broker:
         for names in ([T0], None):
-            with pytest.raises(LogHeld, match=f"a broker, process {broker.pid}, holds the store"):
-                lock.refuse_if_held(str(root), names)
+            lock.refuse_if_held(str(root), names)  # to read
         with pytest.raises(LogHeld, match="holds the store"), lock.hold(str(root), [T0]):
             pass
         with pytest.raises(LogHeld), lock.turn(str(root)):
@@ -227,10 +226,7 @@ def test_a_store_that_was_not_stopped_in_order_is_refused_unless_told(root: Path
         lock.refuse_unclean(str(root), goes_on=False)
     lock.refuse_unclean(str(root), goes_on=True)
     assert lock.was_killed(str(root))
-    with (
-        other_process(_BROKER, root) as broker,
-        pytest.raises(LogHeld, match=f"process {broker.pid}, holds the store"),
-    ):
+    with other_process(_BROKER, root):  # it runs
         lock.refuse_unclean(str(root), goes_on=False)
 
 

@@ -3,7 +3,7 @@
     lastwrite.compact("/var/lib/kafka/orders-0", config={"delete.retention.ms": 0})
 
 A Spark session is taken or started; a log that a broker or another run holds is refused, save that
-``plan``, and ``compact`` with ``to``, work beside a broker of Kafka.
+``plan`` works beside a broker, and ``compact`` with ``to`` beside one of Kafka.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import Context, Options
 from lastwrite.engine.round import run_round
 from lastwrite.engine.system import System, system_named
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld, NotALog
 from lastwrite.kafka.cluster.metadata_log import FOLDER as METADATA_FOLDER
 from lastwrite.kafka.cluster.roots import META_PROPERTIES
 from lastwrite.model.log import TopicPartition
@@ -386,6 +386,8 @@ def _run(asked: _Asked) -> CompactionReport:
         for root, names in sorted(partitions.items()):
             system.refuse_unclean(root, options.config)
             if options.dry_run or options.to is not None:
+                if not options.dry_run:
+                    _refuse_copy(system, root)
                 system.refuse_if_held(root, names)
             else:
                 stack.enter_context(system.hold(root, names))
@@ -409,6 +411,20 @@ def _run(asked: _Asked) -> CompactionReport:
             system, folders, report, not options.dry_run and options.to is None, progress
         )
         return report
+
+
+def _refuse_copy(system: System, root: str) -> None:
+    """
+    Raises:
+        LogHeld: a broker has the log, and of this system's no copy can be made then.
+    """
+    broker = system.broker_of(root)
+    if broker is not None and not system.copies_beside_a_broker:
+        raise LogHeld(
+            f"{broker.problem}, and no copy of it can be made",
+            path=broker.path,
+            remedy="stop it first; or take a snapshot of the file system, and give that",
+        )
 
 
 def _state(folder: str) -> tuple[int, int] | None:

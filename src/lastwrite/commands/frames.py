@@ -12,13 +12,13 @@ The session is the caller's; nothing of pyspark is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from lastwrite.errors import EnvironmentUnfit
 from lastwrite.kafka.look.table import KAFKA_SCHEMA, kafka_batches
-from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.model.log import PartitionLog
 from lastwrite.pulsar.look.table import PULSAR_SCHEMA, ledger_units, pulsar_batches
 from lastwrite.rocketmq.look.table import ROCKETMQ_SCHEMA, LogFile, rocketmq_batches
 from lastwrite.rocketmq.store.compacted import CompactedQueue
@@ -39,16 +39,18 @@ SELECT last.* FROM (
 """
 
 
-def rocketmq_frame(spark: SparkSession, root: str, queues: Sequence[TopicPartition]) -> DataFrame:
-    """The last writes over these queues of a store.
+def rocketmq_frame(
+    spark: SparkSession, queues: Sequence[CompactedQueue], ends: Mapping[int, int]
+) -> DataFrame:
+    """The last writes over these queues of a store, each up to its end.
 
     Raises:
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
     files = [
-        LogFile(root, name, pair.log.start, pair.log.size_bytes, pair.log.mtime_ns)
-        for name in queues
-        for pair in CompactedQueue(root, name).pairs
+        LogFile(queue.root, queue.name, pair.log, ends[queue.name.partition])
+        for queue in queues
+        for pair in queue.pairs
     ]
     return _last_writes(spark, files, rocketmq_batches, ROCKETMQ_SCHEMA, "store_timestamp", "queue")
 

@@ -18,11 +18,11 @@ read the files, one task a file, and Spark finds the last writes (see ``frames``
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
-from lastwrite.errors import CorruptLog, InvalidConfig, OutOfMemoryBudget
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, OutOfMemoryBudget
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.table import kafka_writes
@@ -34,10 +34,11 @@ from lastwrite.pulsar.look.table import pulsar_topics, pulsar_writes, topic_end
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.reports.table import Write
 from lastwrite.rocketmq.look.read import check_compacted, store_at
-from lastwrite.rocketmq.look.table import queue_end, rocketmq_writes
+from lastwrite.rocketmq.look.table import rocketmq_writes
 from lastwrite.rocketmq.store import lock as rocketmq_lock
+from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved
 from lastwrite.rocketmq.store.topics import compacted_queues
-from lastwrite.storage.reading import TRIES, one_try
+from lastwrite.storage.reading import TRIES, TRY_AGAIN, one_try
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,14 +122,7 @@ def latest(
         written = ((name_of(folder).partition, pulsar_writes(folder)) for folder in folders)
         return Table(_table(written, limit_bytes), ends)
     if whose == ROCKETMQ:
-        root, queues = _rocketmq_queues(path, topic)
-        ends = {name.partition: queue_end(root, name) for name in queues}
-        if spark is not None:
-            from lastwrite.commands.frames import rocketmq_frame
-
-            return _true_up_to(ends, rocketmq_frame(spark, root, queues))
-        written = ((name.partition, rocketmq_writes(root, name)) for name in queues)
-        return Table(_table(written, limit_bytes), ends)
+        return _of_rocketmq(*_rocketmq_queues(path, topic), limit_bytes, spark)
     if spark is not None:
         from lastwrite.commands.frames import kafka_frame
 
@@ -138,7 +132,7 @@ def latest(
     return _kafka_table(path, topic, limit_bytes)
 
 
-def _true_up_to(ends: Mapping[int, End], frame: DataFrame) -> DataFrame:
+def _true_up_to(ends: Mapping[int, Any], frame: DataFrame) -> DataFrame:
     """The frame, with its ``end_offsets``; Spark has no place of its own for them."""
     frame.end_offsets = dict(ends)  # type: ignore[attr-defined]
     return frame
@@ -198,6 +192,41 @@ def _rocketmq_queues(path: str, topic: str | None) -> tuple[str, list[TopicParti
     queues = [TopicPartition(topic, number) for number in compacted_queues(root, topic)]
     rocketmq_lock.refuse_if_held(root, queues)
     return root, queues
+
+
+def _of_rocketmq(
+    root: str, names: Sequence[TopicPartition], limit_bytes: int, spark: SparkSession | None
+) -> Table | DataFrame:
+    """The table of a topic; from anew where a broker exchanged a queue's files meanwhile, a few
+    times.
+
+    Raises:
+        CommitConflict: it did so every time.
+    """
+    for tries in range(1, TRIES + 1):
+        with one_try(tries, is_open=True):
+            queues = [CompactedQueue(root, name) for name in names]
+            ends = _rocketmq_ends(queues)
+            if spark is not None:
+                from lastwrite.commands.frames import rocketmq_frame
+
+                return _true_up_to(ends, rocketmq_frame(spark, queues, ends))
+            written = ((queue.name.partition, rocketmq_writes(queue)) for queue in queues)
+            return Table(_table(written, limit_bytes), ends)
+    raise AssertionError("unreachable")
+
+
+def _rocketmq_ends(queues: Sequence[CompactedQueue]) -> dict[int, int]:
+    """
+    Raises:
+        CommitConflict: files are not those that were listed.
+    """
+    try:
+        return {queue.name.partition: queue.end_offset for queue in queues}
+    except FilesMoved:
+        raise CommitConflict(
+            "the queue's files have changed", path=queues[0].root, remedy=TRY_AGAIN
+        ) from None
 
 
 # ---------------------------------------------------------------------- Kafka

@@ -220,6 +220,7 @@ class Store(ABC):
     # a round makes one segment of all that it cleans, changed or not
     makes_one_segment: bool = False
     damage_remedy: str  # what to do where a file of records is damaged
+    copies_beside_a_broker: bool = True  # ``compact`` with ``to``, of a log that one has open
 
     @abstractmethod
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:

@@ -28,7 +28,7 @@ from lastwrite.reports.settings import Setting
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
 from lastwrite.rocketmq.format.names import OFFSET_DIGITS
 from lastwrite.rocketmq.rules.settings import DROP, KEEP, RocketmqConfig
-from lastwrite.rocketmq.store import lock, queues
+from lastwrite.rocketmq.store import beside_a_broker, lock, queues
 from lastwrite.rocketmq.store import publish as publishing
 from lastwrite.rocketmq.store.copies import copy_config
 from lastwrite.rocketmq.store.publish import Change, Pair
@@ -53,6 +53,7 @@ class RocketmqSystem(System):
     governs_keyless = "keyless.messages"
     policy_remedy = ""  # what has a compaction log is compacted
     no_retention = "a compaction log has no retention"
+    copies_beside_a_broker = False  # of files that are not cleaned a copy is a link
 
     # ------------------------------------------------------------------ layout
 
@@ -164,6 +165,8 @@ class RocketmqSystem(System):
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         return queues.read_queue(folder)
+
+    check_unmoved = staticmethod(beside_a_broker.check_unmoved)
 
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:
         return queues.cuts_of(log.segments[segment], piece_bytes)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.errors import CommitConflict, InvalidConfig, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.reports.table import Row, last_of_each
 from lastwrite.rocketmq.format import names
@@ -24,6 +24,12 @@ from lastwrite.rocketmq.look.rows import (
 )
 from lastwrite.rocketmq.look.walk import LogWalk
 from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.beside_a_broker import (
+    open_store,
+    read_pairs,
+    settled,
+    up_to_dispatched,
+)
 from lastwrite.rocketmq.store.place import StorePlace, find_place
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
@@ -199,11 +205,16 @@ class _StoreDump:
     def _finder(self) -> StoreFinder:
         place = self._place
         log: MappedLog | None = None
-        if place.file is not None:
+        if place.file is FileKind.COMMIT_LOG:
+            log = up_to_dispatched(place.root, lambda: read_one_file(place.path))
+        elif place.file is not None:
             log = read_one_file(place.path)
         elif place.part is Part.COMMIT_LOG:
-            log = read_files(place.path)
-        return StoreFinder(place.root, self._wanted.config, self.note, self._say, log)
+            log = up_to_dispatched(place.root, lambda: read_files(place.path))
+        finder = StoreFinder(place.root, self._wanted.config, self.note, self._say, log)
+        if place.root is not None and finder.log.bound is not None and not self._wanted.compacted:
+            self._say(str(open_store(place.root, finder.log.bound)))
+        return finder
 
     def _found(self, finder: StoreFinder) -> Iterator[Found]:
         wanted, place = self._wanted, self._place
@@ -332,7 +343,13 @@ class _StoreDump:
             parts = [Part.COMPACTION_INDEX]
         for part in parts if place.part is not Part.INDEX else ():
             for name in filter(self._is_wanted, list_queues(place.root, part)):
-                yield from self._index_log(read_queue(place.root, part, name), part, name)
+                is_paired = part is Part.COMPACTION_INDEX
+                log = (
+                    read_pairs(place.root, name).indexes
+                    if is_paired
+                    else read_queue(place.root, part, name)
+                )
+                yield from self._index_log(log, part, name)
         if place.part in (None, Part.INDEX) and self._topic is None and not self._wanted.compacted:
             yield from self._index_log(read_index_files(place.root), Part.INDEX, None)
 
@@ -359,6 +376,8 @@ class _StoreDump:
     def _guarded(self, rows: Iterator[Row], path: str) -> Iterator[Row]:
         try:
             yield from rows
+        except CommitConflict:
+            raise  # it is gone
         except LogError as error:
             self.note(problem_of(error, path))
 
@@ -368,7 +387,11 @@ class _StoreDump:
         kind = place.file
         if kind is FileKind.INDEX or (kind is not None and kind.has_units):
             return self._index_log(read_one_file(place.path), PART_OF_KIND[kind], place.name)
-        return self._guarded(side_rows(place), place.path)
+        return self._guarded(self._side_rows(place), place.path)
+
+    @staticmethod
+    def _side_rows(place: StorePlace) -> Iterator[Row]:
+        yield from settled(place.root, lambda: list(side_rows(place)))
 
     def _config(self) -> Iterator[Row]:
         for name in (names.TOPICS, names.CONSUMER_OFFSETS):

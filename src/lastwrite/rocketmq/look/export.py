@@ -37,6 +37,7 @@ from lastwrite.rocketmq.look.rows import TRANSACTIONS, message_rows
 from lastwrite.rocketmq.look.table import body_column, property_maps, text_column
 from lastwrite.rocketmq.look.walk import Chunk, LogWalk
 from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.beside_a_broker import up_to_dispatched
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.reading import (
     FileKind,
@@ -154,11 +155,12 @@ def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
     if place.root is not None:
         lock.refuse_if_held(place.root)
     if place.file is FileKind.COMMIT_LOG:
-        return read_one_file(path)
+        return up_to_dispatched(place.root, lambda: read_one_file(path))
     if place.file is None and place.part is Part.COMMIT_LOG:
-        return read_files(path)
+        return up_to_dispatched(place.root, lambda: read_files(path))
     if place.file is None and place.part is None and place.root is not None:
-        return read_commit_log(place.root, config)
+        root = place.root
+        return up_to_dispatched(root, lambda: read_commit_log(root, config))
     raise InvalidConfig(
         "only a commit log is written as a folder",
         path=path,

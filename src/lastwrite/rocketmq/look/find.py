@@ -31,6 +31,13 @@ from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.java_hash import index_hash
 from lastwrite.rocketmq.format.record import Message, decode_message
 from lastwrite.rocketmq.look.walk import RECORD_LIMIT_BYTES, LogWalk
+from lastwrite.rocketmq.store.beside_a_broker import (
+    Pairs,
+    check_marks,
+    marks,
+    read_pairs,
+    up_to_dispatched,
+)
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
     LogReader,
@@ -45,10 +52,10 @@ from lastwrite.rocketmq.store.reading import (
     read_index_files,
     read_queue,
     read_whole,
-    without_stopped_roll,
 )
 from lastwrite.rocketmq.store.topics import topics_or_none
 from lastwrite.storage.problems import damaged
+from lastwrite.storage.reading import TRIES, one_try
 
 # What led to a record.
 BY_ADDRESS = "address"
@@ -142,7 +149,9 @@ class StoreFinder:
         self._said: set[str] = set()
         self._tell = say
         if log is None:
-            log = read_commit_log(root, config) if root is not None else MappedLog()
+            log = up_to_dispatched(
+                root, lambda: read_commit_log(root, config) if root else MappedLog()
+            )
         self.log = log
         self.place = ", ".join(commit_log_folders(root, config)) if root is not None else "the log"
         for problem in log.problems:
@@ -357,7 +366,7 @@ class StoreFinder:
             for file in log.files:
                 if part is Part.CONSUME_QUEUE and file.end <= first * size:
                     continue
-                table, count = _valid_units(file, part)
+                table, count = self._valid_units(file, part)
                 if part is Part.BATCH_QUEUE:
                     begin = units.find_offset(table, first, count)
                 else:
@@ -366,7 +375,8 @@ class StoreFinder:
                     unit = _Unit.of(table, row, file)
                     if not unit.is_filler or part is Part.BATCH_QUEUE:
                         yield unit
-                if part is Part.CONSUME_QUEUE and count < len(table) and not log.is_last(file):
+                is_short = count < len(table) and self.log.bound is None
+                if part is Part.CONSUME_QUEUE and is_short and not log.is_last(file):
                     # Where units are missing in the middle the next file's first would be taken for
                     # the next message.
                     yield _Unit.of(table, count, file)._replace(address=-1, size=0)
@@ -374,11 +384,18 @@ class StoreFinder:
     def _files(self, part: Part, name: TopicPartition) -> MappedLog:
         return read_queue(self._root, part, name) if self._root is not None else MappedLog()
 
+    def _valid_units(self, file: MappedFile, part: Part) -> tuple[units.Units, int]:
+        """The units of an index's file, and how many are valid and of what is read."""
+        table, count = _valid_units(file, part)
+        if self.log.bound is not None:
+            count = units.lower_bound(table["physical_offset"], self.log.bound, count)
+        return table, count
+
     def _last_unit(self, name: TopicPartition) -> _Unit | None:
         """The last valid unit of the queue's index; None: it has none."""
         for part in _QUEUES:
             for file in reversed(self._files(part, name).files):
-                table, count = _valid_units(file, part)
+                table, count = self._valid_units(file, part)
                 if count:
                     return _Unit.of(table, count - 1, file)
         return None
@@ -478,8 +495,11 @@ class StoreFinder:
                 for topic_ in sorted(topics):
                     for part in parts:
                         for address in index.addresses(topic_, part):
-                            if address >= self.log.start and self._has(
-                                address, topic_, part, key, is_unique
+                            is_read = self.log.bound is None or address < self.log.bound
+                            if (
+                                address >= self.log.start
+                                and is_read
+                                and self._has(address, topic_, part, key, is_unique)
                             ):
                                 found.add(address)
             except (LogError, _Contradiction) as error:
@@ -571,7 +591,7 @@ class StoreFinder:
         firsts = [0]  # the number of each file's first unit
         for file in log.files:
             firsts.append(firsts[-1] + file.size_bytes // dtype.itemsize)
-        total = firsts[-2] + _valid_units(log.files[-1], part)[1]
+        total = firsts[-2] + self._valid_units(log.files[-1], part)[1]
         with LogReader(log) as reader:
 
             def unit_at(number: int) -> _Unit:
@@ -621,9 +641,23 @@ class StoreFinder:
         no reader gets them.
         """
         assert self._root is not None
-        log = read_queue(self._root, Part.COMPACTION_LOG, name)
-        index = read_queue(self._root, Part.COMPACTION_INDEX, name)
-        log = without_stopped_roll(self._root, log, index)
+        for tries in range(1, TRIES + 1):
+            pairs = read_pairs(self._root, name)
+            with one_try(tries, is_open=pairs.is_open):
+                for found in self._of_pairs(pairs, name, first, only):
+                    yield found
+                    first = found.message.queue_offset + 1
+                return
+
+    def _of_pairs(
+        self, listed: Pairs, name: TopicPartition, first: int, only: str | None
+    ) -> Iterator[Found]:
+        """
+        Raises:
+            CommitConflict: a broker has exchanged the files.
+        """
+        log, index = listed.logs, listed.indexes
+        known = marks(log, index)
         for problem in chain(log.problems, index.problems):
             self._note(problem)
         pairs = {file.start: file for file in index.files}
@@ -644,7 +678,11 @@ class StoreFinder:
                     for found in self._indexed(file, pair, reader, next_offset):
                         next_offset = found.message.queue_offset + 1
                         yield found
-                except _Contradiction as wrong:
+                except (_Contradiction, LogError) as wrong:
+                    if listed.is_open:
+                        check_marks(known)
+                    if isinstance(wrong, LogError):
+                        raise
                     self.say(
                         f"{pair.path if pair else file.path}: {wrong}; the index of {base} of {name} "
                         "was rebuilt in memory from the compaction log"

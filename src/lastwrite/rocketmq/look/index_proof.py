@@ -140,8 +140,10 @@ class QueueProof:
 class KeyProof:
     """Holds the entries of all index files against the records' keys, in their order."""
 
-    def __init__(self, files: MappedLog, note: Note) -> None:
+    def __init__(self, files: MappedLog, note: Note, *, is_open: bool = False) -> None:
         self._note = note
+        # Of a store that a broker has, the keys of the last message may still be entered.
+        self._is_open = is_open
         self._files: list[tuple[MappedFile, IndexFile, units.Units]] = []
         for file in files.files:
             try:
@@ -152,6 +154,7 @@ class KeyProof:
                 self._files.append((file, index, index.entries()))
         self._first = self._files[0][1].header.first_physical_offset if self._files else 0
         self._last = self._files[-1][1].header.last_physical_offset if self._files else -1
+        self._last -= is_open
         self._lacking = self._late = self._wrong = 0
         # Of the first wrong entry: file, byte, address.
         self._place: tuple[str, int, int] | None = None
@@ -199,7 +202,7 @@ class KeyProof:
         if not self._files:
             return
         path = self._files[-1][0].path
-        if self._late:
+        if self._late and not self._is_open:
             wrong = f"it ends at {self._last}: {self._late} keys of later messages lack"
             remedy = "a broker's start dispatches them where it was killed"
             self._note(recovered(wrong, path, None, remedy))
@@ -245,6 +248,15 @@ class PairProof:
             if not count and not is_last:
                 remedy = "a broker answers nothing from such a queue; compact sees to the pair if it is empty"
                 note(damaged("a pair of files without a unit", pair.path, None, remedy))
+
+    @property
+    def end_address(self) -> int | None:
+        """Of a file that grows, after the last record that a unit leads to."""
+        if not self._log.is_growing or self._units is None:
+            return None
+        if not len(self._units):
+            return self._log.start
+        return int(self._units["physical_offset"][-1]) + int(self._units["size"][-1])
 
     def compare(self, chunk: Chunk) -> Int64Array:
         """Which records of the chunk a unit leads to: those that are served."""

@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
 from lastwrite.errors import LogError
 from lastwrite.model.columns import Int64Array
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.log import Problem, ProblemKind, TopicPartition, any_damaged
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.rocketmq.format import kernels, names, record, sides, units
 from lastwrite.rocketmq.format.index_file import IndexFile
@@ -44,7 +44,7 @@ from lastwrite.rocketmq.look.inspection import (
 )
 from lastwrite.rocketmq.look.rows import side_rows
 from lastwrite.rocketmq.look.walk import Chunk, Ending, LogWalk
-from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store import beside_a_broker, lock
 from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
 from lastwrite.rocketmq.store.place import StorePlace, find_place, locate
 from lastwrite.rocketmq.store.reading import (
@@ -64,13 +64,12 @@ from lastwrite.rocketmq.store.reading import (
     read_one_file,
     read_queue,
     read_whole,
-    without_stopped_roll,
 )
 from lastwrite.rocketmq.store.topics import known_queues, topics_or_none
 from lastwrite.rocketmq.system import ROCKETMQ
 from lastwrite.storage.choice import Topics, choose, is_asked, topic_of
 from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, problem_of, recovered
-from lastwrite.storage.reading import read_small
+from lastwrite.storage.reading import TRIES, one_try, read_small
 
 MOST_PROBLEMS = 20  # of a queue that are named; the rest are counted
 MOST_KEYS = 4_000_000  # of a compaction log that are told apart; of more the number is not known
@@ -125,10 +124,8 @@ def inspect_store(
     if place.root is not None:
         lock.refuse_if_held(place.root)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    report = StoreReport(path=str(path), what=what_is(place), now_ms=now, root=place.root)
-    _Inspection(
-        place, report, topic, queue, progress or NoProgress(), dict(config or {}), include_active
-    ).run()
+    asked = topic, queue, progress or NoProgress(), dict(config or {}), include_active
+    report = _inspected(path, place, now, lambda report: _Inspection(place, report, *asked))
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -143,10 +140,32 @@ def inspect_beside(
         NotALog: nothing was read.
     """
     place = find_place(path)
-    report = StoreReport(path=str(path), what=what_is(place), now_ms=0, root=place.root)
-    progress = progress or NoProgress()
-    _Inspection(place, report, topic, queue, progress, has_compaction=False).run()
-    return report
+    asked = topic, queue, progress or NoProgress()
+    return _inspected(
+        path, place, 0, lambda report: _Inspection(place, report, *asked, has_compaction=False)
+    )
+
+
+def _inspected(
+    path: str, place: StorePlace, now_ms: int, job: Callable[[StoreReport], _Inspection]
+) -> StoreReport:
+    """The report of the inspection that ``job`` makes. Beside a broker what is damaged is looked at
+    again, a few times: it may have been exchanged, or be written just then.
+
+    Raises:
+        CommitConflict: what was read was exchanged or deleted every time.
+    """
+    for tries in range(1, TRIES + 1):
+        report = StoreReport(path=str(path), what=what_is(place), now_ms=now_ms, root=place.root)
+        is_open = place.root is not None and beside_a_broker.is_open(place.root)
+        with one_try(tries, is_open=is_open):
+            job(report).run()
+            is_damaged = any_damaged(report.problems) or any(
+                queue.is_damaged for queue in report.partitions
+            )
+            if not (is_open and is_damaged) or tries == TRIES:
+                return report
+    raise AssertionError("unreachable")
 
 
 def what_is(place: StorePlace) -> str:
@@ -189,7 +208,7 @@ class _Inspection:
                 self._check_asked(place.root)
             self._store()
         elif place.part is Part.COMMIT_LOG:
-            log = read_files(place.path)
+            log = self._up_to_dispatched(lambda: read_files(place.path))
             self.progress.stage("inspect", log.size_bytes)
             self._note_all(log)
             self._commit_log([place.path], log, {})
@@ -214,7 +233,7 @@ class _Inspection:
             self.report.files += self._count_units(files, place.part, MappedLog(), self._note).files
             return
         folders = commit_log_folders(root, self.config)
-        log = read_files(*folders)
+        log = self._up_to_dispatched(lambda: read_files(*folders))
         self._note_all(log)
         self.progress.stage("inspect", log.size_bytes)
         self._commit_log(folders, log, self._queue_indexes(root, log))
@@ -223,18 +242,25 @@ class _Inspection:
         self._compactions(root)
         if self.topic is None:
             self._index_files(root, os.path.join(root, Part.INDEX), log)
-        abort = os.path.join(root, names.ABORT)
-        self.report.stopped_in_order = not os.path.lexists(abort)
-        if not self.report.stopped_in_order:
-            wrong = "the broker was killed, or runs where its lock cannot be seen"
-            self._note(
-                recovered(wrong, abort, None, "its next start goes over the log's end again")
-            )
+        if not beside_a_broker.is_open(root):
+            abort = os.path.join(root, names.ABORT)
+            self.report.stopped_in_order = not os.path.lexists(abort)
+            if not self.report.stopped_in_order:
+                wrong = "the broker was killed, or runs where its lock cannot be seen"
+                self._note(
+                    recovered(wrong, abort, None, "its next start goes over the log's end again")
+                )
         for side in _SIDE_PATHS:
             path = os.path.join(root, side)
             found = locate(path) if os.path.isfile(path) else None
             if found is not None:
                 self._file(found)
+
+    def _up_to_dispatched(self, read: Callable[[], MappedLog]) -> MappedLog:
+        log = beside_a_broker.up_to_dispatched(self.place.root, read)
+        if log.bound is not None and self.place.root is not None:
+            self._note(beside_a_broker.open_store(self.place.root, log.bound))
+        return log
 
     def _is_wanted(self, name: TopicPartition) -> bool:
         return is_asked(self.topic, topic_of(name)) and self.queue in (None, name.partition)
@@ -292,7 +318,9 @@ class _Inspection:
     ) -> None:
         keys = None
         if self.place.part is None and self.place.root is not None and self.topic is None:
-            keys = KeyProof(read_index_files(self.place.root), self._note)
+            keys = KeyProof(
+                read_index_files(self.place.root), self._note, is_open=log.bound is not None
+            )
         found = LogInspection(
             folders=folders, file_size=log.file_size, start=log.start, bytes=log.size_bytes
         )
@@ -408,9 +436,11 @@ class _Inspection:
         self, root: str, name: TopicPartition, position: int | None
     ) -> CompactionInspection:
         note = partial(self._note, name=name)
-        log = read_queue(root, Part.COMPACTION_LOG, name)
-        index = read_queue(root, Part.COMPACTION_INDEX, name)
-        log = without_stopped_roll(root, log, index)
+        folder = queue_folder(os.path.join(root, Part.COMPACTION_LOG), name)
+        log, index, known, is_open = beside_a_broker.read_pairs(root, name)
+        if is_open:
+            position = known.of(name)
+            position = None if position < 0 else position
         self._note_all(log, name)
         self._note_all(index, name)
         found = CompactionInspection(
@@ -432,10 +462,18 @@ class _Inspection:
                 wrong = f"named {file.start}, no multiple of its {log.file_size} bytes"
                 remedy = f"start no broker on it, it would destroy the queue; {DAMAGE_REMEDY}"
                 note(damaged(wrong, file.path, None, remedy))
-            walk = self._log_walk(log_of_one(file), note, is_compaction=True)
-            count.add_file(file, pairs.get(file.start), walk, is_last=log.is_last(file))
+            count.add_file(
+                file,
+                pairs.get(file.start),
+                partial(self._log_walk, note=note, is_compaction=True),
+                is_last=log.is_last(file),
+            )
+        if is_open:
+            beside_a_broker.check_marks(beside_a_broker.marks(log, index))
+            last = found.contents.last_offset
+            note(beside_a_broker.open_queue(folder, 0 if last is None else last + 1))
         found.keys = None if count.keys is None else len(count.keys)
-        self._judge(queue_folder(os.path.join(root, Part.COMPACTION_LOG), name), found)
+        self._judge(folder, found)
         return found
 
     def _judge(self, folder: str, found: CompactionInspection) -> None:
@@ -467,6 +505,8 @@ class _Inspection:
             self._note(problem_of(error, file.path))
             return one
         header = index.header
+        if log is not None and log.bound is not None:  # it has gone on since
+            log = read_files(*{os.path.dirname(each.path) for each in log.files})
         one.entries = header.count - 1
         one.details = {
             "first_timestamp": header.first_store_time_ms,
@@ -494,6 +534,10 @@ class _Inspection:
         log = read_one_file(place.path)
         file = log.files[0]
         if kind.has_records:
+            if kind is FileKind.COMMIT_LOG:
+                log = self._up_to_dispatched(lambda: log_of_one(file))
+            elif place.root is not None and place.name is not None:
+                log = beside_a_broker.file_of_pair(place.root, place.name, file)
             self.report.files.append(self._record_file(log, kind))
             return
         if kind is FileKind.INDEX:
@@ -506,7 +550,7 @@ class _Inspection:
                 found = IndexOfQueue(kind=kind)
                 _count_units_of(file, one, PART_OF_KIND[kind], found, MappedLog())
             else:
-                rows = list(side_rows(place))
+                rows = beside_a_broker.settled(place.root, lambda: list(side_rows(place)))
                 if kind in (FileKind.CHECKPOINT, FileKind.ABORT, FileKind.LOCK):
                     one.details = rows[0]
                 else:
@@ -560,6 +604,8 @@ def _count_units_of(
         return
     entries = units.queue_units(data, is_batch=part is not Part.CONSUME_QUEUE)
     count = units.valid_count(entries)
+    if log.bound is not None:
+        count = units.lower_bound(entries["physical_offset"], log.bound, count)
     some = entries[:count]
     real = some["size"] != units.FILLER_SIZE
     one.entries = int(real.sum())
@@ -587,10 +633,16 @@ class _CompactionCount:
         self.keys: set[bytes] | None = set()  # None: there are too many to be told apart
 
     def add_file(
-        self, file: MappedFile, pair: MappedFile | None, walk: LogWalk, *, is_last: bool
+        self,
+        file: MappedFile,
+        pair: MappedFile | None,
+        walk_of: Callable[[MappedLog], LogWalk],
+        *,
+        is_last: bool,
     ) -> None:
         found = self._found
         proof = PairProof(file, pair, self._note, is_last)
+        walk = walk_of(replace(log_of_one(file), bound=proof.end_address))
         one = _counted(file, FileKind.COMPACTION_LOG)
         found.files.append(one)
         for chunk in walk.chunks():

@@ -18,6 +18,7 @@ Source: docs/formats/rocketmq.md; docs/decisions/rocketmq-rounds.md.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from lastwrite.errors import NotALog
@@ -29,6 +30,7 @@ from lastwrite.rocketmq.look.inspection import QueueInspection, StoreReport
 from lastwrite.rocketmq.look.records import RecordReader
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.beside_a_broker import is_open
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.positions import read_positions
 from lastwrite.rocketmq.store.publish import live_tree
@@ -152,6 +154,9 @@ def _check_positions(root: str, store: StoreVerification) -> None:
     """Whether the positions, or what stands in for them, can be read as they are."""
     tree = live_tree(root)
     problem = read_positions(tree).problem
+    if problem is not None and is_open(root):  # it may be written just now
+        time.sleep(0.1)
+        problem = read_positions(tree).problem
     if problem is not None:
         path = os.path.join(tree, names.POSITION_CHECKPOINT)
         _note(store, problem_of(problem, path, remedy=_POSITIONS_REMEDY))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
@@ -158,7 +159,17 @@ class _PieceProof:
         self.wrong: list[Problem] = found.problems
         start = names.parse_file_name(piece.path.rpartition("/")[2])
         assert start is not None  # else it would not have been listed
-        self.log = log_of_one(MappedFile(piece.path, start, piece.size_bytes, piece.mtime_ns))
+        file = MappedFile(
+            piece.path,
+            start,
+            piece.size_bytes,
+            piece.mtime_ns,
+            piece.growing,
+            is_growing=piece.growing > 0,
+        )
+        self.log = log_of_one(file)
+        if file.is_growing:
+            self.log = replace(self.log, bound=start + piece.end)
         self._start = start
         self._name = name_of(piece.path.rpartition("/")[0])
         self._topic = self._name.topic.encode()
@@ -185,7 +196,7 @@ class _PieceProof:
             for at in range(first, end, _UNITS_AT_ONCE):
                 yield from entries[at : min(at + _UNITS_AT_ONCE, end)].tolist()
 
-        return first, each(), end == count
+        return first, each(), end == count and not self.log.bound
 
     def note(self, problem: Problem) -> None:
         if len(self.wrong) < _MOST_PROBLEMS:

@@ -25,6 +25,8 @@ from lastwrite.rocketmq.format.record import (
     split_inner,
 )
 from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, RecordBlock, first_damage
+from lastwrite.rocketmq.store.reading import MappedFile
+from lastwrite.storage.reading import TRY_AGAIN
 
 ROCKETMQ_SCHEMA = (
     "topic STRING, queue INT, offset BIGINT, key STRING, value BINARY, born_timestamp BIGINT, store_timestamp BIGINT, "
@@ -40,17 +42,15 @@ def rocketmq_batches(file: LogFile) -> Iterator[Any]:
         CorruptLog: a message cannot be read.
     """
     queue = CompactedQueue(file.root, file.name)
-    places = {
-        (pair.log.start, pair.log.size_bytes, pair.log.mtime_ns): n
-        for n, pair in enumerate(queue.pairs)
-    }
-    number = places.get(file[2:])
+    number = next((n for n, pair in enumerate(queue.pairs) if file.is_still(pair.log)), None)
     try:
         if number is None:
             raise FilesMoved
         if queue.range_of(number) is not None:
             for block in queue.blocks_of(number, 0):
-                yield _message_batch(block, file.name)
+                count = int(np.searchsorted(block.table["queue_offset"], file.end_offset))
+                if count:
+                    yield _message_batch(block._replace(table=block.table[:count]), file.name)
     except FilesMoved:
         raise CommitConflict(
             "the queue's files have changed", path=file.root, remedy=READ_LATER
@@ -188,25 +188,23 @@ def _decoded_batch(block: RecordBlock, name: TopicPartition) -> Any:
     return pa.RecordBatch.from_arrays(columns, column_names(ROCKETMQ_SCHEMA))
 
 
-def queue_end(root: str, name: TopicPartition) -> int:
-    """The queue offset after the last message; 0 where there is none."""
-    queue = CompactedQueue(root, name)
-    while True:
-        try:
-            return max((found.last + 1 for found in queue.ranges if found is not None), default=0)
-        except FilesMoved:
-            queue.refresh()
-
-
-def rocketmq_writes(root: str, name: TopicPartition) -> Iterator[Write]:
+def rocketmq_writes(queue: CompactedQueue) -> Iterator[Write]:
     """The writes of one queue, in order; of those of a key that are read together, only the last.
 
     Raises:
+        CommitConflict: the files are not those that were listed: of a key that was deleted since
+            only what came before may have been read.
         CorruptLog: after the last, that there were damaged ones.
     """
-    queue = CompactedQueue(root, name)
-    for block in queue.blocks():
-        yield from block_writes(block)
+    try:
+        for number in range(len(queue.pairs)):
+            if queue.range_of(number) is not None:
+                for block in queue.blocks_of(number, 0):
+                    yield from block_writes(block)
+    except FilesMoved:
+        raise CommitConflict(
+            "the queue's files have changed", path=queue.root, remedy=TRY_AGAIN
+        ) from None
     damage = first_damage([queue])
     if damage is not None:
         raise damage
@@ -266,6 +264,15 @@ class LogFile(NamedTuple):
 
     root: str
     name: TopicPartition
-    start: int
-    size_bytes: int
-    mtime_ns: int
+    file: MappedFile
+    end_offset: int  # of the queue then: what was appended since does not count
+
+    def is_still(self, file: MappedFile) -> bool:
+        """Whether it is ``file``, as that lies there now."""
+        was = self.file
+        is_same = (was.start, was.size_bytes, was.inode) == (
+            file.start,
+            file.size_bytes,
+            file.inode,
+        )
+        return is_same and (was.is_growing or was.mtime_ns == file.mtime_ns)

@@ -182,9 +182,13 @@ class LogWalk:
         self.endings: dict[str, Ending] = {}
         written = (file.start for file in reversed(log.files) if _is_written(file))
         self._last_written = 0 if is_compaction else next(written, 0)
+        if log.bound is not None and not is_compaction:
+            self._last_written = log.end  # records lie up to the bound: nothing may end before
 
     def chunks(self, start: int = 0, end: int | None = None) -> Iterator[Chunk]:
         """The records whose address lies in ``[start, end)``; ``start`` is one's, or below all."""
+        if self._log.bound is not None:
+            end = self._log.bound if end is None else min(end, self._log.bound)
         for file in self._log.files:
             if file.end <= start or (end is not None and file.start >= end):
                 continue
@@ -202,9 +206,11 @@ class LogWalk:
 
     def _file(self, file: MappedFile, position: int, end: int | None) -> Iterator[Chunk]:
         stop = file.size_bytes if end is None else min(end - file.start, file.size_bytes)
+        # Behind the bound a broker is writing.
+        limit = file.size_bytes if self._log.bound is None else stop
         with file.open() as reader:
             while position < stop:
-                have = min(len(self._buffer), file.size_bytes - position)
+                have = min(len(self._buffer), limit - position)
                 reader.read_into(self._buffer[:have], position)
                 rows, consumed, code, at, wanted = kernels.split(
                     self._buffer, 0, have, self._table, self._checks_crc
@@ -233,7 +239,7 @@ class LogWalk:
                 position += int(consumed)
                 if code == kernels.OK:
                     continue
-                if code == kernels.NEED_MORE and position + wanted <= file.size_bytes:
+                if code == kernels.NEED_MORE and position + wanted <= limit:
                     if consumed == 0 and not self._grow(wanted):
                         code = kernels.BAD_SIZE
                     else:
@@ -282,7 +288,7 @@ class LogWalk:
             return after
         self.endings[file.path] = Ending(position, False, wrong)
         if not is_last:
-            wrong = f"the log ends here, and files follow: {wrong}"
+            wrong = f"the log ends here, and more follows: {wrong}"
             self._note(damaged(wrong, file.path, position))
         elif code in (kernels.END, _BAD_ADDRESS):
             wrong, remedy = "stale bytes after the log's end", "a broker never reads them"

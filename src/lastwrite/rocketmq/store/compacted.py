@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,12 +32,12 @@ from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
 from lastwrite.rocketmq.format.record import MAGIC_V1, MAGIC_V2, RECORD_HEAD, RecordHead
 from lastwrite.rocketmq.format.units import BATCH_UNIT, BatchUnit, batch_units, valid_count
 from lastwrite.rocketmq.rules.pull import FileOffsets
+from lastwrite.rocketmq.store.beside_a_broker import read_pairs
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
     MappedFile,
     Part,
     queue_folder,
-    read_queue,
 )
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import damaged, error_of, recovered
@@ -133,8 +134,10 @@ class CompactedQueue:
         self.damage: list[Problem] = []
         self.pairs: tuple[FilePair, ...] = ()
         self.exists = False
+        self.is_open = False  # a broker appends to the last pair
         self._ranges: dict[int, FileOffsets | None] = {}
         self._rebuilt: dict[int, RecordPlaces] = {}
+        self._counts: dict[int, int] = {}  # of the units that were seen, by file
         self._seen: tuple[tuple[int, int], ...] = ()
         self._listings = 0
         self.refresh()
@@ -144,7 +147,7 @@ class CompactedQueue:
         return Ranges(self)
 
     def refresh(self) -> None:
-        """List the files again.
+        """List the files again; where a broker has the store, up to where they reach now.
 
         Raises:
             CommitConflict: they keep changing.
@@ -156,14 +159,13 @@ class CompactedQueue:
                 path=self._folder(Part.COMPACTION_LOG),
                 remedy="stop whatever writes there, or read a copy",
             )
-        self._ranges, self._rebuilt = {}, {}
+        self._ranges, self._rebuilt, self._counts = {}, {}, {}
         self._seen = self._look()
         self.exists = all(
             os.path.isdir(self._folder(part))
             for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
         )
-        logs = read_queue(self.root, Part.COMPACTION_LOG, self.name)
-        indexes = read_queue(self.root, Part.COMPACTION_INDEX, self.name)
+        logs, indexes, _, self.is_open = read_pairs(self.root, self.name)
         index_of = {file.start: file for file in indexes.files}
         self.pairs = tuple(FilePair(file, index_of.pop(file.start, None)) for file in logs.files)
         for problem in (*logs.problems, *indexes.problems):
@@ -171,6 +173,18 @@ class CompactedQueue:
         for file in index_of.values():
             remedy = "a broker does not start on this store: restore the log file"
             self._note(damaged("an index without its log file", file.path, None, remedy))
+        if self.is_open and self.pairs:
+            with suppress(FilesMoved):  # whoever reads them finds the same
+                self.range_of(len(self.pairs) - 1)
+
+    @property
+    def end_offset(self) -> int:
+        """The queue offset after the last message; 0 where there is none.
+
+        Raises:
+            FilesMoved: a file is gone.
+        """
+        return max((found.last + 1 for found in self.ranges if found is not None), default=0)
 
     def range_of(self, number: int) -> FileOffsets | None:
         """The offsets that the file's index names; None: none, as in a new pair of files.
@@ -271,12 +285,13 @@ class CompactedQueue:
                 count = bisect_left(
                     range(slots), True, key=lambda slot: not _is_valid(index.unit(slot))
                 )
+                self._counts[number] = count
                 if count:
                     first, last = index.unit(0), index.unit(count - 1)
                     if first.base <= last.base and log.is_record(first) and log.is_record(last):
                         return FileOffsets(first.base, last.base + last.number - 1)
                     wrong = "the index names places without such a record"
-                elif log.first_size() == 0:
+                elif pair.log.is_growing or log.first_size() == 0:
                     return None
                 else:
                     wrong = "the index is empty, the log is not"
@@ -301,7 +316,7 @@ class CompactedQueue:
         with _Opened(pair.index) as index:
             index.read_into(data, 0)
         units = batch_units(data.data)
-        units = units[: valid_count(units)]
+        units = units[: min(valid_count(units), self._counts[number])]
         bases = units["base"].astype(np.int64)
         lasts = bases + units["number"] - 1
         positions = units["physical_offset"].astype(np.int64) - pair.log.start
@@ -482,7 +497,9 @@ class _Opened:
             raise FilesMoved from None
         except OSError as error:
             raise to_log_error(error, file.path, "read the file") from error
-        if os.fstat(self._handle).st_size != file.size_bytes:
+        seen = os.fstat(self._handle)
+        is_same = seen.st_size == file.size_bytes and seen.st_ino == file.inode
+        if not is_same or not (file.is_growing or seen.st_mtime_ns == file.mtime_ns):
             os.close(self._handle)
             raise FilesMoved
 

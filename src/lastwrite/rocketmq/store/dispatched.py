@@ -73,7 +73,7 @@ def read_queue_state(log: MappedLog, kind: QueueKind, until: int = NO_END) -> Qu
         with mapped(file.path) as data:
             table = units.queue_units(data, is_batch=is_batch)
             slots = range(len(table))
-            count = bisect_left(slots, True, key=lambda i, of=table: not _is_valid(of[i], until))  # type: ignore[misc]
+            count = bisect_left(slots, True, key=lambda i, of=table: not is_valid(of[i], until))  # type: ignore[misc]
             if count:
                 if place:
                     _refuse_hole(files[place - 1], file, until, is_batch=is_batch)
@@ -96,7 +96,7 @@ def _refuse_hole(before: MappedFile, file: MappedFile, until: int, *, is_batch: 
     """The file before must be full, and lie right before."""
     with mapped(before.path) as data:
         table = units.queue_units(data, is_batch=is_batch)
-        is_full = _is_valid(table[len(table) - 1], until)
+        is_full = is_valid(table[len(table) - 1], until)
     if not is_full or before.end != file.start:
         raise CorruptLog("units are missing before this file", 0, file.path, MAKE_ANEW)
 
@@ -111,7 +111,8 @@ def _first_number(file: MappedFile) -> int:
     return file.start // units.CONSUME_QUEUE_UNIT.size + fillers
 
 
-def _is_valid(unit: Any, until: int) -> bool:
+def is_valid(unit: Any, until: int = NO_END) -> bool:
+    """Whether it is a unit of a record below the address ``until``, or a filler."""
     if not 0 <= int(unit["physical_offset"]) < until or int(unit["size"]) <= 0:
         return False
     if unit.dtype != units.BATCH_DTYPE:

@@ -57,18 +57,17 @@ def holds(root: str, name: TopicPartition) -> bool:
 
 
 def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -> None:
-    """For work that only reads the queues (None: whatever lies in the store).
+    """For work that only reads the queues (None: whatever lies in the store). A broker that has the
+    store does not stand in its way (docs/decisions/beside-a-broker.md): it takes its lock when it
+    has mended what a crash left.
 
     Raises:
-        LogHeld: a broker or a run may change them while they are read.
+        LogHeld: a run may change them while they are read.
         InvalidConfig: a part of the store is another one's, by a link.
     """
     links.refuse_others(root)
-    broker = broker_of(root)
-    if broker is not None:
-        remedy = "stop it first; or take a snapshot of the file system, and read that"
-        raise LogHeld(broker.problem, path=broker.path, remedy=remedy)
-    lock.refuse_if_held(root, names, PLACE)
+    if broker_of(root) is None:
+        lock.refuse_if_held(root, names, PLACE)
 
 
 def refuse_broker(root: str) -> None:
@@ -132,16 +131,16 @@ def refuse_stopped_cut(root: str) -> None:
 
 
 def refuse_unclean(root: str, *, goes_on: bool) -> None:
-    """Refuse a store whose broker did not stop in order, unless ``goes_on``.
+    """Refuse a store whose broker did not stop in order, unless ``goes_on``. Of one that runs, and
+    can be seen, ``abort`` says nothing; whoever writes asks for its lock.
 
     Raises:
-        LogHeld: its broker was killed, or runs; or a cut was stopped half way.
+        LogHeld: its broker was killed; or a cut was stopped half way.
     """
     refuse_stopped_cut(root)
     path = os.path.join(root, ABORT)
-    if goes_on or not was_killed(root):
+    if goes_on or not was_killed(root) or broker_of(root) is not None:
         return
-    refuse_broker(root)
     process = _process_of(path)
     raise LogHeld(
         f"the store's broker{process} was killed, or runs where its lock cannot be seen",

@@ -34,12 +34,13 @@ from lastwrite.rocketmq.format import chunk_kernels, names
 from lastwrite.rocketmq.format.chunk_kernels import FITS, compare_units, count_units, follow_units
 from lastwrite.rocketmq.format.record import BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, BatchUnit
-from lastwrite.rocketmq.store import links, lock, ordinary, positions, publish, reading
+from lastwrite.rocketmq.store import beside_a_broker, links, lock, ordinary, reading
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
 from lastwrite.storage.choice import Topics, choose, topic_of
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import damaged
+from lastwrite.storage.reading import TRIES, one_try
 
 _RESTORE = "nothing was changed; restore the file from a replica or a backup"
 _REBUILD = (
@@ -140,8 +141,9 @@ def index_path(log_path: str) -> str:
 # ---------------------------------------------------------------------- an index
 
 
-def valid_units(path: str) -> Iterator[ByteArray]:
-    """The units of an index file, some at a time, up to the first that is not valid.
+def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
+    """The units of an index file, some at a time, up to the first that is not valid; behind that
+    nothing is read of one that grows.
 
     What was never written is not read.
 
@@ -166,6 +168,8 @@ def valid_units(path: str) -> Iterator[ByteArray]:
                     used = count_units(data, True) * BATCH_UNIT.size
                     has_ended = used < len(data)
                     yield data[:used]
+                if has_ended and is_growing:
+                    return
                 rest = data[used:]
                 strange = count_units(rest, False) * BATCH_UNIT.size
                 if strange < len(rest):
@@ -239,9 +243,16 @@ def read_queue(folder: str) -> PartitionLog:
     The checkpoint is the offset after the position that the store keeps.
 
     Raises:
+        CommitConflict: a broker exchanged the files every time that they were listed.
         LogError: a file cannot be read.
     """
-    return _Reading(folder).log()
+    root = root_of(folder)
+    for tries in range(1, TRIES + 1):
+        with one_try(tries, is_open=beside_a_broker.is_open(root)):
+            log = _Reading(folder).log()
+            beside_a_broker.check_unmoved(log)
+            return log
+    raise AssertionError("unreachable")
 
 
 class _Reading:
@@ -253,13 +264,12 @@ class _Reading:
         self._root = root_of(folder)
         self._problems: list[Problem] = []
         self._end_offset = 0
+        self._is_open = False
 
     def log(self) -> PartitionLog:
-        logs = reading.read_files(self._folder)
-        indexes = reading.read_files(os.path.dirname(index_path(os.path.join(self._folder, "0"))))
-        logs = reading.without_stopped_roll(self._root, logs, indexes)
+        logs, indexes, known, is_open = beside_a_broker.read_pairs(self._root, self._name)
+        self._is_open = is_open
         self._problems += [*logs.problems, *indexes.problems]
-        known = positions.read_positions(publish.live_tree(self._root))
         position = known.of(self._name)
         self._check_pairs(logs, indexes)
         segments: list[Segment] = []
@@ -274,6 +284,8 @@ class _Reading:
                 following = segments[n].base_offset
             else:
                 segments[n] = replace(segments[n], base_offset=following)
+        if is_open:
+            self._problems.append(beside_a_broker.open_queue(self._folder, self._end_offset))
         return PartitionLog(
             name=self._name,
             folder=self._folder,
@@ -283,6 +295,7 @@ class _Reading:
             high_watermark=self._end_offset,
             checkpoint=position + 1 if position >= 0 else None,
             problems=tuple(self._problems),
+            open_as=beside_a_broker.marks(logs, indexes) if is_open else None,
         )
 
     def _damaged(
@@ -316,7 +329,7 @@ class _Reading:
         base, largest, first = self._end_offset, file.mtime_ns // 1_000_000, None
         try:
             place = file.start
-            for units in valid_units(path):
+            for units in valid_units(path, file.is_growing):
                 code, row, place, stored = follow_units(units, place, file.end, self._end_offset)
                 if code != FITS:
                     raise _wrong_unit(code, int(row) + count, path)
@@ -342,6 +355,7 @@ class _Reading:
             first_batch_timestamp_ms=first,
             index_bytes=count * BATCH_UNIT.size,
             unused_bytes=file.size_bytes - size,
+            growing=file.inode if file.is_growing else 0,
         )
 
     def _prove_whole(self, segments: list[Segment], position: int) -> None:
@@ -367,7 +381,7 @@ class _Reading:
             )
             if missing is not None:
                 self._ends_early(segment, missing)
-        if not segments or lock.was_killed(self._root):
+        if not segments or self._is_open or lock.was_killed(self._root):
             return
         next_offset = ordinary.next_offset(self._root, self._name)
         # Where offsets are given again the topic was made again.

@@ -108,6 +108,8 @@ class MappedFile:
     start: int
     size_bytes: int
     mtime_ns: int
+    inode: int = 0
+    is_growing: bool = False  # a broker writes there, and the file is the same as its inode is
 
     @property
     def end(self) -> int:
@@ -119,7 +121,8 @@ class MappedFile:
         Raises:
             CommitConflict: it vanished or changed since it was listed.
         """
-        return SegmentReader(self.path, self.size_bytes, self.mtime_ns)
+        growing = self.inode if self.is_growing else 0
+        return SegmentReader(self.path, self.size_bytes, self.mtime_ns, growing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,9 @@ class MappedLog:
     problems: tuple[Problem, ...] = ()
     file_size: int | None = None  # of each file; None: there is none
     starts: tuple[int, ...] = field(default=(), repr=False)
+    # of a log that a broker has open: the address up to which it is whole; what follows is not
+    # looked at
+    bound: int | None = None
 
     @property
     def start(self) -> int:
@@ -296,7 +302,7 @@ def read_files(*folders: str, is_index: bool = False) -> MappedLog:
                 remedy = "nothing in it is served; a broker's next run writes over it"
                 problems.append(recovered(wrong, path, None, remedy))
         elif start is not None:
-            found.append(MappedFile(path, start, seen.st_size, seen.st_mtime_ns))
+            found.append(MappedFile(path, start, seen.st_size, seen.st_mtime_ns, seen.st_ino))
         elif seen.st_size:
             problems.append(_wrong_name(path))
     found.sort(key=lambda file: (file.start, file.path))
@@ -492,4 +498,4 @@ def read_one_file(path: str) -> MappedLog:
     start = start_of(base, names.is_index_name(base))
     if start is None:
         start = max(0, int.from_bytes(read_head(path)[_PHYSICAL_OFFSET], "big", signed=True))
-    return log_of_one(MappedFile(path, start, seen.st_size, seen.st_mtime_ns))
+    return log_of_one(MappedFile(path, start, seen.st_size, seen.st_mtime_ns, seen.st_ino))

@@ -9,6 +9,7 @@ from lastwrite.errors import LogError
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.format.sides import Topic, decode_topics
+from lastwrite.rocketmq.store.beside_a_broker import settled
 from lastwrite.rocketmq.store.reading import Part, list_queues
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import read_small
@@ -40,7 +41,7 @@ def topics_or_none(root: str | None, note: Callable[[Problem], None]) -> dict[st
     path = "" if root is None else _path(root)
     if os.path.isfile(path):
         try:
-            return decode_topics(read_small(path))
+            return settled(root, lambda: decode_topics(read_small(path)))
         except LogError as error:
             note(problem_of(error, path))
     return {}
