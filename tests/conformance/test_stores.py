@@ -168,6 +168,20 @@ def test_ranges_are_read_of_the_version_that_is_meant(at: Below) -> None:
         read(at.store, key, 3, 4)
 
 
+@pytest.mark.parametrize("size", [1000, 12 * MIB])
+def test_a_writer_takes_bytes_before_they_change(at: Below, size: int) -> None:
+    buffer = np.zeros(size, np.uint8)
+    writer = at.store.writer(at.key("a"), 5 * MIB)
+    for value in (1, 2):
+        buffer[:] = value
+        writer.write(buffer)
+    buffer[:] = 3
+    writer.close()
+    found = at.store.get(at.key("a"))
+    assert found is not None
+    assert found[0] == b"\1" * size + b"\2" * size
+
+
 def test_a_written_object_is_there_whole_or_not_at_all(at: Below) -> None:
     key = at.key("data/1.log")
     content = np.random.default_rng(1).integers(0, 256, 19 * MIB + 7).astype(np.uint8)

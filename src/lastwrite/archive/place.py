@@ -114,6 +114,12 @@ class Place:
             raise CorruptLog(f"a manifest of {len(content)} bytes", LIMIT_BYTES, self.address)
         return Seen(decode(bytes(content), self.address), place)
 
+    def put(self, name: str, content: bytes) -> Found:
+        """Write a small object under a name that nobody else draws."""
+        writer = self.store.writer(self.key(name))
+        writer.write(content)
+        return writer.close()
+
     # ------------------------------------------------------------------ a round
 
     def begin(self, seen: Seen | None, grace_ms: int = GRACE_MS) -> Round:

@@ -57,9 +57,9 @@ class ArchivedSegment:
         self._largest_timestamp_ms = -1
         self._first_timestamp_ms: int | None = None
 
-    def _key(self, kind: FileKind) -> str:
+    def _name(self, kind: FileKind) -> str:
         assert self._base_offset is not None
-        return self._place.key(f"{self._folder}{segment_file_name(self._base_offset, kind)}")
+        return f"{self._folder}{segment_file_name(self._base_offset, kind)}"
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
         """Append whole batches; ``rows``: one each, see ``ROW_COLUMNS``."""
@@ -68,7 +68,7 @@ class ArchivedSegment:
         if self._writer is None or self._indexer is None:
             if self._base_offset is None:
                 self._base_offset = int(rows[0, ROW_BASE_OFFSET])
-            self._writer = self._place.store.writer(self._key(FileKind.LOG))
+            self._writer = self._place.store.writer(self._place.key(self._name(FileKind.LOG)))
             self._indexer = SegmentIndexer(self._base_offset, self._interval_bytes)
             self._first_timestamp_ms = int(rows[0, ROW_MAX_TIMESTAMP])
         self._largest_timestamp_ms = max(
@@ -95,10 +95,10 @@ class ArchivedSegment:
         found = self._writer.close()
         offsets, times = self._indexer.finish()
         for kind, content in ((FileKind.INDEX, offsets), (FileKind.TIME_INDEX, times)):
-            self._place.store.create(self._key(kind), content)
+            self._place.put(self._name(kind), content)
         of_transactions = encode_aborted(aborted) if aborted else b""
         if of_transactions:
-            self._place.store.create(self._key(FileKind.TRANSACTION_INDEX), of_transactions)
+            self._place.put(self._name(FileKind.TRANSACTION_INDEX), of_transactions)
         mtime_ms = mtime_ns // 1_000_000
         largest = self._largest_timestamp_ms
         result.base_offset = self._base_offset

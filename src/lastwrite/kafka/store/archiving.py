@@ -142,8 +142,7 @@ def join_parts(parts: Parts) -> SegmentOutput:
             if inside and isinstance(part.stored, StoredSegment):
                 content = encode_aborted(inside)
                 place = archived.place_of(parts.log.folder)
-                key = place.key(part.stored.key(FileKind.TRANSACTION_INDEX))
-                place.store.create(key, content)
+                place.put(part.stored.key(FileKind.TRANSACTION_INDEX), content)
                 part.stored = structs.replace(part.stored, transaction_index_bytes=len(content))
     first, *others = made
     behind = [further for part in others for further in (part, *part.further)]

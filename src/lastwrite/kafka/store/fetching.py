@@ -302,8 +302,7 @@ def _after(
         content = index_files.read_file(snapshots[end])
         snapshot = f"data/{begun.id}-producers/{segment_file_name(end, FileKind.SNAPSHOT)}"
         size = len(content)
-        place = archived.place_of(folder)
-        place.store.create(place.key(snapshot), content)
+        archived.place_of(folder).put(snapshot, content)
     kept = [entry for entry in before.epochs if not epochs or entry[0] < epochs[0][0]]
     added = (
         tuple(astuple(entry))

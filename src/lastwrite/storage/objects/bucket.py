@@ -132,6 +132,14 @@ class BucketStore:
             return None
         raise answer.error(self._place(key), "put")
 
+    def _put_new(self, key: str, content: bytes) -> Found:
+        """Write a small object under a key that nobody else uses; the client tries again."""
+        self._count(key, puts=1, bytes_written=len(content))
+        answer = self._ask(lambda: self._client.put(self._store, key, content))
+        if isinstance(answer, Refusal):
+            raise answer.error(self._place(key), "put")
+        return Found(key, len(content), self._version(answer), 0)
+
     def writer(self, key: str, part_bytes: int = RANGE_BYTES) -> BucketWriter:
         check_key(key, self.address)
         return BucketWriter(self, key, max(part_bytes, _LEAST_PART_BYTES))
@@ -251,25 +259,42 @@ class BucketStore:
 
 
 class BucketWriter:
-    """An upload: one part on its way while the next fills, and no object before all are there."""
+    """An upload: one part on its way while the next fills, and no object before all are there. What
+    fits into one part is one request.
+    """
 
     def __init__(self, store: BucketStore, key: str, part_bytes: int) -> None:
         self._store, self._key, self._part_bytes = store, key, part_bytes
         self._written = 0
+        self._small: list[bytes] = []  # all that was written, as long as it fits into a part
+        self._file: Any = None
         _refuse_forked()
-        self._file = store._client.open_writer(
-            store._store, key, buffer_size=part_bytes, max_concurrency=1
-        )
 
     def write(self, data: bytes | ByteArray) -> None:
         files.faults.reach("write", self._store._place(self._key))
-        answer = self._store._ask(lambda: self._file.write(data), tries=1)
+        kept = data if isinstance(data, bytes) else bytes(data)  # it is sent later
+        self._written += len(kept)
+        if self._file is None and self._written <= self._part_bytes:
+            self._small.append(kept)
+            return
+        if self._file is None:
+            self._file = self._store._client.open_writer(
+                self._store._store, self._key, buffer_size=self._part_bytes, max_concurrency=1
+            )
+            waiting, self._small = self._small, []
+            for part in waiting:
+                self._send(part)
+        self._send(kept)
+
+    def _send(self, part: bytes) -> None:
+        answer = self._store._ask(lambda: self._file.write(part), tries=1)
         if isinstance(answer, Refusal):
             self._fail(answer)
-        self._written += len(data)
 
     def close(self) -> Found:
         files.faults.reach("finish", self._store._place(self._key))
+        if self._file is None:
+            return self._store._put_new(self._key, b"".join(self._small))
         answer = self._store._ask(self._file.close, tries=1)
         if isinstance(answer, Refusal):
             # The answer may be lost, or the second try's, whose upload was done; the object tells,
@@ -292,6 +317,9 @@ class BucketWriter:
         return found
 
     def abandon(self) -> None:
+        self._small = []
+        if self._file is None:
+            return
         # As if an error had left a with-block: the client aborts the upload.
         error = KeyboardInterrupt()
         self._store._ask(lambda: self._file.__exit__(type(error), error, None), tries=1)

@@ -28,7 +28,7 @@ class Found(NamedTuple):
     key: str
     size_bytes: int
     version: Version
-    modified_ms: int  # by the store's clock
+    modified_ms: int  # by the store's clock; 0: of one just written, which nobody has asked
 
 
 @dataclass(slots=True)
@@ -46,7 +46,9 @@ class Requests:
 class Writer(Protocol):
     """An object on its way: it has no name before ``close``."""
 
-    def write(self, data: bytes | ByteArray) -> None: ...
+    def write(self, data: bytes | ByteArray) -> None:
+        """Take the next bytes; the caller may change them afterwards."""
+        ...
 
     def close(self) -> Found:
         """Give it its name; what it is then."""
