@@ -15,9 +15,14 @@ from lastwrite.cli import run
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.log import ProblemKind
 from lastwrite.rocketmq.format import record
+from lastwrite.rocketmq.format.index_file import IndexFile
 from lastwrite.rocketmq.format.record import body_of, encode_message
+from lastwrite.rocketmq.format.units import consume_queue_units
 from lastwrite.rocketmq.look.inspection import QueueInspection, StoreReport
+from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.stores import BORN, StoreWriter, shop
+
+CORPUS = Path(__file__).parents[1] / "corpus" / "rocketmq"
 
 
 def inspected(path: Path, **options: Any) -> StoreReport:
@@ -460,3 +465,76 @@ def test_tags_in_the_index_are_no_lie(tmp_path: Path) -> None:
     heard: list[str] = []
     rows = list(lastwrite.dump(str(tmp_path), topic="t", key=b"T#red", say=heard.append))
     assert rows == [] and heard == ["no such message"]
+
+
+@pytest.fixture(params=["4.9.3", "5.5.0", "5.5.0-ipv6"])
+def real(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A store that a broker wrote."""
+    root = tmp_path / "real"
+    shutil.copytree(CORPUS / request.param, root)
+    (root / "abort.running").unlink()
+    assert problems(inspected(root)) == []
+    return root
+
+
+def test_tags_codes_of_real_queues_are_those_of_the_tags(real: Path) -> None:
+    path = next(iter(sorted((real / "consumequeue" / "ptopic" / "0").iterdir())))
+    unit = consume_queue_units(path.read_bytes())[0]
+    assert 0 < unit["size"] < 1 << 31
+    flip(path, 19)
+    code = int(unit["tags_code"])
+    if code < -(1 << 31):  # where the queue's extension has it
+        assert problems(inspected(real)) == []
+        return
+    (said,) = problems(inspected(real))
+    assert said.startswith("1 units with another tags code than their message, the first of offset")
+    assert f" {code ^ 1}, not {code}; " in said
+    assert lastwrite.verify(str(real), spark=INLINE).exit_status == 3
+
+
+def test_the_time_of_delivery_is_no_tags_code(tmp_path: Path) -> None:
+    """5.5.0 wrote a delayed message, whose unit has its time of delivery."""
+    root = tmp_path / "real"
+    shutil.copytree(CORPUS / "5.5.0", root)
+    path = next(iter((root / "consumequeue" / "SCHEDULE_TOPIC_XXXX" / "8").iterdir()))
+    assert consume_queue_units(path.read_bytes())[0]["tags_code"] > 1 << 40
+    flip(path, 19)
+    assert problems(inspected(root)) == []
+
+
+def test_tags_codes_of_a_compaction_index(tmp_path: Path) -> None:
+    root = tmp_path / "real"
+    shutil.copytree(CORPUS / "5.5.0", root)
+    path = min((root / "compaction" / "compactionCq" / "ctopic" / "0").iterdir())
+    flip(path, 19)
+    assert [" has the tags code " in said for said in problems(inspected(root))] == [True]
+
+
+def test_times_and_slots_of_a_real_index_file(real: Path) -> None:
+    path = min((real / "index").iterdir())
+    whole = path.read_bytes()
+    index = IndexFile.of(whole)
+    entries = range(1, index.header.count)
+    ends = {index.entry(number).hash % index.slots for number in (1, entries[-1])}
+    newest = {index.entry(number).hash % index.slots: number for number in entries}
+    slot, number = next((slot, number) for slot, number in newest.items() if slot not in ends)
+    # the header's slots are counted from 0, its times after them; then a slot, and an entry's time
+    for at, bit, wanted in (
+        (7, 0, "the header's first time is "),
+        (15, 0, "the header's last time is "),
+        (
+            32,
+            6,
+            f"the header counts {index.header.used_slots + (1 << 30)} slots in use, there are ",
+        ),
+        (
+            40 + 4 * slot + 3,
+            0,
+            f"slot {slot} leads to entry {number ^ 1}, the newest one of it is {number}",
+        ),
+        (index.entry_at(2) + 14, 0, "1 entries whose time is not their message's; entry 2: "),
+    ):
+        flip(path, at, bit)
+        said = problems(inspected(real))
+        assert len(said) == 1 and said[0].startswith(wanted), said
+        path.write_bytes(whole)

@@ -17,7 +17,7 @@ from lastwrite.errors import LogError
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.rocketmq.format import kernels, names, units
-from lastwrite.rocketmq.format.index_file import IndexFile
+from lastwrite.rocketmq.format.index_file import INDEX_HEADER, IndexFile
 from lastwrite.rocketmq.look.inspection import FileOfLog, IndexOfQueue
 from lastwrite.rocketmq.look.walk import Chunk
 from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
@@ -35,6 +35,7 @@ from lastwrite.storage.problems import damaged, recovered
 
 _ENTRIES_AT_ONCE = 1 << 18
 _HASHES = 1 << 31  # of keys
+_LEAST_HASH = -(1 << 31)  # a tags code below is an address in the queue's extension
 _INDEX_ANEW = "move the folder index out of the store: lastwrite dispatch rebuilds it; keys are found without it"
 
 Note = Callable[[Problem], None]
@@ -55,6 +56,9 @@ class QueueProof:
         self._batches = self._read_batches() if self._is_batch else np.empty(0, units.BATCH_DTYPE)
         self._reader = LogReader(files)
         self._matched = self._lacking = self._wrong = 0
+        self._strange_tags = 0
+        # Of the first unit with another tags code: its offset, the code, and the tag's.
+        self._tag: tuple[int, int, int] | None = None
 
     def _read_batches(self) -> units.Units:
         parts = [
@@ -93,6 +97,7 @@ class QueueProof:
         addresses = there["physical_offset"]
         good = (addresses == table["physical_offset"]) & (there["size"] == table["size"])
         wrong = ~good & ~absent
+        self._compare_tags(table, there, good)
         self._matched += int(good.sum())
         self._lacking += int((absent & ~good).sum())
         self._wrong += int(wrong.sum())
@@ -111,9 +116,27 @@ class QueueProof:
                 )
             )
 
+    def _compare_tags(self, table: kernels.MessageTable, there: units.Units, good: Flags) -> None:
+        codes = there["tags_code"]
+        strange = good & (codes != table["tags_code"]) & (codes >= _LEAST_HASH)
+        if self._name.topic == names.SCHEDULE_TOPIC:  # the time of delivery
+            strange &= (table["marks"] & kernels.HAS_DELAY) == 0
+        self._strange_tags += int(strange.sum())
+        if self._tag is None and strange.any():
+            row = int(np.argmax(strange))
+            told = int(codes[row]), int(table["tags_code"][row])
+            self._tag = int(table["queue_offset"][row]), *told
+
     def end(self, is_whole: bool) -> None:
         """All records have gone by; ``is_whole``: none of them was lost."""
         self._reader.close()
+        if self._tag is not None:
+            offset, code, wanted = self._tag
+            wrong = (
+                f"{self._strange_tags} units with another tags code than their message, the first "
+                f"of offset {offset}: {code}, not {wanted}; who subscribes by tag misses them"
+            )
+            self._note(damaged(wrong, self._files.files[0].path, None, MAKE_ANEW))
         found, lacking = self._found, self._lacking
         found.lacking, found.wrong = lacking, self._wrong
         if not self._files.files:
@@ -158,6 +181,11 @@ class KeyProof:
         self._lacking = self._late = self._wrong = 0
         # Of the first wrong entry: file, byte, address.
         self._place: tuple[str, int, int] | None = None
+        self._untimely = 0
+        # Of the first entry with other seconds: file, byte, and what is wrong.
+        self._time: tuple[str, int, str] | None = None
+        # Of the headers whose times are others: file, byte, and what is wrong.
+        self._headers: list[tuple[str, int, str]] = []
 
     def compare(self, chunk: Chunk) -> None:
         """The next records."""
@@ -180,9 +208,48 @@ class KeyProof:
                 n = low + int(np.argmax(strange))
                 self._place = file.path, index.entry_at(n + 1), int(addresses[n])
             got.append(pairs)
+            self._compare_times(file, index, some, low, table)
         lost = must[~np.isin(must, np.concatenate(got))] // _HASHES + first
         self._late += int((lost > self._last).sum())
         self._lacking += int(((lost >= self._first) & (lost <= self._last)).sum())
+
+    def _compare_times(
+        self,
+        file: MappedFile,
+        index: IndexFile,
+        some: units.Units,
+        low: int,
+        table: kernels.MessageTable,
+    ) -> None:
+        """The seconds of ``some`` entries, of which the first has the place ``low``, and where they
+        are the file's first or last the header's times.
+        """
+        if not len(some):
+            return
+        rows = np.searchsorted(table["physical_offset"], some["physical_offset"])
+        rows = np.minimum(rows, len(table) - 1)
+        there = table["physical_offset"][rows] == some["physical_offset"]
+        stored = table["store_time"][rows]
+        header = index.header
+        begin, last = header.first_store_time_ms, header.count - 2
+        wanted = np.clip((stored - begin) // 1000, 0, _HASHES - 1) if begin > 0 else 0 * stored
+        strange = there & (some["seconds"] != wanted)
+        if low == 0:  # counted from where the file before ends
+            strange[0] = False
+        self._untimely += int(strange.sum())
+        if self._time is None and strange.any():
+            n = int(np.argmax(strange))
+            said = f"entry {low + n + 1}: {int(some['seconds'][n])} seconds, not {int(wanted[n])}"
+            self._time = file.path, index.entry_at(low + n + 1), said
+        for place, at, told in (
+            (0, 0, header.first_store_time_ms),
+            (last, 8, header.last_store_time_ms),
+        ):
+            n = place - low
+            if 0 <= n < len(some) and there[n] and int(stored[n]) != told:
+                which = "first" if not at else "last"
+                said = f"the header's {which} time is {told}, the {which} entry's {int(stored[n])}"
+                self._headers.append((file.path, at, said))
 
     @staticmethod
     def _keys(chunk: Chunk, first: int, tags: bool) -> Int64Array:
@@ -214,6 +281,12 @@ class KeyProof:
             wrong = (
                 f"{self._wrong} entries lead to messages without such a key, the first to {address}"
             )
+            self._note(damaged(wrong, file, at, _INDEX_ANEW))
+        for file, at, wrong in self._headers:
+            self._note(damaged(wrong, file, at, _INDEX_ANEW))
+        if self._time is not None and not self._headers:  # seconds count from the header's time
+            file, at, wrong = self._time
+            wrong = f"{self._untimely} entries whose time is not their message's; {wrong}"
             self._note(damaged(wrong, file, at, _INDEX_ANEW))
 
 
@@ -271,6 +344,13 @@ class PairProof:
             | (mine["size"] != table["size"][:rows])
             | (mine["base"] != table["queue_offset"][:rows])
         )
+        strange = ~wrong & (mine["tags_code"] != table["tags_code"][:rows])
+        if strange.any() and not self._is_noted:
+            self._is_noted = True
+            n = int(np.argmax(strange))
+            codes = f"{int(mine['tags_code'][n])}, not {int(table['tags_code'][n])}"
+            said = f"the unit of offset {int(mine['base'][n])} has the tags code {codes}"
+            self._note(damaged(said, self.file.file, (self._next + n) * units.BATCH_UNIT.size))
         if wrong.any() and not self._is_noted:
             self._is_noted = True
             n = int(np.argmax(wrong))
@@ -293,6 +373,29 @@ class PairProof:
         if self._units is not None and self._next < len(self._units):
             wrong = f"{len(self._units) - self._next} units lead to no record"
             self._note(damaged(wrong, self.file.file, self._next * units.BATCH_UNIT.size))
+
+
+def bad_slot(index: IndexFile) -> tuple[int, str] | None:
+    """Where the first slot lies that does not hold its newest entry, or the header's count of them,
+    and what is wrong: keys of that slot are not found.
+    """
+    entries = index.entries()
+    slots = np.frombuffer(index.data, ">i4", index.slots, INDEX_HEADER.size)
+    newest = np.zeros(index.slots, np.int32)
+    for first in range(0, len(entries), _ENTRIES_AT_ONCE):
+        hashes = entries["hash"][first : first + _ENTRIES_AT_ONCE].astype(np.int64)
+        places = np.abs(hashes) % index.slots
+        # of a place that comes several times the last one counts
+        newest[places] = np.arange(first + 1, first + 1 + len(places))
+    wrong = slots != newest
+    if wrong.any():
+        n = int(np.argmax(wrong))
+        said = f"slot {n} leads to entry {int(slots[n])}, the newest one of it is {int(newest[n])}"
+        return INDEX_HEADER.size + 4 * n, said
+    used, counted = int(np.count_nonzero(newest)), index.header.used_slots
+    if not used <= counted <= len(entries):  # old brokers count a slot at each entry
+        return 32, f"the header counts {counted} slots in use, there are {used}"
+    return None
 
 
 def first_bad_entry(index: IndexFile, log: MappedLog | None) -> tuple[int, str] | None:

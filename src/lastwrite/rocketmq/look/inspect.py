@@ -31,6 +31,7 @@ from lastwrite.rocketmq.look.index_proof import (
     Note,
     PairProof,
     QueueProof,
+    bad_slot,
     first_bad_entry,
 )
 from lastwrite.rocketmq.look.inspection import (
@@ -524,6 +525,8 @@ class _Inspection:
             number, wrong = bad
             at = index.entry_at(number)
             self._note(damaged(f"entry {number}: {wrong}", file.path, at, _INDEX_REMEDY))
+        elif (slot := bad_slot(index)) is not None:
+            self._note(damaged(slot[1], file.path, slot[0], _INDEX_REMEDY))
         return one
 
     # ------------------------------------------------------------------ one file
