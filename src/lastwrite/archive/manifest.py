@@ -116,6 +116,11 @@ def decode(data: bytes, address: str) -> Manifest:
                 path=address,
                 remedy="upgrade lastwrite",
             )
-        return msgspec.json.decode(text + b"}", type=Manifest)
+        manifest = msgspec.json.decode(text + b"}", type=Manifest)
     except msgspec.MsgspecError as error:
         raise CorruptLog(f"no manifest: {error}", 0, address, _REMEDY) from error
+    # By these keys objects are removed.
+    for key in (*manifest.own_keys, *(each.key for each in manifest.unused)):
+        if not key.startswith("data/") or any(part in ("", ".", "..") for part in key.split("/")):
+            raise CorruptLog(f"{key!r} is not below data/", 0, address, _REMEDY)
+    return manifest

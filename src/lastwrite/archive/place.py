@@ -5,9 +5,9 @@
     rounds/<round>.json         the journal: there from before the first object until the commit
 
 No lease and no lock: two rounds may run; one wins the manifest, the other's objects are waste that
-its journal names. Waste goes by name and by age, and age is by the store's clock: what a journal
-names, once it is old and its round has not won; what a manifest lists as unused, once no reader can
-need it.
+its journal names. A round can only replace the very manifest that it read when it began; so what it
+wrote can be named later only while that one counts, and a sweep sees to it that it does not before
+it removes anything. Clocks, which are the store's, only decide how long others are spared.
 
 Why so: docs/decisions/archives.md.
 """
@@ -20,7 +20,7 @@ import random
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from lastwrite.archive.manifest import (
     decode,
     encode,
 )
-from lastwrite.errors import CommitConflict, CorruptLog, NotALog, RemoteFailed
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, NotALog, RemoteFailed
 from lastwrite.storage.objects.store import Found, Store, Version
 
 MANIFEST = "manifest.json"
@@ -45,11 +45,13 @@ RENEW_MS = 600_000  # a journal that is younger is of a round that may still run
 ABANDONED_MS = 86_400_000  # one that is older, of a round that does not
 GRACE_MS = 3_600_000  # for which readers of a replaced manifest find its objects
 PINNED_MS = 2 * GRACE_MS  # a pin that is older is of a reader that has died
-_PIN = "pin-"
+_PIN, _CLOCK = "pin-", "clock-"
 
 
 class Seen(NamedTuple):
-    """A manifest, and the object that it was read from."""
+    """A manifest, and the object that it was read from. Of one that was just written nobody knows
+    yet when, by the store's clock: ``modified_ms`` is 0.
+    """
 
     manifest: Manifest
     found: Found
@@ -60,6 +62,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
     round: str
     generation: int  # that it read
+    seen: str = ""  # the version of that manifest, which alone it can replace
     writer: str
     written_ms: int
 
@@ -69,10 +72,20 @@ class Round:
     """A round that was begun: all its objects' keys begin with ``data/<id>-``."""
 
     id: str
-    generation: int  # that it read; 0: there was none
+    seen: Seen | None  # what it replaces, and nothing else; None: there was no manifest
     version: Version | None = None  # of its journal
     renewed_s: float = 0.0
     cleared: frozenset[str] = frozenset()  # what was unused for long, and is gone now
+
+    @property
+    def generation(self) -> int:
+        """That it read; 0: there was none."""
+        return 0 if self.seen is None else self.seen.manifest.generation
+
+    @property
+    def prefix(self) -> str:
+        """What the keys of its objects begin with, below the partition."""
+        return f"{DATA}{self.id}-"
 
 
 class Swept(msgspec.Struct, kw_only=True):
@@ -81,6 +94,7 @@ class Swept(msgspec.Struct, kw_only=True):
     journals: int = 0
     objects: int = 0
     bytes: int = 0
+    is_waiting: bool = False  # for a round that runs: something as old was left
 
 
 class Place:
@@ -126,7 +140,7 @@ class Place:
         """Draw a round's id and write its journal, before any object of it is there; remove what
         was replaced longer ago than ``grace_ms``, for which readers of old manifests need it.
         """
-        begun = Round(uuid.uuid4().hex, 0 if seen is None else seen.manifest.generation)
+        begun = Round(uuid.uuid4().hex, seen)
         key = self._journal(begun.id)
         for wait in _waits():
             begun.version = self.store.create(key, _journal_of(begun))
@@ -148,14 +162,25 @@ class Place:
         return begun
 
     def renew(self, begun: Round) -> None:
-        """Say that the round still runs, where it has not said so for a while."""
+        """Say that the round still runs, where it has not said so for a while.
+
+        Raises:
+            CommitConflict: a sweep took it for one that had died, and it can no longer win.
+        """
         if begun.version is None or time.monotonic() - begun.renewed_s < RENEW_MS / 1000:
             return
         key = self._journal(begun.id)
-        begun.version = self.store.replace(key, _journal_of(begun), begun.version)
-        found = None if begun.version else self.store.head(key)
-        begun.version = begun.version or (found.version if found else None)
-        begun.renewed_s = time.monotonic()
+        with contextlib.suppress(RemoteFailed):  # there is a day for it
+            version = self.store.replace(key, _journal_of(begun), begun.version)
+            found = None if version else self.store.head(key)
+            if version is None and found is None:
+                raise CommitConflict(
+                    "a sweep took the round for one that had died",
+                    path=self.address,
+                    remedy="run again: it begins with what counts; nothing is lost",
+                )
+            begun.version = version or (found and found.version)
+            begun.renewed_s = time.monotonic()
 
     def _journal(self, id: str) -> str:
         return self.key(f"{ROUNDS}{id}.json")
@@ -174,7 +199,11 @@ class Place:
 
     def _needless(self, seen: Seen, now_ms: int, grace_ms: int) -> list[Unused]:
         """The unused objects that no reader needs."""
-        old = [each for each in seen.manifest.unused if _since_ms(each, seen) <= now_ms - grace_ms]
+        old = [
+            each
+            for each in seen.manifest.unused
+            if (_since_ms(each, seen) or now_ms) <= now_ms - grace_ms
+        ]
         pinned = self._pinned(now_ms) if old else None
         return [each for each in old if pinned is None or each.generation <= pinned]
 
@@ -193,50 +222,63 @@ class Place:
         called at least once in a ``RENEW_MS``.
         """
         key = self.key(f"{ROUNDS}{_PIN}{seen.manifest.generation}-{uuid.uuid4().hex}.json")
-        version = self.store.create(key, b"{}")
+        self.store.create(key, b"{}")
 
         def renew() -> None:
-            nonlocal version
-            if version is not None:
-                version = self.store.replace(key, b"{}", version)
+            found = self.store.head(key)
+            if found is None:
+                self.store.create(key, b"{}")
+            else:
+                self.store.replace(key, b"{}", found.version)
 
         try:
             yield renew
         finally:
             self.store.remove([key])
 
-    def commit(self, begun: Round, seen: Seen | None, made: Manifest) -> Seen:
-        """Let ``made`` count in the place of what was seen; generation, nonces and what is unused
-        are set here. Returns it as it counts.
+    def commit(self, begun: Round, made: Manifest) -> Seen:
+        """Let ``made`` count in the place of what the round has seen; generation, nonces and what
+        is unused are set here.
+
+        Any error but ``CommitConflict`` leaves open whether ``made`` counts: then nothing may be
+        removed, neither old objects nor new ones. A sweep finds out.
+
+        Returns:
+            What counts now: ``made``, or what others have built on it since.
 
         Raises:
-            CommitConflict: another round has committed since; this one's objects are waste.
-            RemoteFailed: nobody knows: nothing may be removed, neither old objects nor new ones.
+            CommitConflict: another round has committed since; what this one wrote is removed.
+            RemoteFailed: the store does not say whether it was written, or refuses.
         """
-        made = self._successor(begun, seen, made)
+        made = self._successor(begun, made)
         content, key = encode(made), self.key(MANIFEST)
-        last = None if seen is None else seen.found.version
+        last = None if begun.seen is None else begun.seen.found.version
         for wait in _waits():
-            won: Version | None = None
-            with contextlib.suppress(RemoteFailed):
+            refused, now = None, None
+            try:
                 if last is None:
                     won = self.store.create(key, content)
                 else:
                     won = self.store.replace(key, content, last)
-            if won is None:
-                # Perhaps it was written, and the answer was lost.
-                now = self._asked()
+            except RemoteFailed as error:
+                won, refused = None, error
+            if won is not None:
+                now = Seen(made, Found(key, len(content), won, 0))
+                break
+            # Perhaps it was written, and the answer was lost.
+            with contextlib.suppress(RemoteFailed):
+                now = self.read()
                 if now is not None and now.manifest.has_made(made.nonce):
-                    won = now.found.version
-                elif now is not None and now.found.version != last:
-                    self._give_up(begun)
+                    break
+                if (None if now is None else now.found.version) != last:
+                    self.abandon(begun)
                     raise CommitConflict(
                         f"another round has committed since generation {begun.generation} was read",
                         path=self.address,
                         remedy="run again: it begins with what that round left; nothing is lost",
                     )
-            if won is not None:
-                break
+            if refused is not None:
+                raise refused
             time.sleep(wait)
         else:
             raise RemoteFailed(
@@ -244,25 +286,27 @@ class Place:
                 path=self.address,
                 remedy="look again when the store answers (lastwrite inspect); nothing was removed",
             )
-        with contextlib.suppress(RemoteFailed):  # the next sweep finds it
+        with contextlib.suppress(LogError):  # the next sweep finds it
             self.store.remove([self._journal(begun.id)])
-        return Seen(made, Found(key, len(content), won, 0))
+        assert now is not None
+        return now
 
-    def _asked(self) -> Seen | None:
-        """The manifest as it is now; None: there is none, or nobody says."""
-        with contextlib.suppress(RemoteFailed):
-            return self.read()
-        return None
-
-    def _give_up(self, begun: Round) -> None:
-        """Remove what a round has written that has lost; what cannot be removed, a sweep will."""
-        with contextlib.suppress(RemoteFailed):
-            self._remove(self.store.list(self.key(f"{DATA}{begun.id}-")), (), Swept())
+    def abandon(self, begun: Round) -> None:
+        """Remove what a round has written that has lost, or that nobody will commit; what cannot
+        be removed, a sweep will. Never after a commit whose end is unknown.
+        """
+        with contextlib.suppress(LogError):
+            self.store.remove(each.key for each in self.store.list(self.key(begun.prefix)))
             self.store.remove([self._journal(begun.id)])
 
-    def _successor(self, begun: Round, seen: Seen | None, made: Manifest) -> Manifest:
+    def _successor(self, begun: Round, made: Manifest) -> Manifest:
         unused: tuple[Unused, ...] = ()
         former: tuple[str, ...] = ()
+        seen = begun.seen
+        known = frozenset[str]() if seen is None else seen.manifest.own_keys
+        for key in sorted(made.own_keys - known):
+            if not key.startswith(begun.prefix):  # it may be removed at any time
+                raise LogError(f"{key} is no object of this round", path=self.address)
         if seen is not None:
             last, named = seen.manifest, made.own_keys
             former = (last.nonce, *last.former)[:FORMER]
@@ -302,75 +346,107 @@ class Place:
         """Remove what rounds left that have not won, and what was replaced longer ago than
         ``grace_ms``.
 
-        A round that read an older generation than the last cannot win any more: what it wrote is
-        waste at once. One that read the last may still run. Where its journal is older than
-        ``older_than_ms``, a new generation with the same log is committed first: whoever wakes then
-        has lost. ``everything`` goes through all objects, also those of which no journal is left.
+        A round that read another manifest than the last cannot win any more. One that read the last
+        may still run: where its journal is older than ``older_than_ms``, a new generation with the
+        same log is committed first, and whoever wakes then has lost; but not while a round with a
+        younger journal runs, which would lose as well. ``everything`` goes through all objects,
+        also those of which no journal is left.
 
         Raises:
             NotALog: there is no manifest, so nobody knows what is waste.
-            CorruptLog, CommitConflict, RemoteFailed: nothing that a manifest names was removed.
+            CorruptLog, RemoteFailed: nothing that a manifest names was removed.
         """
         # In this order: an object that is seen has a journal that is seen, unless its round has
         # ended; then the manifest tells.
         data = list(self.store.list(self.key(DATA))) if everything else []
-        journals = [
-            each for each in self.store.list(self.key(ROUNDS)) if f"/{_PIN}" not in each.key
-        ]
+        notes = list(self.store.list(self.key(ROUNDS)))
         seen = self.read()
         if seen is None:
             raise NotALog("there is no manifest, so nobody knows what is waste", path=self.address)
         swept = Swept()
-        if not (journals or seen.manifest.unused or data):
+        if not (notes or seen.manifest.unused or data):
             return swept
-        begun = None if dry_run else self.begin(seen, grace_ms)
-        mine = None if begun is None else self.store.head(self._journal(begun.id))
-        now_ms = _now_ms() if mine is None else mine.modified_ms
-        needless = self._needless(seen, now_ms, grace_ms)
-        swept.objects += len(needless)
-        swept.bytes += sum(each.bytes for each in needless)
-        seen = self._fence(
-            begun, seen, [each for each in journals if _is_old(each, now_ms, older_than_ms)]
-        )
-        kept = seen.manifest.own_keys | {each.key for each in seen.manifest.unused}
-        live: list[str] = []
-        for each in journals:
-            id = _round_of(each)
-            is_old = _is_old(each, now_ms, older_than_ms)
-            if is_old or self._has_lost(each.key, seen):
-                below = self.store.list(self.key(f"{DATA}{id}-"))
-                self._remove(below, kept, swept, dry_run)
-            else:
-                live.append(f"{DATA}{id}-")
-            if is_old:
-                swept.journals += 1
-                if not dry_run:
-                    self.store.remove([each.key])
-        loose = (
+        now_ms = _now_ms() if dry_run else self._store_ms()
+        old = [each for each in notes if _is_old(each, now_ms, older_than_ms)]
+        ended = {id: each for each in old if (id := _round_of(each))}
+        running = {_round_of(each) for each in notes} - {"", *ended}
+        loose = [
             each
-            for each in data
-            if _is_old(each, now_ms, older_than_ms)
-            and not each.key.removeprefix(self._prefix).startswith(tuple(live))
-        )
-        self._remove(loose, kept, swept, dry_run)
-        if begun is not None:
-            self.store.remove([self._journal(begun.id)])
+            for each in self._unnamed(data, seen)
+            if _is_old(each, now_ms, older_than_ms) and self._writer_of(each) not in running
+        ]
+        needless = self._needless(seen, now_ms, grace_ms)
+        swept.objects, swept.bytes = len(needless), sum(each.bytes for each in needless)
+        cleared = frozenset(each.key for each in needless)
+        if not dry_run:
+            self.store.remove([self.key(key) for key in sorted(cleared)])
+        awake = {id for id, each in ended.items() if self._may_win(each.key, seen)}
+        awake |= {self._writer_of(each) for each in loose} - {*ended}
+        if running:
+            swept.is_waiting = bool(awake)
+        elif (awake or cleared) and not dry_run:
+            seen = self._fence(seen, cleared)
+            awake = set()
+        elif dry_run:
+            awake = set()
+        waste = {each.key: each for each in loose if self._writer_of(each) not in awake}
+        for id in sorted({*ended} - awake):
+            found = self._unnamed(self.store.list(self.key(f"{DATA}{id}-")), seen)
+            waste.update((each.key, each) for each in found)
+        waste = {each.key: each for each in self._unnamed(waste.values(), seen)}
+        gone = [
+            each.key
+            for each in old
+            if _round_of(each) not in awake
+            and (_round_of(each) or _is_old(each, now_ms, PINNED_MS))
+        ]
+        swept.journals = len(ended.keys() - awake)
+        swept.objects += len(waste)
+        swept.bytes += sum(each.size_bytes for each in waste.values())
+        if not dry_run:
+            self.store.remove(waste)
+            self.store.remove(gone)
         return swept
 
-    def _fence(self, begun: Round | None, seen: Seen, old: Sequence[Found]) -> Seen:
-        """Let the rounds of these journals lose, should they wake: by a new generation with the
-        same log, where one of them could still win.
-        """
-        if begun is None or all(self._has_lost(each.key, seen) for each in old):
-            return seen
-        return self.commit(begun, seen, seen.manifest)
+    def _store_ms(self) -> int:
+        """What time it is by the store's clock, which dates what is written now."""
+        key = self.key(f"{ROUNDS}{_CLOCK}{uuid.uuid4().hex}.json")
+        self.store.create(key, b"{}")
+        found = self.store.head(key)
+        self.store.remove([key])
+        if found is None:
+            raise RemoteFailed(
+                "an object that was just written is not there",
+                path=f"{self.store.address}/{key}",
+                remedy="let nothing else remove objects there, and run again",
+            )
+        return found.modified_ms
 
-    def _has_lost(self, key: str, seen: Seen) -> bool:
-        """Whether the journal is of a round that cannot win any more, or has won before ``seen``.
-        Of one that is gone nobody knows: its round may have won since.
+    def _fence(self, seen: Seen, cleared: frozenset[str]) -> Seen:
+        """Let whoever has read this manifest lose: by a new generation with the same log, which
+        does not list any more what was ``cleared``.
         """
+        try:
+            return self.commit(Round(uuid.uuid4().hex, seen, cleared=cleared), seen.manifest)
+        except CommitConflict:
+            now = self.read()
+            if now is None:
+                raise
+            return now
+
+    def _may_win(self, key: str, seen: Seen) -> bool:
+        """Whether the journal is of a round that read this very manifest, or of one unknown."""
         journal = self._read_journal(key)
-        return journal is not None and journal.generation < seen.manifest.generation
+        return journal is None or journal.seen in ("", _token(seen))
+
+    def _unnamed(self, found: Iterable[Found], seen: Seen) -> Iterator[Found]:
+        """What the manifest neither names nor lists as unused."""
+        kept = seen.manifest.own_keys | {each.key for each in seen.manifest.unused}
+        return (each for each in found if each.key.removeprefix(self._prefix) not in kept)
+
+    def _writer_of(self, found: Found) -> str:
+        """The round that wrote an object."""
+        return found.key.removeprefix(self._prefix + DATA).partition("/")[0].partition("-")[0]
 
     def _read_journal(self, key: str) -> Journal | None:
         found = self.store.get(key)
@@ -379,35 +455,36 @@ class Place:
         except msgspec.MsgspecError:
             return None
 
-    def _remove(
-        self, found: Iterable[Found], kept: Collection[str], swept: Swept, dry_run: bool = False
-    ) -> None:
-        """Remove what was found, but for what is ``kept``."""
-        waste = [each for each in found if each.key.removeprefix(self._prefix) not in kept]
-        swept.objects += len(waste)
-        swept.bytes += sum(each.size_bytes for each in waste)
-        if not dry_run:
-            self.store.remove([each.key for each in waste])
-
 
 def _is_old(found: Found, now_ms: int, older_than_ms: int) -> bool:
     return now_ms - found.modified_ms >= older_than_ms
 
 
-def _round_of(journal: Found) -> str:
-    return journal.key.rpartition("/")[2].removesuffix(".json")
+def _round_of(note: Found) -> str:
+    """Whose journal it is; empty: a pin, or what the time was asked by."""
+    name = note.key.rpartition("/")[2].removesuffix(".json")
+    return "" if name.startswith((_PIN, _CLOCK)) else name
+
+
+def _token(seen: Seen) -> str:
+    version = seen.found.version
+    return f"{version.etag} {version.generation or ''}"
 
 
 def _since_ms(unused: Unused, seen: Seen) -> int:
     """Since when an object is unused, by the store's clock: of the newest ones since the manifest
-    was written that says so.
+    was written that says so. 0: the store was not asked.
     """
     return unused.since_ms or seen.found.modified_ms
 
 
 def _journal_of(begun: Round) -> bytes:
     journal = Journal(
-        round=begun.id, generation=begun.generation, writer=_writer(), written_ms=_now_ms()
+        round=begun.id,
+        generation=begun.generation,
+        seen="none" if begun.seen is None else _token(begun.seen),
+        writer=_writer(),
+        written_ms=_now_ms(),
     )
     return msgspec.json.encode(journal)
 

@@ -328,7 +328,7 @@ class KafkaSystem(System):
 
     def discard(self, part: SegmentOutput) -> None:
         if part.stored is not None:
-            archiving.discard(part)
+            self._rounds.discard(part)
         else:
             super().discard(part)
 

@@ -20,7 +20,7 @@ from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.place import GRACE_MS, Round, Seen
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan, Parts
-from lastwrite.errors import LogError
+from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.producers.history import encode_aborted
 from lastwrite.kafka.store import archived
@@ -48,7 +48,7 @@ class Rounds:
     def __init__(self, grace_ms: int = GRACE_MS) -> None:
         self._grace_ms = grace_ms
         self._seen: dict[str, Seen] = {}
-        self._rounds: dict[str, Round] = {}
+        self._rounds: dict[str, tuple[PartitionLog, Round]] = {}  # that may still commit
 
     def seen(self, folder: str) -> Seen:
         """The manifest that was read last."""
@@ -67,22 +67,32 @@ class Rounds:
 
     def output_folder(self, log: PartitionLog) -> str:
         """Where the round's tasks write; its journal is there before the first of them does."""
-        begun = self._rounds.get(log.folder)
-        if begun is None:
-            begun = archived.place_of(log.folder).begin(self.seen(log.folder), self._grace_ms)
-            self._rounds[log.folder] = begun
-        return f"{log.folder}/data/{begun.id}-"
+        last = self._rounds.get(log.folder)
+        if last is None or last[0].segments != log.segments:
+            place = archived.place_of(log.folder)
+            if last is not None:  # of a round that failed
+                place.abandon(last[1])
+            last = log, place.begin(self.seen(log.folder), self._grace_ms)
+            self._rounds[log.folder] = last
+        return f"{log.folder}/{last[1].prefix}"
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
         """Commit each; plan for plan why it failed."""
         return _each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
-        before = self.contents(new.log.folder)
+        folder = new.log.folder
+        before = archived.contents_of(self._base(folder).manifest, folder)
         stored = {each.base_offset: each for each in before.segments}
         for sources, made in zip(new.sources, new.made, strict=True):
             for source in sources:
-                del stored[source.base_offset]
+                there = stored.pop(source.base_offset, None)
+                if there is None or archived.segment_of(there, folder).path != source.path:
+                    raise CommitConflict(
+                        "another round has committed since the log was read",
+                        path=folder,
+                        remedy="run again: it begins with what that round left; nothing is lost",
+                    )
             if made.stored is not None:
                 assert isinstance(made.stored, StoredSegment)
                 stored[made.base_offset] = made.stored
@@ -92,7 +102,7 @@ class Rounds:
             checkpoint=before.checkpoint if new.first_dirty is None else new.first_dirty,
             aborted=_aborted_after(before, new),
         )
-        self._commit(new.log.folder, _retained(after, new.retention))
+        self._commit(folder, _retained(after, new.retention))
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[Outcome]:
         """Take out what the retentions say, where a round has not done so already."""
@@ -101,19 +111,39 @@ class Rounds:
     def _retain(self, judged: tuple[PartitionLog, Retention]) -> None:
         log, retention = judged
         if retention.segments:
-            before = self.contents(log.folder)
+            before = archived.contents_of(self._base(log.folder).manifest, log.folder)
             after = _retained(before, retention)
             if after != before:
                 self._commit(log.folder, after)
 
+    def _base(self, folder: str) -> Seen:
+        """What the partition's next commit replaces: what its round has seen, if one was begun."""
+        last = self._rounds.get(folder)
+        return self.seen(folder) if last is None or last[1].seen is None else last[1].seen
+
     def _commit(self, folder: str, after: ArchivedLog) -> None:
-        seen = self.seen(folder)
+        seen = self._base(folder)
         place = archived.place_of(folder)
         if after == archived.contents_of(seen.manifest, folder) and folder not in self._rounds:
             return
-        begun = self._rounds.pop(folder, None) or place.begin(seen, self._grace_ms)
+        # From here on the round is not open: whether its objects count, only the store knows.
+        last = self._rounds.pop(folder, None)
+        begun = place.begin(seen, self._grace_ms) if last is None else last[1]
         made = successor(seen.manifest, after)
-        self._seen[folder] = place.commit(begun, seen, made)
+        self._seen[folder] = place.commit(begun, made)
+
+    def discard(self, part: SegmentOutput) -> None:
+        """Remove the objects of a segment that nobody will name: of a round that has not tried to
+        commit. After a try its objects may count; those of one that lost are gone already.
+        """
+        for new in (part, *part.further):
+            if isinstance(new.stored, StoredSegment) and new.log_path:
+                folder = os.path.dirname(new.log_path).removesuffix(new.stored.folder.rstrip("/"))
+                folder = folder.rstrip("/")
+                last = self._rounds.get(folder)
+                if last is not None and new.stored.folder.startswith(last[1].prefix):
+                    place = archived.place_of(folder)
+                    place.store.remove([place.key(each.key) for each in new.stored.objects()])
 
 
 def successor(manifest: Manifest, after: ArchivedLog) -> Manifest:
@@ -147,15 +177,6 @@ def join_parts(parts: Parts) -> SegmentOutput:
     first, *others = made
     behind = [further for part in others for further in (part, *part.further)]
     return replace(first, further=(*first.further, *behind))
-
-
-def discard(part: SegmentOutput) -> None:
-    """Remove the objects of a segment that nobody will name."""
-    for new in (part, *part.further):
-        if isinstance(new.stored, StoredSegment) and new.log_path:
-            folder = os.path.dirname(new.log_path).removesuffix(new.stored.folder.rstrip("/"))
-            place = archived.place_of(folder.rstrip("/"))
-            place.store.remove([place.key(each.key) for each in new.stored.objects()])
 
 
 def _aborted_after(before: ArchivedLog, new: CommitPlan) -> tuple[tuple[int, int, int, int], ...]:

@@ -114,7 +114,7 @@ def fetch(
         )
     ]
     after = _after(log, before, made, end, epochs, topic_id, known, (folder, begun))
-    place.commit(begun, seen, _manifest(seen, after, folder))
+    place.commit(begun, _manifest(seen, after, folder))
     return Fetched(
         first_offset=before.end_offset,
         end_offset=end,
