@@ -104,6 +104,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
         ],
     )
     output.text(["", *_summary(report)])
+    output.text(_request_lines(report))
     output.text(_remedy_lines(report))
     output.text(_keyless_lines(report))
     output.text(_published_lines(report))
@@ -116,6 +117,17 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
     )
     output.text(set_aside_lines(report.partitions))
     output.text(outvoted_lines(report.notes))
+
+
+def _request_lines(report: CompactionReport) -> Iterator[str]:
+    """What a bill would count."""
+    asked = report.requests
+    if asked is not None:
+        yield (
+            f"  asked the store {counted(asked.gets)} GET, {counted(asked.puts)} PUT, "
+            f"{counted(asked.lists)} LIST, {counted(asked.deletes)} DELETE; "
+            f"{in_words(asked.bytes_read)} read, {in_words(asked.bytes_written)} written"
+        )
 
 
 def _remedy_lines(report: CompactionReport) -> Iterator[str]:

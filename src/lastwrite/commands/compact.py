@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,15 +30,23 @@ from lastwrite.kafka.cluster.roots import META_PROPERTIES
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.rules.live_settings import SCHEME
-from lastwrite.reports.compaction import CompactionReport, PartitionReport, Status
+from lastwrite.reports.compaction import (
+    CompactionReport,
+    PartitionReport,
+    Status,
+    StoreRequests,
+)
 from lastwrite.reports.settings import Override
 from lastwrite.scan_cache.cache import ScanCache
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for
+from lastwrite.spark.work import InlineRunner, Runner
 from lastwrite.storage.choice import Topics, is_named
 from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
+from lastwrite.storage.objects.address import asked as asked_of_buckets
 from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
 from lastwrite.storage.throttle import Throttles
@@ -376,6 +384,7 @@ def _run(asked: _Asked) -> CompactionReport:
         refuse_around(options.to, [*asked.paths, *folders])
         _refuse_one_place_for_two(system, folders)
     tell_what_stays: Callable[[], None] | None = None
+    before = asked_of_buckets()
     with contextlib.ExitStack() as stack:
         if options.to is not None:
             tell_what_stays = stack.enter_context(
@@ -406,6 +415,7 @@ def _run(asked: _Asked) -> CompactionReport:
         )
         report = (run_round if context.is_in_place else _run_beside)(context, folders)
         report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
+        report.requests = _requests(before, runner)
         _clear_up(context, folders, report, tell_what_stays)
         _note_quarantine(
             system, folders, report, not options.dry_run and options.to is None, progress
@@ -425,6 +435,14 @@ def _refuse_copy(system: System, root: str) -> None:
             path=broker.path,
             remedy="stop it first; or take a snapshot of the file system, and give that",
         )
+
+
+def _requests(before: Requests, runner: Runner) -> StoreRequests | None:
+    """What this process has asked of buckets since ``before``, and the workers."""
+    found = asked_of_buckets() - before
+    if not isinstance(runner, InlineRunner):  # whose tasks are in this process
+        found = sum((stage.requests for stage in runner.profile.values()), found)
+    return StoreRequests(**asdict(found)) if found != Requests() else None
 
 
 def _state(folder: str) -> tuple[int, int] | None:

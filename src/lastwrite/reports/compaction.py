@@ -149,12 +149,24 @@ class CompactionTotals(Document, kw_only=True):
     profile: dict[str, StageFigures]
 
 
+class StoreRequests(FrozenDocument, frozen=True, kw_only=True):
+    """What was asked of buckets, by all processes together."""
+
+    gets: int
+    puts: int  # each part of an upload is one
+    lists: int
+    deletes: int
+    bytes_read: int
+    bytes_written: int
+
+
 class CompactionReport(Document, kw_only=True):
     """What ``plan`` would do or ``compact`` did."""
 
     partitions: list[PartitionReport]
     totals: ClassVar[CompactionTotals] = figure(lambda self: self.sums())
     notes: list[Outvoted] = []  # defaults that were stated and do not hold
+    requests: StoreRequests | None = None  # of an archive in a bucket
     dry_run: bool
     now_ms: int
     seconds: Annotated[float, UNPRINTED] = 0.0

@@ -1,4 +1,4 @@
-"""The profile of a stage: its tasks' seconds, by step.
+"""The profile of a stage: its tasks' seconds, by step, and what they asked of buckets.
 
 What a stage's workers did not spend in tasks is Spark's share and waiting
 (``StageProfile.outside_seconds``).
@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from lastwrite.engine import profile
 from lastwrite.reports.compaction import StageFigures
+from lastwrite.storage.objects.address import asked
+from lastwrite.storage.objects.store import Requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,7 @@ class TaskProfile:
     seconds: float
     cpu_seconds: float
     steps: dict[str, float]
+    requests: Requests  # of buckets
 
 
 class TaskClock:
@@ -29,12 +32,14 @@ class TaskClock:
     def __init__(self) -> None:
         profile.taken.clear()
         self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._asked = asked()
 
     def taken(self) -> TaskProfile:
         return TaskProfile(
             time.perf_counter() - self._wall,
             time.process_time() - self._cpu,
             dict(profile.taken),
+            asked() - self._asked,
         )
 
 
@@ -48,6 +53,7 @@ class StageProfile:
     task_seconds: float = 0.0
     task_cpu_seconds: float = 0.0
     steps: dict[str, float] = field(default_factory=dict)
+    requests: Requests = field(default_factory=Requests)
 
     def add(self, seconds: float, workers: int, tasks: Iterable[TaskProfile]) -> None:
         self.seconds += seconds
@@ -56,6 +62,7 @@ class StageProfile:
             self.tasks += 1
             self.task_seconds += task.seconds
             self.task_cpu_seconds += task.cpu_seconds
+            self.requests += task.requests
             for name, spent in task.steps.items():
                 self.steps[name] = self.steps.get(name, 0.0) + spent
 

@@ -9,7 +9,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
-from lastwrite.storage.objects.store import Store
+from lastwrite.storage.objects.store import Requests, Store
 
 SCHEMES = ("s3", "gs", "az")
 
@@ -63,6 +63,12 @@ def _bucket(address: str, settings: StoreSettings) -> Store:
         if known not in _stores:
             _stores[known] = BucketStore(address, settings)
         return _stores[known]
+
+
+def asked() -> Requests:
+    """What this process has asked of buckets so far."""
+    with _lock:
+        return sum((store.requests for store in _stores.values()), Requests())
 
 
 def join(address: str, *names: str) -> str:

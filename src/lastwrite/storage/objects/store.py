@@ -8,7 +8,8 @@ another's folder, and none ends in ``.aside`` or ``.lock``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add, sub
 from typing import NamedTuple, Protocol
 
 from lastwrite.errors import LogError
@@ -41,6 +42,12 @@ class Requests:
     deletes: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: Requests) -> Requests:
+        return Requests(*map(sub, astuple(self), astuple(other)))
 
 
 class Writer(Protocol):
