@@ -40,7 +40,7 @@ from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.store import publish as publishing
 from lastwrite.kafka.store import retention as retaining
 from lastwrite.kafka.store.archived_segment import ArchivedSegment
-from lastwrite.kafka.store.index_checker import KafkaIndexChecker
+from lastwrite.kafka.store.index_checker import index_checker
 from lastwrite.kafka.store.joining import join_parts
 from lastwrite.kafka.store.outputs import NewSegment
 from lastwrite.kafka.store.staging import StagedSegment
@@ -282,7 +282,7 @@ class KafkaSystem(System):
     # ------------------------------------------------------------------ store
 
     cut = staticmethod(pieces.cuts_of)
-    index_checker = staticmethod(KafkaIndexChecker)
+    index_checker = staticmethod(index_checker)
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return KafkaFormat(plain_bytes)
@@ -307,6 +307,10 @@ class KafkaSystem(System):
         return read_history(log).aborted
 
     def estimate_records(self, log: PartitionLog) -> int:
+        if archived.is_archived(log.folder):
+            known = [each.records for each in self._rounds.contents(log.folder).segments]
+            if None not in known:
+                return sum(each or 0 for each in known)
         return pieces.estimate_records(log)
 
     def segment_path(self, log: PartitionLog, base_offset: int) -> str:

@@ -48,6 +48,7 @@ class Rounds:
     def __init__(self, grace_ms: int = GRACE_MS) -> None:
         self._grace_ms = grace_ms
         self._seen: dict[str, Seen] = {}
+        self._worked_on: set[str] = set()  # whose log somebody has
         self._rounds: dict[str, tuple[PartitionLog, Round]] = {}  # that may still commit
 
     def seen(self, folder: str) -> Seen:
@@ -57,8 +58,10 @@ class Rounds:
         return self._seen[folder]
 
     def read(self, folder: str) -> PartitionLog:
-        """The log as it is now."""
-        self._seen.pop(folder, None)
+        """The log as it is now, or was when its settings were asked for a moment ago."""
+        if folder in self._worked_on:
+            self._seen.pop(folder, None)
+        self._worked_on.add(folder)
         return archived.log_of(self.seen(folder).manifest, folder)
 
     def contents(self, folder: str) -> ArchivedLog:
@@ -95,7 +98,9 @@ class Rounds:
                     )
             if made.stored is not None:
                 assert isinstance(made.stored, StoredSegment)
-                stored[made.base_offset] = made.stored
+                # Of several segments of one part nobody counted them.
+                records = None if made.further else made.records
+                stored[made.base_offset] = structs.replace(made.stored, records=records)
         after = structs.replace(
             before,
             segments=tuple(stored[base] for base in sorted(stored)),

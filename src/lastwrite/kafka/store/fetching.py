@@ -236,7 +236,7 @@ def _segment(
         growing=segment.growing,
     )
     appender = ArchivedSegment(folder, f"data/{begun.id}-", base)
-    written = 0
+    records = 0
     try:
         with reader_of(segment) as reader:
             for chunk in Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece):
@@ -251,7 +251,7 @@ def _segment(
                 exact = np.empty(size, dtype=np.uint8)
                 reader.read_into(exact, start)
                 appender.append(exact, rows)
-                written += size
+                records += int(table["records"].sum())
                 advance(size)
         aborted = [entry for entry in log.aborted if base <= entry.last_offset < min(until, end)]
         result = SegmentOutput(0, 0, 0)
@@ -260,7 +260,7 @@ def _segment(
         appender.abandon()
         raise
     if isinstance(result.stored, StoredSegment):
-        yield result.stored
+        yield structs.replace(result.stored, records=records)
 
 
 def _refuse_across(table: BatchTable, base: int, end: int, path: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from lastwrite.engine.system import IndexChecker
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.index import OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
@@ -12,6 +13,22 @@ from lastwrite.kafka.recovery.loss import Witness, missing
 from lastwrite.kafka.store import index_files
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.work import Piece
+
+
+def index_checker(piece: Piece) -> IndexChecker:
+    """What holds the indexes of a piece's segment against its batches.
+
+    Those of an archive were made of its batches as they were written, no round reads them, and
+    ``verify`` does; so no request is spent on them here.
+    """
+    return _Unread() if piece.etag else KafkaIndexChecker(piece)
+
+
+class _Unread:
+    """Holds nothing against anything."""
+
+    def check(self, table: BatchTable, shift: int) -> None: ...
+    def ends(self) -> None: ...
 
 
 class KafkaIndexChecker:
