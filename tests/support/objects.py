@@ -201,11 +201,12 @@ class FaultProxy:
         """How many requests were spoilt."""
         return sum(rule["used"] for rule in json.loads(self._send("GET", "/_faults")))
 
-    def log(self, count: int) -> list[dict[str, Any]]:
-        """A line a request, at least ``count`` of them: a line comes a moment after the answer."""
+    def gets(self, count: int) -> list[dict[str, Any]]:
+        """A line a GET, at least ``count`` of them: a line comes a moment after the answer."""
         found: list[dict[str, Any]] = []
         for _ in range(200):
-            found = json.loads(self._send("GET", "/_log"))
+            lines = json.loads(self._send("GET", "/_log"))
+            found = [line for line in lines if line["method"] == "GET"]
             if len(found) >= count:
                 break
             time.sleep(0.01)

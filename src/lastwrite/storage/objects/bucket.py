@@ -1,9 +1,10 @@
 """A bucket as a store, by obstore: S3 and what speaks like it, Google's and Azure's.
 
-Three habits of the client shape this file. A conditional write whose answer was lost is tried
+Four habits of the client shape this file. A conditional write whose answer was lost is tried
 again by itself, meets its own object, and is told "there already": so None is a question (see
 ``Store``). A body that breaks off is resumed, but for small ones and listings: those are read
-again. And a process that is forked after the first request hangs for ever in its own: it is refused.
+again. A call hears of no Ctrl-C: the main thread leaves it to another. And a process that is forked
+after the first request hangs for ever in its own: it is refused.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from itertools import islice
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
@@ -212,7 +215,7 @@ class BucketStore:
         _refuse_forked()
         while True:
             try:
-                answer = do()
+                answer = _interruptibly(do)
             except self._errors as error:
                 refusal = Refusal.of(error)
                 # An answer about one object, of which only a bucket can know.
@@ -327,6 +330,43 @@ class BucketWriter:
     def _fail(self, refusal: Refusal) -> NoReturn:
         self.abandon()
         raise refusal.error(self._store._place(self._key), "put")
+
+
+class _Helper:
+    """A thread that the main one leaves its calls to."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = SimpleQueue()
+        threading.Thread(target=self._run, name="lastwrite-store", daemon=True).start()
+
+    def begin(self, do: Callable[[], T]) -> Future[T]:
+        answer: Future[T] = Future()
+        self._calls.put((do, answer))
+        return answer
+
+    def _run(self) -> None:
+        while True:
+            do, answer = self._calls.get()
+            try:
+                answer.set_result(do())
+            except BaseException as error:
+                answer.set_exception(error)
+            del do, answer  # what was read is the caller's alone
+
+
+_helpers: list[_Helper] = []
+
+
+def _interruptibly(do: Callable[[], T]) -> T:
+    if threading.current_thread() is not threading.main_thread():
+        return do()  # no Ctrl-C comes here
+    helper = _helpers.pop() if _helpers else _Helper()
+    answer = helper.begin(do)
+    try:
+        return answer.result()
+    finally:
+        if answer.done():  # else it is left alone with its call
+            _helpers.append(helper)
 
 
 def _client(address: str) -> ModuleType:

@@ -125,6 +125,12 @@ class Refusal:
                 path=address,
                 remedy="say which: --config storage.region=NAME, or AWS_REGION",
             )
+        if self.code == "RequestTimeTooSkewed":
+            return RemoteFailed(
+                f"{named} was refused: this machine's clock is wrong ({said})",
+                path=address,
+                remedy="set it (NTP), and run again",
+            )
         if self.is_builder:
             return RemoteFailed(
                 "the endpoint is no https:// address",
