@@ -82,3 +82,27 @@ def test_so_do_the_functions(name: str) -> None:
 def test_what_is_not_persistent_can_nobody_fetch() -> None:
     with pytest.raises(InvalidConfig, match="is not persistent"):
         lastwrite.inspect(f"non-{LIVE}")
+
+
+def test_a_folder_of_copied_commit_log_files_is_known_under_any_names(tmp_path: Path) -> None:
+    """Each record says where it lies: so the files are in their order again."""
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    names = ["z", "a", "m"]
+    for name, file in zip(names, sorted((STORE / "commitlog").iterdir()), strict=False):
+        shutil.copy(file, folder / name)
+    (folder / "notes.txt").write_text("where these are from\n")
+    assert system_at(str(folder)).name == "rocketmq"
+    found = lastwrite.inspect(str(folder)).to_dict()
+    assert found["what"] == "commit log"
+    assert [problem["path"] for problem in found["problems"]] == [str(folder / "notes.txt")]
+    whole = lastwrite.inspect(str(STORE / "commitlog")).to_dict()
+    assert found["commit_log"]["records"] == whole["commit_log"]["records"] > 80
+    (folder / "notes.txt").unlink()  # it might be a file whose first record is damaged
+    assert [m["physical_offset"] for m in lastwrite.dump(str(folder))] == [
+        m["physical_offset"] for m in lastwrite.dump(str(STORE / "commitlog"))
+    ]
+    (folder / "z").write_bytes(b"no record")
+    (folder / "a").unlink()
+    (folder / "m").unlink(missing_ok=True)
+    assert system_at(str(folder)).name == "kafka"

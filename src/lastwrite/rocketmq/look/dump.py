@@ -210,7 +210,9 @@ class _StoreDump:
         elif place.file is not None:
             log = read_one_file(place.path)
         elif place.part is Part.COMMIT_LOG:
-            log = up_to_dispatched(place.root, lambda: read_files(place.path))
+            log = up_to_dispatched(
+                place.root, lambda: read_files(place.path, is_copy=place.root is None)
+            )
         finder = StoreFinder(place.root, self._wanted.config, self.note, self._say, log)
         if place.root is not None and finder.log.bound is not None and not self._wanted.compacted:
             self._say(str(open_store(place.root, finder.log.bound)))

@@ -157,7 +157,7 @@ def _find_log(path: str, config: Mapping[str, object] | None) -> MappedLog:
     if place.file is FileKind.COMMIT_LOG:
         return up_to_dispatched(place.root, lambda: read_one_file(path))
     if place.file is None and place.part is Part.COMMIT_LOG:
-        return up_to_dispatched(place.root, lambda: read_files(path))
+        return up_to_dispatched(place.root, lambda: read_files(path, is_copy=place.root is None))
     if place.file is None and place.part is None and place.root is not None:
         root = place.root
         return up_to_dispatched(root, lambda: read_commit_log(root, config))

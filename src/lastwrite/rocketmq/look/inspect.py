@@ -209,7 +209,7 @@ class _Inspection:
                 self._check_asked(place.root)
             self._store()
         elif place.part is Part.COMMIT_LOG:
-            log = self._up_to_dispatched(lambda: read_files(place.path))
+            log = self._up_to_dispatched(lambda: read_files(place.path, is_copy=place.root is None))
             self.progress.stage("inspect", log.size_bytes)
             self._note_all(log)
             self._commit_log([place.path], log, {})

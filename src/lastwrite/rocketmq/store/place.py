@@ -5,6 +5,7 @@ Source: RocketMQ 5.5.0 and 4.9.3; docs/formats/rocketmq.md, "The store".
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass, replace
 
@@ -19,12 +20,13 @@ from lastwrite.rocketmq.store.reading import (
     WORK_FOLDERS,
     FileKind,
     Part,
+    begins_with_a_record,
     entries_of,
     read_head,
     start_of,
 )
 
-_MESSAGE_MAGICS = (-626843481, -626843477, -875286124)  # message v1, v2, blank
+_MOST_ODD_NAMES = 16  # of a folder's files, that are looked into
 _COMPACTION_PARTS = (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
 _SIDE_FILES = {
     "checkpoint": FileKind.CHECKPOINT,
@@ -124,12 +126,16 @@ def _located(path: str) -> StorePlace | None:
 
 
 def _lone_log(path: str) -> StorePlace | None:
-    """A folder of log files under a name of its own: a further commit log folder, or a copy."""
+    """A folder of log files under a name of its own: a further commit log folder, or a copy, whose
+    files may have names of their own, too.
+    """
     for name in entries_of(path):
         if names.parse_file_name(name) is not None:
             kind = _sniff(os.path.join(path, name), is_index=False)
             return None if kind is None else StorePlace(path, None, PART_OF_KIND[kind])
-    return None
+    files = (os.path.join(path, name) for name in entries_of(path))
+    odd = itertools.islice(filter(os.path.isfile, files), _MOST_ODD_NAMES)
+    return StorePlace(path, None, Part.COMMIT_LOG) if any(map(begins_with_a_record, odd)) else None
 
 
 def find_place(path: str) -> StorePlace:
@@ -222,7 +228,7 @@ def _sniff(path: str, is_index: bool) -> FileKind | None:
     def number(at: int, size: int) -> int:
         return int.from_bytes(data[at : at + size], "big", signed=True)
 
-    if len(data) >= 8 and number(0, 4) > 0 and number(4, 4) in _MESSAGE_MAGICS:
+    if begins_with_a_record(path):
         return FileKind.COMMIT_LOG
     if len(data) >= 46 and number(0, 8) >= 0 and number(8, 4) > 0 and number(28, 8) >= 0:
         if number(36, 2) > 0 and number(38, 8) == -1 << 32:  # compacted offset -1, reserved 0

@@ -35,6 +35,7 @@ INDEX_LIMIT_BYTES = 1 << 30  # of one file of a queue's index, read whole
 
 _OPEN_FILES = 64  # kept open by one reader
 _HEAD_BYTES = 512
+_MESSAGE_MAGICS = (-626843481, -626843477, -875286124)  # message v1, v2, blank
 _PHYSICAL_OFFSET = slice(28, 36)  # of a record's bytes, see ``format.record``
 
 
@@ -281,21 +282,28 @@ def list_queues(root: str, part: Part) -> list[TopicPartition]:
     return sorted(found)
 
 
-def read_files(*folders: str, is_index: bool = False) -> MappedLog:
+def read_files(*folders: str, is_index: bool = False, is_copy: bool = False) -> MappedLog:
     """The files of one log in ``folders``, sorted by address.
+
+    ``is_copy``: of a commit log, out of a store: where no name is a number the first record of
+    each says where it begins.
 
     What a broker's loader takes offence at is a problem: a name that is no number, a length unlike
     the others'; a zero-length last file, which it deletes, is left out.
     """
     found: list[MappedFile] = []
     problems: list[Problem] = []
-    for path in (os.path.join(folder, name) for folder in folders for name in entries_of(folder)):
+    paths = [os.path.join(folder, name) for folder in folders for name in entries_of(folder)]
+    is_copy = is_copy and all(start_of(os.path.basename(path), is_index) is None for path in paths)
+    for path in paths:
         name = os.path.basename(path)
         try:
             seen = os.stat(path)
         except OSError:
             continue  # a live broker may delete files at any moment
         start = start_of(name, is_index)
+        if is_copy and os.path.isfile(path) and begins_with_a_record(path):
+            start = _first_address(path)
         if os.path.isdir(path):
             if name in WORK_FOLDERS:
                 wrong = "left by a compaction run or a rebuild that did not end"
@@ -483,6 +491,22 @@ def read_head(path: str) -> bytes:
         raise to_log_error(error, path, "read the file") from error
 
 
+def begins_with_a_record(path: str) -> bool:
+    """Whether the file's first bytes are those of a record of a commit log, by which it is known
+    under any name.
+    """
+    try:
+        data = read_head(path)
+    except LogError:
+        return False
+    size, magic = (int.from_bytes(data[at : at + 4], "big", signed=True) for at in (0, 4))
+    return len(data) >= 8 and size > 0 and magic in _MESSAGE_MAGICS
+
+
+def _first_address(path: str) -> int:
+    return max(0, int.from_bytes(read_head(path)[_PHYSICAL_OFFSET], "big", signed=True))
+
+
 def read_one_file(path: str) -> MappedLog:
     """A log of a single file, wherever it lies; ``start`` is what its name says, or else its first
     record.
@@ -497,5 +521,5 @@ def read_one_file(path: str) -> MappedLog:
         raise to_log_error(error, path, "read the file") from error
     start = start_of(base, names.is_index_name(base))
     if start is None:
-        start = max(0, int.from_bytes(read_head(path)[_PHYSICAL_OFFSET], "big", signed=True))
+        start = _first_address(path)
     return log_of_one(MappedFile(path, start, seen.st_size, seen.st_mtime_ns, seen.st_ino))
