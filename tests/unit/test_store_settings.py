@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+import lastwrite
 from lastwrite.config.declaration import SettingsTable
 from lastwrite.config.stores import STORE_NAMES, store_settings
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.stores import StoreSettings
 from lastwrite.pulsar.rules.settings import PulsarConfig
@@ -76,6 +77,24 @@ def test_every_system_lets_them_stand_beside_its_own(table: type[SettingsTable])
 )
 def test_an_address_is_told_from_a_path(path: str, is_one: bool) -> None:
     assert is_address(path) is is_one
+
+
+@pytest.mark.parametrize(
+    "name", ["compact", "plan", "inspect", "verify", "explain", "dump", "fetch"]
+)
+def test_a_command_reaches_buckets_as_its_settings_say(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(address, "_settings", StoreSettings())
+    path, config = str(tmp_path / "none"), {"storage.endpoint": "http://127.0.0.1:9"}
+    two = {"verify": [path, path], "fetch": [[path]]}.get(name, [path])
+    with pytest.raises(LogError):  # nothing lies there
+        done = getattr(lastwrite, name)(*two, **_MORE.get(name, {}), config=config)
+        next(iter(done))
+    assert address.used().endpoint == "http://127.0.0.1:9"
+
+
+_MORE = {"fetch": {"to": "/nowhere"}, "explain": {"key": b"k"}}
 
 
 def test_a_folder_is_a_store_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from lastwrite.commands.systems import system_of_all
 from lastwrite.config.cleaner import CleanerConfig, replaced_settings
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
+from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import Context, Options
 from lastwrite.engine.round import run_round
@@ -45,7 +46,7 @@ from lastwrite.spark.work import InlineRunner, Runner
 from lastwrite.storage.choice import Topics, is_named
 from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
 from lastwrite.storage.objects.address import asked as asked_of_buckets
-from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.address import is_address, use
 from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
@@ -265,6 +266,7 @@ class _Asked:
 
 def _run_anywhere(asked: _Asked, archive: str | None) -> CompactionReport:
     """A round on what lies at some paths, or on a topic of a live cluster."""
+    use(store_settings(asked.options.config))
     live = [path for path in asked.paths if path.startswith(SCHEME)]
     if not live:
         if archive is not None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
+from lastwrite.config.stores import store_settings
 from lastwrite.errors import InvalidConfig
 from lastwrite.reports.table import Row
+from lastwrite.storage.objects import address
 
 
 def dump(
@@ -74,6 +76,7 @@ def dump(
         CorruptLog: after the last row, the first problem that was met; nothing that is whole was
             left out.
     """
+    address.use(store_settings(config))
     if last is not None and last < 1:
         raise InvalidConfig(f"the last {last}", remedy="ask for one or more")
     found, path = system_of(str(path), system), str(path)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from lastwrite.commands.compact import TopicConfig, find_told, overrides
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
+from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.engine.context import Context, Options
 from lastwrite.explanation.partition import explain_partition, explainer_of
@@ -22,6 +23,7 @@ from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import place_of
 from lastwrite.spark.use import runner_for
 from lastwrite.storage.choice import Topics
+from lastwrite.storage.objects import address
 
 
 def explain(
@@ -60,6 +62,7 @@ def explain(
     Starts no Spark, and changes nothing. Damage, and partitions that a broker or another run holds,
     do not raise: they stand in the report.
     """
+    address.use(store_settings(config))
     options = Options(
         config=may_drop(config, drop_keyless),
         now_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from lastwrite.commands.compact import TopicConfig, find_told, overrides
 from lastwrite.commands.systems import KAFKA, system_of_all
+from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.kafka.fetched import LogsFetched
@@ -26,6 +27,7 @@ from lastwrite.pulsar.rules.live_settings import SCHEME
 from lastwrite.pulsar.store import fetching
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.exports import naming_what_stays, refuse_inside
+from lastwrite.storage.objects import address
 
 if TYPE_CHECKING:
     from lastwrite.kafka.system import KafkaSystem
@@ -80,6 +82,7 @@ def fetch(
         LogError: a file cannot be read or written. What is damaged or missing is in the report
             instead.
     """
+    address.use(store_settings(config))
     progress = progress or NoProgress()
     urls = [source for source in sources if source.startswith(SCHEME)]
     if not urls and system_of_all(None, sources).name == KAFKA:

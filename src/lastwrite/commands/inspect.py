@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from lastwrite.commands.compact import TopicConfig, find_told, overrides, paths_of
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
+from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import Options
 from lastwrite.engine.system import system_named
@@ -21,6 +22,7 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.look.inspection import PulsarReport
 from lastwrite.rocketmq.look.inspection import StoreReport
 from lastwrite.storage.choice import Topics
+from lastwrite.storage.objects import address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +64,7 @@ def inspect(
 
     Damage does not raise: it stands in the report, with file and byte.
     """
+    address.use(store_settings(config))
     paths = paths_of(path)
     whose = {system_of(each, system) for each in paths}
     if len(paths) > 1 and whose != {KAFKA}:

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from lastwrite.commands.systems import system_of
 from lastwrite.config.keyless import may_drop
+from lastwrite.config.stores import store_settings
 from lastwrite.model.progress import Progress
 from lastwrite.reports.verification import VerifyReport
 from lastwrite.storage.choice import Topics
+from lastwrite.storage.objects import address
 from lastwrite.verification import engine
 from lastwrite.verification.proof import Question, proof_of
 
@@ -69,6 +71,7 @@ def verify(
 
     Damage and broken promises do not raise: they stand in the report.
     """
+    address.use(store_settings(config))
     question = Question(
         path=str(path),
         before=None if before is None else str(before),
