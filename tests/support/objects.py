@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
 import shutil
@@ -160,9 +161,11 @@ class S3:
         """The same as settings of a command."""
         return {"storage.endpoint": self.endpoint, "storage.allowHttp": "true"}
 
-    def unfinished(self) -> list[Path]:
-        """The parts of uploads that nobody has finished or ended."""
-        return [path for path in self.data.glob("*/.sgwtmp/multipart/**/*") if path.is_file()]
+    def unfinished(self, key: str) -> list[Path]:
+        """The parts of uploads of an object that nobody has finished or ended."""
+        name = hashlib.sha256(key.encode()).hexdigest()
+        parts = self.data.glob(f"*/.sgwtmp/multipart/{name}/**/*")
+        return [path for path in parts if path.is_file()]
 
 
 @contextlib.contextmanager
