@@ -18,6 +18,7 @@ from lastwrite.reports.compaction import Status
 from lastwrite.rocketmq.format import sides
 from lastwrite.rocketmq.format.record import encode_message, make_message
 from lastwrite.rocketmq.look import dump, find
+from lastwrite.rocketmq.look.table import LogFile, rocketmq_batches
 from lastwrite.rocketmq.store import beside_a_broker, compacted, reading
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.reading import TRIES
@@ -232,6 +233,58 @@ def test_what_was_exchanged_is_read_again(
 ) -> None:
     in_the_middle(monkeypatch, exchanged)
     check(str(root))
+
+
+def test_a_file_alone_is_read_up_to_its_index(root: Path) -> None:
+    log, index = paths_of(root, "t", 0, 2)
+    whole = encode_message(make_message("t", b"8", {"KEYS": "e"}, queue_offset=7))
+    with log.open("r+b") as file:
+        file.seek(len(log.read_bytes().rstrip(b"\0")))
+        file.write(whole[:-3])
+    for path, count in ((log, 2), (index, 2)):
+        report = lastwrite.inspect(str(path))
+        assert report.exit_status == 0 and [one.entries for one in report.files] == [count]
+        assert not report.problems
+    assert [row["queue_offset"] for row in lastwrite.dump(str(log))] == [5, 6]
+
+
+@pytest.mark.parametrize("move", [appended, rolled])
+def test_a_dataframe_ends_where_its_queue_ended(root: Path, move: Callable[[Path], None]) -> None:
+    pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
+    queue = compacted.CompactedQueue(str(root), NAME)
+    files = [LogFile(queue.root, NAME, pair.log, queue.end_offset) for pair in queue.pairs]
+    move(root)
+    read = [
+        row["offset"] for file in files for b in rocketmq_batches(file) for row in b.to_pylist()
+    ]
+    assert read == list(range(7))
+    exchanged(root)
+    with pytest.raises(CommitConflict):
+        list(rocketmq_batches(files[0]))
+
+
+def test_a_queue_ends_where_it_ended_when_it_was_listed(root: Path) -> None:
+    queue = compacted.CompactedQueue(str(root), NAME)
+    appended(root)
+    read = [int(offset) for block in queue.blocks() for offset in block.table["queue_offset"]]
+    assert read == list(range(7)) and queue.end_offset == 7 and not queue.notes
+    queue.refresh()
+    assert queue.end_offset == 8
+
+
+def test_a_copy_is_held_against_what_its_store_was(root: Path, tmp_path: Path) -> None:
+    """Of a snapshot: what was written since is not in it."""
+    snapshot, to = tmp_path / "snapshot", tmp_path / "to"
+    shutil.copytree(root, snapshot)
+    (snapshot / "abort").unlink()
+    [made] = lastwrite.compact(
+        str(snapshot), to=str(to), config=CONFIG, include_active=True, spark=INLINE
+    ).partitions
+    assert made.status is Status.CLEANED, made.reason
+    for move in (lambda root: None, appended, rolled):
+        move(root)
+        found = lastwrite.verify(str(to), str(root), config=CONFIG, spark=INLINE)
+        assert found.ok, found.to_dict()
 
 
 # ---------------------------------------------------------------------- listing

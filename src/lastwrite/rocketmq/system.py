@@ -166,6 +166,7 @@ class RocketmqSystem(System):
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         return queues.read_queue(folder)
 
+    read_below = staticmethod(queues.read_below)
     check_unmoved = staticmethod(beside_a_broker.check_unmoved)
 
     def cut(self, log: PartitionLog, segment: int, piece_bytes: int) -> list[int]:

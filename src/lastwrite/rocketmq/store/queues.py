@@ -255,6 +255,33 @@ def read_queue(folder: str) -> PartitionLog:
     raise AssertionError("unreachable")
 
 
+def read_below(folder: str, end: int) -> PartitionLog:
+    """The same, of a queue that a broker has open: as if it ended at queue offset ``end``.
+
+    Raises:
+        LogError: a file cannot be read.
+    """
+    log = read_queue(folder)
+    if log.end_offset <= end:
+        return log
+    segments = [segment for segment in log.segments if segment.base_offset < end]
+    if segments:
+        last = segments[-1]
+        count = last.index_bytes // BATCH_UNIT.size
+        with _opened(index_path(last.path)) as file:
+            row = _row_of(file, count, lambda unit: unit.base >= end)
+            found = _unit_at(file, row) if row < count else None
+        if found is not None:
+            size = found.physical_offset - _address_of(last.path)
+            segments[-1] = replace(
+                last,
+                size_bytes=size,
+                unused_bytes=last.file_bytes - size,
+                index_bytes=row * BATCH_UNIT.size,
+            )
+    return replace(log, segments=tuple(segments), end_offset=end, high_watermark=end)
+
+
 class _Reading:
     """The listing of one queue, on its way to a ``PartitionLog``."""
 
