@@ -95,9 +95,11 @@ def look_at_all(store: str, topic: Topic) -> None:
         )
         assert [row["queue_offset"] for row in rows][-1] >= end - 1
     assert len(said) == 1
+    deadline = time.monotonic() + 60
     while any(
         len(messages) < table.end_offsets[queue] for queue, messages in topic.messages.items()
     ):
+        assert time.monotonic() < deadline, "a message was stored, and no answer came"
         time.sleep(0.01)  # they were sent, and their answers are on the way
     assert table == table_of(topic, {queue: int(end) for queue, end in table.end_offsets.items()})
 

@@ -507,3 +507,5 @@ def test_an_index_that_lags_by_the_last_message_is_no_damage(writer: StoreWriter
     path.write_bytes(data)
     report = lastwrite.inspect(str(writer.root))
     assert report.exit_status == 0 and len(report.problems) == 1
+    for alone in (path, path.parent):
+        assert lastwrite.inspect(str(alone)).exit_status == 0

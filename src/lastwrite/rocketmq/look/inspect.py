@@ -506,7 +506,8 @@ class _Inspection:
             self._note(problem_of(error, file.path))
             return one
         header = index.header
-        if log is not None and log.bound is not None:  # it has gone on since
+        is_open = self.place.root is not None and beside_a_broker.is_open(self.place.root)
+        if log is not None and is_open:  # it has gone on since
             log = read_files(*{os.path.dirname(each.path) for each in log.files})
         one.entries = header.count - 1
         one.details = {
@@ -525,7 +526,7 @@ class _Inspection:
             number, wrong = bad
             at = index.entry_at(number)
             self._note(damaged(f"entry {number}: {wrong}", file.path, at, _INDEX_REMEDY))
-        elif (slot := bad_slot(index)) is not None:
+        elif (slot := bad_slot(index, is_growing=is_open)) is not None:
             self._note(damaged(slot[1], file.path, slot[0], _INDEX_REMEDY))
         return one
 
