@@ -416,8 +416,7 @@ def _run(asked: _Asked) -> CompactionReport:
             system, exchange, runner.workers, limits, options, progress, ScanCache(runner)
         )
         report = (run_round if context.is_in_place else _run_beside)(context, folders)
-        report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
-        report.requests = _requests(before, runner)
+        _add_figures(report, before, runner)
         _clear_up(context, folders, report, tell_what_stays)
         _note_quarantine(
             system, folders, report, not options.dry_run and options.to is None, progress
@@ -439,12 +438,15 @@ def _refuse_copy(system: System, root: str) -> None:
         )
 
 
-def _requests(before: Requests, runner: Runner) -> StoreRequests | None:
-    """What this process has asked of buckets since ``before``, and the workers."""
+def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> None:
+    """Where the time went, and what this process has asked of buckets since ``before``, and the
+    workers.
+    """
+    report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
     found = asked_of_buckets() - before
     if not isinstance(runner, InlineRunner):  # whose tasks are in this process
         found = sum((stage.requests for stage in runner.profile.values()), found)
-    return StoreRequests(**asdict(found)) if found != Requests() else None
+    report.requests = StoreRequests(**asdict(found)) if found != Requests() else None
 
 
 def _state(folder: str) -> tuple[int, int] | None:

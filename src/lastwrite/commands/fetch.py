@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, cast
 from msgspec import structs
 
 from lastwrite.commands.compact import TopicConfig, find_told, overrides
-from lastwrite.commands.systems import KAFKA, system_of_all
+from lastwrite.commands.systems import KAFKA, system_of
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
+from lastwrite.engine.system import system_named
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.kafka.fetched import LogsFetched
 from lastwrite.model.progress import NoProgress, Progress
@@ -85,7 +86,7 @@ def fetch(
     address.use(store_settings(config))
     progress = progress or NoProgress()
     urls = [source for source in sources if source.startswith(SCHEME)]
-    if not urls and system_of_all(None, sources).name == KAFKA:
+    if not urls and _is_kafkas(sources[0]):
         from lastwrite.kafka.jobs.fetch import fetch_logs  # not before it is needed
 
         refuse_inside(to, sources)
@@ -113,6 +114,16 @@ def fetch(
         if not urls:
             return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
         return _with_live(urls, folders, os.path.abspath(to), copies, config or {}, progress)
+
+
+def _is_kafkas(source: str) -> bool:
+    """Whether partitions of Kafka lie there; Pulsar's ledgers may lie anywhere, under any name."""
+    if system_of(source) != KAFKA:
+        return False
+    try:
+        return bool(system_named(KAFKA).find(source, None, None))
+    except NotALog:
+        return False
 
 
 def _with_live(
