@@ -397,8 +397,7 @@ def _run(asked: _Asked) -> CompactionReport:
         for root, names in sorted(partitions.items()):
             system.refuse_unclean(root, options.config)
             if options.dry_run or options.to is not None:
-                if not options.dry_run:
-                    _refuse_copy(system, root)
+                _refuse_copy(system, root, options)
                 system.refuse_if_held(root, names)
             else:
                 stack.enter_context(system.hold(root, names))
@@ -424,12 +423,12 @@ def _run(asked: _Asked) -> CompactionReport:
         return report
 
 
-def _refuse_copy(system: System, root: str) -> None:
+def _refuse_copy(system: System, root: str, options: Options) -> None:
     """
     Raises:
         LogHeld: a broker has the log, and of this system's no copy can be made then.
     """
-    broker = system.broker_of(root)
+    broker = None if options.to is None else system.broker_of(root)
     if broker is not None and not system.copies_beside_a_broker:
         raise LogHeld(
             f"{broker.problem}, and no copy of it can be made",
