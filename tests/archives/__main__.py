@@ -1,0 +1,42 @@
+"""Rounds, sweeps and readers on one archive:  python -m tests.archives --seeds 10000
+
+``tests/archives/model.py`` says what a seed is. Seeds are independent: ``--start N --seeds 1``
+plays one alone, and always the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.archives.model import play
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.archives", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    arguments = parser.parse_args()
+    met: Counter[str] = Counter()
+    failed = []
+    began = time.monotonic()
+    for seed in range(arguments.start, arguments.start + arguments.seeds):
+        try:
+            met += play(seed)
+        except AssertionError as error:
+            failed.append(seed)
+            print(error, file=sys.stderr)
+    print(
+        f"{arguments.seeds} seeds in {time.monotonic() - began:.0f} s; failed: {failed or 'none'}"
+    )
+    for what, count in sorted(met.items()):
+        print(f"{count:>10} {what}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

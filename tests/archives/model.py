@@ -1,0 +1,412 @@
+"""One partition in a modelled bucket, and all that may work on it at once.
+
+Every request to the store is a turn, and chance says whose is next. Before any turn an actor may be
+killed; any answer may be lost; a write may be refused (409) without a reason, be lost on its way,
+or arrive later than its sender gave it up. The store's clock runs, and jumps past graces.
+
+What is held against it, a seed at a time:
+
+- what the manifest names is there, after every turn, with the bytes that were written;
+- a reader gets all objects of one generation. One may be gone only when the grace has passed since
+  the manifest was read, or since a pin was last written; and then there is a newer manifest;
+- a round that was told it lost has made no generation, one that was told it won has made one;
+- when all have ended, one more round and a sweep leave what the manifest names, and no journal.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+from unittest.mock import patch
+
+from lastwrite.archive import place as places
+from lastwrite.archive.manifest import DataObject, Manifest, decode
+from lastwrite.archive.place import (
+    ABANDONED_MS,
+    GRACE_MS,
+    MANIFEST,
+    PINNED_MS,
+    Place,
+    Round,
+    Seen,
+)
+from lastwrite.errors import CommitConflict, LogError, NotALog, RemoteFailed
+from lastwrite.storage.objects.store import Found, Requests, Version, Writer
+from tests.support.objects import MemoryStore
+
+PREFIX = "kafka/orders/0"
+_STEP_MS = 60_000  # the clock runs on by less than this a turn
+_JUMPS_MS = [GRACE_MS // 2, GRACE_MS, PINNED_MS, ABANDONED_MS]  # or by this
+
+
+class Killed(BaseException):
+    """The process of an actor is gone."""
+
+
+class Actor:
+    """Somebody who works on the archive, in a thread that runs when it is its turn."""
+
+    def __init__(self, model: Model, name: str, work: Callable[[Place], None]) -> None:
+        self.name, self.is_over, self.is_killed = name, False, False
+        self.problem: BaseException | None = None
+        self.mute = model.draw.choice([0.0, 0.03, 0.2, 0.6])  # how often a question has no answer
+        self.faulty = model.draw.choice([0.0, 0.1, 0.4])  # how often a write goes wrong
+        self.turn = threading.Semaphore(0)
+        self._model, self._work = model, work
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        self.turn.acquire()
+        try:
+            if not self.is_killed:
+                self._work(Place(ActorStore(self._model, self), PREFIX))
+        except Killed:
+            pass
+        except BaseException as problem:
+            self.problem = problem
+        self.is_over = True
+        self._model.turn.release()
+
+    def wait(self) -> None:
+        """Let others go on until it is our turn again."""
+        if not self.is_killed:
+            self._model.turn.release()
+            self.turn.acquire()
+        if self.is_killed:
+            raise Killed
+
+
+class ActorStore:
+    """The store as one actor reaches it."""
+
+    def __init__(self, model: Model, actor: Actor) -> None:
+        self.address, self.requests = "memory", Requests()
+        self._model, self._actor = model, actor
+
+    def head(self, key: str) -> Found | None:
+        return self._read(lambda: self._model.store.head(key))
+
+    def get(self, key: str) -> tuple[bytes, Found] | None:
+        return self._read(lambda: self._model.store.get(key))
+
+    def list(self, prefix: str) -> Iterator[Found]:
+        return iter(self._read(lambda: [*self._model.store.list(prefix)]))
+
+    def folders(self, prefix: str) -> Sequence[str]:
+        return self._read(lambda: self._model.store.folders(prefix))
+
+    def create(self, key: str, content: bytes) -> Version | None:
+        return self._write(lambda: self._model.put(key, content, None))
+
+    def replace(self, key: str, content: bytes, seen: Version) -> Version | None:
+        return self._write(lambda: self._model.put(key, content, seen))
+
+    def write(self, key: str, content: bytes) -> Version:
+        """As a writer does it: an object that is not known to be there is none."""
+        made = self._write(lambda: self._model.put(key, content, None))
+        if made is None:
+            raise RemoteFailed("the upload failed")
+        return made
+
+    def remove(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            if self._write(lambda key=key: self._model.remove(key)) is None:  # type: ignore[misc]
+                raise RemoteFailed("no answer to a removal")
+
+    def read_into(self, key: str, target: Any, position: int, etag: str = "") -> None:
+        self._read(lambda: self._model.store.read_into(key, target, position, etag))
+
+    def writer(self, key: str, part_bytes: int = 0) -> Writer:
+        raise NotImplementedError
+
+    def _read(self, do: Callable[[], Any]) -> Any:
+        self._actor.wait()
+        if self._model.chance(self._actor.mute):
+            self._model.met["no answer to a question"] += 1
+            raise RemoteFailed("no answer")
+        return do()
+
+    def _write(self, do: Callable[[], Any]) -> Any:
+        """What was made; None: nobody knows, or another is there."""
+        self._actor.wait()
+        model = self._model
+        if not model.chance(self._actor.faulty):
+            return do()
+        fault = model.draw.choice(["lost answer", "late", "lost", "refused", "forbidden"])
+        model.met[fault] += 1
+        if fault in ("lost answer", "late"):  # long enough for others to build on it
+            model.asleep.add(self._actor)
+        if fault == "lost answer":
+            do()
+        elif fault == "late":
+            model.late.append(do)
+        elif fault == "forbidden":
+            raise RemoteFailed("forbidden")
+        return None
+
+
+class Model:
+    """One seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.draw = seed, random.Random(seed)
+        self.store = MemoryStore()
+        self.store.now_ms = 1_000_000
+        self.turn = threading.Semaphore(0)
+        self.late: list[Callable[[], Any]] = []
+        self.history: list[Manifest] = []
+        self.content: dict[str, bytes] = {}  # of all that was ever written
+        self.won: set[str] = set()
+        self.lost: set[str] = set()
+        self.has_slept = False  # past the time after which a round is taken for dead
+        self.asleep: set[Actor] = set()
+        self.met: Counter[str] = Counter()
+        self.said: list[str] = []  # who had which turn, for a seed that failed
+
+    def chance(self, of: float) -> bool:
+        return self.draw.random() < of
+
+    # ------------------------------------------------------------------ the store
+
+    def put(self, key: str, content: bytes, seen: Version | None) -> Version | None:
+        if seen is None:
+            made = self.store.create(key, content)
+        else:
+            made = self.store.replace(key, content, seen)
+        if made is not None:
+            self.content[key] = content
+            if key.endswith(MANIFEST):
+                self.history.append(decode(content, key))
+        return made
+
+    def remove(self, key: str) -> bool:
+        self.store.remove([key])
+        return True
+
+    def check(self) -> None:
+        """What the manifest names is there."""
+        if self.history:
+            for each in self.history[-1].objects:
+                found = self.store.get(f"{PREFIX}/{each.key}")
+                assert found is not None, f"{each.key} counts, and is gone"
+                assert found[0] == self.content[f"{PREFIX}/{each.key}"]
+
+    # ------------------------------------------------------------------ who works on it
+
+    def compact(self, place: Place) -> None:
+        now = None
+        for _ in range(3):
+            now = self._round(place, now, adds=False)
+
+    def fetch(self, place: Place) -> None:
+        now = None
+        for _ in range(2):
+            now = self._round(place, now, adds=True)
+
+    def _round(self, place: Place, known: Seen | None, *, adds: bool) -> Seen | None:
+        """``known``: what a commit returned, on which the next round may begin."""
+        try:
+            begun = place.begin(place.read() if known is None else known)
+        except RemoteFailed:
+            return None
+        before = [] if begun.seen is None else [*begun.seen.manifest.objects]
+        kept = before if adds else [each for each in before if self.chance(0.4)]
+        try:
+            made = [self._object(place, begun, n) for n in range(self.draw.randint(1, 2))]
+            begun.renewed_s -= self.draw.choice([0.0, 1e6])
+            place.renew(begun)
+        except RemoteFailed:
+            if self.chance(0.5):
+                place.abandon(begun)
+            return None
+        except CommitConflict:  # swept
+            return None
+        manifest = Manifest(system="kafka", topic="orders", partition=0, objects=(*kept, *made))
+        try:
+            now = place.commit(begun, manifest)
+        except CommitConflict:
+            self.lost.add(begun.id)
+        except RemoteFailed:
+            self.met["end unknown"] += 1
+        else:
+            self.won.add(begun.id)
+            assert any(now.manifest == each for each in self.history)
+            self.met["others had built on it"] += now.manifest.round != begun.id
+            return now if self.chance(0.5) else None
+        return None
+
+    def _object(self, place: Place, begun: Round, number: int) -> DataObject:
+        key = f"{begun.prefix}{number}/0.log"
+        content = f"{begun.id} {number}".encode() * self.draw.randint(1, 3)
+        store: Any = place.store
+        made = store.write(place.key(key), content)
+        return DataObject(key=key, bytes=len(content), etag=made.etag)
+
+    def sweep(self, place: Place) -> None:
+        for _ in range(3):
+            try:
+                place.sweep(everything=self.chance(0.3), dry_run=self.chance(0.1))
+            except (NotALog, RemoteFailed):
+                self.met["sweep ended early"] += 1
+
+    def clear(self, place: Place) -> None:
+        """A round that clears what is unused, and finds nothing to do."""
+        for _ in range(2):
+            try:
+                seen = place.read()
+                if seen is not None:
+                    place.abandon(place.begin(seen))
+            except RemoteFailed:
+                pass
+
+    def read(self, place: Place) -> None:
+        for _ in range(3):
+            try:
+                seen = place.read()
+                if seen is not None:
+                    self._read_by(place, seen, self.store.now_ms)
+            except RemoteFailed:
+                pass
+
+    def pin(self, place: Place) -> None:
+        try:
+            seen = place.read()
+            if seen is None:
+                return
+            began_ms = self.store.now_ms
+            with place.pin(seen) as renew:
+                if self.store.now_ms - began_ms < GRACE_MS:
+                    self._read_by(place, seen, self.store.now_ms, renew)
+        except RemoteFailed:
+            pass
+
+    def _read_by(
+        self, place: Place, seen: Seen, since_ms: int, renew: Callable[[], None] | None = None
+    ) -> None:
+        """Read all objects by one manifest, or be told that it is too old for that."""
+        grace_ms = GRACE_MS if renew is None else PINNED_MS
+        assert any(seen.manifest == each for each in self.history)
+        # Whoever has a pin takes his time.
+        for each in seen.manifest.objects * (1 if renew is None else 6):
+            if renew is not None and self.chance(0.7):
+                before_ms = self.store.now_ms
+                renew()
+                # Whether it was written then or later: the pin is no younger.
+                since_ms = before_ms if self.store.now_ms - since_ms < grace_ms else since_ms
+            data: Any = bytearray(each.bytes)
+            try:
+                place.store.read_into(place.key(each.key), data, 0, each.etag)
+            except CommitConflict:
+                passed_ms = self.store.now_ms - since_ms
+                assert passed_ms >= grace_ms, f"{each.key} is gone after {passed_ms} ms"
+                now = place.read()
+                assert now is None or now.found.version != seen.found.version
+                self.met["reader too late"] += 1
+                return
+            assert bytes(data) == self.content[place.key(each.key)]
+        self.met["read whole"] += 1
+
+    # ------------------------------------------------------------------ a run
+
+    def run(self) -> None:
+        """Let all work, and hold everything above against it.
+
+        Raises:
+            AssertionError: something does not hold.
+        """
+        ids = random.Random(-self.seed - 1)
+        with (
+            patch.object(places, "_waits", lambda: [0.0] * 6),
+            patch.object(uuid, "uuid4", lambda: uuid.UUID(int=ids.getrandbits(128))),
+        ):
+            works = [self.compact, self.compact, self.fetch, self.sweep, self.sweep]
+            works += [self.clear, self.read, self.read, self.pin]
+            some = self.draw.sample(works, self.draw.randint(2, len(works)))
+            actors = [Actor(self, f"{w.__name__} {n}", w) for n, w in enumerate(some)]
+            if self.chance(0.7):  # most archives have something in them
+                first = Actor(self, "first", self.fetch)
+                self._play([first], deadly=0.0)
+            self._play(actors, deadly=self.draw.choice([0.0, 0.01, 0.05]))
+            self._end()
+
+    def _play(self, actors: list[Actor], deadly: float) -> None:
+        for each in actors:
+            each.thread.start()
+        jumps = self.draw.choice([0.0, 0.03, 0.2])
+        sizes_ms = self.draw.choice([_JUMPS_MS, *([each] for each in _JUMPS_MS)])
+        alive = list(actors)
+        while alive:
+            self._pass_time(jumps, sizes_ms)
+            if self.chance(0.05):
+                self.asleep = {each for each in alive if self.chance(0.4)}
+            if self.late and self.chance(0.1):
+                self.late.pop(self.draw.randrange(len(self.late)))()
+                self.check()
+            actor = self.draw.choice([each for each in alive if each not in self.asleep] or alive)
+            actor.is_killed |= self.chance(deadly)
+            self.said.append(f"{self.store.now_ms} {actor.name}{' killed' * actor.is_killed}")
+            actor.turn.release()
+            self.turn.acquire()
+            self.check()
+            if actor.is_over:
+                alive.remove(actor)
+                actor.thread.join()
+                self.met["killed"] += actor.is_killed
+                if actor.problem is not None:
+                    raise AssertionError(f"{actor.name}: {actor.problem}") from actor.problem
+
+    def _pass_time(self, jumps: float, sizes_ms: Sequence[int]) -> None:
+        step_ms = self.draw.randrange(_STEP_MS)
+        if self.chance(jumps):
+            step_ms += self.draw.choice(sizes_ms)
+        self.has_slept |= step_ms >= ABANDONED_MS
+        self.store.now_ms += step_ms
+
+    def _end(self) -> None:
+        """When all is over: what was late arrives, and a round and a sweep follow."""
+        has_strays = bool(self.late) or self.met["late"] > 0
+        for do in self.late:
+            do()
+            self.check()
+        made = {each.round for each in self.history}
+        assert self.won <= made, "a round was told that it won, and did not"
+        assert not self.lost & made, "a round was told that it lost, and won"
+        numbers = [each.generation for each in self.history]
+        assert numbers == [*range(1, len(numbers) + 1)]
+        for before, after in pairwise(self.history):
+            assert after.former[0] == before.nonce, "a round has undone another"
+        self.met["rounds won"] += len(self.won)
+        self.met["rounds lost"] += len(self.lost)
+        place = Place(self.store, PREFIX)
+        begun = place.begin(place.read())
+        key = f"{begun.prefix}0/0.log"
+        self.put(place.key(key), b"last", None)
+        last = Manifest(
+            system="kafka", topic="orders", partition=0, objects=(DataObject(key=key, bytes=4),)
+        )
+        place.commit(begun, last)
+        self.store.now_ms += ABANDONED_MS
+        # A round that was swept while it slept has no journal for what it wrote afterwards.
+        place.sweep(everything=self.has_slept or has_strays)
+        left = [each.key for each in self.store.list("")]
+        assert left == sorted([place.key(key), place.key(MANIFEST)]), f"there is left: {left}"
+
+
+def play(seed: int) -> Counter[str]:
+    """Play one seed; what was met on the way.
+
+    Raises:
+        LogError, AssertionError: with the seed, and who had the last turns.
+    """
+    model = Model(seed)
+    try:
+        model.run()
+    except (AssertionError, LogError) as error:
+        turns = "\n".join(model.said[-40:])
+        raise AssertionError(f"seed {seed}: {error}\nthe last turns:\n{turns}") from error
+    return model.met
