@@ -4,6 +4,8 @@ a real S3 server, and of that server while the network spoils requests.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import threading
@@ -17,6 +19,7 @@ import pytest
 
 from lastwrite.errors import CommitConflict, LogError, RemoteFailed
 from lastwrite.model.stores import StoreSettings
+from lastwrite.storage import files
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
 from lastwrite.storage.objects.store import Store, Version
@@ -302,6 +305,52 @@ def test_a_version_of_a_folder_never_comes_back(tmp_path: Path) -> None:
         version = store.replace("a", b"same", version)
         assert version not in seen
         seen.add(version)
+
+
+def upload(store: FolderStore) -> None:
+    writer = store.writer("data/1.log")
+    writer.write(b"1234")
+    writer.write(b"5678")
+    writer.close()
+
+
+CHANGES: dict[str, Callable[[FolderStore, Version], Any]] = {
+    "create": lambda store, seen: store.create("data/new", b"12345678"),
+    "replace": lambda store, seen: store.replace("manifest.json", b"12345678", seen),
+    "write": lambda store, seen: upload(store),
+    "remove": lambda store, seen: store.remove(["manifest.json"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_folder_that_is_stopped_before_any_operation_has_whole_objects(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for point in range(1, 100):
+        store = FolderStore(str(tmp_path / str(point)))
+        before = store.create("manifest.json", b"old")
+        assert before is not None
+        faults = files.FaultPoints(point, errno.EIO)
+        monkeypatch.setattr(files, "faults", faults)
+        is_done = False
+        with contextlib.suppress(LogError, OSError):
+            CHANGES[change](store, before)
+            is_done = True
+        monkeypatch.setattr(files, "faults", files.FaultPoints())
+        for found in store.list(""):
+            content = whole(store, found.key)
+            assert content is not None
+            is_old = found.key == "manifest.json" and content[0] == b"old"
+            assert is_old or content[0] == b"12345678"
+        # Whoever comes next is kept from nothing.
+        now = whole(store, "manifest.json")
+        if now is not None:
+            assert store.replace("manifest.json", b"next", now[1]) is not None
+        assert store.create("data/new", b"12345678") is not None or whole(store, "data/new")
+        if is_done:
+            assert point > 2
+            return
+    raise AssertionError("the change has no end")
 
 
 # ---------------------------------------------------------------------- a bucket alone
