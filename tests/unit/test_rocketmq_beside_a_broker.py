@@ -122,6 +122,7 @@ def look_at_all(root: Path) -> None:
     assert planned.status not in (Status.FAILED, Status.DAMAGED), planned.reason
     [why] = lastwrite.explain(store, key=b"a", config=CONFIG).partitions
     assert "a broker has the log open" in [each.message for each in why.reasons]
+    assert not [each for each in why.reasons if "--to" in str(each.change)]
     assert why.records and all(problem.is_note for problem in why.problems)
     assert {"a", "c", "d"} <= dict(lastwrite.latest(store, "t")).keys()
     reading_ = lastwrite.read(store, topic="t", queue=0)

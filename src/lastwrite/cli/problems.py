@@ -31,8 +31,8 @@ def problem_lines(problems: list[Problem]) -> Iterator[str]:
             yield f"{problem.kind}: {problem}"
     if len(open) > 1:
         yield (
-            f"{ProblemKind.OPEN}: a broker has {len(open):,} of these logs open: each was read up to "
-            "its high watermark, which --json names"
+            f"{ProblemKind.OPEN}: a broker has {len(open):,} of these logs open: up to where each was "
+            "read --json says"
         )
 
 

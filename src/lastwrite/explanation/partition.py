@@ -258,7 +258,9 @@ class _Explanation:
         if held is not None:
             reasons.append(held)
         elif log.open_as is not None:
-            change = "when it stops; compact --to makes a cleaned copy beside it"
+            change = "when it stops"
+            if self._system.copies_beside_a_broker:
+                change += "; compact --to makes a cleaned copy beside it"
             reasons.append(Reason(Rule.HELD, "a broker has the log open", change))
         out.reasons = [*reasons, *found.reasons]
         out.is_due = decision.reason is None and not self._is_wrong
