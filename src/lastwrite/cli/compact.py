@@ -17,7 +17,11 @@ def compact(
     paths: options.PathsArgument,
     to: Annotated[
         str | None,
-        options.option("--to DIR", "Write cleaned copies below DIR; PATH stays as it is."),
+        options.option(
+            "--to DIR",
+            "Write cleaned copies below DIR, or of Kafka into an archive in a bucket, as s3://bucket/prefix; "
+            "PATH stays as it is.",
+        ),
     ] = None,
     system: options.System = None,
     topic: options.Topics = None,
@@ -50,6 +54,7 @@ def compact(
     \b
       lastwrite compact /var/lib/kafka --topic orders
       lastwrite compact /var/lib/rocketmq/store --to /backup/store
+      lastwrite compact s3://backup/cluster1 --config cleanup.policy=compact
       lastwrite compact persistent://public/default/orders --config metadataStoreUrl=zk:zoo1:2181
     """
     output: Output = context.obj

@@ -48,6 +48,7 @@ from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, Topic
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.reports.settings import Outvoted, Setting
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.parallel_sync import side_by_side
 from lastwrite.storage.throttle import Spend
 
@@ -141,6 +142,10 @@ class KafkaSystem(System):
     def known_of(self, folder: str) -> Known | None:
         """What the cluster's metadata says of the partition's topic; None: nothing is known."""
         return self._known_of(folder)[0]
+
+    def _archived_known_of(self, folder: str) -> archived.Known | None:
+        known = self.known_of(folder)
+        return None if known is None else archived.Known.of(known)
 
     def _metadata_of(self, root: str) -> tuple[Spokesman, Hashable]:
         """Which metadata log speaks for ``root``, and the state it is in; looked at again after a
@@ -326,7 +331,7 @@ class KafkaSystem(System):
         return StagedSegment(base_offset, unit.folder, interval_bytes, unit.source)
 
     def join_parts(self, parts: Parts) -> SegmentOutput:
-        if archived.is_archived(parts.log.folder):
+        if archiving.partition_and_round(parts.folder) is not None:
             return archiving.join_parts(parts)
         return join_parts(parts)
 
@@ -337,9 +342,10 @@ class KafkaSystem(System):
             super().discard(part)
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        if archived.is_archived(log.folder) or (to is not None and is_address(to)):
+            return self._rounds.output_folder(log, to)
         if to is None:
-            is_archived = archived.is_archived(log.folder)
-            return self._rounds.output_folder(log) if is_archived else log.folder
+            return log.folder
         return publishing.staging_folder(os.path.join(to, str(log.name)), log.folder)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
@@ -367,6 +373,8 @@ class KafkaSystem(System):
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
+        if is_address(to) or (copies and archived.is_archived(copies[0].log.folder)):
+            return self._rounds.publish(copies, to, self._archived_known_of)
         root = os.path.abspath(to)
         wanted = [
             publishing.Copy(

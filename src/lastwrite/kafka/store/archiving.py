@@ -10,21 +10,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 from msgspec import structs
 
+from lastwrite.archive.layout import partition_address
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import GRACE_MS, Round, Seen
+from lastwrite.archive.place import GRACE_MS, Place, Round, Seen
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan, Parts
-from lastwrite.errors import CommitConflict, LogError
+from lastwrite.errors import CommitConflict, InvalidConfig, LogError
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.producers.history import encode_aborted
-from lastwrite.kafka.store import archived
-from lastwrite.kafka.store.archived import ArchivedLog, StoredSegment
+from lastwrite.kafka.store import archived, fetching
+from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import SegmentOutput
 
@@ -40,6 +41,27 @@ def partition_and_round(folder: str) -> tuple[str, str] | None:
     """
     above, slash, name = folder.rpartition("/data/")
     return (above, f"data/{name}") if slash and name.endswith("-") else None
+
+
+def partition_of(folder: str) -> str:
+    """The partition's address, of a folder that ``Rounds.output_folder`` gave."""
+    found = partition_and_round(folder)
+    assert found is not None
+    return found[0]
+
+
+def _address_in(to: str, log: PartitionLog) -> str:
+    return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
+
+
+def _refuse_existing(place: Place, folder: str) -> None:
+    """Say no to a copy over a partition that is there."""
+    if place.read() is not None:
+        raise InvalidConfig(
+            "a partition exists already",
+            path=folder,
+            remedy="give --to an archive without this partition",
+        )
 
 
 class Rounds:
@@ -68,16 +90,41 @@ class Rounds:
         """What the manifest that was read last says."""
         return archived.contents_of(self.seen(folder).manifest, folder)
 
-    def output_folder(self, log: PartitionLog) -> str:
-        """Where the round's tasks write; its journal is there before the first of them does."""
-        last = self._rounds.get(log.folder)
+    def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        """Where the round's tasks write, in the log's own partition or in that of the archive
+        ``to``; its journal is there before the first of them does.
+
+        Raises:
+            InvalidConfig: ``to`` has the partition already.
+        """
+        folder = log.folder if to is None else _address_in(to, log)
+        last = self._rounds.get(folder)
         if last is None or last[0].segments != log.segments:
-            place = archived.place_of(log.folder)
+            place = archived.place_of(folder)
             if last is not None:  # of a round that failed
                 place.abandon(last[1])
-            last = log, place.begin(self.seen(log.folder), self._grace_ms)
-            self._rounds[log.folder] = last
-        return f"{log.folder}/{last[1].prefix}"
+            if to is not None:
+                _refuse_existing(place, folder)
+            seen = self.seen(folder) if to is None else None
+            last = log, place.begin(seen, self._grace_ms)
+            self._rounds[folder] = last
+        return f"{folder}/{last[1].prefix}"
+
+    def publish(
+        self, copies: Sequence[CommitPlan], to: str, known: Callable[[str], Known | None]
+    ) -> list[Outcome]:
+        """Make a partition of the archive ``to`` of each; copy for copy why there is none.
+        ``known``: what is known of the topic of a partition's folder.
+        """
+        return _each(lambda copy: self._publish(copy, to, known(copy.log.folder)), copies)
+
+    def _publish(self, copy: CommitPlan, to: str, known: Known | None) -> None:
+        damage = next((problem for problem in copy.log.problems if not problem.is_note), None)
+        if damage is not None:
+            raise LogError(f"damaged, and left out of {to}: {damage}", path=copy.log.folder)
+        self.output_folder(copy.log, to)
+        folder = _address_in(to, copy.log)
+        fetching.publish(copy, folder, self._rounds.pop(folder)[1], known)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
         """Commit each; plan for plan why it failed."""
@@ -97,17 +144,14 @@ class Rounds:
                         remedy="run again: it begins with what that round left; nothing is lost",
                     )
             if made.stored is not None:
-                assert isinstance(made.stored, StoredSegment)
-                # Of several segments of one part nobody counted them.
-                records = None if made.further else made.records
-                stored[made.base_offset] = structs.replace(made.stored, records=records)
+                stored[made.base_offset] = fetching.counted(made)
         after = structs.replace(
             before,
             segments=tuple(stored[base] for base in sorted(stored)),
             checkpoint=before.checkpoint if new.first_dirty is None else new.first_dirty,
-            aborted=_aborted_after(before, new),
+            aborted=fetching.aborted_after(before.aborted, new),
         )
-        self._commit(folder, _retained(after, new.retention))
+        self._commit(folder, fetching.retained(after, new.retention))
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[Outcome]:
         """Take out what the retentions say, where a round has not done so already."""
@@ -117,7 +161,7 @@ class Rounds:
         log, retention = judged
         if retention.segments:
             before = archived.contents_of(self._base(log.folder).manifest, log.folder)
-            after = _retained(before, retention)
+            after = fetching.retained(before, retention)
             if after != before:
                 self._commit(log.folder, after)
 
@@ -176,40 +220,12 @@ def join_parts(parts: Parts) -> SegmentOutput:
             ]
             if inside and isinstance(part.stored, StoredSegment):
                 content = encode_aborted(inside)
-                place = archived.place_of(parts.log.folder)
+                place = archived.place_of(partition_of(parts.folder))
                 place.put(part.stored.key(FileKind.TRANSACTION_INDEX), content)
                 part.stored = structs.replace(part.stored, transaction_index_bytes=len(content))
     first, *others = made
     behind = [further for part in others for further in (part, *part.further)]
     return replace(first, further=(*first.further, *behind))
-
-
-def _aborted_after(before: ArchivedLog, new: CommitPlan) -> tuple[tuple[int, int, int, int], ...]:
-    """The entries of the transaction indexes as the round leaves them."""
-    places = {segment.base_offset: n for n, segment in enumerate(new.log.segments)}
-    ends = {
-        source.base_offset: new.log.segment_end(places[source.base_offset])
-        for sources in new.sources
-        for source in sources
-    }
-    stay = [
-        entry
-        for entry in before.aborted
-        if not any(base <= entry[2] < end for base, end in ends.items())
-    ]
-    return tuple(sorted((*stay, *map(astuple, new.aborted)), key=lambda entry: entry[2]))
-
-
-def _retained(log: ArchivedLog, retention: Retention | None) -> ArchivedLog:
-    """The log without what ``retention`` takes."""
-    if retention is None or not retention.segments:
-        return log
-    return structs.replace(
-        log,
-        segments=tuple(each for each in log.segments if each.base_offset >= retention.first_base),
-        aborted=tuple(each for each in log.aborted if each[2] >= retention.log_start),
-        log_start=max(log.log_start, retention.log_start),
-    )
 
 
 def _each(work: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:

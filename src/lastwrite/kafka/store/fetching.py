@@ -15,7 +15,7 @@ dropped before they were brought.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass
@@ -25,8 +25,10 @@ import numpy as np
 from msgspec import structs
 
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import Round, Seen
+from lastwrite.archive.place import Place, Round, Seen
 from lastwrite.engine.chunks import Chunks
+from lastwrite.engine.rules.retention import Retention
+from lastwrite.engine.system import CommitPlan
 from lastwrite.errors import LogError
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.names import (
@@ -46,6 +48,7 @@ from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits, Piece, SegmentOutput
 from lastwrite.storage.reading import reader_of
 
+Aborted = tuple[tuple[int, int, int, int], ...]  # see ``archived``
 Advance = Callable[[int], None]  # is told of bytes that were written
 
 _ELSEWHERE = "bring it into an archive of its own: give another --to"
@@ -106,14 +109,15 @@ def fetch(
     if seen is not None and end == before.end_offset and known in (None, before.known):
         return nothing
     begun = place.begin(seen)
-    made = [
-        each
-        for n, segment in enumerate(log.segments)
-        for each in _segment(
-            log, n, segment, (before.end_offset, end), (folder, begun), limits, advance
-        )
-    ]
-    after = _after(log, before, made, end, epochs, topic_id, known, (folder, begun))
+    with _abandoned_if_broken_off(place, begun):
+        made = [
+            each
+            for n, segment in enumerate(log.segments)
+            for each in _segment(
+                log, n, segment, (before.end_offset, end), (folder, begun), limits, advance
+            )
+        ]
+        after = _after(log, before, made, end, epochs, topic_id, known, (folder, begun))
     place.commit(begun, _manifest(seen, after, folder))
     return Fetched(
         first_offset=before.end_offset,
@@ -121,6 +125,77 @@ def fetch(
         segments=len(made),
         bytes=sum(each.bytes for each in made),
         is_new=seen is None,
+    )
+
+
+def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) -> None:
+    """Make a partition of an archive of a log, or of one of another archive, as a round leaves it:
+    segments that were rewritten are objects of the round already, the others are written here.
+
+    Raises:
+        CorruptLog, CommitConflict, RemoteFailed: as ``fetch``; the partition is not there then.
+    """
+    log, end = copy.log, copy.log.high_watermark
+    replaced = {source.base_offset for sources in copy.sources for source in sources}
+    span, target = (log.log_start, end), (folder, begun)
+    made = [counted(each) for each in copy.made if each.stored is not None]
+    place = archived.place_of(folder)
+    with _abandoned_if_broken_off(place, begun):
+        for n, segment in enumerate(log.segments):
+            if segment.base_offset not in replaced:
+                made += _segment(log, n, segment, span, target, Limits(), lambda written: None)
+        made.sort(key=lambda each: each.base_offset)
+        epochs, topic_id = _lineage(log, end)
+        after = _after(log, _begin(log), made, end, epochs, topic_id, known, target)
+    after = structs.replace(
+        after,
+        checkpoint=log.checkpoint if copy.first_dirty is None else copy.first_dirty,
+        aborted=aborted_after(after.aborted, copy),
+    )
+    manifest = _manifest(None, retained(after, copy.retention), folder)
+    place.commit(begun, manifest)
+
+
+@contextlib.contextmanager
+def _abandoned_if_broken_off(place: Place, begun: Round) -> Iterator[None]:
+    """Before a commit was tried: let nothing stay of what an error, or Ctrl-C, breaks off."""
+    try:
+        yield
+    except BaseException:
+        place.abandon(begun)
+        raise
+
+
+def counted(made: SegmentOutput) -> StoredSegment:
+    """What a manifest says of a new segment."""
+    assert isinstance(made.stored, StoredSegment)
+    # Of several segments of one part nobody counted the records.
+    return structs.replace(made.stored, records=None if made.further else made.records)
+
+
+def aborted_after(before: Aborted, new: CommitPlan) -> Aborted:
+    """The entries of the transaction indexes as the round leaves them."""
+    places = {segment.base_offset: n for n, segment in enumerate(new.log.segments)}
+    ends = {
+        source.base_offset: new.log.segment_end(places[source.base_offset])
+        for sources in new.sources
+        for source in sources
+    }
+    stay = [
+        entry for entry in before if not any(base <= entry[2] < end for base, end in ends.items())
+    ]
+    return tuple(sorted((*stay, *map(astuple, new.aborted)), key=lambda entry: entry[2]))
+
+
+def retained(log: ArchivedLog, retention: Retention | None) -> ArchivedLog:
+    """The log without what ``retention`` takes."""
+    if retention is None or not retention.segments:
+        return log
+    return structs.replace(
+        log,
+        segments=tuple(each for each in log.segments if each.base_offset >= retention.first_base),
+        aborted=tuple(each for each in log.aborted if each[2] >= retention.log_start),
+        log_start=max(log.log_start, retention.log_start),
     )
 
 
@@ -133,13 +208,13 @@ def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], 
     """Leader epochs below ``end``, and the topic's id, where the folder tells them."""
     epochs: tuple[tuple[int, int], ...] = ()
     topic_id = None
-    path = os.path.join(log.folder, LEADER_EPOCHS)
-    if os.path.exists(path):
-        found = decode_leader_epochs(index_files.read_file(path))
+    content = index_files.side_file(log.folder, LEADER_EPOCHS)
+    if content is not None:
+        found = decode_leader_epochs(content)
         epochs = tuple((each.epoch, each.start_offset) for each in found if each.start_offset < end)
-    path = os.path.join(log.folder, PARTITION_METADATA)
-    if os.path.exists(path):
-        topic_id = str(decode_partition_metadata(index_files.read_file(path)))
+    content = index_files.side_file(log.folder, PARTITION_METADATA)
+    if content is not None:
+        topic_id = str(decode_partition_metadata(content))
     return epochs, topic_id
 
 
