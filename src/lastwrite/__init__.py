@@ -31,6 +31,7 @@ __all__ = [
     "restore",
     "send",
     "settings",
+    "sweep",
     "verify",
 ]
 
@@ -50,6 +51,7 @@ _PLACES = {
     "restore": "lastwrite.commands.restore",
     "send": "lastwrite.rocketmq.network.send",
     "settings": "lastwrite.commands.settings",
+    "sweep": "lastwrite.commands.sweep",
     "latest": "lastwrite.commands.latest",
     "read": "lastwrite.commands.read",
 }
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from lastwrite.commands.release import release as release
     from lastwrite.commands.restore import restore as restore
     from lastwrite.commands.settings import settings as settings
+    from lastwrite.commands.sweep import sweep as sweep
     from lastwrite.commands.verify import verify as verify
     from lastwrite.rocketmq.jobs.cut import cut as cut
     from lastwrite.rocketmq.jobs.dispatch import dispatch as dispatch

@@ -24,6 +24,7 @@ _COMMANDS = (
     "read",
     "verify",
     "fetch",
+    "sweep",
     "dispatch",
     "cut",
     "restore",

@@ -25,6 +25,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.reports.explanation import ExplainReport
     from lastwrite.reports.lines import DUMPED, READ
     from lastwrite.reports.settings import SettingsReport
+    from lastwrite.reports.sweeping import SweepReport
     from lastwrite.reports.verification import VerifyReport
     from lastwrite.rocketmq.look.export import ExportReport
     from lastwrite.rocketmq.look.inspection import StoreReport
@@ -48,5 +49,6 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
         "restore": (Restoration,),
         "send": (SendReport,),
         "settings": (SettingsReport,),
+        "sweep": (SweepReport,),
         "verify": (VerifyReport,),
     }

@@ -1,0 +1,67 @@
+"""``sweep``: remove from an archive what counts no more, and what never counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from lastwrite.archive.layout import partitions_at
+from lastwrite.archive.place import ABANDONED_MS, Place
+from lastwrite.config.stores import store_settings
+from lastwrite.errors import CorruptLog, LogError, NotALog
+from lastwrite.reports.sweeping import SweepReport, SweptPartition
+from lastwrite.storage.objects import address
+from lastwrite.storage.objects.address import store_at
+
+_AT_ONCE = 16  # requests wait for the store, not for us
+
+
+def sweep(
+    path: str,
+    *,
+    older_than_ms: int = ABANDONED_MS,
+    everything: bool = False,
+    dry_run: bool = False,
+    config: Mapping[str, object] | None = None,
+) -> SweepReport:
+    """Remove what rounds left that ended without a commit, and what was replaced more than an hour
+    ago. What a manifest names is never removed; a partition without a manifest is left alone.
+
+    Args:
+        path: the address of an archive, of a partition, or of any folder between.
+        older_than_ms: how long ago, by the store's clock, a round was last heard of. One that still
+            runs loses its work if it is younger than that, never data.
+        everything: look at all objects, also those of which no journal is left.
+        dry_run: change nothing; say what would be removed.
+        config: ``storage.*``, how the store is reached.
+
+    Returns:
+        Of each partition what was removed; where one fails, why, and the others go on.
+
+    Raises:
+        NotALog: no archive lies there.
+        RemoteFailed: the store does not answer.
+    """
+    address.use(store_settings(config))
+    found = partitions_at(str(path))
+    if not found:
+        raise NotALog("no archive lies there", path=str(path), remedy="check the address")
+
+    def one(folder: str) -> SweptPartition:
+        try:
+            swept = Place(*store_at(folder)).sweep(
+                older_than_ms, everything=everything, dry_run=dry_run
+            )
+        except (LogError, OSError) as error:
+            is_damaged = isinstance(error, CorruptLog)
+            return SweptPartition(address=folder, reason=str(error), is_damaged=is_damaged)
+        return SweptPartition(
+            address=folder,
+            rounds=swept.journals,
+            objects=swept.objects,
+            bytes=swept.bytes,
+            is_waiting=swept.is_waiting,
+        )
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return SweepReport(dry_run=dry_run, partitions=list(pool.map(one, found)))

@@ -1,0 +1,100 @@
+"""``sweep``, the command: which partitions, what it says, how it exits."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import lastwrite
+from lastwrite.archive.manifest import DataObject, Manifest
+from lastwrite.archive.place import Place
+from lastwrite.cli import run
+from lastwrite.errors import NotALog
+from lastwrite.storage.objects.folder import FolderStore
+
+PLACES = ("kafka/orders/0", "kafka/orders/1", "pulsar/public/default/persistent/orders")
+DAY_S = 86_400
+
+
+def run_round(place: Place, name: str) -> None:
+    begun = place.begin(place.read())
+    key = f"{begun.prefix}0/{name}"
+    place.store.create(place.key(key), b"x" * 10)
+    made = Manifest(
+        system="kafka", topic="orders", partition=0, objects=(DataObject(key=key, bytes=10),)
+    )
+    place.commit(begun, made)
+
+
+def age(folder: Path) -> None:
+    """All in the folder was written two days ago."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            then = path.stat().st_mtime - 2 * DAY_S
+            os.utime(path, (then, then))
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Three partitions, of each two generations and a round that has died, two days ago."""
+    for folder in PLACES:
+        place = Place(FolderStore(str(tmp_path / folder)), "")
+        run_round(place, "first.log")
+        run_round(place, "second.log")
+        dead = place.begin(None)
+        place.store.create(f"{dead.prefix}0/dead.log", b"y" * 5)
+    age(tmp_path)
+    return tmp_path
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*.log"))
+
+
+def test_all_partitions_below_an_address_are_swept(archive: Path) -> None:
+    dry = lastwrite.sweep(str(archive), dry_run=True)
+    assert len(names(archive)) == 9
+    report = lastwrite.sweep(str(archive))
+    assert names(archive) == ["second.log"] * 3
+    assert [each.address for each in report.partitions] == [str(archive / at) for at in PLACES]
+    assert (report.objects, report.bytes) == (6, 45)
+    assert dry.to_dict() == report.to_dict() | {"dry_run": True}
+    assert lastwrite.sweep(str(archive)).objects == 0
+
+
+@pytest.mark.parametrize("part", ["kafka", "kafka/orders", "kafka/orders/1"])
+def test_an_address_between_names_what_is_below_it(archive: Path, part: str) -> None:
+    report = lastwrite.sweep(str(archive / part))
+    assert all(each.address.startswith(str(archive / part)) for each in report.partitions)
+    assert names(archive / part) == ["second.log"] * len(report.partitions)
+    assert len(names(archive / PLACES[2])) == 3
+
+
+def test_a_damaged_partition_is_named_and_the_others_are_swept(
+    archive: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    manifest = archive / PLACES[0] / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:-5])
+    assert run(["sweep", str(archive), "--json"]) == 3
+    printed = json.loads(capfd.readouterr().out)
+    assert "manifest.json, byte" in printed["partitions"][0]["reason"]
+    assert (len(names(archive / PLACES[0])), printed["objects"]) == (3, 4)
+    assert run(["sweep", str(archive)]) == 3
+    assert "not swept" in capfd.readouterr().out
+
+
+def test_what_is_younger_stays_and_a_time_has_a_unit(
+    archive: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["sweep", str(archive), "--older-than", "3d"]) == 0
+    assert "freed 30 B in 3 objects" in capfd.readouterr().out
+    assert "dead.log" in names(archive)
+    assert run(["sweep", str(archive), "--older-than", "3"]) == 2
+
+
+def test_where_no_archive_lies_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NotALog, match="no archive lies there"):
+        lastwrite.sweep(str(tmp_path))
