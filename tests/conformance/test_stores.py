@@ -447,6 +447,17 @@ class TestRefused:
         assert os.environ["AWS_ACCESS_KEY_ID"] not in text
         assert "Signature=" not in text and "StringToSign" not in text
 
+    def test_unknown_credentials(self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        for is_known in (False, True):
+            store = BucketStore(ADDRESS, s3.settings)
+            store._is_there = is_known  # credentials that have ended since
+            if is_known and call == "head":
+                continue  # its answer has no body that tells this 404 from another
+            error = refused(store, call)
+            assert "is forbidden (404 XAdminUserNotFound)" in error.problem
+            assert "AWS_ACCESS_KEY_ID" in str(error.remedy)
+
     def test_no_credentials(self, s3: S3, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("AWS_ACCESS_KEY_ID")
         monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

@@ -62,6 +62,8 @@ class BucketStore:
         self._errors = (OSError, ValueError, self._client.exceptions.BaseError)
         try:
             self._store = _open(self._scheme, bucket, settings or StoreSettings())
+        except LogError:
+            raise
         except Exception as error:
             raise Refusal.of(error).error(address, "get") from None
 
@@ -238,7 +240,7 @@ class BucketStore:
                 lambda: next(self._client.list(self._store, "_lastwrite/none/", chunk_size=1), None)
             )
             if isinstance(listed, Refusal) and listed.status == 404:
-                raise no_bucket(self.address)
+                raise listed.error(self.address, "list") if listed.code else no_bucket(self.address)
 
     def _place(self, key: str) -> str:
         return f"{self.address}/{key}"
@@ -420,9 +422,15 @@ def _profile() -> Any:
         return None
     if importlib.util.find_spec("boto3") is None:
         return None
-    session = importlib.import_module("boto3").session.Session()
-    if session.get_credentials() is None:
-        return None
+    try:
+        session = importlib.import_module("boto3").session.Session()
+        if session.get_credentials() is None:
+            return None
+    except Exception as error:
+        raise RemoteFailed(
+            f"boto3 finds no credentials in ~/.aws: {type(error).__name__}",
+            remedy="see to AWS_PROFILE, and to the profile that it names",
+        ) from None
     return importlib.import_module("obstore.auth.boto3").Boto3CredentialProvider(session)
 
 

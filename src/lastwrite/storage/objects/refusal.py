@@ -14,6 +14,8 @@ from lastwrite.errors import RemoteFailed
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
 _TRY_AGAIN = {408, 425, 429}
+# Of a HEAD there is none. versitygw says 404 to credentials, too, that it does not know.
+_ABSENT_OBJECT = {"", "NoSuchKey", "BlobNotFound"}
 _ABSENT_BUCKET = {"NoSuchBucket", "ContainerNotFound", "InvalidBucketName"}
 _FOLDER_CODES = {"ExistingObjectIsDirectory", "ObjectParentIsFile"}
 _REGION_CODES = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraint"}
@@ -23,6 +25,7 @@ _WHO_CODES = {
     "ExpiredToken",
     "InvalidToken",
     "AuthenticationFailed",
+    "XAdminUserNotFound",
 }
 # where clients ask a cloud's machine who it is, when nobody has told
 _WHO_PLACES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "login.microsoft")
@@ -83,13 +86,13 @@ class Refusal:
     @property
     def is_condition(self) -> bool:
         """Another object is there, or none, or another request was at work on it."""
-        if self.code in _ABSENT_BUCKET | _FOLDER_CODES:
+        if self.code in _FOLDER_CODES or (self.status == 404 and self.code not in _ABSENT_OBJECT):
             return False
         return self.kind in _CONDITIONS or self.status in (409, 412)
 
     @property
     def is_absent(self) -> bool:
-        return self.kind == "FileNotFoundError" and self.code not in _ABSENT_BUCKET
+        return self.kind == "FileNotFoundError" and self.code in _ABSENT_OBJECT
 
     @property
     def is_passing(self) -> bool:
@@ -137,10 +140,8 @@ class Refusal:
                 path=address,
                 remedy="correct storage.endpoint; plain http:// needs --config storage.allowHttp=true",
             )
-        if self.status in (401, 403) or self.kind in (
-            "PermissionDeniedError",
-            "UnauthenticatedError",
-        ):
+        kinds = ("PermissionDeniedError", "UnauthenticatedError")
+        if self.status in (401, 403) or self.code in _WHO_CODES or self.kind in kinds:
             return self._forbidden(address, named, said or self.kind)
         if self.code in _FOLDER_CODES:
             return RemoteFailed(
