@@ -20,6 +20,7 @@ import pytest
 from lastwrite.errors import CommitConflict, LogError, RemoteFailed
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage import files
+from lastwrite.storage.machine import mount_of
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
 from lastwrite.storage.objects.store import Store, Version
@@ -305,6 +306,35 @@ def test_a_version_of_a_folder_never_comes_back(tmp_path: Path) -> None:
         version = store.replace("a", b"same", version)
         assert version not in seen
         seen.add(version)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_folder_without_locks_is_refused_by_its_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    store = FolderStore(str(tmp_path))
+    seen = store.create("manifest.json", b"1")
+    assert seen is not None
+
+    def flock(handle: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(LogError, match="knows no locks") as caught:
+        store.replace("manifest.json", b"2", seen)
+    assert f"the file system at {mount_of(str(tmp_path))} knows" in caught.value.problem
+    assert whole(store, "manifest.json") == (b"1", seen)
+
+
+def test_a_folder_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    store = FolderStore(str(tmp_path))
+    with pytest.raises(LogError, match="knows no links"):
+        store.create("a", b"1")
+    assert os.listdir(tmp_path) == []
 
 
 def upload(store: FolderStore) -> None:

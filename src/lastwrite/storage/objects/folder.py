@@ -232,8 +232,10 @@ def _aside(path: str) -> str:
 
 def _name(aside: str, path: str) -> bool:
     """Give what was written aside its name, durably, unless something has it."""
-    is_new = files.name_new(aside, path)
-    files.unlink(aside)
+    try:
+        is_new = files.name_new(aside, path)
+    finally:
+        files.unlink(aside)
     if is_new:
         files.fsync_dir(os.path.dirname(path))
     return is_new
