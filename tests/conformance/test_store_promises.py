@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lastwrite.errors import RemoteFailed
+from lastwrite.errors import LogError, RemoteFailed
 from lastwrite.model.columns import ByteArray
+from lastwrite.storage.objects import promises
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
 from lastwrite.storage.objects.promises import FOLDER, Finding, are_kept, ask
@@ -207,3 +208,26 @@ def test_doctor_asks_a_folder(tmp_path: Path) -> None:
     status, found = doctor("--store", str(tmp_path / "none"))
     assert status == 1
     assert found["store"][1].endswith("none: there is no such folder")
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, ReplacesAnything, CreatesAgain])
+def test_an_archive_is_not_changed_in_a_store_that_breaks_a_promise(
+    kind: type[MemoryStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = kind()
+    store.address = f"memory of an archive {next(_number)}"
+    store.is_providers = False
+    store.now_ms += now_ms()
+    monkeypatch.setattr(promises, "store_at", lambda address: (store, "some/archive"))
+    if kind is MemoryStore:
+        for _ in range(2):
+            promises.refuse_if_broken("s3://bucket/some/archive", now_ms)
+        puts = store.requests.puts
+        promises.refuse_if_broken("s3://bucket/some/archive", now_ms)
+        assert store.requests.puts == puts  # it is remembered
+        return
+    with pytest.raises(LogError, match="does not keep a promise") as refused:
+        promises.refuse_if_broken("s3://bucket/some/archive", now_ms)
+    assert refused.value.path == "s3://bucket/some/archive"
+    assert "--to" in (refused.value.remedy or "")
+    assert not list(store.list(""))

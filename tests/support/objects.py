@@ -40,6 +40,8 @@ BUCKET = "archive"
 class MemoryStore:
     """What a store promises, in as few lines as can be. ``now_ms`` is its clock, which stands."""
 
+    is_providers = True
+
     def __init__(self) -> None:
         self.address = "memory"
         self.requests = Requests()

@@ -14,12 +14,14 @@ from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.kafka.store import fetching
 from lastwrite.kafka.store.archived import SYSTEM, Known
+from lastwrite.kafka.store.lock import now_ms
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.spark.memory import plan_memory
 from lastwrite.storage.machine import core_count
+from lastwrite.storage.objects.promises import refuse_if_broken
 
 _MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
 
@@ -40,6 +42,7 @@ def fetch_logs(
         LogHeld: somebody who is no broker works on them.
     """
     system.check_config(config)
+    refuse_if_broken(to, now_ms)
     for folder in folders:
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     at_once = min(_MOST_AT_ONCE, core_count())

@@ -1,6 +1,6 @@
 """Who works on what in a log root: ``storage.lock`` on the broker's ``.lock``; links too.
 
-Of an archive nobody locks anything: whoever commits second has lost.
+Of an archive nobody locks anything: whoever commits second has lost, if the store keeps its word.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from lastwrite.kafka.store import archived, links
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage import lock as locking
 from lastwrite.storage.lock import LockPlace
+from lastwrite.storage.objects.promises import refuse_if_broken
 
 FILE = ".lock"
 _NOTES_AT_LEAST_S = 60.0  # by default every five seconds
@@ -45,6 +46,11 @@ root_turn = partial(locking.root_turn, place=PLACE)
 siblings = partial(locking.siblings, place=PLACE)
 
 
+def now_ms() -> int:
+    """The time."""
+    return time.time_ns() // 1_000_000
+
+
 def broker_of(root: str) -> LogHeld | None:
     """As ``storage.lock.broker_of``."""
     return None if archived.is_root(root, ()) else locking.broker_of(root, PLACE)
@@ -60,6 +66,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
     """
     names = list(names)
     if archived.is_root(root, names):
+        refuse_if_broken(os.path.dirname(root), now_ms)
         yield
         return
     with contextlib.ExitStack() as stack:

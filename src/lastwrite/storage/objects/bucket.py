@@ -33,6 +33,14 @@ T = TypeVar("T")
 
 INSTALL = "pip install 'lastwrite[objects]'"
 RANGE_BYTES = 8 << 20  # asked for at once: a slow line, too, takes it within a request's time
+_ENDPOINTS = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AWS_ENDPOINT_URL_S3",
+    "GOOGLE_BASE_URL",
+    "AZURE_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+)  # by which an environment names another store
 _LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller ones
 _AT_ONCE = 1000  # objects listed, or removed, by one request
 _CONNECT = timedelta(seconds=3)
@@ -54,6 +62,8 @@ class BucketStore:
 
     def __init__(self, address: str, settings: StoreSettings | None = None) -> None:
         self.address = address
+        elsewhere = settings is not None and settings.endpoint
+        self.is_providers = not (elsewhere or any(map(os.environ.get, _ENDPOINTS)))
         self.requests = Requests()
         self._scheme, _, bucket = address.partition("://")
         self._lock = threading.Lock()

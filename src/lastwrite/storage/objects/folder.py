@@ -35,6 +35,8 @@ _AGAIN = "nothing was changed; stop whatever writes here and run again"
 class FolderStore:
     """The folder ``root``, which need not be there before the first object is."""
 
+    is_providers = True
+
     def __init__(self, root: str) -> None:
         self.address = os.path.abspath(root)
         self.requests = Requests()

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.address import is_address, store_at
 from lastwrite.storage.objects.store import Store, Version
 
 FOLDER = "_lastwrite/probe/"
+_NOTE = "_lastwrite/promises-kept.json"
 # Of s3proxy 4.1.0 over a folder two win in every second turn, of less bytes in every fourth.
 _AT_ONCE, _TURNS, _PADDING = 8, 10, b" " * (64 << 10)
 _CLOCK_MS = 60_000  # by so much clocks may differ, and what is old is still told from what is new
@@ -57,6 +58,36 @@ def ask(store: Store, prefix: str, clock: Clock) -> tuple[Finding, ...]:
 def are_kept(findings: tuple[Finding, ...]) -> bool:
     """Whether a round may be run in place."""
     return all(finding.is_kept is not False for finding in findings)
+
+
+def refuse_if_broken(address: str, clock: Clock) -> None:
+    """Say no to a round in place, or a fetch, in a bucket that keeps not every promise.
+
+    Folders, Amazon's, Google's and Azure's own stores are not asked; of another it is remembered in
+    the bucket that it keeps them, beside ``address``.
+
+    Raises:
+        LogError: it names the promise that is broken.
+        RemoteFailed: the store does not answer.
+    """
+    if not is_address(address):
+        return
+    store, prefix = store_at(address)
+    if store.is_providers:
+        return
+    note = f"{prefix}/{_NOTE}".lstrip("/")
+    if store.get(note) is not None:
+        return
+    findings = ask(store, prefix, clock)
+    broken = next((each for each in findings if each.is_kept is False), None)
+    if broken is not None:
+        raise LogError(
+            f"the store does not keep a promise that archives rest on ({broken.promise}): "
+            f"{broken.found}",
+            path=address,
+            remedy=broken.remedy or _READ_ONLY,
+        )
+    store.create(note, b'{"asked_ms": %d}' % clock())
 
 
 class _Questions:

@@ -74,6 +74,7 @@ class Store(Protocol):
     """
 
     address: str  # ``s3://bucket``; of a folder its absolute path
+    is_providers: bool  # whose promises are known: Amazon's, Google's or Azure's own, or a folder
     requests: Requests
 
     def head(self, key: str) -> Found | None:
