@@ -11,7 +11,7 @@ import pytest
 import lastwrite
 from lastwrite.config.declaration import SettingsTable
 from lastwrite.config.stores import STORE_NAMES, store_settings
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, RemoteFailed, LogError
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.stores import StoreSettings
 from lastwrite.pulsar.rules.settings import PulsarConfig
@@ -130,6 +130,29 @@ def test_a_bucket_has_one_store_in_a_process_by_the_settings_that_hold(
     address.use(settings)
     assert address.used() == settings
     assert store_at("s3://bucket/a/b")[0] is told
+
+
+@pytest.mark.parametrize(
+    ("bucket", "name", "value", "said"),
+    [
+        ("az://container", "AZURE_UNUSED", "", "AZURE_STORAGE_ACCOUNT_NAME"),
+        (
+            "gs://bucket",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+            "/none",
+            "GOOGLE_APPLICATION_CREDENTIALS",
+        ),
+    ],
+)
+def test_an_environment_that_names_nobody_is_said_at_once(
+    bucket: str, name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(RemoteFailed, match="no credentials were found") as caught:
+        store_at(bucket, StoreSettings(retries=2))
+    assert said in str(caught.value.remedy)
 
 
 def test_without_the_client_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from queue import SimpleQueue
@@ -74,8 +75,8 @@ class BucketStore:
             self._store = _open(self._scheme, bucket, settings or StoreSettings())
         except LogError:
             raise
-        except Exception as error:
-            raise Refusal.of(error).error(address, "get") from None
+        except Exception as error:  # nothing was asked: the environment names no account, no key
+            raise replace(Refusal.of(error), is_nobody=True).error(address, "get") from None
 
     def head(self, key: str) -> Found | None:
         self._count(key, gets=1)
