@@ -11,7 +11,7 @@ import pytest
 import lastwrite
 from lastwrite.config.declaration import SettingsTable
 from lastwrite.config.stores import STORE_NAMES, store_settings
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig, RemoteFailed, LogError
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, RemoteFailed
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.stores import StoreSettings
 from lastwrite.pulsar.rules.settings import PulsarConfig
