@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import lastwrite
+from lastwrite.archive.layout import partitions_at, systems_at
 from lastwrite.archive.manifest import DataObject, Manifest
 from lastwrite.archive.place import Place
 from lastwrite.cli import run
@@ -98,3 +99,16 @@ def test_what_is_younger_stays_and_a_time_has_a_unit(
 def test_where_no_archive_lies_is_said(tmp_path: Path) -> None:
     with pytest.raises(NotALog, match="no archive lies there"):
         lastwrite.sweep(str(tmp_path))
+
+
+@pytest.mark.parametrize("archive_name", ["kafka", "pulsar/rocketmq", "a/kafka/pulsar"])
+@pytest.mark.parametrize("topic", ["orders", "kafka", "pulsar"])
+@pytest.mark.parametrize("part", ["", "kafka", "kafka/{}", "kafka/{}/0"])
+def test_an_archive_or_a_topic_may_be_called_as_a_system_is(
+    tmp_path: Path, archive_name: str, topic: str, part: str
+) -> None:
+    at = tmp_path / archive_name / "kafka" / topic / "0"
+    run_round(Place(FolderStore(str(at)), ""), "first.log")
+    asked = str(tmp_path / archive_name / part.format(topic))
+    assert partitions_at(asked) == [str(at)]
+    assert systems_at(asked) == ["kafka"]

@@ -52,10 +52,13 @@ def _partitions(path: str, first_only: bool = False) -> Iterator[tuple[str, str]
         return
     store, prefix = store_at(base)
     steps = base.split("/")
-    for system, levels in _LEVELS.items():
-        depth = _depth(steps, system, levels)
-        if depth is not None:
-            yield from _of_system(store, prefix, (system, base, depth), first_only)
+    is_found = False
+    # An archive, too, or a topic of it may be called as a system is.
+    for system, depth in _depths(steps):
+        for found in _of_system(store, prefix, (system, base, depth), first_only):
+            is_found = True
+            yield found
+        if is_found:
             return
     if not is_address(path):  # a log root may have thousands of folders
         systems = [system for system in _LEVELS if os.path.isdir(os.path.join(base, system))]
@@ -69,8 +72,8 @@ def _partitions(path: str, first_only: bool = False) -> Iterator[tuple[str, str]
 def _of_system(
     store: Store, prefix: str, place: tuple[str, str, int], first_only: bool
 ) -> Iterator[tuple[str, str]]:
-    system, address, depth = place
-    found = _below(store, prefix, address, depth, _SOME if first_only else None)
+    system = place[0]
+    found = _below(store, prefix, place, _SOME if first_only else None)
     for folder in itertools.islice(found, 1 if first_only else None):
         yield system, folder
 
@@ -79,21 +82,36 @@ def _inside(prefix: str) -> str:
     return f"{prefix}/" if prefix else ""
 
 
-def _depth(steps: list[str], system: str, levels: int) -> int | None:
-    """How many levels of folders lie between the path and partitions, where it names a folder of
-    ``system``; None: it does not look so.
+def _depths(steps: list[str]) -> Iterator[tuple[str, int]]:
+    """The systems in a folder of which the path may lie, each with how many levels of folders are
+    between it and partitions then.
     """
-    for below in range(levels + 1):
-        if len(steps) > below and steps[-1 - below] == system:
-            return levels - below
-    return None
+    for system, levels in _LEVELS.items():
+        for below in range(levels + 1):
+            if len(steps) <= below or steps[-1 - below] != system:
+                continue
+            names = steps[len(steps) - below :]
+            if all(_fits(system, levels - n, name) for n, name in enumerate(names)):
+                yield system, levels - below
 
 
-def _below(store: Store, prefix: str, address: str, depth: int, most: int | None) -> Iterator[str]:
-    """The partitions ``depth`` folders below; of each folder only the first ``most`` are opened."""
+def _fits(system: str, depth: int, name: str) -> bool:
+    """Whether a folder may be called so, ``depth`` levels above what is in a partition's."""
+    if system == "pulsar":
+        return depth != 2 or name == "persistent"
+    return depth != 1 or name.isdigit()
+
+
+def _below(
+    store: Store, prefix: str, place: tuple[str, str, int], most: int | None
+) -> Iterator[str]:
+    """The partitions as many folders below; of each folder only the first ``most`` are opened."""
+    system, address, depth = place
     if depth == 0:
         if store.head(f"{_inside(prefix)}{MANIFEST}") is not None:
             yield address
         return
-    for name in store.folders(_inside(prefix))[:most]:
-        yield from _below(store, f"{_inside(prefix)}{name}", f"{address}/{name}", depth - 1, most)
+    names = [name for name in store.folders(_inside(prefix)) if _fits(system, depth, name)]
+    for name in names[:most]:
+        below = system, f"{address}/{name}", depth - 1
+        yield from _below(store, f"{_inside(prefix)}{name}", below, most)
