@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lastwrite.archive import manifest as manifests
 from lastwrite.archive import place as places
 from lastwrite.archive.manifest import FORMER, DataObject, Manifest, Unused, decode, encode
 from lastwrite.archive.place import (
@@ -94,6 +95,14 @@ def test_a_manifest_that_names_what_is_not_data_is_refused(key: str) -> None:
     ):
         with pytest.raises(CorruptLog, match="not below data/"):
             decode(encode(changed), "m")
+
+
+def test_a_manifest_that_nobody_could_read_again_is_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(manifests, "LIMIT_BYTES", 500)
+    with pytest.raises(LogError, match="more than 500"):
+        encode(WHOLE)
 
 
 class Archive:

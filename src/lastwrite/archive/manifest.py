@@ -29,7 +29,7 @@ from __future__ import annotations
 import google_crc32c
 import msgspec
 
-from lastwrite.errors import CorruptLog, UnsupportedFormat
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 
 VERSION = 2
 FORMER = 64
@@ -91,8 +91,17 @@ class _Version(msgspec.Struct):
 
 
 def encode(manifest: Manifest) -> bytes:
-    """The manifest's bytes, the checksum last."""
+    """The manifest's bytes, the checksum last.
+
+    Raises:
+        LogError: they are more than is ever read.
+    """
     text = msgspec.json.encode(manifest)[:-1]
+    if len(text) > LIMIT_BYTES - 64:
+        raise LogError(
+            f"the manifest would have {len(text)} bytes, more than {LIMIT_BYTES}",
+            remedy="let the archive's segments be larger, or the topic have more partitions",
+        )
     return text + _END + b'%08x"}' % google_crc32c.value(text)
 
 

@@ -110,13 +110,12 @@ def fetch(
         return nothing
     begun = place.begin(seen)
     with _abandoned_if_broken_off(place, begun):
-        made = [
-            each
-            for n, segment in enumerate(log.segments)
-            for each in _segment(
+        made: list[StoredSegment] = []
+        for n, segment in enumerate(log.segments):
+            made += _segment(
                 log, n, segment, (before.end_offset, end), (folder, begun), limits, advance
             )
-        ]
+            place.renew(begun)
         after = _after(log, before, made, end, epochs, topic_id, known, (folder, begun))
     place.commit(begun, _manifest(seen, after, folder))
     return Fetched(
@@ -144,6 +143,7 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
         for n, segment in enumerate(log.segments):
             if segment.base_offset not in replaced:
                 made += _segment(log, n, segment, span, target, Limits(), lambda written: None)
+                place.renew(begun)
         made.sort(key=lambda each: each.base_offset)
         epochs, topic_id = _lineage(log, end)
         after = _after(log, _begin(log), made, end, epochs, topic_id, known, target)
