@@ -93,6 +93,7 @@ class KafkaSystem(System):
 
     def check_told(self, folders: Sequence[str], /) -> None:
         problem: CorruptLog | None = None
+        self._rounds.expect([folder for folder in folders if archived.is_archived(folder)])
         folders = [folder for folder in folders if not archived.is_archived(folder)]
         for folder in {self.root_of(folder): folder for folder in folders}.values():
             try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -64,19 +65,41 @@ def _refuse_existing(place: Place, folder: str) -> None:
         )
 
 
+class _ReadAhead:
+    """Reads manifests before they are asked for: a request takes some time, whoever waits."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._left = iter(folders if len(folders) > 1 else ())
+        self._coming: dict[str, Future[Seen]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def read(self, folder: str) -> Seen:
+        """The manifest; each is read once ahead, and then when it is asked for."""
+        for expected in islice(self._left, 2 * _AT_ONCE - len(self._coming)):
+            self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, "manifests")
+            self._coming[expected] = self._pool.submit(archived.read_seen, expected)
+        coming = self._coming.pop(folder, None)
+        return archived.read_seen(folder) if coming is None else coming.result()
+
+
 class Rounds:
     """What a command has read of partitions of an archive, and the rounds that it has begun."""
 
     def __init__(self, grace_ms: int = GRACE_MS) -> None:
         self._grace_ms = grace_ms
         self._seen: dict[str, Seen] = {}
+        self._ahead = _ReadAhead(())
         self._worked_on: set[str] = set()  # whose log somebody has
         self._rounds: dict[str, tuple[PartitionLog, Round]] = {}  # that may still commit
+
+    def expect(self, folders: Sequence[str]) -> None:
+        """Say which partitions will be asked for, in this order: some are read ahead."""
+        self._ahead = _ReadAhead(folders)
 
     def seen(self, folder: str) -> Seen:
         """The manifest that was read last."""
         if folder not in self._seen:
-            self._seen[folder] = archived.read_seen(folder)
+            self._seen[folder] = self._ahead.read(folder)
         return self._seen[folder]
 
     def read(self, folder: str) -> PartitionLog:
