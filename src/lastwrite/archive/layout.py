@@ -12,12 +12,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
 from lastwrite.archive.place import MANIFEST
 from lastwrite.storage.objects.address import is_address, store_at
 from lastwrite.storage.objects.store import Store
 
+_AT_ONCE = 16  # requests
 _SOME = 16  # folders that are opened to see whether something is an archive: all of one are alike
 _LEVELS = {"kafka": 2, "rocketmq": 2, "pulsar": 4}  # of folders between a system's and a partition
 
@@ -112,6 +114,13 @@ def _below(
             yield address
         return
     names = [name for name in store.folders(_inside(prefix)) if _fits(system, depth, name)]
-    for name in names[:most]:
-        below = system, f"{address}/{name}", depth - 1
-        yield from _below(store, f"{_inside(prefix)}{name}", below, most)
+
+    def below(name: str) -> list[str]:
+        inner = system, f"{address}/{name}", depth - 1
+        return list(_below(store, f"{_inside(prefix)}{name}", inner, most))
+
+    if most is not None or len(names) < 2:
+        yield from itertools.chain.from_iterable(map(below, names[:most]))
+        return
+    with ThreadPoolExecutor(_AT_ONCE, "list") as pool:  # a request is mostly waiting
+        yield from itertools.chain.from_iterable(pool.map(below, names))

@@ -141,7 +141,7 @@ class Place:
         was replaced longer ago than ``grace_ms``, for which readers of old manifests need it.
         """
         begun = Round(uuid.uuid4().hex, seen)
-        key = self._journal(begun.id)
+        key = self.journal(begun.id)
         for wait in _waits():
             begun.version = self.store.create(key, _journal_of(begun))
             found = None if begun.version else self.store.head(key)
@@ -169,7 +169,7 @@ class Place:
         """
         if begun.version is None or time.monotonic() - begun.renewed_s < RENEW_MS / 1000:
             return
-        key = self._journal(begun.id)
+        key = self.journal(begun.id)
         with contextlib.suppress(RemoteFailed):  # there is a day for it
             version = self.store.replace(key, _journal_of(begun), begun.version)
             found = None if version else self.store.head(key)
@@ -182,7 +182,8 @@ class Place:
             begun.version = version or (found and found.version)
             begun.renewed_s = time.monotonic()
 
-    def _journal(self, id: str) -> str:
+    def journal(self, id: str) -> str:
+        """The store's key of a round's journal."""
         return self.key(f"{ROUNDS}{id}.json")
 
     def _clear(self, seen: Seen, just_written: str, grace_ms: int) -> frozenset[str]:
@@ -236,9 +237,9 @@ class Place:
         finally:
             self.store.remove([key])
 
-    def commit(self, begun: Round, made: Manifest) -> Seen:
+    def commit(self, begun: Round, made: Manifest, *, keeps_journal: bool = False) -> Seen:
         """Let ``made`` count in the place of what the round has seen; generation, nonces and what
-        is unused are set here.
+        is unused are set here. ``keeps_journal``: the caller removes it, with those of others.
 
         Any error but ``CommitConflict`` leaves open whether ``made`` counts: then nothing may be
         removed, neither old objects nor new ones. A sweep finds out.
@@ -286,8 +287,9 @@ class Place:
                 path=self.address,
                 remedy="look again when the store answers (lastwrite inspect); nothing was removed",
             )
-        with contextlib.suppress(LogError):  # the next sweep finds it
-            self.store.remove([self._journal(begun.id)])
+        if not keeps_journal:
+            with contextlib.suppress(LogError):  # the next sweep finds it
+                self.store.remove([self.journal(begun.id)])
         assert now is not None
         return now
 
@@ -297,7 +299,7 @@ class Place:
         """
         with contextlib.suppress(LogError):
             self.store.remove(each.key for each in self.store.list(self.key(begun.prefix)))
-            self.store.remove([self._journal(begun.id)])
+            self.store.remove([self.journal(begun.id)])
 
     def _successor(self, begun: Round, made: Manifest) -> Manifest:
         unused: tuple[Unused, ...] = ()

@@ -37,6 +37,9 @@ def rewrite_partitions(
     """
     chosen = [_choose_runs(context, each) for each in partitions]
     shares = Shares(sum(map(_cost_of, partitions, chosen)), context.workers)
+    if not context.options.dry_run:
+        written = [each.plan.log for each, runs in zip(partitions, chosen, strict=True) if runs]
+        context.system.begin_writing(written, context.options.to)
     units: list[RewriteUnit] = []
     errors: dict[int, Exception] = {}
     for each, runs in zip(partitions, chosen, strict=True):

@@ -283,6 +283,12 @@ class Store(ABC):
     def output_folder(self, log: PartitionLog, to: str | None, /) -> str:
         """Where new segments are written aside: in the partition, or for a copy below ``to``."""
 
+    def begin_writing(self, logs: Sequence[PartitionLog], to: str | None, /) -> None:
+        """What is to be done for all these logs together before something of them is written aside;
+        by default nothing.
+        """
+        return None
+
     def join_parts(self, parts: Parts, /) -> SegmentOutput:
         """One segment of its parts; by default there is one, which is the segment already."""
         (whole,) = parts.parts

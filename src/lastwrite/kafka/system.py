@@ -349,6 +349,10 @@ class KafkaSystem(System):
             return log.folder
         return publishing.staging_folder(os.path.join(to, str(log.name)), log.folder)
 
+    def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
+        if logs and (archived.is_archived(logs[0].folder) or (to is not None and is_address(to))):
+            self._rounds.begin(logs, to)
+
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
         if wave and archived.is_archived(wave[0].log.folder):
             return self._rounds.swap(wave)

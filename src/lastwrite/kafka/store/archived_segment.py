@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -92,13 +93,16 @@ class ArchivedSegment:
         if self._writer is None or self._indexer is None or self._base_offset is None:
             result.is_gone = True
             return
-        found = self._writer.close()
         offsets, times = self._indexer.finish()
-        for kind, content in ((FileKind.INDEX, offsets), (FileKind.TIME_INDEX, times)):
-            self._place.put(self._name(kind), content)
         of_transactions = encode_aborted(aborted) if aborted else b""
+        sides = [(FileKind.INDEX, offsets), (FileKind.TIME_INDEX, times)]
         if of_transactions:
-            self._place.put(self._name(FileKind.TRANSACTION_INDEX), of_transactions)
+            sides.append((FileKind.TRANSACTION_INDEX, of_transactions))
+        with ThreadPoolExecutor(len(sides), "indexes") as pool:  # a request is mostly waiting
+            written = [pool.submit(self._place.put, self._name(kind), data) for kind, data in sides]
+            found = self._writer.close()
+            for each in written:
+                each.result()
         mtime_ms = mtime_ns // 1_000_000
         largest = self._largest_timestamp_ms
         result.base_offset = self._base_offset

@@ -7,6 +7,7 @@ round's objects are waste that its journal names.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +30,7 @@ from lastwrite.kafka.store import archived, fetching
 from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import SegmentOutput
+from lastwrite.storage.objects.store import Store
 
 _AT_ONCE = 16  # requests wait for the store, not for us
 
@@ -91,6 +93,7 @@ class Rounds:
         self._ahead = _ReadAhead(())
         self._worked_on: set[str] = set()  # whose log somebody has
         self._rounds: dict[str, tuple[PartitionLog, Round]] = {}  # that may still commit
+        self._journals: list[tuple[Store, str]] = []  # of rounds that have committed
 
     def expect(self, folders: Sequence[str]) -> None:
         """Say which partitions will be asked for, in this order: some are read ahead."""
@@ -133,6 +136,16 @@ class Rounds:
             self._rounds[folder] = last
         return f"{folder}/{last[1].prefix}"
 
+    def begin(self, logs: Sequence[PartitionLog], to: str | None) -> None:
+        """Write the journals of these partitions' rounds, many at once. Where that fails the next
+        call of ``output_folder`` says so.
+        """
+
+        def begin(log: PartitionLog) -> None:
+            self.output_folder(log, to)
+
+        _each(begin, logs)
+
     def publish(
         self, copies: Sequence[CommitPlan], to: str, known: Callable[[str], Known | None]
     ) -> list[Outcome]:
@@ -150,8 +163,19 @@ class Rounds:
         fetching.publish(copy, folder, self._rounds.pop(folder)[1], known)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
-        """Commit each; plan for plan why it failed."""
-        return _each(self._swap, wave)
+        """Commit each; plan for plan why it failed. Their journals go together."""
+        outcomes = _each(self._swap, wave)
+        self._remove_journals()
+        return outcomes
+
+    def _remove_journals(self) -> None:
+        journals, self._journals = self._journals, []
+        by_store: dict[str, tuple[Store, list[str]]] = {}
+        for store, key in journals:
+            by_store.setdefault(store.address, (store, []))[1].append(key)
+        for store, keys in by_store.values():
+            with contextlib.suppress(LogError):  # the next sweep finds them
+                store.remove(keys)
 
     def _swap(self, new: CommitPlan) -> None:
         folder = new.log.folder
@@ -178,7 +202,9 @@ class Rounds:
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[Outcome]:
         """Take out what the retentions say, where a round has not done so already."""
-        return _each(self._retain, wave)
+        outcomes = _each(self._retain, wave)
+        self._remove_journals()
+        return outcomes
 
     def _retain(self, judged: tuple[PartitionLog, Retention]) -> None:
         log, retention = judged
@@ -202,7 +228,8 @@ class Rounds:
         last = self._rounds.pop(folder, None)
         begun = place.begin(seen, self._grace_ms) if last is None else last[1]
         made = successor(seen.manifest, after)
-        self._seen[folder] = place.commit(begun, made)
+        self._seen[folder] = place.commit(begun, made, keeps_journal=True)
+        self._journals.append((place.store, place.journal(begun.id)))
 
     def discard(self, part: SegmentOutput) -> None:
         """Remove the objects of a segment that nobody will name: of a round that has not tried to

@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
-from lastwrite.errors import CommitConflict, EnvironmentUnfit, LogError, RemoteFailed
+from lastwrite.errors import CommitConflict, EnvironmentUnfit, InvalidConfig, LogError, RemoteFailed
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage import files
@@ -392,6 +392,9 @@ def _client(address: str) -> ModuleType:
 
 
 def _open(scheme: str, bucket: str, settings: StoreSettings) -> Any:
+    empty = next((name for name in _ENDPOINTS if os.environ.get(name) == ""), None)
+    if empty is not None:  # the client takes it for an address
+        raise InvalidConfig(f"{empty} is set to nothing", remedy=f"unset {empty}")
     stores = importlib.import_module("obstore.store")
     timeout = timedelta(milliseconds=settings.timeout_ms)
     given: dict[str, Any] = {
