@@ -10,7 +10,7 @@ from threading import Lock
 from msgspec import structs
 
 from lastwrite.archive.layout import partition_address
-from lastwrite.errors import CorruptLog, LogError
+from lastwrite.errors import CommitConflict, CorruptLog, LogError
 from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.kafka.store import fetching
 from lastwrite.kafka.store.archived import SYSTEM, Known
@@ -47,14 +47,8 @@ def fetch_logs(
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     at_once = min(_MOST_AT_ONCE, core_count())
     one = _Fetch(system, to, config, include_active, plan_memory(memory, at_once).limits())
-    logs: list[PartitionLog | FetchedLog] = []
-    for folder in folders:
-        try:
-            logs.append(system.read(folder))
-        except (LogError, OSError) as error:
-            logs.append(one.failed(folder, error))
     progress = progress or NoProgress()
-    progress.stage("fetch", sum(one.bytes_of(log) for log in logs))
+    progress.stage("fetch", sum(map(one.bytes_of, folders)))
     turn = Lock()
 
     def advance(done_bytes: int) -> None:
@@ -62,7 +56,7 @@ def fetch_logs(
             progress.advance(done_bytes)
 
     with ThreadPoolExecutor(at_once) as pool:
-        found = pool.map(partial(one.fetch, advance=advance), logs)
+        found = pool.map(partial(one.fetch, advance=advance), folders)
         return LogsFetched(archive=to, partitions=tuple(found))
 
 
@@ -83,19 +77,31 @@ class _Fetch:
         self._include_active = include_active
         self._limits = limits
 
-    def bytes_of(self, log: PartitionLog | FetchedLog) -> int:
+    def bytes_of(self, folder: str) -> int:
         """What of the log may travel at most."""
-        if isinstance(log, FetchedLog):
+        try:
+            log = self._system.read(folder)
+        except (LogError, OSError):  # its report will say so
             return 0
-        segments = log.segments if self._include_active else log.segments[:-1]
-        return sum(segment.size_bytes for segment in segments)
+        is_whole = self._include_active or log.is_closed
+        return sum(segment.size_bytes for segment in log.segments[: None if is_whole else -1])
 
     def _address(self, folder: str) -> str:
         name = self._system.name_of(folder)
         return partition_address(self._to, SYSTEM, name.topic, name.partition)
 
-    def failed(self, folder: str, error: LogError | OSError) -> FetchedLog:
-        """A partition of which nothing was brought."""
+    def fetch(self, folder: str, advance: fetching.Advance) -> FetchedLog:
+        """Bring one partition; anew, twice at most, where it or the archive changed meanwhile."""
+        for tries_left in (2, 1, 0):
+            try:
+                # Listed just now: those before may have taken hours.
+                return self._fetch(self._system.read(folder), advance)
+            except (LogError, OSError) as error:
+                if not isinstance(error, CommitConflict) or not tries_left:
+                    return self._failed(folder, error)
+        raise AssertionError("the last try returns")
+
+    def _failed(self, folder: str, error: LogError | OSError) -> FetchedLog:
         name = self._system.name_of(folder)
         return FetchedLog(
             topic=name.topic,
@@ -105,15 +111,6 @@ class _Fetch:
             reason=str(error),
             is_damaged=isinstance(error, CorruptLog),
         )
-
-    def fetch(self, log: PartitionLog | FetchedLog, advance: fetching.Advance) -> FetchedLog:
-        """Bring one partition."""
-        if isinstance(log, FetchedLog):
-            return log
-        try:
-            return self._fetch(log, advance)
-        except (LogError, OSError) as error:
-            return self.failed(log.folder, error)
 
     def _fetch(self, log: PartitionLog, advance: fetching.Advance) -> FetchedLog:
         system, folder, to = self._system, log.folder, self._address(log.folder)

@@ -29,7 +29,7 @@ from lastwrite.archive.place import Place, Round, Seen
 from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan
-from lastwrite.errors import LogError
+from lastwrite.errors import LogError, NotALog
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
@@ -52,6 +52,10 @@ Aborted = tuple[tuple[int, int, int, int], ...]  # see ``archived``
 Advance = Callable[[int], None]  # is told of bytes that were written
 
 _ELSEWHERE = "bring it into an archive of its own: give another --to"
+_NO_WATERMARK = (
+    "no broker's high watermark lies inside a batch: start the broker, which writes it anew, or "
+    "fetch from another replica"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,35 +95,44 @@ def fetch(
         CorruptLog: of the log, or the manifest.
         CommitConflict: somebody else changed the archive meanwhile; RemoteFailed: the store.
     """
-    place = archived.place_of(folder)
+    place, now_ms = archived.place_of(folder), time.time_ns() // 1_000_000
     seen = place.read()
     before = _begin(log) if seen is None else archived.contents_of(seen.manifest, folder)
-    end = log.high_watermark if include_active else log.segments[-1].base_offset
+    if not log.segments:
+        raise NotALog("the log has no segment", path=log.folder, remedy="check the path")
+    end = log.high_watermark
+    if not include_active and not log.is_closed:
+        end = min(end, log.segments[-1].base_offset)
     epochs, topic_id = _lineage(log, end)
     if seen is not None:
-        _refuse_another(log, before, epochs, topic_id, folder, delete_retention_ms)
-    end = max(end, before.end_offset)
-    nothing = Fetched(
-        first_offset=before.end_offset,
-        end_offset=before.end_offset,
-        segments=0,
-        bytes=0,
-        is_new=False,
-    )
-    if seen is not None and end == before.end_offset and known in (None, before.known):
-        return nothing
+        why = (
+            _another(log, before, topic_id)
+            or _fork(before, epochs, end, None in (topic_id, before.topic_id))
+            or _lost_deletes(log, before, now_ms, delete_retention_ms)
+        )
+        if why is not None:
+            words = f"{folder} cannot be continued: {why}"
+            raise LogError(words, path=log.folder, remedy=_ELSEWHERE)
+    if seen is not None and end <= before.end_offset:
+        # Of what the archive lacks nothing has been cleaned yet: the time of deletes begins anew.
+        is_due = now_ms - before.brought_ms > delete_retention_ms // 2
+        if is_due or known not in (None, before.known):
+            after = structs.replace(before, known=known or before.known, brought_ms=now_ms)
+            place.commit(place.begin(seen), _manifest(seen, after, folder))
+        end = before.end_offset
+        return Fetched(first_offset=end, end_offset=end, segments=0, bytes=0, is_new=False)
+    end, first = max(end, before.end_offset), before.end_offset
     begun = place.begin(seen)
     with _abandoned_if_broken_off(place, begun):
         made: list[StoredSegment] = []
         for n, segment in enumerate(log.segments):
-            made += _segment(
-                log, n, segment, (before.end_offset, end), (folder, begun), limits, advance
-            )
+            made += _segment(log, n, segment, (first, end), (folder, begun), limits, advance)
             place.renew(begun)
-        after = _after(log, before, made, end, epochs, topic_id, known, (folder, begun))
+        after = _after(log, before, made, end, epochs, topic_id, (folder, begun))
+    after = structs.replace(after, known=known or before.known, brought_ms=now_ms)
     place.commit(begun, _manifest(seen, after, folder))
     return Fetched(
-        first_offset=before.end_offset,
+        first_offset=first,
         end_offset=end,
         segments=len(made),
         bytes=sum(each.bytes for each in made),
@@ -136,7 +149,7 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
     """
     log, end = copy.log, copy.log.high_watermark
     replaced = {source.base_offset for sources in copy.sources for source in sources}
-    span, target = (log.log_start, end), (folder, begun)
+    span, target = (_begin(log).end_offset, end), (folder, begun)
     made = [counted(each) for each in copy.made if each.stored is not None]
     place = archived.place_of(folder)
     with _abandoned_if_broken_off(place, begun):
@@ -191,17 +204,20 @@ def retained(log: ArchivedLog, retention: Retention | None) -> ArchivedLog:
     """The log without what ``retention`` takes."""
     if retention is None or not retention.segments:
         return log
+    log_start, first_unstable = max(log.log_start, retention.log_start), log.first_unstable
     return structs.replace(
         log,
         segments=tuple(each for each in log.segments if each.base_offset >= retention.first_base),
         aborted=tuple(each for each in log.aborted if each[2] >= retention.log_start),
-        log_start=max(log.log_start, retention.log_start),
+        first_unstable=None if first_unstable is None else max(first_unstable, log_start),
+        log_start=log_start,
     )
 
 
 def _begin(log: PartitionLog) -> ArchivedLog:
     """An archive that has nothing of the log yet."""
-    return ArchivedLog(log_start=log.log_start, end_offset=log.log_start)
+    base = log.segments[0].base_offset if log.segments else log.log_start
+    return ArchivedLog(log_start=base, end_offset=base)
 
 
 def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], str | None]:
@@ -218,61 +234,58 @@ def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], 
     return epochs, topic_id
 
 
-def _refuse_another(
-    log: PartitionLog,
-    before: ArchivedLog,
-    epochs: Sequence[tuple[int, int]],
-    topic_id: str | None,
-    folder: str,
-    delete_retention_ms: int,
-) -> None:
-    """Say no to a log that does not continue what the archive has.
-
-    Raises:
-        LogError: it says why.
-    """
-    why = None
+def _another(log: PartitionLog, before: ArchivedLog, topic_id: str | None) -> str | None:
+    """Why the log is none that goes on where the archive ends; None: it may be."""
     if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
-        why = (
+        return (
             f"the topic was made anew: its id is {topic_id}, that in the archive {before.topic_id}"
         )
-    elif log.log_start > before.end_offset:
-        why = (
+    if log.log_start > before.end_offset:
+        return (
             f"the log begins at offset {log.log_start} and the archive ends at "
             f"{before.end_offset}: {log.log_start - before.end_offset} offsets between are lost"
         )
-    else:
-        why = _fork(before, epochs, log.log_start) or _lost_deletes(
-            log, before, delete_retention_ms
-        )
-    if why is not None:
-        raise LogError(f"{folder} cannot be continued: {why}", path=log.folder, remedy=_ELSEWHERE)
+    return None
 
 
-def _fork(before: ArchivedLog, epochs: Sequence[tuple[int, int]], log_start: int) -> str | None:
-    """Where the leaders of log and archive are not the same ones; None: nowhere."""
+def _fork(
+    before: ArchivedLog, epochs: Sequence[tuple[int, int]], end: int, may_be_another: bool
+) -> str | None:
+    """Where the leaders of log and archive are not the same ones; None: nowhere.
+
+    Whoever cuts a log is a leader of a later epoch. Where epochs begin is compared only if it
+    ``may_be_another`` topic: a replica that was made anew from a compacted log, and a log whose old
+    segments were deleted, have them begin later.
+    """
     here, there = dict(epochs), dict(before.epochs)
-    for epoch in sorted(here.keys() & there.keys()):
-        mine, theirs = here[epoch], there[epoch]
-        if mine != theirs and max(mine, theirs) > log_start:
+    last, newest = max(there, default=None), max(here, default=None)
+    if last is None or newest is None:
+        return None
+    later = [start for epoch, start in epochs if epoch > last]
+    if later and min(later) < before.end_offset:
+        return (
+            f"the archive has offsets {min(later)} to {before.end_offset} of leader epoch {last}, "
+            "the log of a later one: an election cut the log after they were fetched"
+        )
+    if newest < last and end > before.end_offset:
+        return (
+            f"the log ends at offset {end} in leader epoch {newest}, and the archive has offsets up "
+            f"to {before.end_offset} of epoch {last}: it went on from an older copy"
+        )
+    for epoch in sorted(here.keys() & there.keys()) if may_be_another else ():
+        if here[epoch] != there[epoch] and max(here[epoch], there[epoch]) > epochs[0][1]:
             return (
-                f"leader epoch {epoch} begins at offset {mine} in the log, and at {theirs} in the "
-                "archive: an election cut the log after it was fetched"
-            )
-    last = max(there, default=None)
-    if last is None or not here or last in here:
-        later = [start for epoch, start in epochs if last is not None and epoch > last]
-        if later and min(later) < before.end_offset:
-            return (
-                f"the archive has offsets {min(later)} to {before.end_offset} of leader epoch "
-                f"{last}, the log of a later one: an election cut the log after they were fetched"
+                f"leader epoch {epoch} begins at offset {here[epoch]} in the log, and at "
+                f"{there[epoch]} in the archive: they are not of one topic"
             )
     return None
 
 
-def _lost_deletes(log: PartitionLog, before: ArchivedLog, retention_ms: int) -> str | None:
+def _lost_deletes(
+    log: PartitionLog, before: ArchivedLog, now_ms: int, retention_ms: int
+) -> str | None:
     """Why a delete may be missing from what the log still has; None: none can be."""
-    since_ms = time.time_ns() // 1_000_000 - before.brought_ms
+    since_ms = now_ms - before.brought_ms
     if (log.checkpoint or 0) <= before.end_offset or since_ms <= retention_ms:
         return None
     return (
@@ -342,13 +355,14 @@ def _refuse_across(table: BatchTable, base: int, end: int, path: str) -> None:
     """A batch lies whole in the archive or not at all."""
     begins, ends = int(table["base_offset"][0]), int(table["next_offset"][-1])
     if begins < base or ends > end:
-        place = base if begins < base else end
-        row = table[0 if begins < base else -1]
+        is_begin = begins < base
+        place, what = (base, "the archive ends") if is_begin else (end, "the log is replicated")
+        row = table[0 if is_begin else -1]
         raise LogError(
             f"a batch with offsets {int(row['base_offset'])} to {int(row['next_offset']) - 1} lies "
-            f"across offset {place}, where the archive ends or the log is replicated",
+            f"across offset {place}, up to which {what}",
             path=path,
-            remedy=_ELSEWHERE,
+            remedy=_ELSEWHERE if is_begin else _NO_WATERMARK,
         )
 
 
@@ -359,7 +373,6 @@ def _after(
     end: int,
     epochs: Sequence[tuple[int, int]],
     topic_id: str | None,
-    known: Known | None,
     target: tuple[str, Round],
 ) -> ArchivedLog:
     """What the partition of the archive is then."""
@@ -369,16 +382,21 @@ def _after(
     def entries(offset: int) -> tuple[ProducerEntry, ...]:
         return decode_snapshot(index_files.read_file(snapshots[offset]))
 
-    producers, first_unstable = read_producers(
-        log.segments, list(snapshots), entries, log.log_start, end, end
-    )
+    producers, _ = read_producers(log.segments, list(snapshots), entries, log.log_start, end, end)
+    # All is replicated. The archive may have more of an open transaction than the log still has.
+    open_from = min((each.open_from for each in producers if each.open_from >= 0), default=None)
+    log_start = before.log_start
+    if not before.segments:  # it may lie inside a batch, where somebody deleted records
+        log_start = max(log_start, min(log.log_start, end))
+    first_unstable = None if open_from is None else max(open_from, log_start)
     snapshot, size = None, 0
     if end in snapshots:
         content = index_files.read_file(snapshots[end])
         snapshot = f"data/{begun.id}-producers/{segment_file_name(end, FileKind.SNAPSHOT)}"
         size = len(content)
         archived.place_of(folder).put(snapshot, content)
-    kept = [entry for entry in before.epochs if not epochs or entry[0] < epochs[0][0]]
+    # A broker that deletes old segments moves the first epoch's begin: the archive knows it.
+    lineage = {**dict(epochs), **dict(before.epochs)}
     added = (
         tuple(astuple(entry))
         for entry in log.aborted
@@ -386,6 +404,7 @@ def _after(
     )
     return structs.replace(
         before,
+        log_start=log_start,
         end_offset=end,
         first_unstable=first_unstable,
         segments=(*before.segments, *made),
@@ -393,10 +412,8 @@ def _after(
         producers=tuple(tuple(astuple(each)) for each in producers),
         snapshot=snapshot,
         snapshot_bytes=size,
-        epochs=(*kept, *epochs),
+        epochs=tuple(sorted(lineage.items())),
         topic_id=topic_id or before.topic_id,
-        known=known or before.known,
-        brought_ms=time.time_ns() // 1_000_000,
     )
 
 

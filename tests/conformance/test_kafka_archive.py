@@ -1,0 +1,327 @@
+"""Kafka's logs in an archive: what ``fetch`` brings is the log as it lay, and a round there leaves
+what a round over the log directory leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lastwrite
+from lastwrite.kafka.fetched import FetchedLog
+from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
+from lastwrite.kafka.store.log_dir import read_partition
+from tests.property.test_compaction import empty_root
+from tests.support.engine import compact
+from tests.support.kafka.logs import (
+    NAME,
+    bases,
+    check_indexes,
+    encode_aborted,
+    headers_of,
+    plain_index,
+    read_aborted,
+    read_checkpoint,
+    write_checkpoint,
+)
+from tests.support.kafka.producers import Known, write_snapshot
+from tests.support.kafka.strategies import DAY_MS, Life, append, lives
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+SIDES = (".log", ".index", ".timeindex", ".txnindex")
+CORPUS = Path(__file__).parent.parent / "corpus"
+REAL = [
+    *sorted((CORPUS / "kafka-4.4.0").glob("*/[!_]*-0")),
+    *sorted((CORPUS / "old-formats").glob("**/*-0")),
+    *sorted((CORPUS / "internal-topics").glob("__*-0")),
+]
+
+
+# ---------------------------------------------------------------------- judging
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One partition of an archive in a folder, read by other eyes."""
+
+    to: Path
+    name: str = NAME
+
+    @property
+    def folder(self) -> Path:
+        return self.to / "kafka" / Path(*self.name.rsplit("-", 1))
+
+    def manifest(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "manifest.json").read_bytes())
+        return found
+
+    def log(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.manifest()["log"]
+        return found
+
+    def segments(self) -> Iterator[tuple[int, Path]]:
+        for segment in self.log()["segments"]:
+            base = segment["base_offset"]
+            yield base, self.folder / segment["folder"] / f"{base:020d}"
+
+    def batches(self) -> list[bytes]:
+        return [b for _, stem in self.segments() for b in split(stem.with_suffix(".log"))]
+
+    def lay_out(self, root: Path) -> Path:
+        """The same log as a directory: what a broker would have there, if it had these segments."""
+        shutil.rmtree(root, ignore_errors=True)
+        folder = root / self.name
+        folder.mkdir(parents=True)
+        log = self.log()
+        for (base, stem), said in zip(self.segments(), log["segments"], strict=True):
+            named = {each["key"] for each in self.manifest()["objects"]}
+            for side in SIDES:
+                source, target = stem.with_suffix(side), folder / f"{base:020d}{side}"
+                assert source.exists() == (str(source.relative_to(self.folder)) in named), source
+                if source.exists():
+                    target.write_bytes(source.read_bytes())
+                    stat_ns = said["mtime_ms"] * 1_000_000
+                    os.utime(target, ns=(stat_ns, stat_ns))
+            if (folder / f"{base:020d}.log").stat().st_size:
+                check_indexes(folder, base)
+        found = headers_of(folder / f"{bases(folder)[-1]:020d}.log") if log["segments"] else []
+        # A manifest says where the log ends; a directory by an empty segment, if no batch does.
+        if not found or found[-1][1].next_offset < log["end_offset"]:
+            (folder / f"{log['end_offset']:020d}.log").touch()
+        if log["producers"]:
+            write_snapshot(
+                folder,
+                log["end_offset"],
+                {
+                    id: Known(epoch, 0, last, 0, timestamp, 0, open_from)
+                    for id, epoch, last, timestamp, open_from in log["producers"]
+                },
+            )
+        write_checkpoint(root, HIGH_WATERMARKS, {self.name: log["end_offset"]})
+        write_checkpoint(root, LOG_STARTS, {self.name: log["log_start"]})
+        if log["checkpoint"] is not None:
+            write_checkpoint(root, CLEANER_OFFSETS, {self.name: log["checkpoint"]})
+        return folder
+
+
+def split(log: Path) -> list[bytes]:
+    data = log.read_bytes()
+    return [data[at : at + header.size_bytes] for at, header in headers_of(log)]
+
+
+def cut(root: Path, name: str, end: int) -> Path:
+    """Let the log in ``root`` end at ``end``, a batch's begin."""
+    folder = root / name
+    for base in bases(folder):
+        stem = folder / f"{base:020d}"
+        if base >= end and base != bases(folder)[0]:
+            for side in SIDES:
+                stem.with_suffix(side).unlink(missing_ok=True)
+            continue
+        found = headers_of(stem.with_suffix(".log"))
+        stay = [(at, header) for at, header in found if header.next_offset <= end]
+        if len(stay) < len(found):
+            data = stem.with_suffix(".log").read_bytes()
+            times = stem.with_suffix(".log").stat()
+            size = stay[-1][0] + stay[-1][1].size_bytes if stay else 0
+            stem.with_suffix(".log").write_bytes(data[:size])
+            offsets, timestamps = plain_index(base, [header for _, header in stay], 4096)
+            stem.with_suffix(".index").write_bytes(offsets)
+            stem.with_suffix(".timeindex").write_bytes(timestamps)
+            entries = [entry for entry in read_aborted(folder, base) if entry.last_offset < end]
+            stem.with_suffix(".txnindex").write_bytes(encode_aborted(entries))
+            for side in SIDES:
+                if stem.with_suffix(side).exists():
+                    os.utime(stem.with_suffix(side), ns=(times.st_mtime_ns, times.st_mtime_ns))
+    for snapshot in folder.glob("*.snapshot"):
+        if int(snapshot.stem) > end:
+            snapshot.unlink()
+    write_checkpoint(root, HIGH_WATERMARKS, {name: end})
+    return folder
+
+
+def fetch(source: Path, to: Path, **options: Any) -> FetchedLog:
+    """Of one partition."""
+    report = lastwrite.fetch([str(source)], str(to), **options)
+    (found,) = report.partitions
+    assert isinstance(found, FetchedLog)
+    assert report.exit_status == (found.reason and (3 if found.is_damaged else 1) or 0)
+    return found
+
+
+def brought(source: Path, to: Path, **options: Any) -> FetchedLog:
+    found = fetch(source, to, **options)
+    assert found.reason is None, found.reason
+    return found
+
+
+def check_as_cut(root: Path, archive: Archive, end: int, is_new: bool, exact: bool = True) -> None:
+    """The archive says what a reader says of the log directory, if that ended there.
+
+    ``is_new``: this was the first fetch; ``exact``: nothing was compacted yet.
+    """
+    twin = root.with_name("cut")
+    shutil.rmtree(twin, ignore_errors=True)
+    shutil.copytree(root, twin)
+    folder = cut(twin, archive.name, end)
+    wanted, log = read_partition(str(folder)), read_partition(str(archive.folder))
+    assert log.end_offset == log.high_watermark == end
+    assert log.producers == wanted.producers
+    first_unstable = wanted.first_unstable_offset
+    if first_unstable is not None:  # retention may have taken the transaction's begin
+        first_unstable = max(first_unstable, log.log_start)
+    assert log.first_unstable_offset == first_unstable
+    if exact:
+        assert log.log_start == wanted.log_start
+        assert log.aborted == wanted.aborted
+        whole = [batch for base in bases(folder) for batch in split(folder / f"{base:020d}.log")]
+        assert archive.batches() == whole
+
+    filled = [s for s in wanted.segments if s.size_bytes]
+    if is_new:
+        assert [
+            (s.base_offset, s.largest_timestamp_ms, s.first_batch_timestamp_ms, s.mtime_ms)
+            for s in log.segments
+        ] == [
+            (s.base_offset, s.largest_timestamp_ms, s.first_batch_timestamp_ms, s.mtime_ms)
+            for s in filled
+        ]
+    entries = [
+        struct.unpack(">hqqqq", stem.with_suffix(".txnindex").read_bytes()[at : at + 34])[1:]
+        for _, stem in archive.segments()
+        if stem.with_suffix(".txnindex").exists()
+        for at in range(0, stem.with_suffix(".txnindex").stat().st_size, 34)
+    ]
+    assert entries == [tuple(entry) for entry in archive.log()["aborted"]]
+    laid = read_partition(str(archive.lay_out(root.with_name("laid"))))
+    assert not laid.problems
+    assert laid.aborted == log.aborted
+
+
+def replicated(folder: Path, share: float) -> int:
+    """A batch's end about there."""
+    ends = [
+        h.next_offset for base in bases(folder) for _, h in headers_of(folder / f"{base:020d}.log")
+    ]
+    last = max(ends, default=bases(folder)[0])
+    return max((end for end in ends if end <= last * share), default=bases(folder)[0])
+
+
+def compare_rounds(archive: Archive, laid: Path, config: dict[str, str], now_ms: int) -> None:
+    """A round of the archive, and one of the same log as a directory."""
+    folder = archive.lay_out(laid)
+    wanted = compact(laid, config, now_ms, include_active=True).partitions[0]
+    report = compact(archive.to, config, now_ms).partitions[0]
+    if archive.log()["segments"] or report.status != "skipped":  # of a log without any
+        assert report.status == wanted.status, (report, wanted)
+    whole = [batch for base in bases(folder) for batch in split(folder / f"{base:020d}.log")]
+    assert archive.batches() == whole
+    ours, theirs = read_partition(str(archive.folder)), read_partition(str(folder))
+    assert ours.checkpoint == theirs.checkpoint
+    # A directory starts where its first segment does; a manifest keeps the offset.
+    assert ours.log_start <= theirs.log_start <= max(bases(folder)[0], ours.log_start)
+    assert ours.end_offset == theirs.end_offset
+    if theirs.log_start < theirs.end_offset:  # a loader believes no snapshot at the log's start
+        assert ours.producers == theirs.producers
+        assert ours.first_unstable_offset == theirs.first_unstable_offset
+    assert ours.aborted == theirs.aborted
+    assert report.bytes_after == wanted.bytes_after
+
+
+@settings(max_examples=40)
+@given(lives(), st.data())
+def test_a_round_there_is_a_round_here(life: Life, data: st.DataObject) -> None:
+    with empty_root() as root:
+        archive = Archive(root.with_name("archive"))
+        compacted = False
+        for phase in life.phases:
+            append(root / NAME, phase, life.interval_bytes)
+            write_checkpoint(
+                root, HIGH_WATERMARKS, {NAME: replicated(root / NAME, phase.replicated)}
+            )
+            active = data.draw(st.booleans(), label="include_active")
+            if not compacted and active and data.draw(st.booleans(), label="deleted"):
+                high = read_checkpoint(root, HIGH_WATERMARKS)[NAME]
+                at = read_checkpoint(root, LOG_STARTS).get(NAME, 0)
+                at = data.draw(st.integers(at, high) if high > at else st.just(at))
+                if not archive.to.exists():
+                    write_checkpoint(root, LOG_STARTS, {NAME: at})
+            found = brought(root, archive.to, include_active=active)
+            assert found.end_offset is not None
+            check_as_cut(root, archive, found.end_offset, found.is_new, not compacted)
+            if data.draw(st.booleans(), label="compact"):
+                with in_parts(data.draw(st.sampled_from([1 << 30, 100, 1]), label="part bytes")):
+                    config = {**life.config, **data.draw(retentions, label="retention")}
+                    compare_rounds(archive, root.with_name("laid"), config, phase.now_ms)
+                compacted = True
+
+
+retentions = st.sampled_from(
+    [
+        {},
+        {},
+        {"cleanup.policy": "compact,delete", "retention.ms": "1000", "retention.bytes": "-1"},
+        {"cleanup.policy": "compact,delete", "retention.ms": "-1", "retention.bytes": "300"},
+        {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "300"},
+        {"cleanup.policy": "compact,delete", "retention.ms": "0", "retention.bytes": "0"},
+    ]
+)
+
+
+@contextlib.contextmanager
+def in_parts(part_bytes: int) -> Iterator[None]:
+    """Many workers, who cut a segment into parts of so many bytes, at any batch."""
+    with (
+        patch("lastwrite.engine.shares._LEAST_PART_BYTES", part_bytes),
+        patch("lastwrite.engine.pieces._PIECE_BYTES", part_bytes),
+        patch("lastwrite.spark.work.InlineRunner.workers", 5),
+    ):
+        yield
+
+
+# ---------------------------------------------------------------------- real logs
+
+
+def copy(folder: Path, to: Path) -> Path:
+    """A log root with what a broker wrote, without the marks of the other partitions."""
+    to.mkdir()
+    shutil.copytree(folder, to / folder.name)
+    return to
+
+
+@pytest.mark.parametrize("folder", REAL, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_a_real_brokers_log_is_brought_and_compacted(tmp_path: Path, folder: Path) -> None:
+    root = copy(folder, tmp_path / "log")
+    archive = Archive(tmp_path / "archive", folder.name)
+    found = brought(root, archive.to, include_active=True)
+    assert found.end_offset is not None and found.is_new
+    assert bool(found.segments) == (found.end_offset > 0)
+    check_as_cut(root, archive, found.end_offset, True)
+    log = archive.log()
+    if (folder / PARTITION_METADATA).exists():
+        assert f"topic_id: {log['topic_id']}" in (folder / PARTITION_METADATA).read_text()
+    if (folder / LEADER_EPOCHS).exists():
+        lines = (folder / LEADER_EPOCHS).read_text().splitlines()[2:]
+        wanted = [[int(word) for word in line.split()] for line in lines]
+        assert log["epochs"] == [each for each in wanted if each[1] < log["end_offset"]]
+    ends = [s for s in folder.glob("*.snapshot") if int(s.stem) == log["end_offset"]]
+    assert (log["snapshot"] is not None) == bool(ends)
+    if ends:
+        assert (archive.folder / log["snapshot"]).read_bytes() == ends[0].read_bytes()
+    for now_ms in (1_900_000_000_000, 1_900_000_000_000 + 2 * DAY_MS):  # tombstones expire
+        compare_rounds(archive, tmp_path / "laid", {"cleanup.policy": "compact"}, now_ms)
+    assert not brought(root, archive.to, include_active=True).segments
