@@ -159,9 +159,11 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
                 place.renew(begun)
         made.sort(key=lambda each: each.base_offset)
         epochs, topic_id = _lineage(log, end)
-        after = _after(log, _begin(log), made, end, epochs, topic_id, known, target)
+        after = _after(log, _begin(log), made, end, epochs, topic_id, target)
     after = structs.replace(
         after,
+        known=known,
+        brought_ms=time.time_ns() // 1_000_000,
         checkpoint=log.checkpoint if copy.first_dirty is None else copy.first_dirty,
         aborted=aborted_after(after.aborted, copy),
     )
