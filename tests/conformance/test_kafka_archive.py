@@ -9,7 +9,8 @@ import json
 import os
 import shutil
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.kafka.fetched import FetchedLog
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
 from lastwrite.kafka.store.log_dir import read_partition
 from tests.property.test_compaction import empty_root
@@ -29,15 +32,17 @@ from tests.support.kafka.logs import (
     NAME,
     bases,
     check_indexes,
+    decode_model,
     encode_aborted,
     headers_of,
     plain_index,
     read_aborted,
     read_checkpoint,
     write_checkpoint,
+    write_segment,
 )
 from tests.support.kafka.producers import Known, write_snapshot
-from tests.support.kafka.strategies import DAY_MS, Life, append, lives
+from tests.support.kafka.strategies import DAY_MS, START_MS, Life, append, lives
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
@@ -325,3 +330,203 @@ def test_a_real_brokers_log_is_brought_and_compacted(tmp_path: Path, folder: Pat
     for now_ms in (1_900_000_000_000, 1_900_000_000_000 + 2 * DAY_MS):  # tombstones expire
         compare_rounds(archive, tmp_path / "laid", {"cleanup.policy": "compact"}, now_ms)
     assert not brought(root, archive.to, include_active=True).segments
+
+
+# ---------------------------------------------------------------------- again and again
+
+
+@settings(max_examples=12)
+@given(lives(min_rounds=2, max_rounds=2), st.booleans(), st.booleans())
+def test_fetched_in_two_goes_it_is_what_one_brings(
+    life: Life, compacted: bool, active: bool
+) -> None:
+    with empty_root() as root:
+        for phase in life.phases:
+            append(root / NAME, phase, life.interval_bytes)
+        folder, now_ms = root / NAME, life.phases[-1].now_ms
+        stems = [folder / f"{base:020d}.log" for base in bases(folder)]
+        ends = [header.next_offset for stem in stems for _, header in headers_of(stem)]
+        whole = Archive(root.with_name("whole"))
+        write_checkpoint(root, HIGH_WATERMARKS, {NAME: replicated(folder, 1)})
+        brought(root, whole.to, include_active=active)
+        log = whole.log()
+        table = lastwrite.latest(str(whole.to))
+        for number, end in enumerate(each for each in ends if each <= log["end_offset"]):
+            archive = Archive(root.with_name(f"split-{number}"))
+            write_checkpoint(root, HIGH_WATERMARKS, {NAME: end})
+            assert brought(root, archive.to, include_active=True).end_offset == end
+            if compacted:
+                compact(archive.to, life.config, now_ms)
+            write_checkpoint(root, HIGH_WATERMARKS, {NAME: replicated(folder, 1)})
+            again = brought(root, archive.to, include_active=active)
+            assert (again.first_offset, again.end_offset) == (end, log["end_offset"])
+            if compacted:
+                assert lastwrite.latest(str(archive.to)) == table
+            else:
+                assert archive.batches() == whole.batches()
+                assert archive.log()["aborted"] == log["aborted"]
+                archive.lay_out(root.with_name("laid"))
+            for name in ("producers", "first_unstable", "epochs", "topic_id", "log_start"):
+                assert archive.log()[name] == log[name], name
+            compact(archive.to, life.config, now_ms + 1)
+            assert lastwrite.latest(str(archive.to)) == table
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def key_batch(offset: int, epoch: int = 0, count: int = 1) -> bytes:
+    records = [
+        Record(offset + n, START_MS, b"key %d" % ((offset + n) % 7), b"value") for n in range(count)
+    ]
+    return encode_batch(records, leader_epoch=epoch)
+
+
+def write_log(root: Path, layout: dict[int, range], epochs: dict[int, int], id: str = "A") -> None:
+    """A log of a batch an offset, whose ``epochs`` begin where they say."""
+    shutil.rmtree(root, ignore_errors=True)
+    folder = root / NAME
+    for base, offsets in layout.items():
+        of = [
+            key_batch(offset, max((e for e, start in epochs.items() if start <= offset), default=0))
+            for offset in offsets
+        ]
+        write_segment(folder, base, of, mtime_ms=START_MS)
+    lines = [f"{epoch} {start}" for epoch, start in epochs.items()]
+    (folder / LEADER_EPOCHS).write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+    topic_id = f"{id}{'Q' * 20}A"
+    (folder / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: {topic_id}\n")
+
+
+def changed_epochs(root: Path) -> None:
+    write_log(
+        root, {0: range(10), 10: range(10, 15), 15: range(15, 40), 40: range(40, 40)}, {0: 0, 2: 15}
+    )
+
+
+def made_anew(root: Path) -> None:
+    write_log(root, {0: range(30), 30: range(30, 40)}, {0: 0, 1: 10}, "B")
+
+
+def moved_on(root: Path) -> None:
+    write_log(root, {25: range(25, 40), 40: range(40, 41)}, {1: 25})
+
+
+def older_copy(root: Path) -> None:
+    write_log(root, {0: range(30), 30: range(30, 40)}, {0: 0})
+
+
+def across(root: Path) -> None:
+    write_log(root, {0: range(18), 30: range(30, 40)}, {0: 0, 1: 10})
+    batches = [key_batch(offset) for offset in range(18)] + [key_batch(18, 1, 5)]
+    write_segment(root / NAME, 0, batches, mtime_ms=START_MS)
+
+
+def damaged(root: Path) -> None:
+    write_log(root, {0: range(20), 20: range(20, 30), 30: range(30, 31)}, {0: 0, 1: 10})
+    path = root / NAME / f"{20:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+
+
+def too_late(root: Path) -> None:
+    write_log(root, {0: range(20), 20: range(20, 30), 30: range(30, 31)}, {0: 0, 1: 10})
+    write_checkpoint(root, CLEANER_OFFSETS, {NAME: 30})
+
+
+@pytest.mark.parametrize(
+    "change, status, words",
+    [
+        (made_anew, 1, "the topic was made anew: its id is"),
+        (moved_on, 1, "begins at offset 25 and the archive ends at 20: 5 offsets between are lost"),
+        (changed_epochs, 1, "has offsets 15 to 20 of leader epoch 1, the log of a later one"),
+        (
+            older_copy,
+            1,
+            "ends at offset 30 in leader epoch 0, and the archive has offsets up to 20",
+        ),
+        (across, 1, "offsets 18 to 22 lies across offset 20, up to which the archive ends"),
+        (damaged, 3, "checksum"),
+        (too_late, 1, "deletes are kept for 86400000 ms"),
+    ],
+)
+def test_what_does_not_go_on_where_the_archive_ends_is_refused(
+    tmp_path: Path, change: Callable[[Path], None], status: int, words: str
+) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 21)}, {0: 0, 1: 10})
+    assert brought(root, archive.to).end_offset == 20
+    days = 2 if change is too_late else 0
+    before = tree(archive.to)
+    change(root)
+    with patch("time.time_ns", lambda now=time.time_ns: now() + days * DAY_MS * 1_000_000):
+        found = fetch(root, archive.to)
+    assert found.reason is not None and words in found.reason
+    assert found.is_damaged == (status == 3)
+    assert status == 3 or " — " in found.reason  # with a remedy
+    assert tree(archive.to) == before
+
+
+def test_a_replica_that_deleted_or_lost_epochs_goes_on(tmp_path: Path) -> None:
+    """Retention moves the begin of the first epoch; a replica that was made anew knows a later
+    begin of a compacted one.
+    """
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 21)}, {0: 0, 1: 10})
+    brought(root, archive.to)
+    write_log(root, {15: range(15, 30), 30: range(30, 31)}, {1: 15, 4: 25})
+    assert brought(root, archive.to).end_offset == 30
+    assert archive.log()["epochs"] == [[0, 0], [1, 10], [4, 25]]
+    write_log(root, {0: range(40), 40: range(40, 41)}, {1: 12, 4: 25, 5: 35})
+    assert brought(root, archive.to).end_offset == 40
+    assert archive.log()["epochs"] == [[0, 0], [1, 10], [4, 25], [5, 35]]
+    offsets = [decode_model(batch, 0)[0].base_offset for batch in archive.batches()]
+    assert offsets == list(range(40))
+
+
+def test_a_quiet_day_loses_no_delete(tmp_path: Path) -> None:
+    """A fetch that finds nothing new has seen that nothing was cleaned."""
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 30)}, {0: 0})
+    brought(root, archive.to)
+    now_ns = time.time_ns
+    for hours in (20, 40, 60):
+        with patch("time.time_ns", lambda ahead=hours: now_ns() + ahead * 3_600_000_000_000):
+            assert not brought(root, archive.to).segments
+    write_log(root, {0: range(20), 20: range(20, 30), 30: range(30, 31)}, {0: 0})
+    write_checkpoint(root, CLEANER_OFFSETS, {NAME: 30})
+    with patch("time.time_ns", lambda: now_ns() + 70 * 3_600_000_000_000):
+        assert brought(root, archive.to).end_offset == 30
+
+
+def test_nothing_that_is_not_replicated_is_brought(tmp_path: Path) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 30), 30: range(30, 31)}, {0: 0})
+    write_checkpoint(root, HIGH_WATERMARKS, {NAME: 13})
+    assert brought(root, archive.to).end_offset == 13
+    write_checkpoint(root, HIGH_WATERMARKS, {NAME: 27})
+    assert brought(root, archive.to, include_active=True).end_offset == 27
+    write_checkpoint(root, HIGH_WATERMARKS, {NAME: 31})
+    assert brought(root, archive.to).end_offset == 30
+    assert len(archive.batches()) == 30
+
+
+def test_an_archive_is_brought_into_another(tmp_path: Path) -> None:
+    root = tmp_path / "log"
+    write_log(root, {0: range(20), 20: range(20, 30)}, {0: 0, 1: 10})
+    first, second = Archive(tmp_path / "first"), Archive(tmp_path / "second")
+    brought(root, first.to)
+    assert brought(first.to, second.to).end_offset == 20
+    assert second.batches() == first.batches()
+    for name in ("epochs", "topic_id", "producers", "log_start"):
+        assert second.log()[name] == first.log()[name]
+    brought(root, first.to, include_active=True)
+    assert brought(first.to, second.to).end_offset == 30
+    assert second.batches() == first.batches()
+    third = Archive(tmp_path / "third")
+    compact(first.to, {}, START_MS, to=str(third.to))  # a segment that loses nothing is copied
+    assert lastwrite.latest(str(third.to)) == lastwrite.latest(str(root))
+    for name in ("epochs", "topic_id", "producers", "end_offset"):
+        assert third.log()[name] == first.log()[name]

@@ -324,6 +324,7 @@ def _segment(
         end_offset=until,
         keyed=False,
         growing=segment.growing,
+        etag=segment.etag,
     )
     appender = ArchivedSegment(folder, f"data/{begun.id}-", base)
     records = 0
