@@ -6,118 +6,31 @@ Master and worker are processes of their own; whatever they start goes with them
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import os
-import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-import time
-from collections.abc import Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import psutil
 import pytest
 
-from lastwrite.spark.launcher.java import JavaFound, find_java
+import lastwrite
+from tests.support.cluster import SECONDS, Cluster, cluster_in
 from tests.system.test_killed_starts import mark as mark
-from tests.system.test_killed_starts import started
 from tests.system.test_killed_workers import files
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 STOPPED = Path(__file__).parent.parent / "corpus" / "kafka-4.4.0" / "stopped"
 TOPIC = "client-zstd"
-DEPLOY = "org.apache.spark.deploy"
-SECONDS = 240  # a machine with other work
-
-
-class Cluster:
-    """A master, and workers of one core each."""
-
-    def __init__(self, folder: Path, java: JavaFound) -> None:
-        import pyspark
-
-        self._home = Path(pyspark.__file__).parent
-        self._folder = folder
-        self._java = java
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self.url = ""
-
-    def start_master(self) -> None:
-        self.url = self._start("master.Master", [], r"Starting Spark master at (spark://\S+)")
-
-    def add_worker(self) -> None:
-        work = self._folder / "work"
-        options = ["--cores", "1", "--memory", "600m", "--work-dir", str(work), self.url]
-        self._start("worker.Worker", options, r"(Successfully registered) with master")
-
-    def _start(self, role: str, options: Sequence[str], ready: str) -> str:
-        log = self._folder / f"{role}.{len(self._processes)}.log"
-        environment = {**os.environ, "SPARK_HOME": str(self._home), "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment["JAVA_HOME"] = self._java.home
-        (core,) = glob.glob(f"{self._home}/jars/spark-core_*.jar")
-        environment["SPARK_SCALA_VERSION"] = core.rpartition("_")[2].partition("-")[
-            0
-        ]  # as bin/spark-class does
-        with log.open("wb") as file:
-            self._processes.append(
-                subprocess.Popen(
-                    [
-                        self._java.path,
-                        "-Xmx128m",
-                        "-XX:TieredStopAtLevel=1",
-                        "-cp",
-                        f"{self._home}/jars/*",
-                        f"{DEPLOY}.{role}",
-                        "--host",
-                        "127.0.0.1",
-                        "--port",
-                        "0",
-                        "--webui-port",
-                        "0",
-                        *options,
-                    ],
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL,
-                    env=environment,
-                )
-            )
-        end = time.monotonic() + SECONDS
-        while not (found := re.search(ready, log.read_text(errors="replace"))):
-            assert self._processes[-1].poll() is None and time.monotonic() < end, log.read_text()
-            time.sleep(0.1)
-        return found[1]
-
-    def close(self) -> None:
-        for process in reversed(self._processes):  # a worker ends its executors
-            process.terminate()
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(10)
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, mark: str) -> Iterator[Cluster]:
-    (tmp_path / "cluster").mkdir()
-    java = find_java()
-    if not java.has_vector_module:
-        pytest.skip("executors need a whole Java: this one has no module jdk.incubator.vector")
-    made = Cluster(tmp_path / "cluster", java)
-    try:
-        made.start_master()
+    with cluster_in(tmp_path / "cluster", mark) as made:
         yield made
-    finally:
-        made.close()
-        left = started(mark)
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-    assert not psutil.wait_procs(left, 10)[1]
 
 
 def copy_of_corpus(folder: Path) -> Path:
@@ -195,6 +108,32 @@ def test_a_worker_without_lastwrite(cluster: Cluster, tmp_path: Path) -> None:
     done = compact(root, cluster.url, python=str(bare / "bin" / "python"))
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
-    assert "No module named 'lastwrite'" in said
+    assert said.startswith("lastwrite: 1 of 1 worker has no lastwrite — nothing was changed; ")
     assert "install the same version of lastwrite for the Python of every worker" in said
+    assert files(root) == before
+
+
+def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> None:
+    """Three workers: one that has all, one with an old release, one with ours in a zip file; the
+    log is seen by none.
+    """
+    old, zipped = tmp_path / "old" / "lastwrite", tmp_path / "lastwrite.zip"
+    old.mkdir(parents=True)
+    (old / "__init__.py").write_text('__version__ = "0.0.9"\n')
+    package = Path(lastwrite.__file__).parent
+    with zipfile.ZipFile(zipped, "w") as file:
+        for source in package.rglob("*.py"):
+            file.write(source, source.relative_to(package.parent))
+    (tmp_path / "driver").mkdir()
+    root = copy_of_corpus(tmp_path / "driver")
+    before = files(root)
+    for path in (None, str(old.parent), str(zipped)):
+        cluster.add_worker([tmp_path / "driver"], {"PYTHONPATH": path})
+    done = compact(root, cluster.url, {"spark.cores.max": "3", "spark.executor.cores": "1"})
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert "1 of 3 workers has lastwrite 0.0.9, this is 0.1.0; " in said
+    assert "1 of 3 workers has lastwrite in a zip file" in said
+    assert f"1 of 3 workers does not see {root}/{TOPIC}-0 — nothing was changed; " in said
+    assert "spark.archives=lastwrite.zip#lw" in said and "give an address that all see" in said
     assert files(root) == before

@@ -114,7 +114,7 @@ Conf: TypeAlias = Annotated[
 Json: TypeAlias = Annotated[bool, option("--json", "Print JSON, and nothing else, on stdout.")]
 Memory: TypeAlias = Annotated[
     str | None,
-    option("--memory SIZE", "For all processes together, as 2g; default: a share of all."),
+    option("--memory SIZE", "For all processes, as 2g; on a cluster for an executor's Python."),
 ]
 Exact: TypeAlias = Annotated[
     bool, option("--exact", "Compare whole keys, not 96-bit fingerprints alone.")

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from lastwrite.archive.place import MANIFEST
 from lastwrite.commands.systems import system_of_all
 from lastwrite.config.cleaner import CleanerConfig, replaced_settings
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
@@ -39,6 +40,7 @@ from lastwrite.reports.compaction import (
 )
 from lastwrite.reports.settings import Override
 from lastwrite.scan_cache.cache import ScanCache
+from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for
@@ -46,7 +48,7 @@ from lastwrite.spark.work import InlineRunner, Runner
 from lastwrite.storage.choice import Topics, is_named
 from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
 from lastwrite.storage.objects.address import asked as asked_of_buckets
-from lastwrite.storage.objects.address import is_address, use
+from lastwrite.storage.objects.address import is_address, join, use
 from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
@@ -99,7 +101,7 @@ def compact(
         exact: compare whole keys, not 96-bit fingerprints alone.
         include_active: clean the active segment too: for archives that nobody appends to.
         memory: of all processes together, in bytes or as ``"2g"``; None: a quarter of the
-            machine's.
+            machine's. On a cluster: of the Python of one executor; None: 384 MiB a core.
         spark: a session to use; None: one of our own on ``master`` with the settings ``conf``,
             which the next call takes again. It takes some 200 MB until the process ends, or ten
             minutes after the last call.
@@ -407,6 +409,7 @@ def _run(asked: _Asked) -> CompactionReport:
             stack.push(partial(_recover, system, folders, options.config))
         where = asked.spark, asked.master, asked.memory, asked.conf
         runner, memory_plan = stack.enter_context(runner_for(*where, progress, system=system.name))
+        ask_workers(runner, _seen_by_all(system, folders, options.to), progress)
         exchange = exchange_for(runner, memory_plan.scratch_bytes)
         stack.callback(exchange.close)
         limits = memory_plan.limits()
@@ -422,6 +425,13 @@ def _run(asked: _Asked) -> CompactionReport:
             system, folders, report, not options.dry_run and options.to is None, progress
         )
         return report
+
+
+def _seen_by_all(system: System, folders: Sequence[str], to: str | None) -> list[str]:
+    """What each worker of a cluster must see: of each root one partition, and where copies go."""
+    firsts = {system.root_of(folder): folder for folder in reversed(folders)}
+    seen = [join(folder, MANIFEST) if is_address(folder) else folder for folder in firsts.values()]
+    return seen + [to for to in (to,) if to is not None and os.path.isdir(to)]
 
 
 def _refuse_copy(system: System, root: str, options: Options) -> None:

@@ -105,8 +105,8 @@ class Executors:
             time.sleep(_SECONDS_A_POLL)
 
 
-def worker_count(spark: Spark, progress: Progress) -> int:
-    """How many tasks run at once.
+def worker_count(spark: Spark, progress: Progress) -> tuple[int, int]:
+    """How many tasks run at once, and how many of them in one executor (or, in local mode, here).
 
     A cluster is asked when its executors are there: before that Spark says 2. Where it gives them
     with the work (dynamic allocation) none may come before the first job, so none is waited for.
@@ -117,10 +117,14 @@ def worker_count(spark: Spark, progress: Progress) -> int:
     """
     here = local_workers(spark.master)
     if here is not None:
-        return here
+        return here, here
+    executors = Executors(spark, spark.context, progress, lambda: None)
     if spark.setting("spark.dynamicAllocation.enabled") != "true":
-        Executors(spark, spark.context, progress, lambda: None).wait()
-    return int(spark.context.defaultParallelism)
+        executors.wait()
+    workers = int(spark.context.defaultParallelism)
+    stated = spark.setting("spark.executor.cores") or ""
+    each = int(stated) if stated.isdigit() else -(-workers // max(1, executors.count()))
+    return workers, max(1, each)
 
 
 def wanted_executors(setting: Callable[[str], str | None]) -> int:

@@ -2,7 +2,8 @@
 
 What Spark and Python take before the first byte of a log is fixed: the JVM, the driver, and in each
 worker the interpreter with NumPy and compiled kernels. The rest is shared by the workers, and every
-buffer's size follows from a worker's share; nothing follows from the log's. What is fixed is
+buffer's size follows from a worker's share; nothing follows from the log's. On a cluster the
+setting is that of one executor's Python, whose workers share it. What is fixed is
 measured, with a margin: docs/decisions/memory.md has the figures, and what each buffer takes of a
 share.
 """
@@ -33,6 +34,8 @@ _WORKER_BYTES = 32 * MIB
 _SPARKS_JVM_BYTES = HEAP_BYTES + 260 * MIB
 _SPARKS_DRIVER_BYTES = 180 * MIB
 _SPARKS_WORKER_BYTES = 190 * MIB
+# of an executor's Python, a worker, where nobody says more: Spark gives it as much at least
+_EXECUTOR_WORKER_BYTES = 384 * MIB
 _SHARE = 4  # of the machine's memory, by default one in so many
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -108,3 +111,28 @@ def plan_memory(setting: str | int | None, workers: int, *, lean: bool = True) -
     share = (total - fixed) // workers
     spare = max(0, share - _AMPLE_SHARE_BYTES) * 3 // 4
     return MemoryPlan(total, share - spare, workers * spare)
+
+
+def plan_executor_memory(
+    setting: str | int | None, workers: int, python_memory: str | None = None
+) -> MemoryPlan:
+    """Divide ``setting`` among the ``workers`` of one executor of a cluster, whose JVM and driver
+    have settings of Spark's own. None: ``python_memory``, as ``spark.executor.pyspark.memory`` says
+    it (MiB without a unit); without that 384 MiB a worker.
+
+    Raises:
+        InvalidConfig: too little for what is fixed and the least share of each worker.
+    """
+    if setting is None and python_memory is not None:
+        setting = python_memory + ("m" if python_memory.isdigit() else "")
+    total = parse_bytes(workers * _EXECUTOR_WORKER_BYTES if setting is None else setting)
+    fixed = workers * _SPARKS_WORKER_BYTES
+    least = fixed + workers * LEAST_SHARE_BYTES
+    if total < least:
+        raise InvalidConfig(
+            f"memory of {total // MIB} MiB is too little for the {workers} workers of an executor",
+            remedy=f"at least {least // MIB} MiB an executor, or fewer spark.executor.cores",
+        )
+    share = (total - fixed) // workers
+    # What is above hardly makes a worker faster, and other programs are on that machine.
+    return MemoryPlan(total, share - max(0, share - _AMPLE_SHARE_BYTES) * 3 // 4)

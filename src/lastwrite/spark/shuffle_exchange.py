@@ -2,7 +2,8 @@
 
 No folder is shared but the log itself. A block is cut by the elect units' bucket ranges and each
 part goes to the task of its unit; the losers come back packed, four bytes each, to the task that
-rewrites their piece, which scans the piece once more for the states that election did not touch.
+rewrites their piece. The states that the scan found go to that task, too, compressed (a piece of
+live records is a few bytes), so that no byte of the log is read a third time.
 What a stage made is kept on the executors' disks, since the driver looks at its figures before the
 next one starts.
 """
@@ -10,8 +11,11 @@ next one starts.
 from __future__ import annotations
 
 import contextlib
+import time
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +23,8 @@ import numpy as np
 from lastwrite.engine.elect import NO_KEYS, losers_among, tally
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
 from lastwrite.engine.scan import EntryBlock, scan
-from lastwrite.model.columns import SHADOWED
+from lastwrite.errors import LogError
+from lastwrite.model.columns import SHADOWED, ByteArray
 from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
@@ -32,6 +37,7 @@ from lastwrite.model.work import (
     ScanUnit,
     SegmentOutput,
 )
+from lastwrite.spark.profile import StageProfile, TaskClock
 from lastwrite.spark.runner import SparkRunner, pack, seen_from_here
 from lastwrite.spark.work import guarded
 
@@ -48,17 +54,11 @@ class ShuffleExchange:
         self._context = runner.context
         self._runner = runner
         self._kept: list[RDD[Any]] = []
-        self._scans: dict[int, ScanUnit] = {}
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
     ) -> list[list[PieceScan] | Failed[ScanUnit]]:
         self.close()
-        self._scans = {}
-        for unit in units:  # one a partition, with what all of its pieces need
-            seen = self._scans.get(unit.partition, unit)
-            aborted = np.unique(np.concatenate((seen.aborted, unit.aborted)), axis=0)
-            self._scans[unit.partition] = replace(unit, aborted=aborted)
         weights = [sum(piece.bytes for piece in unit.pieces) for unit in units]
         found = self._keep("scan", list(enumerate(units)), weights, _scan_rows, progress)
         return [found[n] for n in range(len(units))]
@@ -98,7 +98,7 @@ class ShuffleExchange:
         if not units:
             return []
         moved = self._kept[-1].flatMap(cut).partitionBy(len(tasks), lambda task: int(task))
-        found = self._collect("elect", moved.mapPartitions(elect_task), sum(weights), progress)
+        found = self._collect("elect", moved, elect_task, sum(weights), progress)
         return [found.get(n, Elected(unit.partition, 0, {})) for n, unit in enumerate(units)]
 
     def rewrite(
@@ -112,51 +112,45 @@ class ShuffleExchange:
             for n, unit in enumerate(units)
             for piece in unit.pieces
         }
-        scans = self._scans
 
         def address(row: tuple[str, Any]) -> Iterator[tuple[int, Any]]:
-            if row[0] == "losers":
-                partition, piece, losers = row[1]
+            if row[0] in ("losers", "states"):
+                partition, piece, value = row[1]
                 n = place.get((partition, piece))
                 if n is not None:
-                    yield task_of[n], (n, piece, losers)
+                    yield task_of[n], (n, piece, value)
 
         def rewrite_task(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[str, Any]]:
             losers: dict[tuple[int, int], list[Any]] = {}
+            states: dict[tuple[int, int], bytes] = {}
             wanted: dict[int, RewriteUnit] = {}
             for _, (n, piece, value) in rows:
                 if piece < 0:
                     wanted[n] = value
+                elif isinstance(value, bytes):
+                    states[n, piece] = value
                 else:
                     losers.setdefault((n, piece), []).append(value)
+
+            def work(n: int, unit: RewriteUnit) -> SegmentOutput:
+                pieces = [piece.number for piece in unit.pieces]
+                marked = [
+                    _marked(states.get((n, piece)), losers.get((n, piece), [])) for piece in pieces
+                ]
+                return _rewrite_scanned(unit, marked)
+
             for n, unit in wanted.items():
-                yield (
-                    "result",
-                    (
-                        n,
-                        guarded(
-                            lambda unit, n=n: _rewrite_scanned(  # type: ignore[misc]
-                                unit,
-                                replace(scans[unit.partition], pieces=unit.pieces),
-                                {
-                                    piece.number: losers.get((n, piece.number), [])
-                                    for piece in unit.pieces
-                                },
-                            ),
-                            unit,
-                        ),
-                    ),
-                )
+                yield "result", (n, guarded(partial(work, n), unit))
 
         if not units:
             return []
         asked = self._context.parallelize(
             [(task_of[n], (n, -1, unit)) for n, unit in enumerate(units)], len(tasks)
         )
-        moved = asked.union(self._kept[-1].flatMap(address)).partitionBy(
-            len(tasks), lambda task: int(task)
-        )
-        found = self._collect("rewrite", moved.mapPartitions(rewrite_task), sum(weights), progress)
+        # No election was held where no record has a key.
+        made = self._kept[0] if len(self._kept) == 1 else self._kept[0].union(self._kept[-1])
+        moved = asked.union(made.flatMap(address)).partitionBy(len(tasks), lambda task: int(task))
+        found = self._collect("rewrite", moved, rewrite_task, sum(weights), progress)
         return [found[n] for n in range(len(units))]
 
     def _keep(
@@ -164,22 +158,39 @@ class ShuffleExchange:
     ) -> dict[int, Any]:
         tasks = pack(weights, self._runner.workers)
         batches = [[rows[i] for i in task] for task in tasks]
-        made = (
-            self._context.parallelize(batches, max(1, len(batches)))
-            .flatMap(lambda batch: batch)
-            .flatMap(work)
-        )
-        return self._collect(name, made, sum(weights), progress)
+        asked = self._context.parallelize(batches, max(1, len(batches)))
 
-    def _collect(self, name: str, made: RDD[Any], total: int, progress: Progress) -> dict[int, Any]:
-        """Keep what a stage made, and bring its results to the driver."""
+        def scan_task(some: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+            for batch in some:
+                for row in batch:
+                    yield from work(row)
+
+        return self._collect(name, asked, scan_task, sum(weights), progress)
+
+    def _collect(
+        self, name: str, asked: RDD[Any], task: Any, total: int, progress: Progress
+    ) -> dict[int, Any]:
+        """Run ``task`` on each part of what is asked, keep what it makes, and bring its results to
+        the driver.
+        """
         from pyspark import StorageLevel
 
+        def clocked(rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+            clock = TaskClock()
+            yield from task(rows)
+            yield "profile", clock.taken()
+
         progress.stage(name, total)
-        kept = made.persist(StorageLevel.DISK_ONLY)
+        kept = asked.mapPartitions(clocked).persist(StorageLevel.DISK_ONLY)
         self._kept.append(kept)
-        results = kept.filter(lambda row: row[0] == "result").map(lambda row: row[1])
-        found = dict(self._runner.run_job(name, lambda _: results.collect(), progress))
+        told = kept.filter(lambda row: row[0] in ("result", "profile"))
+        begin = time.perf_counter()
+        rows = self._runner.run_job(name, lambda _: told.collect(), progress)
+        seconds = time.perf_counter() - begin
+        profiles = [value for kind, value in rows if kind == "profile"]
+        stage = self._runner.profile.setdefault(name, StageProfile())
+        stage.add(seconds, self._runner.workers, profiles)
+        found = dict(value for kind, value in rows if kind == "result")
         progress.advance(total)
         return (
             found
@@ -195,9 +206,11 @@ class ShuffleExchange:
 
 
 def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
-    """Blocks as rows, then the unit's result."""
+    """The unit's result, then its blocks and its pieces' states as rows."""
     n, unit = numbered
     blocks: list[Any] = []
+    states: list[tuple[int, int, bytes]] = []
+    keyed = {piece.number for piece in unit.pieces if piece.keyed}  # others are not rewritten
     results: list[PieceScan] = []
 
     def keep(block: EntryBlock) -> None:
@@ -214,7 +227,9 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
         )
 
     def work(unit: ScanUnit) -> list[PieceScan]:
-        for result, _ in scan(unit, keep):
+        for result, of_piece in scan(unit, keep):
+            if result.piece in keyed:
+                states.append((unit.partition, result.piece, zlib.compress(of_piece, 1)))
             result.blocks = [
                 Block(b[1], "", 0, len(b[4]), 0 if b[6] is None else len(b[6]), b[4].shape[1])
                 for b in blocks
@@ -226,6 +241,8 @@ def _scan_rows(numbered: tuple[int, ScanUnit]) -> Iterator[tuple[str, Any]]:
     yield "result", (n, guarded(work, unit))
     for block in blocks:
         yield "block", block
+    for each in states:
+        yield "states", each
 
 
 def _cut_block(
@@ -271,18 +288,18 @@ def _elect_parts(
     yield "result", (n, tally((partition, strategy), winners, pieces, last_records, losers))
 
 
-def _rewrite_scanned(
-    unit: RewriteUnit, again: ScanUnit, losers: dict[int, list[Any]]
-) -> SegmentOutput:
-    """Rewrite with the states of a second scan, which is the first one's equal, and the losers on
-    top.
-    """
-    states = []
-    for result, piece_states in scan(again, lambda block: None):
-        marked = piece_states.copy()
-        for ordinals in losers[result.piece]:
-            marked[ordinals] |= SHADOWED
-        states.append(marked)
+def _marked(states: bytes | None, losers: Sequence[Any]) -> ByteArray:
+    """The states of a piece, with the losers on top."""
+    if states is None:
+        raise LogError("the states of a piece did not arrive", remedy="run again")
+    marked = np.frombuffer(bytearray(zlib.decompress(states)), dtype=np.uint8)
+    for ordinals in losers:
+        marked[ordinals] |= SHADOWED
+    return marked
+
+
+def _rewrite_scanned(unit: RewriteUnit, states: Sequence[ByteArray]) -> SegmentOutput:
+    """Rewrite with the states that scan and election left."""
     made = rewrite(unit, tuple(states))
     fsync_outputs([made])
     return made

@@ -14,9 +14,13 @@ SAME_PATH = (
 )
 _AGAIN = "nothing of this wave was swapped; run again"
 _TRACE = "Traceback (most recent call last):"
-_MODULES = (
-    "nothing was swapped; install the same version of lastwrite for the Python of every worker, or name a Python that "
-    "has it: PYSPARK_PYTHON=PATH in the environment"
+INSTALL = (
+    "install the same version of lastwrite for the Python of every worker, or name a Python that "
+    "has it: PYSPARK_PYTHON=PATH in the environment; docs/guide/clusters.md shows how to ship it"
+)
+_SAME_PYTHON = (
+    "nothing was swapped; the workers' Python must be of this one's minor version: "
+    "name it by PYSPARK_PYTHON=PATH"
 )
 _LEFT = (
     "Master removed our application",
@@ -83,9 +87,11 @@ def _raised_by_worker(could_not: str, raised: str) -> LogError:
     name = kind.rpartition(".")[2]
     problem = f"{could_not}: a worker raised {raised[:300]}"
     if name in ("ModuleNotFoundError", "ImportError") or "No module named" in said:
-        return EnvironmentUnfit(problem, remedy=_MODULES)
+        return EnvironmentUnfit(problem, remedy=f"nothing was swapped; {INSTALL}")
     if name in ("FileNotFoundError", "PermissionError", "NotADirectoryError"):
         return LogError(problem, remedy=SAME_PATH)
+    if "PYTHON_VERSION_MISMATCH" in said:
+        return EnvironmentUnfit(problem, remedy=_SAME_PYTHON)
     if name == "MemoryError":
         return LogError(
             problem, remedy=f"{_AGAIN} with more --memory, or with fewer workers: --master local[1]"

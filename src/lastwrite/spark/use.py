@@ -14,10 +14,10 @@ from lastwrite.model.progress import Progress
 from lastwrite.spark.executors import worker_count
 from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import Inline
-from lastwrite.spark.memory import MemoryPlan, plan_memory
+from lastwrite.spark.memory import MemoryPlan, plan_executor_memory, plan_memory
 from lastwrite.spark.parking import park, take, turn
 from lastwrite.spark.runner import SparkRunner
-from lastwrite.spark.session import GivenSpark, OwnSpark, local_workers
+from lastwrite.spark.session import GivenSpark, OwnSpark, Spark, local_workers
 from lastwrite.spark.shuffle_exchange import ShuffleExchange
 from lastwrite.spark.work import InlineRunner, Runner
 
@@ -107,11 +107,12 @@ def runner_for(
                 "a Spark Connect session cannot run this", remedy="pass a classic session"
             )
         given = GivenSpark(spark)
-        workers = worker_count(given, progress)
-        yield SparkRunner(given, workers), plan_memory(memory, workers, lean=given.is_lean)
+        workers, each = worker_count(given, progress)
+        yield SparkRunner(given, workers), _memory_of(given, memory, each)
         return
+    # Before anything is started:
     workers = local_workers(master) or 0
-    plan_memory(memory, workers or 1)  # before anything is started
+    plan_memory(memory, workers) if workers else plan_executor_memory(memory, 1)
     with turn(progress, is_daemon=is_daemon):
         own = take(master, conf)
         if own is None:
@@ -119,10 +120,23 @@ def runner_for(
             own = OwnSpark(master, conf, system)
         is_done = is_idle = False
         try:
-            memory_plan = plan_memory(memory, workers or 1, lean=own.is_lean)
-            runner = SparkRunner(own, workers or worker_count(own, progress))
+            each = workers
+            if not workers:
+                workers, each = worker_count(own, progress)
+            memory_plan = _memory_of(own, memory, each)
+            runner = SparkRunner(own, workers)
             yield runner, memory_plan
             is_done, is_idle = True, not runner.has_failed
         finally:
             if not is_idle or not park(own, master, conf):
                 own.close(at_once=not is_done)
+
+
+def _memory_of(spark: Spark, memory: str | int | None, workers: int) -> MemoryPlan:
+    """The setting, divided among the ``workers`` that share it: those of this machine, or of one
+    executor.
+    """
+    if local_workers(spark.master) is None:
+        of_python = spark.setting("spark.executor.pyspark.memory")
+        return plan_executor_memory(memory, workers, of_python)
+    return plan_memory(memory, workers, lean=spark.is_lean)

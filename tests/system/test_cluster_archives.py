@@ -1,0 +1,162 @@
+"""An archive in a real S3 server is compacted by a cluster whose workers see no folder of the
+driver's: what comes out is what local mode makes, whoever dies on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lastwrite.archive.manifest import Manifest, decode
+from lastwrite.demo.topic_writer import TopicWriter
+from lastwrite.kafka.store.archived import ArchivedLog, contents_of
+from lastwrite.model.log import TopicPartition
+from tests.support.cluster import SECONDS, Cluster, cluster_in
+from tests.support.objects import S3, s3_server
+from tests.system.test_killed_starts import NAME
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.broker]
+BUCKET = "archive"
+PARTITIONS = 2
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cluster, a store, and the folders of a driver that no worker sees."""
+
+    cluster: Cluster
+    s3: S3
+    driver: Path
+    told: Path  # which all see
+
+    def run(self, *words: str, endpoint: str = "", env: Any = None) -> Any:
+        """A command, to its end."""
+        with self.start(*words, endpoint=endpoint, env=env) as process:
+            out, err = process.communicate(timeout=SECONDS)
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
+
+    def start(self, *words: str, endpoint: str = "", env: Any = None) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "lastwrite.cli", *words, "--json"]
+        for name, value in {
+            **self.s3.config,
+            **({"storage.endpoint": endpoint} if endpoint else {}),
+        }.items():
+            command += ["--config", f"{name}={value}"]
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.driver,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable, **(env or {})},
+        )
+
+    def fetch(self, archive: str) -> None:
+        done = self.run("fetch", str(self.driver / "root"), "--to", f"s3://{BUCKET}/{archive}")
+        assert done.returncode == 0, done.stderr
+
+    def compact(
+        self, archive: str, *more: str, master: str = "", endpoint: str = "", env: Any = None
+    ) -> Any:
+        return self.run(*self.compaction(archive, *more, master=master), endpoint=endpoint, env=env)
+
+    def compaction(self, archive: str, *more: str, master: str = "") -> list[str]:
+        words = ["compact", f"s3://{BUCKET}/{archive}", "--topic", "t", "--now", "1800000000000"]
+        for setting in ("cleanup.policy=compact", "min.cleanable.dirty.ratio=0"):
+            words += ["--config", setting]
+        words += ["--master", master or self.cluster.url]
+        settings = {"executor.memory": "512m", "driver.host": "127.0.0.1", "cores.max": "3"}
+        for name, value in settings.items() if not master else ():
+            words += ["--conf", f"spark.{name}={value}"]
+        return (
+            [*words, "--conf", "spark.executor.cores=1", *more] if not master else [*words, *more]
+        )
+
+    def manifest(self, archive: str, partition: int) -> Manifest:
+        path = self.s3.data / BUCKET / archive / "kafka" / "t" / str(partition) / "manifest.json"
+        return decode(path.read_bytes(), str(path))
+
+    def content(self, archive: str) -> list[Any]:
+        """All that an archive is, but for names, times and who wrote it."""
+        return [self._content(archive, n) for n in range(PARTITIONS)]
+
+    def _content(self, archive: str, partition: int) -> Any:
+        folder = self.s3.data / BUCKET / archive / "kafka" / "t" / str(partition)
+        log: ArchivedLog = contents_of(self.manifest(archive, partition), str(folder))
+        shape = json.loads(bytes(self.manifest(archive, partition).log))
+        shape.pop("brought_ms", None)
+        shape["snapshot"] = log.snapshot and log.snapshot.rpartition("/")[2]
+        for segment in shape["segments"]:
+            segment["folder"] = ""
+        objects = [
+            (each.key.rpartition("/")[2], (folder / each.key).read_bytes())
+            for each in log.objects()
+        ]
+        return shape, objects
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    base = tmp_path_factory.mktemp("site")
+    driver, told = base / "driver", base / "told"
+    for folder in (driver, driver / "t", driver / "root", told):
+        folder.mkdir()
+    for n in range(PARTITIONS):
+        place = TopicPartition("t", n)
+        with TopicWriter(str(driver / "root"), place, segment_bytes=12_000, batch_bytes=600) as log:
+            for i in range(4000):
+                log.append(b"key-%d" % (i % (20 + i // 4)), b"v-%d" % i, 1_700_000_000_000 + i)
+    mark = uuid.uuid4().hex
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_"))]:
+            patch.delenv(name)
+        patch.setenv("TMPDIR", str(driver / "t"))
+        patch.setenv(NAME, mark)
+        with s3_server(base / "s3", BUCKET) as s3, cluster_in(base / "cluster", mark) as cluster:
+            for _ in range(3):
+                cluster.add_worker([driver, Path("/dev/shm")])
+            made = Site(cluster, s3, driver, told)
+            made.fetch("local")
+            done = made.compact("local", master="local[3]")
+            assert done.returncode == 0, done.stderr
+            yield made
+
+
+def figures(done: Any) -> Any:
+    """What a report says of partitions, but for addresses and seconds."""
+    report = json.loads(done.stdout)
+    for each in report["partitions"]:
+        each.pop("seconds", None)
+        each.pop("folder", None)
+        each.pop("path", None)
+    totals = {
+        name: v
+        for name, v in report["totals"].items()
+        if "seconds" not in name and name != "profile"
+    }
+    return report["partitions"], totals
+
+
+def test_a_cluster_makes_what_local_mode_makes(site: Site) -> None:
+    for archive in ("one", "other"):
+        site.fetch(archive)
+    before = site.content("one")
+    done = site.compact("one")
+    assert done.returncode == 0, done.stderr
+    here = site.compact("other", master="local[3]")
+    assert site.content("one") == site.content("other") == site.content("local") != before
+    said, expected = (figures(each) for each in (done, here))
+    assert said == expected
+    asked, asked_here = (json.loads(each.stdout)["requests"] for each in (done, here))
+    assert asked["puts"] == asked_here["puts"]
+    assert asked["bytes_read"] == asked_here["bytes_read"]  # no byte a third time
