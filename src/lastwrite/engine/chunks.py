@@ -18,6 +18,7 @@ from lastwrite.engine.system import Format
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, TruncatedLog, located
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.work import Limits, Piece
+from lastwrite.storage.objects.address import use
 from lastwrite.storage.reading import reader_of_piece
 from lastwrite.storage.throttle import spender
 
@@ -35,6 +36,8 @@ class Chunks:
 
     def __init__(self, limits: Limits, buffers: Buffers | None = None) -> None:
         self._limits = limits
+        if limits.stores is not None:  # side files go by what this process knows
+            use(limits.stores)
         self._spend = spender(limits.reading)
         self._buffers = buffers or Buffers()
         self._buffer: ByteArray = self._buffers.room("chunk", limits.chunk_bytes, np.uint8)

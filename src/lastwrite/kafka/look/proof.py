@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
+from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedFormat
 from lastwrite.kafka.format.index import ABORTED_TRANSACTION, OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
@@ -185,10 +185,14 @@ class KafkaIndexProof:
         self.times, self.time_offsets = _NOTHING, _NOTHING
         try:
             self.offsets, self.positions = index_files.read_offset_index(source)
+        except RemoteFailed:
+            raise
         except LogError as error:
             self.problems.append(_unreadable(error, index_files.index_path(log_path)))
         try:
             self.times, self.time_offsets = index_files.read_time_index(source)
+        except RemoteFailed:
+            raise
         except LogError as error:
             self.problems.append(_unreadable(error, index_files.time_index_path(log_path)))
         self._reached = NO_TIME

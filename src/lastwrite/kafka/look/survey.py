@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, RemoteFailed
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.look.inspection import Contents, OpenTransaction, SegmentInspection
@@ -323,6 +323,8 @@ def count_entries(segment: Segment, kind: FileKind, note: Note) -> int | None:
         return None
     try:
         return sum(1 for _ in index_rows(read_small(path), kind, segment.base_offset, None))
+    except RemoteFailed:  # nobody knows what is in it
+        raise
     except LogError as error:
         note(kafka_problem_of(error, path))
         return None
