@@ -90,7 +90,8 @@ def compact(
         path: a log root, a partition's folder, or one of its files; or several, as a broker's
             ``log.dirs``; or an archive of Kafka's topics, a folder or ``s3://bucket/prefix``.
         to: a folder for cleaned copies, or of Kafka an archive in a bucket, as
-            ``s3://bucket/prefix``; of an archive the copy is one, too. ``path`` is then left as it is.
+            ``s3://bucket/prefix``; of an archive the copy is one, too. ``path`` is then left as it
+            is.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
         topic: the name of a topic, a shell pattern, or several of either; None: every topic.
         partition: only this partition, or queue, of each topic; None: all.

@@ -35,8 +35,8 @@ class ArchivedSegment:
     """Appends batches to a new object of the partition at ``folder`` (an address) and indexes them.
 
     ``round_folder``: what its objects' keys begin with, relative to ``folder``, an attempt's id and
-    a ``/`` follow. ``base_offset`` None: that of the first batch; without any there is no object. ``stores``: as
-    the driver told the worker.
+    a ``/`` follow. ``base_offset`` None: that of the first batch; without any there is no
+    object. ``stores``: as the driver told the worker.
     """
 
     def __init__(
