@@ -130,8 +130,9 @@ def any_damaged(problems: Iterable[Problem]) -> bool:
 class PartitionLog:
     """One partition as it lies on disk: its segments, oldest first, and its bounds.
 
-    The last segment is the active one, unless ``is_closed``. ``checkpoint`` is the first dirty offset that an earlier
-    round left behind, None where no round was finished. ``problems`` were seen while listing.
+    The last segment is the active one, unless ``is_closed``. ``checkpoint`` is the first dirty
+    offset that an earlier round left behind, None where no round was finished. ``problems`` were
+    seen while listing.
     ``producers`` are all that are known, idle ones too: expiry needs a clock. ``aborted`` has the
     entries of all segments' transaction indexes, by their last offset.
     """
