@@ -6,9 +6,9 @@ A real S3 server on this machine, by way of the peers' proxy, which holds each r
 ``--delay`` (0.02 s): a bucket is never nearer. All sides go by the same client, in turn:
 
     lastwrite    ``lastwrite.compact`` of the archive where it lies, warm, two workers
-    kafka        all segments downloaded to files, Kafka's cleaner (warm: the seconds that it gives for
-                 its round), what is left uploaded
-    cp           the input downloaded, and as many bytes as the output has uploaded: nobody does less
+    kafka        all segments downloaded to files, Kafka's cleaner (warm: the seconds that it gives
+                 for its round), what is left uploaded
+    cp           the input downloaded, as many bytes as the output has uploaded: nobody does less
 
 The results are held against each other record for record once (``lastwrite verify``).
 """
