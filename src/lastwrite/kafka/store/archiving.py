@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
+from threading import Lock, Thread
 from typing import TypeVar
 
 import msgspec
@@ -33,6 +35,7 @@ from lastwrite.model.work import SegmentOutput
 from lastwrite.storage.objects.store import Store
 
 _AT_ONCE = 16  # requests wait for the store, not for us
+RENEW_EVERY_S = 60.0  # is looked whether a journal is to be renewed
 
 T = TypeVar("T")
 Outcome = LogError | OSError | None
@@ -94,6 +97,8 @@ class Rounds:
         self._worked_on: set[str] = set()  # whose log somebody has
         self._rounds: dict[str, tuple[PartitionLog, Round]] = {}  # that may still commit
         self._journals: list[tuple[Store, str]] = []  # of rounds that have committed
+        self._turn = Lock()
+        self._renewing: Thread | None = None
 
     def expect(self, folders: Sequence[str]) -> None:
         """Say which partitions will be asked for, in this order: some are read ahead."""
@@ -134,7 +139,22 @@ class Rounds:
             seen = self.seen(folder) if to is None else None
             last = log, place.begin(seen, self._grace_ms)
             self._rounds[folder] = last
+            self._keep_renewing()
         return f"{folder}/{last[1].prefix}"
+
+    def _keep_renewing(self) -> None:
+        """Say of rounds that last long that they still run, as long as there is one."""
+        with self._turn:
+            if self._renewing is None or not self._renewing.is_alive():
+                self._renewing = Thread(target=self._renew, name="journals", daemon=True)
+                self._renewing.start()
+
+    def _renew(self) -> None:
+        while self._rounds:
+            time.sleep(RENEW_EVERY_S)
+            for folder, (_, begun) in list(self._rounds.items()):
+                with contextlib.suppress(LogError):  # the commit will say so
+                    archived.place_of(folder).renew(begun)
 
     def begin(self, logs: Sequence[PartitionLog], to: str | None) -> None:
         """Write the journals of these partitions' rounds, many at once. Where that fails the next
