@@ -18,8 +18,28 @@ All arguments are kept in ``args``, so an error survives the trip from a worker 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_ARCHIVED = re.compile("/data/[0-9a-f]{32}-[^/]+/[^/]+$")  # an object of an archive, in any system
+_OF_ARCHIVE = (
+    "no object was changed; bring this one back from the bucket's versions or a copy of the "
+    "archive, or fetch what the source still has into another archive"
+)
+
+_OF_ARCHIVE_AGAIN = (
+    "nothing was changed; run again: a round may have replaced it. Where the same object is named "
+    "again, bring it back from the bucket's versions or a copy of the archive"
+)
+
+
+def remedy_at(path: str | None, remedy: str | None) -> str | None:
+    """What to do where the file at ``path`` is damaged: ``remedy``, unless an archive has it, of
+    which no broker knows.
+    """
+    is_archived = remedy is not None and path is not None and _ARCHIVED.search(path)
+    return _OF_ARCHIVE if is_archived else remedy
 
 
 class LogError(Exception):
@@ -72,6 +92,15 @@ class CorruptLog(LogError):
 
     exit_status = 3
 
+    def __init__(
+        self,
+        problem: str,
+        at: int | None = None,
+        path: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(problem, at, path, remedy_at(path, remedy))
+
 
 class TruncatedLog(CorruptLog):
     """Bytes stop early."""
@@ -101,6 +130,16 @@ class LogHeld(LogError):
 
 class CommitConflict(LogError):
     """The log changed while we worked; the old log is whole."""
+
+    def __init__(
+        self,
+        problem: str,
+        at: int | None = None,
+        path: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        is_archived = remedy_at(path, remedy) != remedy
+        super().__init__(problem, at, path, _OF_ARCHIVE_AGAIN if is_archived else remedy)
 
 
 class VerificationFailed(LogError):

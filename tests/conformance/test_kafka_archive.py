@@ -16,16 +16,19 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import google_crc32c
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lastwrite
+from lastwrite import cli
 from lastwrite.kafka.fetched import FetchedLog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
 from lastwrite.kafka.store.log_dir import read_partition
+from lastwrite.spark.inline import INLINE
 from tests.property.test_compaction import empty_root
 from tests.support.engine import compact
 from tests.support.kafka.logs import (
@@ -396,7 +399,7 @@ def write_log(root: Path, layout: dict[int, range], epochs: dict[int, int], id: 
     lines = [f"{epoch} {start}" for epoch, start in epochs.items()]
     (folder / LEADER_EPOCHS).write_text("\n".join(["0", str(len(lines)), *lines, ""]))
     topic_id = f"{id}{'Q' * 20}A"
-    (folder / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: {topic_id}\n")
+    (folder / PARTITION_METADATA).write_text(f"version: 0\ntopic_id: {topic_id}")
 
 
 def changed_epochs(root: Path) -> None:
@@ -530,3 +533,134 @@ def test_an_archive_is_brought_into_another(tmp_path: Path) -> None:
     assert lastwrite.latest(str(third.to)) == lastwrite.latest(str(root))
     for name in ("epochs", "topic_id", "producers", "end_offset"):
         assert third.log()[name] == first.log()[name]
+
+
+# ---------------------------------------------------------------------- what is wrong with it
+
+
+def spoil_manifest(archive: Archive, change: Callable[[bytes], bytes]) -> Path:
+    path = archive.folder / "manifest.json"
+    path.write_bytes(change(path.read_bytes()))
+    return path
+
+
+def newer(manifest: bytes) -> bytes:
+    text = manifest[: manifest.rindex(b',"checksum"')].replace(b'"version":2', b'"version":3')
+    return text + b',"checksum":"%08x"}' % google_crc32c.value(text)
+
+
+@pytest.mark.parametrize(
+    "change, status, words",
+    [
+        (lambda content: content[:200], 3, "the manifest is cut short"),
+        (lambda content: content.replace(b"aborted", b"abortee"), 3, "checksum does not match"),
+        (lambda content: b"", 3, "the manifest is cut short"),
+        (newer, 1, "version 3; this release knows 2"),
+    ],
+    ids=["cut", "garbled", "empty", "newer"],
+)
+def test_a_spoilt_manifest_is_named_and_nothing_changed(
+    tmp_path: Path,
+    change: Callable[[bytes], bytes],
+    status: int,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 21)}, {0: 0})
+    brought(root, archive.to)
+    path = spoil_manifest(archive, change)
+    before = tree(archive.to)
+    for command in ("inspect", "dump", "read", "explain"):
+        wanted = status if command != "explain" else 3  # where nothing can be explained
+        assert cli.run([command, str(archive.folder)]) == wanted, command
+        said = "".join(capsys.readouterr())
+        assert words in said and str(path) in said and " — " in said, (command, said)
+        assert "broker" not in said and "log root" not in said
+    [compacted] = compact(archive.to, {}, START_MS).partitions
+    assert compacted.status == ("damaged" if status == 3 else "skipped")
+    assert words in str(compacted.reason)
+    found = fetch(root, archive.to, include_active=True)
+    assert words in str(found.reason)
+    assert tree(archive.to) == before
+
+
+@pytest.mark.parametrize("change", ["missing", "cut", "flipped"])
+def test_a_spoilt_object_is_named_with_what_helps_an_archive(
+    tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 41)}, {0: 0})
+    brought(root, archive.to)
+    path = [stem for _, stem in archive.segments()][1].with_suffix(".log")
+    if change == "missing":
+        path.unlink()
+    elif change == "cut":
+        path.write_bytes(path.read_bytes()[:-7])
+    else:
+        data = bytearray(path.read_bytes())
+        data[-4] ^= 1
+        path.write_bytes(data)
+    before = tree(archive.to)
+    for command in ("inspect", "dump", "read"):
+        status = cli.run([command, str(archive.folder)])
+        said = "".join(capsys.readouterr())
+        assert status == (3 if change == "flipped" or command == "inspect" else 1), (command, said)
+        assert str(path) in said, (command, said)
+        assert "copy of the archive" in said, (command, said)
+        assert "broker" not in said and "replica" not in said and "log root" not in said
+    [partition] = compact(archive.to, {}, START_MS).partitions
+    assert partition.status == ("damaged" if change == "flipped" else "failed")
+    assert str(path) in str(partition.reason)
+    assert "copy of the archive" in str(partition.reason)
+    verified = lastwrite.verify(str(archive.to), spark=INLINE)
+    assert verified.exit_status == (3 if change == "flipped" else 1)
+    assert "copy of the archive" in str(verified)
+    assert tree(archive.to) == before
+    again = brought(root, Archive(tmp_path / "other").to)  # the remedy
+    assert again.segments == 2
+
+
+def test_looking_is_the_same_from_each_address(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 41)}, {0: 0})
+    brought(root, archive.to, include_active=True)
+    brought_as = tmp_path / "brought"
+    shutil.copytree(archive.to, brought_as)
+    compact(archive.to, {}, START_MS)
+    places = (archive.folder, archive.folder.parent, archive.to / "kafka", archive.to)
+    for command in (["dump", "--batches"], ["dump", "--index"], ["dump"], ["read"]):
+        seen = set()
+        for place in places:
+            assert cli.run([*command, str(place), "--json"]) == 0
+            seen.add(capfd.readouterr().out)
+        assert len(seen) == 1 and all(seen), command
+    for place in places:
+        for name in ("inspect", "settings", "explain"):
+            assert cli.run([name, str(place)]) == 0
+            said = capfd.readouterr().out
+            assert "t-0" in said or "topic 't'" in said
+    for before in (brought_as, root):
+        assert lastwrite.verify(str(archive.to), str(before), spark=INLINE).exit_status == 0
+    assert lastwrite.latest(str(archive.folder)) == lastwrite.latest(str(root))
+    for level in ("read_committed", "read_uncommitted"):
+        rows = list(lastwrite.read(str(archive.to), isolation_level=level))
+        assert [row["offset"] for row in rows] == list(range(34, 41))
+
+
+def test_an_address_without_an_archive_is_said_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 21)}, {0: 0})
+    brought(root, archive.to)
+    for wrong in (
+        archive.to / "none",
+        archive.to / "kafka" / "u",
+        archive.to / "kafka" / "t" / "1",
+    ):
+        for command in ("inspect", "read", "dump", "explain"):
+            assert cli.run([command, str(wrong)]) == 2
+            assert f"{wrong}: no such file or folder" in "".join(capsys.readouterr())

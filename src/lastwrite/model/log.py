@@ -13,6 +13,8 @@ from enum import StrEnum
 
 import msgspec
 
+from lastwrite.errors import remedy_at
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class TopicPartition:
@@ -110,6 +112,12 @@ class Problem(msgspec.Struct, frozen=True):
     path: str
     position: int | None = None
     remedy: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind is ProblemKind.DAMAGED:
+            remedy = remedy_at(self.path, self.remedy)
+            if remedy != self.remedy:
+                msgspec.structs.force_setattr(self, "remedy", remedy)
 
     @property
     def is_note(self) -> bool:
