@@ -12,13 +12,14 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 import lastwrite
 from tests.support.cluster import SECONDS, Cluster, cluster_in
+from tests.support.objects import s3_server
 from tests.system.test_killed_starts import mark as mark
 from tests.system.test_killed_workers import files
 
@@ -41,14 +42,17 @@ def copy_of_corpus(folder: Path) -> Path:
 
 
 def compact(
-    root: Path, master: str, conf: Mapping[str, str] | None = None, python: str = sys.executable
+    root: Path | Sequence[str],
+    master: str,
+    conf: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
         "lastwrite.cli",
         "compact",
-        str(root),
+        *([str(root)] if isinstance(root, Path) else root),
         "--topic",
         TOPIC,
         "--now",
@@ -92,7 +96,8 @@ def test_no_worker_at_all(cluster: Cluster, tmp_path: Path) -> None:
     assert files(root) == before
 
 
-def test_a_worker_without_lastwrite(cluster: Cluster, tmp_path: Path) -> None:
+def python_without_us(tmp_path: Path) -> str:
+    """A Python that has all packages but ours."""
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     packages = tmp_path / "packages"
@@ -102,10 +107,22 @@ def test_a_worker_without_lastwrite(cluster: Cluster, tmp_path: Path) -> None:
             (packages / each.name).symlink_to(each)
     (site,) = bare.glob("lib/python*/site-packages")
     (site / "others.pth").write_text(f"{packages}\n")
+    return str(bare / "bin" / "python")
+
+
+def zip_of_us(folder: Path) -> Path:
+    package, made = Path(lastwrite.__file__).parent, folder / "lastwrite.zip"
+    with zipfile.ZipFile(made, "w") as file:
+        for source in package.rglob("*.py"):
+            file.write(source, source.relative_to(package.parent))
+    return made
+
+
+def test_a_worker_without_lastwrite(cluster: Cluster, tmp_path: Path) -> None:
     cluster.add_worker()
     root = copy_of_corpus(tmp_path)
     before = files(root)
-    done = compact(root, cluster.url, python=str(bare / "bin" / "python"))
+    done = compact(root, cluster.url, python=python_without_us(tmp_path))
     assert done.returncode == 1
     said = done.stderr.splitlines()[-1]
     assert said.startswith("lastwrite: 1 of 1 worker has no lastwrite — nothing was changed; ")
@@ -117,17 +134,13 @@ def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> 
     """Three workers: one that has all, one with an old release, one with ours in a zip file; the
     log is seen by none.
     """
-    old, zipped = tmp_path / "old" / "lastwrite", tmp_path / "lastwrite.zip"
+    old = tmp_path / "old" / "lastwrite"
     old.mkdir(parents=True)
     (old / "__init__.py").write_text('__version__ = "0.0.9"\n')
-    package = Path(lastwrite.__file__).parent
-    with zipfile.ZipFile(zipped, "w") as file:
-        for source in package.rglob("*.py"):
-            file.write(source, source.relative_to(package.parent))
     (tmp_path / "driver").mkdir()
     root = copy_of_corpus(tmp_path / "driver")
     before = files(root)
-    for path in (None, str(old.parent), str(zipped)):
+    for path in (None, str(old.parent), str(zip_of_us(tmp_path))):
         cluster.add_worker([tmp_path / "driver"], {"PYTHONPATH": path})
     done = compact(root, cluster.url, {"spark.cores.max": "3", "spark.executor.cores": "1"})
     assert done.returncode == 1
@@ -137,3 +150,34 @@ def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> 
     assert f"1 of 3 workers does not see {root}/{TOPIC}-0 — nothing was changed; " in said
     assert "spark.archives=lastwrite.zip#lw" in said and "give an address that all see" in said
     assert files(root) == before
+
+
+def test_the_package_is_shipped_as_an_archive(cluster: Cluster, tmp_path: Path) -> None:
+    """It is unpacked in the executor's folder; ``--py-files`` is refused above."""
+    cluster.add_worker()
+    root = copy_of_corpus(tmp_path)
+    twin = shutil.copytree(root, tmp_path / "twin")
+    assert compact(twin, "local[1]").returncode == 0
+    assert files(twin) != files(root)
+    shipped = {
+        "spark.archives": f"{zip_of_us(tmp_path)}#lw",
+        "spark.executorEnv.PYTHONPATH": "lw",
+    }
+    done = compact(root, cluster.url, shipped, python_without_us(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert files(root) == files(twin)
+
+
+def test_workers_without_credentials(cluster: Cluster, tmp_path: Path) -> None:
+    with s3_server(tmp_path / "s3", "archive") as s3:
+        settings = [w for n, v in s3.config.items() for w in ("--config", f"{n}={v}")]
+        address = ["s3://archive/a", *settings]
+        fetch = [sys.executable, "-m", "lastwrite.cli", "fetch", str(copy_of_corpus(tmp_path))]
+        subprocess.run([*fetch, "--to", *address], check=True, capture_output=True)
+        cluster.add_worker(environment={"AWS_SECRET_ACCESS_KEY": "not this one"})
+        done = compact(address, cluster.url)
+        assert done.returncode == 1
+        said = done.stderr.splitlines()[-1]
+        place = f"s3://archive/a/kafka/{TOPIC}/0/manifest.json"
+        assert said.startswith(f"lastwrite: 1 of 1 worker says of {place}: s3:GetObject "), said
+        assert "not this one" not in done.stderr

@@ -8,8 +8,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,49 @@ from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.kafka.store.archived import ArchivedLog, contents_of
 from lastwrite.model.log import TopicPartition
 from tests.support.cluster import SECONDS, Cluster, cluster_in
-from tests.support.objects import S3, s3_server
+from tests.support.objects import S3, fault_proxy, s3_server
 from tests.system.test_killed_starts import NAME
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.broker]
 BUCKET = "archive"
+STAGES = {"scan": "_scan_rows", "elect": "_elect_parts", "rewrite": "_rewrite_scanned"}
+# What a worker's Python runs first: when a task of a stage has done its work and told nobody yet,
+# it kills its executor, once a stage, or waits until its driver has been killed.
+HOOK = """
+import inspect, os, signal, time
+import psutil
+from lastwrite.spark import shuffle_exchange
+
+TOLD, STAGES, WAITS = {told!r}, {stages!r}, os.environ.get("LASTWRITE_TEST_WAIT")
+
+def reached(stage):
+    try:
+        os.close(os.open(f"{{TOLD}}/{{stage}}", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    if WAITS:
+        time.sleep({seconds})
+    for each in psutil.Process().parents():
+        if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline()):
+            os.kill(each.pid, signal.SIGKILL)
+
+def hooked(stage, work):
+    def rows(*given):
+        found = list(work(*given))
+        reached(stage)
+        return iter(found)
+
+    def value(*given):
+        found = work(*given)
+        reached(stage)
+        return found
+
+    return rows if inspect.isgeneratorfunction(work) else value
+
+for stage, name in STAGES.items():
+    if WAITS in (None, stage):
+        setattr(shuffle_exchange, name, hooked(stage, getattr(shuffle_exchange, name)))
+"""
 PARTITIONS = 2
 
 
@@ -81,6 +120,18 @@ class Site:
         return (
             [*words, "--conf", "spark.executor.cores=1", *more] if not master else [*words, *more]
         )
+
+    def hook(self, waits: str | None = None) -> list[str]:
+        """Options by which workers kill their executors, or wait in the stage ``waits``."""
+        folder = self.told / uuid.uuid4().hex
+        folder.mkdir()
+        text = HOOK.format(told=str(self.told), stages=STAGES, seconds=SECONDS)
+        (folder / "sitecustomize.py").write_text(text)
+        for old in self.told.glob("[a-z]*"):
+            if old.is_file():
+                old.unlink()
+        told = {"PYTHONPATH": str(folder), **({"LASTWRITE_TEST_WAIT": waits} if waits else {})}
+        return [w for n, v in told.items() for w in ("--conf", f"spark.executorEnv.{n}={v}")]
 
     def manifest(self, archive: str, partition: int) -> Manifest:
         path = self.s3.data / BUCKET / archive / "kafka" / "t" / str(partition) / "manifest.json"
@@ -160,3 +211,66 @@ def test_a_cluster_makes_what_local_mode_makes(site: Site) -> None:
     asked, asked_here = (json.loads(each.stdout)["requests"] for each in (done, here))
     assert asked["puts"] == asked_here["puts"]
     assert asked["bytes_read"] == asked_here["bytes_read"]  # no byte a third time
+
+
+def test_executors_die_in_every_stage_and_requests_on_the_way(site: Site) -> None:
+    site.fetch("dying")
+    with fault_proxy(site.s3.endpoint) as proxy:
+        proxy.spoil(
+            {"method": "PUT", "path": "manifest.json", "do": "late", "times": 1},
+            {"method": "PUT", "path": "manifest.json", "do": "lost", "times": 1},
+            {"method": "PUT", "path": "[.]log$", "do": "lost", "times": 1},
+            {"method": "GET", "path": "[.]log$", "do": "drop", "every": 5},
+            {"method": "GET", "do": "503", "every": 4},
+            {"method": "PUT", "do": "503", "every": 5},
+        )
+        done = site.compact("dying", *site.hook(), endpoint=proxy.endpoint)
+        used = proxy.used()
+    assert done.returncode == 0, done.stderr
+    assert {each.name for each in site.told.iterdir() if each.is_file()} == set(STAGES)
+    assert used >= 6
+    assert site.content("dying") == site.content("local")
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        pytest.param("scan", marks=pytest.mark.long),
+        pytest.param("elect", marks=pytest.mark.long),
+        "rewrite",
+    ],
+)
+def test_the_driver_dies_and_the_archive_is_as_it_was(site: Site, stage: str) -> None:
+    archive = f"orphan-{stage}"
+    site.fetch(archive)
+    before = site.content(archive)
+    with site.start(*site.compaction(archive, *site.hook(waits=stage))) as driver:
+        wait_for(driver, (site.told / stage).exists)
+        driver.kill()
+    assert site.content(archive) == before
+    done = site.compact(archive, master="local[3]")
+    assert done.returncode == 0, done.stderr
+    assert site.content(archive) == site.content("local")
+
+
+def test_the_driver_dies_in_the_commit(site: Site) -> None:
+    """Of each partition the old log or the new one is there, and the next run makes the rest."""
+    site.fetch("commit")
+    before, after = site.content("commit"), site.content("local")
+    with fault_proxy(site.s3.endpoint) as proxy:
+        proxy.spoil({"method": "PUT", "path": "manifest.json", "do": "lost"})
+        with site.start(*site.compaction("commit"), endpoint=proxy.endpoint) as driver:
+            wait_for(driver, lambda: proxy.used() > 0)
+            driver.kill()
+    for found, old, new in zip(site.content("commit"), before, after, strict=True):
+        assert found in (old, new)
+    done = site.compact("commit", master="local[3]")
+    assert done.returncode == 0, done.stderr
+    assert site.content("commit") == after
+
+
+def wait_for(driver: subprocess.Popen[str], is_there: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not is_there():
+        assert driver.poll() is None and time.monotonic() < end, driver.communicate()
+        time.sleep(0.1)
