@@ -98,6 +98,9 @@ class ActorStore:
     def list(self, prefix: str) -> Iterator[Found]:
         return iter(self._read(lambda: [*self._model.store.list(prefix)]))
 
+    def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
+        """What has no name is not there."""
+
     def folders(self, prefix: str) -> Sequence[str]:
         return self._read(lambda: self._model.store.folders(prefix))
 

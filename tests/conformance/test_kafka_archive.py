@@ -5,12 +5,13 @@ what a round over the log directory leaves.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,17 @@ from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite import cli
+from lastwrite.engine.system import CommitPlan
 from lastwrite.kafka.fetched import FetchedLog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
+from lastwrite.kafka.store.archiving import Rounds
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.spark.inline import INLINE
 from tests.property.test_compaction import empty_root
 from tests.support.engine import compact
+from tests.support.kafka.crashing import run_until
 from tests.support.kafka.logs import (
     NAME,
     bases,
@@ -664,3 +668,109 @@ def test_an_address_without_an_archive_is_said_so(
         for command in ("inspect", "read", "dump", "explain"):
             assert cli.run([command, str(wrong)]) == 2
             assert f"{wrong}: no such file or folder" in "".join(capsys.readouterr())
+
+
+# ---------------------------------------------------------------------- killed, and two at once
+
+
+def check_no_waste(archive: Archive) -> None:
+    """A sweep leaves what the manifest names, and what it lists for readers of the one before."""
+    report = lastwrite.sweep(str(archive.to), older_than_ms=0, everything=True)
+    assert [each.reason for each in report.partitions] == [""]
+    found = {name for name in tree(archive.folder) if not name.endswith(".lock")}
+    manifest = archive.manifest()
+    kept = {each["key"] for each in (*manifest["objects"], *manifest.get("unused", ()))}
+    assert found == {"manifest.json", *kept}
+
+
+def all_killed(work: Callable[[], None], start: Callable[[], None]) -> Iterator[int]:
+    """``work`` killed before each of its changes to files, after ``start``; then once not."""
+    for point in itertools.count(1):
+        start()
+        was_killed = run_until(point, work)
+        yield point
+        if not was_killed:
+            assert point > 5
+            return
+
+
+def test_a_round_that_is_killed_anywhere_leaves_the_old_log_or_the_new(tmp_path: Path) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 41)}, {0: 0})
+    brought(root, archive.to, include_active=True)
+    shutil.copytree(archive.to, tmp_path / "begin")
+    old, table = archive.batches(), lastwrite.latest(str(archive.to))
+    compact(archive.to, {}, START_MS)
+    new = archive.batches()
+
+    def start() -> None:
+        shutil.rmtree(archive.to)
+        shutil.copytree(tmp_path / "begin", archive.to)
+
+    seen = set()
+    for point in all_killed(lambda: void(compact(archive.to, {}, START_MS)), start):
+        batches = archive.batches()
+        assert batches in (old, new), point
+        seen.add(batches == new)
+        assert lastwrite.latest(str(archive.to)) == table, point
+        if point % 2:
+            check_no_waste(archive)
+        compact(archive.to, {}, START_MS)
+        assert archive.batches() == new, point
+        check_no_waste(archive)
+    assert seen == {False, True}
+
+
+def test_a_fetch_that_is_killed_anywhere_is_fetched_again(tmp_path: Path) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 41)}, {0: 0})
+    write_checkpoint(root, HIGH_WATERMARKS, {NAME: 25})
+    brought(root, archive.to)
+    shutil.copytree(archive.to, tmp_path / "begin")
+    old = archive.batches()
+    write_checkpoint(root, HIGH_WATERMARKS, {NAME: 41})
+
+    def start() -> None:
+        shutil.rmtree(archive.to)
+        shutil.copytree(tmp_path / "begin", archive.to)
+
+    for point in all_killed(lambda: void(brought(root, archive.to)), start):
+        batches = archive.batches()
+        assert batches == old or len(batches) == 40, point
+        if point % 2:
+            check_no_waste(archive)
+        assert brought(root, archive.to).end_offset == 40
+        assert len(archive.batches()) == 40
+        check_no_waste(archive)
+
+
+def void(_: object) -> None:
+    """For its effect."""
+
+
+def test_of_two_rounds_at_once_one_wins_and_the_other_says_so(tmp_path: Path) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 41)}, {0: 0})
+    brought(root, archive.to, include_active=True)
+    commit = Rounds.swap
+    inside = []
+
+    def late(rounds: Rounds, wave: Sequence[CommitPlan]) -> list[Any]:
+        if not inside:
+            inside.append(True)
+            inside.append(compact(archive.to, {}, START_MS))
+        return commit(rounds, wave)
+
+    with patch.object(Rounds, "swap", late):
+        lost = compact(archive.to, {}, START_MS)
+    won = inside[1]
+    assert won.exit_status == 0 and won.partitions[0].status == "cleaned"
+    assert lost.exit_status == 1 and lost.partitions[0].status == "failed"
+    assert "another round has committed" in str(lost.partitions[0].reason)
+    assert "run again" in str(lost.partitions[0].reason)
+    names = set(tree(archive.folder))
+    manifest = archive.manifest()
+    kept = {each["key"] for each in (*manifest["objects"], *manifest["unused"])}
+    assert {name for name in names if name.startswith("data/")} == kept
+    assert not [name for name in names if name.startswith("rounds/")]
+    assert lastwrite.latest(str(archive.to)) == lastwrite.latest(str(root))

@@ -365,6 +365,8 @@ class Place:
         seen = self.read()
         if seen is None:
             raise NotALog("there is no manifest, so nobody knows what is waste", path=self.address)
+        if not dry_run:
+            self.store.remove_unfinished(self._prefix, older_than_ms)
         swept = Swept()
         if not (notes or seen.manifest.unused or data):
             return swept

@@ -211,6 +211,9 @@ class BucketStore:
             self._store, folder or None, offset=after or None, chunk_size=_AT_ONCE
         )
 
+    def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
+        """See ``Store``."""
+
     def folders(self, prefix: str) -> Sequence[str]:
         self._count(lists=1)
         answer = self._ask(

@@ -3,7 +3,7 @@
 An object is a file of the key's name. It is written aside, synced, and gets its name in one step,
 which fails where the name is taken::
 
-    data/5e.log.91c2….aside     a writer's, or what a crash left; no listing shows it
+    data/5e.log.91c2….aside     a writer's, or what a crash left; only a sweep sees it
     data/5e.log                 whole, and durable with its folder's names
     manifest.json.lock          whoever replaces manifest.json holds it (flock)
 
@@ -17,6 +17,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 from lastwrite.errors import CommitConflict, LogError
@@ -139,6 +140,14 @@ class FolderStore:
             for name in found
             if next(self._below(f"{above}/{name}".lstrip("/"), ""), None) is not None
         )
+
+    def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
+        before_ns = time.time_ns() - older_than_ms * 1_000_000
+        for folder, _, names in os.walk(os.path.join(self.address, prefix)):
+            for path in (os.path.join(folder, name) for name in names if name.endswith(_ASIDE)):
+                with contextlib.suppress(FileNotFoundError):  # it just got its name
+                    if os.stat(path).st_mtime_ns <= before_ns:
+                        files.unlink(path)
 
     def _path(self, key: str) -> str:
         check_key(key, self.address)

@@ -119,6 +119,12 @@ class Store(Protocol):
         """All objects whose keys begin so, by key."""
         ...
 
+    def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
+        """Remove what writers who died left of objects whose keys begin so and that never got a
+        name, if they wrote last that long ago. Of a bucket nothing: its own rule ends uploads.
+        """
+        ...
+
     def folders(self, prefix: str) -> Sequence[str]:
         """The names of what would be folders directly below ``prefix`` (which ends in ``/``, or is
         empty), sorted.
