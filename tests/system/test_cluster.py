@@ -178,6 +178,6 @@ def test_workers_without_credentials(cluster: Cluster, tmp_path: Path) -> None:
         done = compact(address, cluster.url)
         assert done.returncode == 1
         said = done.stderr.splitlines()[-1]
-        place = f"s3://archive/a/kafka/{TOPIC}/0/manifest.json"
+        place = f"s3://archive/a/kafka/{TOPIC}/0"
         assert said.startswith(f"lastwrite: 1 of 1 worker says of {place}: s3:GetObject "), said
         assert "not this one" not in done.stderr

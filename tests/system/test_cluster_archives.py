@@ -211,6 +211,11 @@ def test_a_cluster_makes_what_local_mode_makes(site: Site) -> None:
     asked, asked_here = (json.loads(each.stdout)["requests"] for each in (done, here))
     assert asked["puts"] == asked_here["puts"]
     assert asked["bytes_read"] == asked_here["bytes_read"]  # no byte a third time
+    words = ["verify", f"s3://{BUCKET}/one", "--topic", "t", "--master", site.cluster.url]
+    for setting in ("executor.memory=512m", "driver.host=127.0.0.1"):
+        words += ["--conf", f"spark.{setting}"]
+    proven = site.run(*words)
+    assert proven.returncode == 0, proven.stdout + proven.stderr
 
 
 def test_executors_die_in_every_stage_and_requests_on_the_way(site: Site) -> None:

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from lastwrite.archive.place import MANIFEST
 from lastwrite.commands.systems import system_of_all
 from lastwrite.config.cleaner import CleanerConfig, replaced_settings
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
@@ -48,7 +47,7 @@ from lastwrite.spark.work import InlineRunner, Runner
 from lastwrite.storage.choice import Topics, is_named
 from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
 from lastwrite.storage.objects.address import asked as asked_of_buckets
-from lastwrite.storage.objects.address import is_address, join, use
+from lastwrite.storage.objects.address import is_address, use
 from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
@@ -431,8 +430,7 @@ def _run(asked: _Asked) -> CompactionReport:
 def _seen_by_all(system: System, folders: Sequence[str], to: str | None) -> list[str]:
     """What each worker of a cluster must see: of each root one partition, and where copies go."""
     firsts = {system.root_of(folder): folder for folder in reversed(folders)}
-    seen = [join(folder, MANIFEST) if is_address(folder) else folder for folder in firsts.values()]
-    return seen + [to for to in (to,) if to is not None and os.path.isdir(to)]
+    return [*firsts.values(), *([to] if to is not None and os.path.isdir(to) else [])]
 
 
 def _refuse_copy(system: System, root: str, options: Options) -> None:

@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import lastwrite
+from lastwrite.archive.place import MANIFEST
 from lastwrite.errors import EnvironmentUnfit, LogError
 from lastwrite.model.progress import Progress
 from lastwrite.model.stores import StoreSettings
@@ -35,9 +36,9 @@ _SEEN_BY_ALL = (
 )
 
 
-def ask_workers(runner: Runner, paths: Sequence[str], progress: Progress) -> None:
-    """Ask each executor of a cluster for its packages, and whether it sees ``paths``: folders,
-    files or objects. On this machine nobody is asked.
+def ask_workers(runner: Runner, folders: Sequence[str], progress: Progress) -> None:
+    """Ask each executor of a cluster for its packages, and whether it sees ``folders``: of
+    partitions, on a disk or (by their manifests) in a bucket. On this machine nobody is asked.
 
     Raises:
         EnvironmentUnfit: what is missing, all of it.
@@ -45,7 +46,7 @@ def ask_workers(runner: Runner, paths: Sequence[str], progress: Progress) -> Non
     """
     if not isinstance(runner, SparkRunner) or runner.is_here:
         return
-    ask = _question(tuple(paths), pickle.dumps(address.used()))
+    ask = _question(tuple(folders), pickle.dumps(address.used()))
     tasks = runner.workers  # all are free: each executor gets as many as it runs at once
 
     def act(context: SparkContext) -> list[dict[str, Any]]:
@@ -54,7 +55,7 @@ def ask_workers(runner: Runner, paths: Sequence[str], progress: Progress) -> Non
 
     answers = {each["where"]: each for each in runner.run_job("ask the workers", act, progress)}
     here = {"lastwrite": lastwrite.__version__, **{name: _version(name) for name in _LIBRARIES}}
-    needed = any(map(address.is_address, paths))
+    needed = any(map(address.is_address, folders))
     found = findings(list(answers.values()), here, runner.spark.master, needs_client=needed)
     if found:
         remedies = dict.fromkeys(remedy for _, remedy in found)
@@ -104,7 +105,7 @@ def look(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None
     found: dict[str, tuple[str, str | None]] = {}
     for path in paths:
         try:
-            if not exists(path):
+            if not exists(address.join(path, MANIFEST) if address.is_address(path) else path):
                 found[path] = _NOT_SEEN, _SEEN_BY_ALL
         except OSError as error:
             said = to_log_error(error, path, "look at this")

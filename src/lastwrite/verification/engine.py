@@ -16,6 +16,7 @@ from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.verification import VerifyReport
+from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.use import runner_for, shared_folder
 from lastwrite.spark.work import Runner
@@ -46,6 +47,8 @@ def verify(
     where = spark if proof.needs_workers else INLINE
     progress = progress or NoProgress()
     with runner_for(where, master, memory, conf, progress) as (runner, plan):
+        of_roots = {proof.system.root_of(each): each for pair in found for each in pair if each}
+        ask_workers(runner, [*of_roots.values()], progress)
         scratch = scratch_parent(runner, question.before is not None)
         if proof.needs_workers:
             kernels = [f"lastwrite.{proof.system.name}.format.kernels:split"]
