@@ -50,6 +50,7 @@ from tests.support.kafka.logs import (
 )
 from tests.support.kafka.producers import Known, write_snapshot
 from tests.support.kafka.strategies import DAY_MS, START_MS, Life, append, lives
+from tests.support.objects import BUCKET, S3, s3_server
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
@@ -774,3 +775,66 @@ def test_of_two_rounds_at_once_one_wins_and_the_other_says_so(tmp_path: Path) ->
     assert {name for name in names if name.startswith("data/")} == kept
     assert not [name for name in names if name.startswith("rounds/")]
     assert lastwrite.latest(str(archive.to)) == lastwrite.latest(str(root))
+
+
+# ---------------------------------------------------------------------- in a bucket
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "data", BUCKET) as server:
+        yield server
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("name", ["transactional-0", "client-zstd-0"])
+def test_in_a_bucket_it_is_what_it_is_in_a_folder(tmp_path: Path, s3: S3, name: str) -> None:
+    folder = CORPUS / "kafka-4.4.0" / "stopped" / name
+    root = copy(folder, tmp_path / "log")
+    here = Archive(tmp_path / "archive", name)
+    address, there = f"s3://{BUCKET}/of/{name}", Archive(s3.data / BUCKET / "of" / name, name)
+    for active in (False, True):
+        brought(root, here.to, include_active=active)
+        report = lastwrite.fetch([str(root)], address, include_active=active, config=s3.config)
+        assert report.exit_status == 0
+        assert there.batches() == here.batches()
+    now_ms = 1_900_000_000_000
+    for ms in (now_ms, now_ms + 2 * DAY_MS):
+        compact(here.to, {}, ms)
+        config = {**s3.config, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+        place = f"{address}/kafka/{name.removesuffix('-0')}"
+        [done] = lastwrite.compact(
+            address, config=config, now_ms=ms, spark=INLINE, drop_keyless=True
+        ).partitions
+        assert done.status in ("cleaned", "unchanged", "skipped"), done.reason
+        assert there.batches() == here.batches()
+    same = ("end_offset", "aborted", "producers", "epochs", "first_unstable", "checkpoint")
+    assert [there.log()[each] for each in same] == [here.log()[each] for each in same]
+    wanted = [row["offset"] for row in lastwrite.dump(str(here.to))]
+    table = lastwrite.latest(str(root))
+    for path in (address, place, f"{place}/0"):
+        rows = lastwrite.dump(path, config=s3.config)
+        assert [row["offset"] for row in rows] == wanted
+        assert lastwrite.latest(path) == table  # as storage.* was said last
+    again = lastwrite.verify(address, str(root), config=s3.config, spark=INLINE)
+    assert again.exit_status == 0
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize(
+    "address, endpoint",
+    [("s3://nowhere/x", None), (f"s3://{BUCKET}/nowhere", None), (f"s3://{BUCKET}/x", "off")],
+)
+def test_a_wrong_address_of_a_bucket_is_named(
+    s3: S3, address: str, endpoint: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dict(s3.config)
+    if endpoint is not None:
+        config |= {"storage.endpoint": "http://127.0.0.1:9", "storage.timeoutMs": "1000"}
+    settings = [word for name, value in config.items() for word in ("--config", f"{name}={value}")]
+    for command in ("inspect", "dump", "compact", "plan", "verify", "explain", "settings"):
+        status = cli.run([command, address, *settings])
+        said = "".join(capsys.readouterr())
+        assert status in (1, 2), (command, said)
+        assert address.rsplit("/", 1)[0] in said and " — " in said, (command, said)
+        assert "broker" not in said and "log root" not in said, (command, said)

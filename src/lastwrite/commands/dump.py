@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
-from lastwrite.config.stores import store_settings
+from lastwrite.config.stores import is_of_stores, store_settings
 from lastwrite.errors import InvalidConfig
 from lastwrite.reports.table import Row
 from lastwrite.storage.objects import address
@@ -77,6 +77,7 @@ def dump(
             left out.
     """
     address.use(store_settings(config))
+    others = {name: value for name, value in (config or {}).items() if not is_of_stores(name)}
     if last is not None and last < 1:
         raise InvalidConfig(f"the last {last}", remedy="ask for one or more")
     found, path = system_of(str(path), system), str(path)
@@ -89,7 +90,7 @@ def dump(
             commit_log_offset=commit_log_offset,
             unique_key=unique_key,
             decode=decode or None,
-            config=config or None,
+            config=others or None,
         )
         from lastwrite.pulsar.look.dump import TopicsWanted, dump_topics  # not before it is needed
 
@@ -135,7 +136,7 @@ def dump(
         unique_key=unique_key,
         message_id=message_id,
         compacted=compacted or None,
-        config=config or None,
+        config=others or None,
     )
     from lastwrite.kafka.look.dump import LogsWanted, dump_logs  # not before it is needed
 

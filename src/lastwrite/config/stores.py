@@ -59,6 +59,11 @@ class StoreConfig(SettingsTable):
 STORE_NAMES = frozenset(StoreConfig.field_of())
 
 
+def is_of_stores(name: str) -> bool:
+    """Whether a setting says how a bucket is reached."""
+    return name.startswith(_PREFIX)
+
+
 def store_settings(config: Mapping[str, object] | None) -> StoreSettings:
     """How buckets are reached by these settings, among which may be a system's.
 

@@ -17,6 +17,7 @@ from lastwrite.kafka.store import archived, links
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.choice import Topics, choose
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.objects.address import is_address
 
 
 def find_partitions(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
@@ -33,6 +34,12 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
     in_archive = archived.find(path)
     if in_archive:
         return choose(sorted(in_archive.items()), topic, partition, path)
+    if is_address(path):
+        raise NotALog(
+            "no partition of an archive there",
+            path=path,
+            remedy="check the address: that of the archive, as fetch --to has it, or of a folder in it",
+        )
     path = os.path.abspath(path)
     if os.path.isfile(path):
         if (
