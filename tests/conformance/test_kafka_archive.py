@@ -13,6 +13,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -811,11 +812,13 @@ def test_in_a_bucket_it_is_what_it_is_in_a_folder(tmp_path: Path, s3: S3, name: 
     same = ("end_offset", "aborted", "producers", "epochs", "first_unstable", "checkpoint")
     assert [there.log()[each] for each in same] == [here.log()[each] for each in same]
     wanted = [row["offset"] for row in lastwrite.dump(str(here.to))]
-    table = lastwrite.latest(str(root))
+    table, offset = lastwrite.latest(str(root)), itemgetter("offset")
+    read_here = list(map(offset, lastwrite.read(str(here.to))))
     for path in (address, place, f"{place}/0"):
         rows = lastwrite.dump(path, config=s3.config)
         assert [row["offset"] for row in rows] == wanted
-        assert lastwrite.latest(path) == table  # as storage.* was said last
+        assert lastwrite.latest(path, config=s3.config) == table
+        assert list(map(offset, lastwrite.read(path, config=s3.config))) == read_here
     again = lastwrite.verify(address, str(root), config=s3.config, spark=INLINE)
     assert again.exit_status == 0
 

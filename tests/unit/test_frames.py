@@ -27,6 +27,7 @@ from tests.support.rocketmq.queues import (
 pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 
 from lastwrite.kafka.look.table import kafka_batches
+from lastwrite.model.stores import StoreSettings
 from lastwrite.rocketmq.look.table import LogFile, rocketmq_batches
 
 NAME = TopicPartition("t", 0)
@@ -108,7 +109,7 @@ def test_records_of_a_kafka_segment() -> None:
     rows = [
         row
         for number in range(len(log.segments))
-        for b in kafka_batches((log, number))
+        for b in kafka_batches((log, number, StoreSettings()))
         for row in b.to_pylist()
     ]
     assert len(rows) == 60 and {row["topic"] for row in rows} == {"client-zstd"}

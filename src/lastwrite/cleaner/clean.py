@@ -23,6 +23,7 @@ from lastwrite.engine.system import System, system_named
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.model.progress import NoProgress
 from lastwrite.pulsar.rules.live_settings import SCHEME, LiveConfig, rules_of
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.ownership import refuse_foreign
 
 if TYPE_CHECKING:
@@ -89,6 +90,14 @@ def clean(
     if archive is not None and not live:
         raise InvalidConfig(
             "--archive is for topics of a live cluster", remedy="give persistent://… as the roots"
+        )
+    bucket = next(filter(is_address, roots), None)
+    if bucket is not None:
+        raise InvalidConfig(
+            "the daemon takes folders, not buckets, so far",
+            path=bucket,
+            remedy="run lastwrite compact on it when it is due: a round on what is clean asks one "
+            "request a partition",
         )
     folders = (
         topics_in(roots) if live else list(dict.fromkeys(os.path.realpath(root) for root in roots))

@@ -80,6 +80,8 @@ def read(
         ),
     ] = None,
     system: options.System = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
     json: options.Json = False,
 ) -> int:
     """Print what a consumer would get from a queue of a RocketMQ compaction topic, a partition of
@@ -97,6 +99,7 @@ def read(
     \b
       lastwrite read STORE --topic orders --queue 3 --offset 4711
       lastwrite read /var/lib/kafka/orders-0 --offset 4711 --isolation-level read_committed
+      lastwrite read s3://backup/cluster1/kafka/orders/0 --limit 10
       lastwrite read ARCHIVE --topic orders --read-compacted
       lastwrite read ARCHIVE/public/default/persistent/orders --from 10:5 --limit 10 --json
     """
@@ -115,6 +118,7 @@ def read(
         read_compacted=read_compacted,
         time_ms=time,
         isolation_level=isolation_level,
+        config=options.settings(output, config, config_file),
     )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     try:

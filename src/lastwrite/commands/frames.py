@@ -23,6 +23,7 @@ from lastwrite.pulsar.look.table import PULSAR_SCHEMA, ledger_units, pulsar_batc
 from lastwrite.rocketmq.look.table import ROCKETMQ_SCHEMA, LogFile, rocketmq_batches
 from lastwrite.rocketmq.store.compacted import CompactedQueue
 from lastwrite.spark.use import refuse_workers_without_us
+from lastwrite.storage.objects import address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +62,8 @@ def kafka_frame(spark: SparkSession, logs: Sequence[PartitionLog]) -> DataFrame:
     Raises:
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
-    segments = [(log, number) for log in logs for number in range(len(log.segments))]
+    stores = address.used()
+    segments = [(log, number, stores) for log in logs for number in range(len(log.segments))]
     return _last_writes(spark, segments, kafka_batches, KAFKA_SCHEMA, "timestamp", "partition")
 
 

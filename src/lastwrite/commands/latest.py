@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
+from lastwrite.config.stores import store_settings
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, OutOfMemoryBudget
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.look.problems import loses_records
@@ -38,6 +39,7 @@ from lastwrite.rocketmq.look.table import rocketmq_writes
 from lastwrite.rocketmq.store import lock as rocketmq_lock
 from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved
 from lastwrite.rocketmq.store.topics import compacted_queues
+from lastwrite.storage.objects import address
 from lastwrite.storage.reading import TRIES, TRY_AGAIN, one_try
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ def latest(
     limit_bytes: int = LIMIT_BYTES,
     system: str | None = None,
     spark: None = None,
+    config: Mapping[str, object] | None = None,
 ) -> Table: ...
 @overload
 def latest(
@@ -77,6 +80,7 @@ def latest(
     limit_bytes: int = LIMIT_BYTES,
     system: str | None = None,
     spark: SparkSession,
+    config: Mapping[str, object] | None = None,
 ) -> DataFrame: ...
 def latest(
     path: str,
@@ -85,19 +89,21 @@ def latest(
     limit_bytes: int = LIMIT_BYTES,
     system: str | None = None,
     spark: SparkSession | None = None,
+    config: Mapping[str, object] | None = None,
 ) -> Table | DataFrame:
     """The last write of every key of a topic, over all its queues from their first message on,
     without deleted keys.
 
     Args:
-        path: a RocketMQ store, or a topic's folder in it; or Kafka's log root; or an archive of
-            Pulsar topics. What other brokers or other roots have of the topic is not in the table.
+        path: a RocketMQ store, or a topic's folder in it; or Kafka's log root; or an archive, of
+            Kafka in a bucket too. What other brokers or other roots have of the topic is not in the table.
         topic: its name; not needed where ``path`` says it.
         limit_bytes: what the dictionary may take, keys, values and some 200 bytes an entry.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
         spark: a session: the table is a DataFrame of it then, of any size, with the columns of
             ``frames``. It reads the files when it is evaluated, and they must still be the same
             then. Needs pyarrow and pandas.
+        config: how a bucket is reached, ``storage.*``.
 
     Returns:
         ``{key: body}``; keys are text in RocketMQ (all of ``KEYS``) and in Pulsar, and bytes in
@@ -111,6 +117,7 @@ def latest(
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
     path = str(path)
+    address.use(store_settings(config))
     whose = system_of(path, system)
     if whose == PULSAR:
         folders = pulsar_topics(path, topic)

@@ -6,12 +6,16 @@ Chooses the system; its ``look/read.py`` does the rest.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from lastwrite.commands.systems import KAFKA, PULSAR, system_of
+from lastwrite.config.stores import store_settings
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import KafkaReading, read_partition
 from lastwrite.pulsar.look.read import TopicReading, read_topic
 from lastwrite.pulsar.look.reader import EARLIEST_NAME
 from lastwrite.rocketmq.look.read import QueueReading, read_queue
+from lastwrite.storage.objects import address
 
 
 def read(
@@ -27,12 +31,14 @@ def read(
     read_compacted: bool = False,
     time_ms: int | None = None,
     isolation_level: str | None = None,
+    config: Mapping[str, object] | None = None,
 ) -> QueueReading | TopicReading | KafkaReading:
     """The messages that a consumer gets, in order, and how reading ends.
 
     Args:
         path: a RocketMQ store, or a queue's folder in ``compaction/compactionLog`` of one; a
-            Pulsar topic folder, or one above it; or a Kafka log root, or a partition's folder.
+            Pulsar topic folder, or one above it; or a Kafka log root, a partition's folder, or an
+            archive of Kafka's topics, in a folder or a bucket.
         topic, queue: which queue, or which partition; not needed where ``path`` says it, nor where
             there is one only.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
@@ -49,6 +55,7 @@ def read(
         time_ms: Kafka: from the first record of this time or later, milliseconds since 1970.
         isolation_level: Kafka: ``read_uncommitted`` (also where it is None) or ``read_committed``,
             which passes aborted data and stops at the last stable offset.
+        config: how a bucket is reached, ``storage.*``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.
@@ -57,6 +64,7 @@ def read(
             all the same, with ``problem``: RocketMQ's brokers serve it, Pulsar's consumers refuse
             it; in Kafka the batch is left out.
     """
+    address.use(store_settings(config))
     found, path = system_of(str(path), system), str(path)
     if found == KAFKA:
         if one_pull or start is not None or read_compacted:

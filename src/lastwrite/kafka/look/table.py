@@ -10,7 +10,9 @@ from lastwrite.kafka.format.batch import decode_batch
 from lastwrite.kafka.look.problems import whole_batches
 from lastwrite.kafka.look.read import AbortedData
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
+from lastwrite.model.stores import StoreSettings
 from lastwrite.reports.table import ROWS_AT_ONCE, Write, column_names
+from lastwrite.storage.objects import address
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES
 
 KAFKA_SCHEMA = (
@@ -18,8 +20,9 @@ KAFKA_SCHEMA = (
 )
 
 
-def kafka_batches(unit: tuple[PartitionLog, int]) -> Iterator[Any]:
-    """The keyed records of one segment, as Arrow record batches of ``KAFKA_SCHEMA``.
+def kafka_batches(unit: tuple[PartitionLog, int, StoreSettings]) -> Iterator[Any]:
+    """The keyed records of one segment, as Arrow record batches of ``KAFKA_SCHEMA``; the last of
+    the unit says how its bucket is reached.
 
     Raises:
         CommitConflict: it is not the file that was listed.
@@ -27,7 +30,8 @@ def kafka_batches(unit: tuple[PartitionLog, int]) -> Iterator[Any]:
     """
     import pyarrow as pa
 
-    log, number = unit
+    log, number, stores = unit
+    address.use(stores)
     writes = kafka_writes(log, [log.segments[number]])
     while some := [write for _, write in zip(range(ROWS_AT_ONCE), writes)]:  # noqa: B905 -- as many as there are
         columns = [
