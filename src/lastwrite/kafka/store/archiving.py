@@ -35,6 +35,7 @@ from lastwrite.model.work import SegmentOutput
 from lastwrite.storage.objects.store import Store
 
 _AT_ONCE = 16  # requests wait for the store, not for us
+_MOST_SEEN = 8192  # manifests that are held, two waves of partitions
 RENEW_EVERY_S = 60.0  # is looked whether a journal is to be renewed
 
 T = TypeVar("T")
@@ -107,8 +108,17 @@ class Rounds:
     def seen(self, folder: str) -> Seen:
         """The manifest that was read last."""
         if folder not in self._seen:
+            if len(self._seen) >= _MOST_SEEN:
+                self._forget()
             self._seen[folder] = self._ahead.read(folder)
         return self._seen[folder]
+
+    def _forget(self) -> None:
+        """Let go of the manifests that were read first, but for those that a round has seen."""
+        for folder in list(islice(self._seen, _MOST_SEEN // 2)):
+            if folder not in self._rounds:
+                del self._seen[folder]
+                self._worked_on.discard(folder)
 
     def read(self, folder: str) -> PartitionLog:
         """The log as it is now, or was when its settings were asked for a moment ago."""
