@@ -152,6 +152,7 @@ def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> 
     assert files(root) == before
 
 
+@pytest.mark.long
 def test_the_package_is_shipped_as_an_archive(cluster: Cluster, tmp_path: Path) -> None:
     """It is unpacked in the executor's folder; ``--py-files`` is refused above."""
     cluster.add_worker()

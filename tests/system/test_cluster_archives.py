@@ -218,6 +218,7 @@ def test_a_cluster_makes_what_local_mode_makes(site: Site) -> None:
     assert proven.returncode == 0, proven.stdout + proven.stderr
 
 
+@pytest.mark.long
 def test_executors_die_in_every_stage_and_requests_on_the_way(site: Site) -> None:
     site.fetch("dying")
     with fault_proxy(site.s3.endpoint) as proxy:

@@ -204,8 +204,8 @@ def interrupted(at: str, *arguments: object) -> list[str]:
 
 @pytest.mark.parametrize(
     ("at", "is_new"),
-    [("mkdir compaction.lastwrite", False), ("fsync 0", False), ("exchange compaction", False)]
-    + [("unlink 0", True)],
+    # Not where new files are synced: a worker does that, and Ctrl-C never comes to a worker alone.
+    [("mkdir compaction.lastwrite", False), ("exchange compaction", False), ("unlink 0", True)],
 )
 def test_an_interrupted_round_of_rocketmq(tmp_path: Path, mark: str, at: str, is_new: bool) -> None:
     store = tmp_path / "store"

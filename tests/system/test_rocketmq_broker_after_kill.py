@@ -263,8 +263,7 @@ def test_a_broker_that_serves_is_seen_and_keeps_us_out(made: Made, tmp_path: Pat
         with pytest.raises(LogHeld, match="holds the store"), lock.hold(str(store), [T0]):
             pass
         assert lock.was_killed(str(store)), "or runs"
-        with pytest.raises(LogHeld, match="holds the store"):
-            lock.refuse_unclean(str(store), goes_on=False)
+        lock.refuse_unclean(str(store), goes_on=False)  # it is a broker's that runs
     assert lock.broker_of(str(store)) is None
     lock.refuse_unclean(str(store), goes_on=False)
 
