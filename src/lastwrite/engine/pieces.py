@@ -42,21 +42,15 @@ def cut_into_pieces(
         end_offset = log.segment_end(n)
         for start, stop in pairwise(cuts):
             pieces.append(
-                Piece(
+                Piece.of(
+                    segment,
                     number=len(pieces),
-                    segment=n,
-                    path=segment.path,
+                    place=n,
                     start=start,
                     end=stop,
-                    size_bytes=segment.file_bytes,
-                    mtime_ns=segment.mtime_ns,
-                    lowest_offset=segment.base_offset,
                     end_offset=end_offset,
                     keyed=segment.base_offset < end,
-                    is_indexed=segment.is_indexed,
                     cached=None if cached is None else cached.scan_of(n, start, end_offset),
-                    growing=segment.growing,
-                    etag=segment.etag,
                 )
             )
     return pieces

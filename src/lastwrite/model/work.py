@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lastwrite.model.columns import Int64Array
-from lastwrite.model.log import AbortedTransaction, Problem
+from lastwrite.model.log import AbortedTransaction, Problem, Segment
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.stores import StoreSettings
 
@@ -47,6 +47,37 @@ class Piece:
     cached: CachedScan | None = None  # what an earlier round found in it
     growing: int = 0  # as ``Segment.growing``
     etag: str = ""  # as ``Segment.etag``
+
+    @classmethod
+    def of(
+        cls,
+        segment: Segment,
+        *,
+        number: int,
+        place: int,
+        start: int,
+        end: int,
+        end_offset: int,
+        keyed: bool,
+        cached: CachedScan | None = None,
+    ) -> Piece:
+        """A stretch of a segment that stands at ``place`` in its log, by the segment's identity."""
+        return cls(
+            number=number,
+            segment=place,
+            path=segment.path,
+            start=start,
+            end=end,
+            size_bytes=segment.file_bytes,
+            mtime_ns=segment.mtime_ns,
+            lowest_offset=segment.base_offset,
+            end_offset=end_offset,
+            keyed=keyed,
+            is_indexed=segment.is_indexed,
+            cached=cached,
+            growing=segment.growing,
+            etag=segment.etag,
+        )
 
     @property
     def bytes(self) -> int:

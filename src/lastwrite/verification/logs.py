@@ -578,20 +578,14 @@ def _pieces(log: PartitionLog, n: int, cuts: Sequence[int], number: int) -> list
     # Behind the active segment nothing follows that offsets could run into.
     end_offset = log.segment_end(n) if n + 1 < len(log.segments) else (1 << 63) - 1
     return [
-        Piece(
+        Piece.of(
+            segment,
             number=number + k,
-            segment=n,
-            path=segment.path,
+            place=n,
             start=start,
             end=end,
-            size_bytes=segment.file_bytes,
-            mtime_ns=segment.mtime_ns,
-            lowest_offset=segment.base_offset,
             end_offset=end_offset,
             keyed=True,
-            is_indexed=segment.is_indexed,
-            growing=segment.growing,
-            etag=segment.etag,
         )
         for k, (start, end) in enumerate(zip(cuts, cuts[1:], strict=False))
         if end > start

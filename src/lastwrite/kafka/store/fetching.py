@@ -312,19 +312,14 @@ def _segment(
     if until <= first or segment.base_offset >= end or not segment.size_bytes:
         return
     base = max(first, segment.base_offset)
-    piece = Piece(
+    piece = Piece.of(
+        segment,
         number=0,
-        segment=number,
-        path=segment.path,
+        place=number,
         start=0,
         end=segment.size_bytes,
-        size_bytes=segment.file_bytes,
-        mtime_ns=segment.mtime_ns,
-        lowest_offset=segment.base_offset,
         end_offset=until,
         keyed=False,
-        growing=segment.growing,
-        etag=segment.etag,
     )
     appender = ArchivedSegment(folder, f"data/{begun.id}-", base)
     records = 0
