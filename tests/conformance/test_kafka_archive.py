@@ -51,7 +51,7 @@ from tests.support.kafka.logs import (
 )
 from tests.support.kafka.producers import Known, write_snapshot
 from tests.support.kafka.strategies import DAY_MS, START_MS, Life, append, lives
-from tests.support.objects import BUCKET, S3, s3_server
+from tests.support.objects import BUCKET, S3
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
@@ -779,12 +779,6 @@ def test_of_two_rounds_at_once_one_wins_and_the_other_says_so(tmp_path: Path) ->
 
 
 # ---------------------------------------------------------------------- in a bucket
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "data", BUCKET) as server:
-        yield server
 
 
 @pytest.mark.broker

@@ -5,7 +5,6 @@ of another object.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,25 +20,13 @@ from lastwrite.model.work import Limits, Piece
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.reading import read_small, reader_of, reader_of_piece
-from tests.support.objects import BUCKET, S3, FaultProxy, fault_proxy, s3_server
+from tests.support.objects import BUCKET, FaultProxy
 
 pytestmark = pytest.mark.broker
 
 MIB = 1 << 20
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 CONTENT = np.random.default_rng(5).integers(0, 256, 5 * MIB + 13).astype(np.uint8)
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "data", BUCKET) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def proxy(s3: S3) -> Iterator[FaultProxy]:
-    with fault_proxy(s3.endpoint) as found:
-        yield found
 
 
 @pytest.fixture

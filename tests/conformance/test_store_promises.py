@@ -18,19 +18,13 @@ from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
 from lastwrite.storage.objects.promises import FOLDER, Finding, are_kept, ask
 from lastwrite.storage.objects.store import Found, Version
-from tests.support.objects import BUCKET, S3, MemoryStore, s3_server
+from tests.support.objects import BUCKET, S3, MemoryStore
 
 PROMISES = ["create", "listing", "ranges", "replace", "at once", "clock", "removal"]
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "data", BUCKET) as server:
-        yield server
 
 
 _number = iter(range(1000))

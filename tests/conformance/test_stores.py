@@ -24,22 +24,10 @@ from lastwrite.storage.machine import mount_of
 from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
 from lastwrite.storage.objects.store import Store, Version
-from tests.support.objects import BUCKET, S3, FaultProxy, MemoryStore, fault_proxy, s3_server
+from tests.support.objects import BUCKET, S3, FaultProxy, MemoryStore
 
 MIB = 1 << 20
 ADDRESS = f"s3://{BUCKET}"
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3_server(tmp_path_factory.mktemp("s3") / "data", BUCKET) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def proxy(s3: S3) -> Iterator[FaultProxy]:
-    with fault_proxy(s3.endpoint) as found:
-        yield found
 
 
 class Below:
