@@ -34,12 +34,12 @@ _OF_ARCHIVE_AGAIN = (
 )
 
 
-def remedy_at(path: str | None, remedy: str | None) -> str | None:
+def remedy_at(path: str | None, remedy: str | None, of_archive: str = _OF_ARCHIVE) -> str | None:
     """What to do where the file at ``path`` is damaged: ``remedy``, unless an archive has it, of
     which no broker knows.
     """
     is_archived = remedy is not None and path is not None and _ARCHIVED.search(path)
-    return _OF_ARCHIVE if is_archived else remedy
+    return of_archive if is_archived else remedy
 
 
 class LogError(Exception):
@@ -50,6 +50,7 @@ class LogError(Exception):
     """
 
     exit_status = 1
+    remedy_of_archive: str | None = None  # of an object of an archive, of which no broker knows
 
     def __init__(
         self,
@@ -58,6 +59,8 @@ class LogError(Exception):
         path: str | None = None,
         remedy: str | None = None,
     ) -> None:
+        if self.remedy_of_archive is not None:
+            remedy = remedy_at(path, remedy, self.remedy_of_archive)
         super().__init__(problem, at, path, remedy)
         self.problem = problem
         self.at = at
@@ -91,15 +94,7 @@ class CorruptLog(LogError):
     """Bytes contradict their format."""
 
     exit_status = 3
-
-    def __init__(
-        self,
-        problem: str,
-        at: int | None = None,
-        path: str | None = None,
-        remedy: str | None = None,
-    ) -> None:
-        super().__init__(problem, at, path, remedy_at(path, remedy))
+    remedy_of_archive = _OF_ARCHIVE
 
 
 class TruncatedLog(CorruptLog):
@@ -131,15 +126,7 @@ class LogHeld(LogError):
 class CommitConflict(LogError):
     """The log changed while we worked; the old log is whole."""
 
-    def __init__(
-        self,
-        problem: str,
-        at: int | None = None,
-        path: str | None = None,
-        remedy: str | None = None,
-    ) -> None:
-        is_archived = remedy_at(path, remedy) != remedy
-        super().__init__(problem, at, path, _OF_ARCHIVE_AGAIN if is_archived else remedy)
+    remedy_of_archive = _OF_ARCHIVE_AGAIN
 
 
 class VerificationFailed(LogError):

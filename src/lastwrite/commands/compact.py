@@ -47,7 +47,7 @@ from lastwrite.spark.work import InlineRunner, Runner
 from lastwrite.storage.choice import Topics, is_named
 from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
 from lastwrite.storage.objects.address import asked as asked_of_buckets
-from lastwrite.storage.objects.address import is_address, use
+from lastwrite.storage.objects.address import real_path, use
 from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
@@ -342,8 +342,8 @@ def find_told(
             missing = error  # a broker's root that has no partition yet
             continue
         found |= dict.fromkeys(here)
-        given = _real(path)
-        if len(here) == 1 and _real(here[0]) in (given, os.path.dirname(given)):
+        given = real_path(path)
+        if len(here) == 1 and real_path(here[0]) in (given, os.path.dirname(given)):
             named.update(here)
     if not found and missing is not None:
         raise missing
@@ -357,11 +357,6 @@ def find_told(
     told = system.told(replace(sources, roots=tuple(roots), named=frozenset(named)))
     told.check_told(folders)
     return told, folders
-
-
-def _real(path: str) -> str:
-    """The path without symbolic links; an address as it is."""
-    return path.rstrip("/") if is_address(path) else os.path.realpath(path)
 
 
 def _run(asked: _Asked) -> CompactionReport:

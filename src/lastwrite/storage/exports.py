@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import Progress
 from lastwrite.storage import files
-from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.address import real_path
 
 
 def refuse_inside(to: str, sources: Iterable[str]) -> None:
@@ -21,9 +21,9 @@ def refuse_inside(to: str, sources: Iterable[str]) -> None:
     Raises:
         InvalidConfig: nothing was done.
     """
-    target = _real(to)
+    target = real_path(to)
     for source in sources:
-        real = _real(source)
+        real = real_path(source)
         if _lies_in(target, real):
             words = (
                 "--to is what is read"
@@ -39,16 +39,12 @@ def refuse_around(to: str, sources: Iterable[str]) -> None:
     Raises:
         InvalidConfig: nothing was done.
     """
-    target = _real(to)
+    target = real_path(to)
     for source in sources:
-        if _lies_in(_real(source), target):
+        if _lies_in(real_path(source), target):
             raise InvalidConfig(
                 f"{source}, which is read, lies in --to", path=to, remedy="give a folder beside it"
             )
-
-
-def _real(path: str) -> str:
-    return path.rstrip("/") if is_address(path) else os.path.realpath(path)
 
 
 def _lies_in(path: str, folder: str) -> bool:

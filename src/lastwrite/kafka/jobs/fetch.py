@@ -14,7 +14,6 @@ from lastwrite.errors import CommitConflict, CorruptLog, LogError
 from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.kafka.store import fetching
 from lastwrite.kafka.store.archived import SYSTEM, Known
-from lastwrite.kafka.store.lock import now_ms
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
@@ -42,7 +41,7 @@ def fetch_logs(
         LogHeld: somebody who is no broker works on them.
     """
     system.check_config(config)
-    refuse_if_broken(to, now_ms)
+    refuse_if_broken(to)
     for folder in folders:
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     at_once = min(_MOST_AT_ONCE, core_count())

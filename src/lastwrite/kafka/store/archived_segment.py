@@ -18,6 +18,7 @@ from lastwrite.kafka.producers.history import encode_aborted
 from lastwrite.kafka.store.archived import StoredSegment, place_of
 from lastwrite.model.columns import (
     ROW_BASE_OFFSET,
+    ROW_COLUMNS,
     ROW_MAX_TIMESTAMP,
     ROW_NEXT_OFFSET,
     ROW_POSITION,
@@ -128,7 +129,7 @@ class ArchivedSegment:
 
 def rows_of(table: np.ndarray) -> Int64Array:
     """The rows that ``append`` wants of batches that are written as they were read."""
-    rows = np.zeros((len(table), ROW_BASE_OFFSET + 2), dtype=np.int64)
+    rows = np.zeros((len(table), ROW_COLUMNS), dtype=np.int64)
     rows[:, ROW_POSITION] = table["origin"] - table["origin"][0]
     rows[:, ROW_SIZE] = table["origin_size"]
     rows[:, ROW_NEXT_OFFSET] = table["next_offset"]

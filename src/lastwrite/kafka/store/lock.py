@@ -46,11 +46,6 @@ root_turn = partial(locking.root_turn, place=PLACE)
 siblings = partial(locking.siblings, place=PLACE)
 
 
-def now_ms() -> int:
-    """The time."""
-    return time.time_ns() // 1_000_000
-
-
 def broker_of(root: str) -> LogHeld | None:
     """As ``storage.lock.broker_of``."""
     return None if archived.is_root(root, ()) else locking.broker_of(root, PLACE)
@@ -66,7 +61,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
     """
     names = list(names)
     if archived.is_root(root, names):
-        refuse_if_broken(os.path.dirname(root), now_ms)
+        refuse_if_broken(os.path.dirname(root))
         yield
         return
     with contextlib.ExitStack() as stack:

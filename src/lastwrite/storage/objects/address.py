@@ -35,6 +35,11 @@ def is_address(path: str) -> bool:
     return bool(colon) and scheme in SCHEMES
 
 
+def real_path(path: str) -> str:
+    """A path without symbolic links; an address as it is, without a ``/`` behind."""
+    return path.rstrip("/") if is_address(path) else os.path.realpath(path)
+
+
 def store_at(address: str, settings: StoreSettings | None = None) -> tuple[Store, str]:
     """The store that an address lies in, and what is left as the key.
 

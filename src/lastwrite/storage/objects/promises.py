@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -60,7 +61,11 @@ def are_kept(findings: tuple[Finding, ...]) -> bool:
     return all(finding.is_kept is not False for finding in findings)
 
 
-def refuse_if_broken(address: str, clock: Clock) -> None:
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def refuse_if_broken(address: str, clock: Clock = _now_ms) -> None:
     """Say no to a round in place, or a fetch, in a bucket that keeps not every promise.
 
     Folders, Amazon's, Google's and Azure's own stores are not asked; of another it is remembered in
