@@ -30,7 +30,7 @@ from lastwrite.kafka.fetched import FetchedLog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
-from lastwrite.kafka.store.archiving import Rounds
+from lastwrite.kafka.store.archiving import KafkaRounds
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.spark.inline import INLINE
 from tests.property.test_compaction import empty_root
@@ -754,16 +754,16 @@ def test_of_two_rounds_at_once_one_wins_and_the_other_says_so(tmp_path: Path) ->
     root, archive = tmp_path / "log", Archive(tmp_path / "archive")
     write_log(root, {0: range(20), 20: range(20, 40), 40: range(40, 41)}, {0: 0})
     brought(root, archive.to, include_active=True)
-    commit = Rounds.swap
+    commit = KafkaRounds.swap
     inside = []
 
-    def late(rounds: Rounds, wave: Sequence[CommitPlan]) -> list[Any]:
+    def late(rounds: KafkaRounds, wave: Sequence[CommitPlan]) -> list[Any]:
         if not inside:
             inside.append(True)
             inside.append(compact(archive.to, {}, START_MS))
         return commit(rounds, wave)
 
-    with patch.object(Rounds, "swap", late):
+    with patch.object(KafkaRounds, "swap", late):
         lost = compact(archive.to, {}, START_MS)
     won = inside[1]
     assert won.exit_status == 0 and won.partitions[0].status == "cleaned"

@@ -37,6 +37,8 @@ from lastwrite.archive.manifest import (
     encode,
 )
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, NotALog, RemoteFailed
+from lastwrite.model.stores import StoreSettings
+from lastwrite.storage.objects.address import store_at
 from lastwrite.storage.objects.store import Found, Store, Version
 
 MANIFEST = "manifest.json"
@@ -458,6 +460,24 @@ class Place:
             return None if found is None else msgspec.json.decode(found[0], type=Journal)
         except msgspec.MsgspecError:
             return None
+
+
+def place_at(folder: str, stores: StoreSettings | None = None) -> Place:
+    """The place of the partition at that address; ``stores``: as ``store_at``."""
+    return Place(*store_at(folder, stores))
+
+
+def read_seen(folder: str) -> Seen:
+    """The manifest of the partition at that address, and the version by which it can be replaced.
+
+    Raises:
+        NotALog: there is none.
+        CorruptLog, UnsupportedFormat, RemoteFailed: it cannot be read.
+    """
+    seen = place_at(folder).read()
+    if seen is None:
+        raise NotALog("no manifest of an archive", path=folder, remedy="check the address")
+    return seen
 
 
 def _is_old(found: Found, now_ms: int, older_than_ms: int) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from lastwrite.archive.rounds import partition_and_round
 from lastwrite.config import keyless
 from lastwrite.config.declaration import INT_MAX
 from lastwrite.config.system import LeftAlone, Sources
@@ -82,7 +83,7 @@ class KafkaSystem(System):
         self._sources = sources or Sources()
         check_overrides(self._sources.overrides)
         self._clusters = Clusters(self._sources.roots, self._sources.metadata)
-        self._rounds = archiving.Rounds()
+        self._rounds = archiving.KafkaRounds()
         self._asked: dict[str, tuple[float, Spokesman, Hashable]] = {}
         self._resolved: dict[
             tuple[str, str, bool], tuple[object, Mapping[str, object], KafkaTopicSettings]
@@ -323,7 +324,7 @@ class KafkaSystem(System):
         return index_files.segment_path(log.folder, base_offset)
 
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
-        place = unit.folder and archiving.partition_and_round(unit.folder)
+        place = unit.folder and partition_and_round(unit.folder)
         if place:
             base = base_offset if unit.part == 0 else None
             stores = unit.limits.stores
@@ -332,13 +333,13 @@ class KafkaSystem(System):
         return StagedSegment(base_offset, unit.folder, interval_bytes, unit.source)
 
     def join_parts(self, parts: Parts) -> SegmentOutput:
-        if archiving.partition_and_round(parts.folder) is not None:
+        if partition_and_round(parts.folder) is not None:
             return archiving.join_parts(parts)
         return join_parts(parts)
 
     def discard(self, part: SegmentOutput) -> None:
         if part.stored is not None:
-            self._rounds.discard(part)
+            self._rounds.discard_part(part)
         else:
             super().discard(part)
 
@@ -351,7 +352,7 @@ class KafkaSystem(System):
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
         if logs and (archived.is_archived(logs[0].folder) or (to is not None and is_address(to))):
-            self._rounds.begin(logs, to)
+            self._rounds.begin_all(logs, to)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
         if wave and archived.is_archived(wave[0].log.folder):

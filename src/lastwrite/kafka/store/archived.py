@@ -32,8 +32,8 @@ import msgspec
 
 from lastwrite.archive.layout import partitions_at
 from lastwrite.archive.manifest import DataObject, Manifest
-from lastwrite.archive.place import MANIFEST, Place, Seen
-from lastwrite.errors import CorruptLog, NotALog
+from lastwrite.archive.place import MANIFEST, read_seen
+from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
@@ -47,8 +47,7 @@ from lastwrite.kafka.format.text import (
 )
 from lastwrite.kafka.rules import topic_settings
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Producer, Segment, TopicPartition
-from lastwrite.model.stores import StoreSettings
-from lastwrite.storage.objects.address import is_address, store_at
+from lastwrite.storage.objects.address import is_address
 
 SYSTEM = "kafka"
 _SIDES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
@@ -156,27 +155,9 @@ def is_root(root: str, names: Iterable[TopicPartition]) -> bool:
     )
 
 
-def place_of(folder: str, stores: StoreSettings | None = None) -> Place:
-    """The partition's place in its store; ``stores``: as ``store_at``."""
-    return Place(*store_at(folder, stores))
-
-
 def find(path: str) -> dict[TopicPartition, str]:
     """The partitions of Kafka in the archive at ``path``, by name."""
     return {name_of(folder): folder for folder in partitions_at(path, SYSTEM)}
-
-
-def read_seen(folder: str) -> Seen:
-    """The partition's manifest, and the version by which it can be replaced.
-
-    Raises:
-        NotALog: there is none.
-        CorruptLog, UnsupportedFormat, RemoteFailed: it cannot be read.
-    """
-    seen = place_of(folder).read()
-    if seen is None:
-        raise NotALog("no manifest of an archive", path=folder, remedy="check the address")
-    return seen
 
 
 def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:

@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from lastwrite.archive.place import place_at
 from lastwrite.kafka.format.index import DEFAULT_INTERVAL_BYTES, SegmentIndexer
 from lastwrite.kafka.format.names import FileKind, segment_file_name
 from lastwrite.kafka.producers.history import encode_aborted
-from lastwrite.kafka.store.archived import StoredSegment, place_of
+from lastwrite.kafka.store.archived import StoredSegment
 from lastwrite.model.columns import (
     ROW_BASE_OFFSET,
     ROW_COLUMNS,
@@ -48,7 +49,7 @@ class ArchivedSegment:
         index_interval_bytes: int = DEFAULT_INTERVAL_BYTES,
         stores: StoreSettings | None = None,
     ) -> None:
-        self._place = place_of(folder, stores)
+        self._place = place_at(folder, stores)
         self._folder = f"{round_folder}{uuid.uuid4().hex[:12]}/"
         self._address = f"{folder}/{self._folder}"
         self._base_offset = base_offset

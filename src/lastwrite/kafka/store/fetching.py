@@ -25,7 +25,7 @@ import numpy as np
 from msgspec import structs
 
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import Place, Round, Seen
+from lastwrite.archive.place import Place, Round, Seen, place_at
 from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan
@@ -95,7 +95,7 @@ def fetch(
         CorruptLog: of the log, or the manifest.
         CommitConflict: somebody else changed the archive meanwhile; RemoteFailed: the store.
     """
-    place, now_ms = archived.place_of(folder), time.time_ns() // 1_000_000
+    place, now_ms = place_at(folder), time.time_ns() // 1_000_000
     seen = place.read()
     before = _begin(log) if seen is None else archived.contents_of(seen.manifest, folder)
     if not log.segments:
@@ -151,7 +151,7 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
     replaced = {source.base_offset for sources in copy.sources for source in sources}
     span, target = (_begin(log).end_offset, end), (folder, begun)
     made = [counted(each) for each in copy.made if each.stored is not None]
-    place = archived.place_of(folder)
+    place = place_at(folder)
     with _abandoned_if_broken_off(place, begun):
         for n, segment in enumerate(log.segments):
             if segment.base_offset not in replaced:
@@ -392,7 +392,7 @@ def _after(
         content = index_files.read_file(snapshots[end])
         snapshot = f"data/{begun.id}-producers/{segment_file_name(end, FileKind.SNAPSHOT)}"
         size = len(content)
-        archived.place_of(folder).put(snapshot, content)
+        place_at(folder).put(snapshot, content)
     # A broker that deletes old segments moves the first epoch's begin: the archive knows it.
     lineage = {**dict(epochs), **dict(before.epochs)}
     added = (

@@ -1,0 +1,209 @@
+"""The rounds of one command on partitions of an archive, as the driver sees them: manifests read,
+journals begun and renewed, new manifests committed. A system adds what it makes of a manifest.
+
+What a round read of a manifest is what it replaces: whoever committed in between has won, and the
+round's objects are waste that its journal names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from threading import Lock, Thread
+from typing import TypeVar
+
+from lastwrite.archive.manifest import Manifest
+from lastwrite.archive.place import GRACE_MS, Round, Seen, place_at, read_seen
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.storage.objects.store import Store
+
+_AT_ONCE = 16  # requests wait for the store, not for us
+_MOST_SEEN = 8192  # manifests that are held, two waves of partitions
+RENEW_EVERY_S = 60.0  # is looked whether a journal is to be renewed
+
+T = TypeVar("T")
+Outcome = LogError | OSError | None
+
+
+def partition_and_round(folder: str) -> tuple[str, str] | None:
+    """The partition's address, and what its round's keys begin with, of a folder that
+    ``Rounds.begin`` gave; None: it is another.
+    """
+    above, slash, name = folder.rpartition("/data/")
+    return (above, f"data/{name}") if slash and name.endswith("-") else None
+
+
+def partition_of(folder: str) -> str:
+    """The partition's address, of a folder that ``Rounds.begin`` gave."""
+    found = partition_and_round(folder)
+    assert found is not None
+    return found[0]
+
+
+class _ReadAhead:
+    """Reads manifests before they are asked for: a request takes some time, whoever waits."""
+
+    def __init__(self, folders: Sequence[str]) -> None:
+        self._left = iter(folders if len(folders) > 1 else ())
+        self._coming: dict[str, Future[Seen]] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def read(self, folder: str) -> Seen:
+        """The manifest; each is read once ahead, and then when it is asked for."""
+        for expected in islice(self._left, 2 * _AT_ONCE - len(self._coming)):
+            self._pool = self._pool or ThreadPoolExecutor(_AT_ONCE, "manifests")
+            self._coming[expected] = self._pool.submit(read_seen, expected)
+        coming = self._coming.pop(folder, None)
+        return read_seen(folder) if coming is None else coming.result()
+
+
+class Rounds:
+    """What a command has read of partitions of an archive, and the rounds that it has begun.
+
+    ``folder`` is a partition's address everywhere.
+    """
+
+    def __init__(self, grace_ms: int = GRACE_MS) -> None:
+        self._grace_ms = grace_ms
+        self._seen: dict[str, Seen] = {}
+        self._ahead = _ReadAhead(())
+        self._worked_on: set[str] = set()  # whose log somebody has
+        self._rounds: dict[str, tuple[object, Round]] = {}  # that may still commit
+        self._journals: list[tuple[Store, str]] = []  # of rounds that have committed
+        self._turn = Lock()
+        self._renewing: Thread | None = None
+
+    def expect(self, folders: Sequence[str]) -> None:
+        """Say which partitions will be asked for, in this order: some are read ahead."""
+        self._ahead = _ReadAhead(folders)
+
+    def seen(self, folder: str) -> Seen:
+        """The manifest that was read last."""
+        if folder not in self._seen:
+            if len(self._seen) >= _MOST_SEEN:
+                self._forget()
+            self._seen[folder] = self._ahead.read(folder)
+        return self._seen[folder]
+
+    def _forget(self) -> None:
+        """Let go of the manifests that were read first, but for those that a round has seen."""
+        for folder in list(islice(self._seen, _MOST_SEEN // 2)):
+            if folder not in self._rounds:
+                del self._seen[folder]
+                self._worked_on.discard(folder)
+
+    def now(self, folder: str) -> Seen:
+        """The manifest as it is now, or was when the partition's settings were asked for a moment
+        ago.
+        """
+        if folder in self._worked_on:
+            self._seen.pop(folder, None)
+        self._worked_on.add(folder)
+        return self.seen(folder)
+
+    def begin(self, folder: str, of: object, *, is_new: bool = False) -> str:
+        """Where the round's tasks write; its journal is there before the first of them does.
+
+        Args:
+            folder: the partition.
+            of: what the round has read of the log. A round of something else has failed, and what
+                it wrote is removed.
+            is_new: the partition must not be there yet.
+
+        Raises:
+            InvalidConfig: it is.
+        """
+        last = self._rounds.get(folder)
+        if last is None or last[0] != of:
+            place = place_at(folder)
+            if last is not None:
+                place.abandon(last[1])
+            if is_new and place.read() is not None:
+                raise InvalidConfig(
+                    "a partition exists already",
+                    path=folder,
+                    remedy="give --to an archive without this partition",
+                )
+            begun = place.begin(None if is_new else self.seen(folder), self._grace_ms)
+            last = self._rounds[folder] = of, begun
+            self._keep_renewing()
+        return f"{folder}/{last[1].prefix}"
+
+    def _keep_renewing(self) -> None:
+        """Say of rounds that last long that they still run, as long as there is one."""
+        with self._turn:
+            if self._renewing is None or not self._renewing.is_alive():
+                self._renewing = Thread(target=self._renew, name="journals", daemon=True)
+                self._renewing.start()
+
+    def _renew(self) -> None:
+        while self._rounds:
+            time.sleep(RENEW_EVERY_S)
+            for folder, (_, begun) in list(self._rounds.items()):
+                with contextlib.suppress(LogError):  # the commit will say so
+                    place_at(folder).renew(begun)
+
+    def base(self, folder: str) -> Seen:
+        """What the partition's next commit replaces: what its round has seen, if one was begun."""
+        last = self._rounds.get(folder)
+        return self.seen(folder) if last is None or last[1].seen is None else last[1].seen
+
+    def is_open(self, folder: str) -> bool:
+        """Whether a round was begun that has not tried to commit."""
+        return folder in self._rounds
+
+    def take(self, folder: str) -> Round | None:
+        """The partition's round, which is not open from here on: whether its objects count, only
+        the store knows.
+        """
+        last = self._rounds.pop(folder, None)
+        return None if last is None else last[1]
+
+    def commit(self, folder: str, made: Manifest) -> None:
+        """Let ``made`` count; the journal goes with ``remove_journals``.
+
+        Raises:
+            CommitConflict, RemoteFailed: as ``Place.commit``.
+        """
+        seen, place = self.base(folder), place_at(folder)
+        begun = self.take(folder) or place.begin(seen, self._grace_ms)
+        self._seen[folder] = place.commit(begun, made, keeps_journal=True)
+        self._journals.append((place.store, place.journal(begun.id)))
+
+    def remove_journals(self) -> None:
+        """Remove those of the rounds that have committed, many by one request."""
+        journals, self._journals = self._journals, []
+        by_store: dict[str, tuple[Store, list[str]]] = {}
+        for store, key in journals:
+            by_store.setdefault(store.address, (store, []))[1].append(key)
+        for store, keys in by_store.values():
+            with contextlib.suppress(LogError):  # the next sweep finds them
+                store.remove(keys)
+
+    def discard(self, folder: str, keys: Sequence[str]) -> None:
+        """Remove objects that nobody will name: of a round that has not tried to commit. After a
+        try its objects may count; those of one that lost are gone already.
+        """
+        last = self._rounds.get(folder)
+        if last is not None:
+            place = place_at(folder)
+            place.store.remove([place.key(key) for key in keys if key.startswith(last[1].prefix)])
+
+
+def each_at_once(work: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
+    """Do the work for all, many at once; one for one why it failed."""
+
+    def tried(one: T) -> Outcome:
+        try:
+            work(one)
+        except (LogError, OSError) as error:
+            return error
+        return None
+
+    if len(wave) < 2:
+        return [tried(one) for one in wave]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(tried, wave))
