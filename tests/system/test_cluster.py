@@ -20,6 +20,7 @@ import pytest
 import lastwrite
 from tests.support.cluster import SECONDS, Cluster, cluster_in
 from tests.support.objects import s3_server
+from tests.support.rocketmq.dispatch import Broker, send, write_store
 from tests.system.test_killed_starts import mark as mark
 from tests.system.test_killed_workers import files
 
@@ -47,10 +48,7 @@ def compact(
     conf: Mapping[str, str] | None = None,
     python: str = sys.executable,
 ) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "lastwrite.cli",
+    words = [
         "compact",
         *([str(root)] if isinstance(root, Path) else root),
         "--topic",
@@ -61,9 +59,17 @@ def compact(
         "min.cleanable.dirty.ratio=0",
         "--include-active",
         "--drop-keyless",
-        "--master",
-        master,
     ]
+    return run(words, master, conf, python)
+
+
+def run(
+    words: Sequence[str],
+    master: str,
+    conf: Mapping[str, str] | None = None,
+    python: str = sys.executable,
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lastwrite.cli", *words, "--master", master]
     settings = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", **(conf or {})}
     for name, value in settings.items() if not master.startswith("local") else ():
         command += ["--conf", f"{name}={value}"]
@@ -150,6 +156,27 @@ def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> 
     assert f"1 of 3 workers does not see {root}/{TOPIC}-0 — nothing was changed; " in said
     assert "spark.archives=lastwrite.zip#lw" in said and "give an address that all see" in said
     assert files(root) == before
+
+
+def test_other_commands_ask_first_too(cluster: Cluster, tmp_path: Path) -> None:
+    old = tmp_path / "old" / "lastwrite"
+    old.mkdir(parents=True)
+    (old / "__init__.py").write_text('__version__ = "0.0.9"\n')
+    cluster.add_worker(environment={"PYTHONPATH": str(old.parent)})
+    root, store = copy_of_corpus(tmp_path), tmp_path / "store"
+    broker = Broker()
+    send(broker, "plain", 0, 0, keys="k", body=b"v")
+    write_store(store, broker)
+    sizes = [f"--config={name}={value}" for name, value in broker.sizes.config().items()]
+    before = files(root), {**files(store), "lock": b""}  # RocketMQ's own
+    clean = ["clean", str(root), "--once", "--config=min.cleanable.dirty.ratio=0"]
+    clean += ["--config=cleanup.policy=compact", "--drop-keyless"]
+    for words in (clean, ["dispatch", str(store), *sizes]):
+        done = run(words, cluster.url, {"spark.lastwrite.scratch": str(tmp_path)})
+        assert done.returncode == 1, done.stderr
+        said = done.stderr.splitlines()[-1]
+        assert "1 of 1 worker has lastwrite 0.0.9, this is 0.1.0 — nothing was changed; " in said
+    assert (files(root), files(store)) == before
 
 
 @pytest.mark.long

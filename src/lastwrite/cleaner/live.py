@@ -31,7 +31,7 @@ from lastwrite.cleaner.events import RoundEnded, SetAside
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
 from lastwrite.engine.context import Options
-from lastwrite.errors import LogError, LogHeld
+from lastwrite.errors import EnvironmentUnfit, LogError, LogHeld
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.live import compact_live, waiting
 from lastwrite.pulsar.rules.live_settings import rules_of
@@ -164,6 +164,7 @@ class LiveCleaner(Daemon[_Outcome]):
         with contextlib.ExitStack() as stack:
             for folder in folders:
                 stack.enter_context(PULSAR.hold(PULSAR.root_of(folder), [PULSAR.name_of(folder)]))
+            self._rounds.start(folders)
             return self._rounds.run(folders, rules_of(options.config), options.now_ms)
 
     def _note_outcome(self, outcome: _Outcome, seconds: float) -> None:
@@ -176,6 +177,8 @@ class LiveCleaner(Daemon[_Outcome]):
                 return
             if not self._rounds.is_alive:
                 raise spark_has_died(error) from error
+            if isinstance(error, EnvironmentUnfit):  # of the workers: no topic would fare better
+                raise error
             is_damage = isinstance(error, LogError) and error.exit_status == 3
             self._fail(candidate, Status.DAMAGED if is_damage else Status.FAILED, str(error))
             return

@@ -164,7 +164,7 @@ class Cleaner(Daemon[_Outcome]):
         if any(candidate.is_due for candidate in mine):
             with contextlib.ExitStack() as failing:
                 failing.callback(held.close)
-                self._rounds.start()
+                self._rounds.start([candidate.folder for candidate in mine])
                 failing.pop_all()
         number = next(n for n in range(1, len(self._running) + 2) if n not in self._running)
         names = self._settings.current.names

@@ -16,6 +16,7 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits, Rates
 from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.scan_cache.cache import ScanCache
+from lastwrite.spark.census import ask_workers
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.spark.work import InlineRunner, Runner
@@ -75,22 +76,31 @@ class Rounds:
         self._runner: Runner | None = None
         self._limits = Limits()
         self._scratch_bytes = 0
+        self._progress = progress
+        self._asked: set[str] = set()  # roots that the workers of a cluster see
         self._rates = Rates()
         self._is_stopped = False
         self._scratch = make_folder()
         self._stack.callback(remove_folder, self._scratch)
         self._throttles = Throttles(str(self._scratch), self._rates, 1)
 
-    def start(self) -> None:
-        """Start the session if it is not there.
+    def start(self, folders: Sequence[str] = ()) -> None:
+        """Start the session if it is not there; of a cluster, ask its workers once for what they
+        have and whether they see ``folders``, one partition of each root.
 
         Raises:
-            EnvironmentUnfit: there is no Java, or Spark does not start.
+            EnvironmentUnfit: there is no Java, Spark does not start, or workers lack something.
         """
         if self._runner is None:
             self._runner, plan = self._stack.enter_context(self._session())
             self._limits = plan.limits()
             self._scratch_bytes = plan.scratch_bytes
+        new = {self._system.root_of(each): each for each in reversed(folders)}
+        for root in self._asked & new.keys():
+            del new[root]
+        if new:
+            ask_workers(self._runner, [*new.values()], self._progress)
+            self._asked |= new.keys()
 
     def set_rates(self, rates: Rates) -> None:
         """What all workers together may read and write from now on; on a cluster from the next

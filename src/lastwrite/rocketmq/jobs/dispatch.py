@@ -62,6 +62,7 @@ from lastwrite.rocketmq.store.building import build
 from lastwrite.rocketmq.store.place import is_store
 from lastwrite.rocketmq.store.reading import MappedFile, Part
 from lastwrite.rocketmq.store.topics import read_topics
+from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import runner_for, shared_folder
@@ -131,6 +132,8 @@ def dispatch(  # one parameter an option of the command line
         trees.clear(root)
         runner, plan = stack.enter_context(runner_for(spark, master, memory, conf or {}, progress))
         scratch = stack.enter_context(contextlib.closing(_scratch(runner, plan)))
+        shared = shared_folder(runner)
+        ask_workers(runner, [root, *([shared] if shared else [])], progress)
         tell_of_compiling(progress.note, "lastwrite.rocketmq.format.dispatch:take")
         report = DispatchReport(path=root, now_ms=now)
         job = _Dispatch(

@@ -48,6 +48,7 @@ from lastwrite.rocketmq.store.reading import (
     read_files,
     read_one_file,
 )
+from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import Inline, place_of
 from lastwrite.spark.use import runner_for
 from lastwrite.storage import files
@@ -137,6 +138,7 @@ def export(  # one parameter an option of the command line
         new_folder(to) as folder,
         runner_for(where, master, memory, conf or {}, tell) as (runner, _),
     ):
+        ask_workers(runner, [*(file.path for file in log.files[:1]), folder], tell)
         job = _Job(log, folder, format, topic, partition)
         weights = [file.size_bytes for file in log.files]
         for done in runner.run("export", partial(_write_file, job), list(log.files), weights, tell):
