@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lastwrite.cli.documents import documents
+from lastwrite.cli.output import Output
 from lastwrite.reports.document import (
     SPREAD,
     UNPRINTED,
@@ -51,6 +53,33 @@ def test_a_document_prints_its_fields_in_order() -> None:
     printed = '{"source": null, "at": 1, "first": 3, "second": 5, "doubled": 6, "parts": [{"first": 6, "second": 2}]}'
     assert json.dumps(WHOLE.to_dict()) == printed
     assert pickle.loads(pickle.dumps(WHOLE)).to_dict() == WHOLE.to_dict()
+
+
+def test_the_elements_of_a_long_document_are_made_one_by_one(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(Part):
+        def to_dict(self) -> dict[str, Any]:
+            made.append(len(told))
+            return super().to_dict()
+
+    made: list[int] = []
+    told: list[str] = []
+    value = replace(WHOLE, parts=[Told(n) for n in range(9)])
+    as_before = json.dumps(value.to_dict(), indent=2) + "\n"
+    made.clear()
+    monkeypatch.setattr("lastwrite.cli.output._WORDS_AT_ONCE", 4)
+    output = Output()
+    write = output._write
+
+    def heard(text: str) -> bool:
+        told.append(text)
+        return write(text)
+
+    monkeypatch.setattr(output, "_write", heard)
+    output.document(value)
+    assert capfd.readouterr().out == as_before
+    assert made == sorted(set(made))  # something was said between any two of them
 
 
 def test_a_schema_names_what_is_printed() -> None:

@@ -52,7 +52,7 @@ def cut(
         config=options.settings(output, config, config_file),
     )
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
     else:
         output.text(_words(report, store))
     return report.exit_status

@@ -57,7 +57,7 @@ def demo(
         progress=output.progress(),
     )
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
         return 0
     before, after = report.before, report.after
     output.text(_opening(report))

@@ -65,7 +65,7 @@ def dispatch(
         progress=output.progress(),
     )
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
     else:
         _show(output, report)
     return report.exit_status

@@ -153,7 +153,7 @@ def doctor(
         findings.append(_trial(master, memory))
     healthy = all(finding.verdict is not Outcome.MISSING for finding in findings)
     if output.as_json:
-        output.document(_report(findings, healthy).to_dict())
+        output.document(_report(findings, healthy))
     else:
         output.text(_lines(findings, healthy))
     return 0 if healthy else 1

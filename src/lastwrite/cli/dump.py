@@ -193,7 +193,7 @@ def dump(
             progress=output.progress(),
         )
         if output.as_json:
-            output.document(report.to_dict())
+            output.document(report)
         else:
             done = f"{report.messages:,} messages in {report.parts:,} files, {in_words(report.bytes)}, in {report.to}"
             output.text([done, *map(str, report.problems)])

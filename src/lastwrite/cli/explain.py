@@ -59,7 +59,7 @@ def explain(
         drop_keyless=drop_keyless,
     )
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
         return report.exit_status
     for number, found in enumerate(report.partitions):
         output.text([*([""] if number else []), *map(in_local_time, _partition(found))])

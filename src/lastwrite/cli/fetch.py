@@ -105,7 +105,7 @@ def fetch(
         progress=output.progress(),
     )
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
     elif isinstance(report, FetchReport):
         _show(output, report)
     else:

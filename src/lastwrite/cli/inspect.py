@@ -72,7 +72,7 @@ def inspect(
         metadata=metadata,
     )
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
         return report.exit_status
     _SHOW[report.system](output, report, segments)
     return report.exit_status

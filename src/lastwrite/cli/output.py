@@ -8,6 +8,7 @@ and stays silent.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lastwrite.errors import LogError
-from lastwrite.reports.document import Document
+from lastwrite.reports.document import Document, Printed
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 200  # of tables that go to a file or a pipe, which does not wrap
 _SENTENCE_WIDTH = 40  # at least, for a table's last column
 _SECONDS_A_LINE = 5.0
+_WORDS_AT_ONCE = 1 << 14  # of a JSON document
 _BESIDE_THE_BAR = 56  # columns of a line of progress
 
 
@@ -68,19 +70,29 @@ class Output:
             os.close(self._given_away)
             self._given_away = None
 
-    def document(self, value: Any) -> None:
-        """Print the one JSON document of this command."""
+    def document(self, value: Printed | dict[str, Any]) -> None:
+        """Print the one JSON document of this command, a part at a time: of 100,000 partitions it
+        is hundreds of megabytes.
+        """
         self.end_progress()
-        self.line(json.dumps(value, indent=None if self.lines else 2))
+        whole = value.one_by_one() if isinstance(value, Printed) else value
+        words = json.JSONEncoder(indent=None if self.lines else 2).iterencode(whole)
+        while part := "".join(itertools.islice(words, _WORDS_AT_ONCE)):
+            if not self._write(part):
+                return
+        self.line("")
         self._flush()
 
     def line(self, text: str) -> bool:
         """Print a line of the result; False when nobody reads any more."""
+        return self._write(text + "\n")
+
+    def _write(self, text: str) -> bool:
         if self.is_open:
             try:
-                self._real.write(text + "\n")
+                self._real.write(text)
             except UnicodeEncodeError:  # a terminal that is not UTF-8
-                self._real.write(text.encode("ascii", "backslashreplace").decode() + "\n")
+                self._real.write(text.encode("ascii", "backslashreplace").decode())
             except BrokenPipeError:
                 self._hang_up()
         return self.is_open
@@ -405,7 +417,7 @@ def report_failure(output: Output, error: BaseException) -> int:
 
         traceback.print_exception(error)
     if output.as_json and not output.lines:
-        output.document(FailureReport(failure).to_dict())
+        output.document(FailureReport(failure))
     return status
 
 

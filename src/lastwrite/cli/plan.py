@@ -83,7 +83,7 @@ def plan(
 def show_compaction(output: Output, report: CompactionReport) -> None:
     """Print a report of ``plan`` or ``compact``."""
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
         return
     output.table(
         "partition | status | segments | records | size | >deletes dropped | >dirty | why",

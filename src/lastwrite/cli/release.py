@@ -48,7 +48,7 @@ def release(
     released = lastwrite.release(path, system=system, topic=topic, partition=partition)
     if output.as_json:
         report = ReleaseReport([Released(name, entry) for name, entry in released.items()])
-        output.document(report.to_dict())
+        output.document(report)
     else:
         output.text(
             [f"released {name}: {entry.reason}" for name, entry in released.items()]

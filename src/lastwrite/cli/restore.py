@@ -82,7 +82,7 @@ def restore(
         progress=output.progress(),
     )
     if output.as_json:
-        output.document(done.to_dict())
+        output.document(done)
         return done.exit_status
     output.text(
         f"{queue.name}: {counted(queue.pulled)} messages from {queue.broker} below offset {queue.pulled_below}, "

@@ -129,7 +129,7 @@ def send(
         if not output.as_json:
             output.line(f"{topic}-{stored.queue.queue} @{stored.offset}  {stored.message_id}")
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
     return 0
 
 

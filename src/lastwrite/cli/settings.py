@@ -50,7 +50,7 @@ def settings(
         metadata=metadata,
     )
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
         return report.exit_status
     for found in report.topics:
         output.text(_topic(found, every))

@@ -59,7 +59,7 @@ def sweep(
         config=options.settings(output, config, config_file),
     )
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
     else:
         lines = [_line(each) for each in report.partitions]
         verb = "would free" if dry_run else "freed"

@@ -70,7 +70,7 @@ def verify(
         drop_keyless=drop_keyless,
     )
     if output.as_json:
-        output.document(report.to_dict())
+        output.document(report)
         return report.exit_status
     _show(output, report)
     return report.exit_status
