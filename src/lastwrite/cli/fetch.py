@@ -19,7 +19,8 @@ def fetch(
         list[str],
         typer.Argument(
             metavar="SOURCE…",
-            help="Of Kafka: log roots, partitions' folders. Of Pulsar: folders of a bucket's "
+            help="Of Kafka: log roots, partitions' folders; or kafka://HOST:PORT[,HOST:PORT] of a "
+            "live cluster. Of Pulsar: folders of a bucket's "
             "objects, of MapFiles, a bookie's ledger or journal directory; or persistent://… of a "
             "live cluster.",
         ),
@@ -78,12 +79,14 @@ def fetch(
 ) -> int:
     """Bring topics into an archive. Fetching again adds what is new.
 
-    Of Kafka from log roots: the batches as they are, of closed segments, to
-    ARCHIVE/kafka/topic/partition. Of Pulsar from offloaded ledgers, MapFiles, bookies' entry logs,
-    or a live cluster, to ARCHIVE/tenant/namespace/persistent/name. The commands take both.
+    Of Kafka from log roots, the batches of closed segments as they are, or from a live cluster up
+    to its high watermark, to ARCHIVE/kafka/topic/partition. Of Pulsar from offloaded ledgers,
+    MapFiles, bookies' entry logs, or a live cluster, to ARCHIVE/tenant/namespace/persistent/name.
+    The commands take both.
 
     \b
       lastwrite fetch /var/lib/kafka --topic orders --to s3://backup/cluster1
+      lastwrite fetch kafka://localhost:9092 --topic orders --to DIR
       lastwrite fetch persistent://public/default/orders --to DIR --config-file client.conf
     """
     import lastwrite

@@ -1,5 +1,4 @@
-"""``fetch``: topics into an archive; of Pulsar from folders and live clusters, of Kafka from log
-roots.
+"""``fetch``: topics into an archive, from files and live clusters: Kafka's and Pulsar's.
 
 Of Pulsar, what folders give is taken first, so a live cluster is asked for the rest alone:
 offloaded ledgers from a copy of the bucket, the others and the open one from the bookies that serve
@@ -21,6 +20,7 @@ from lastwrite.config.system import Sources
 from lastwrite.engine.system import system_named
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.kafka.fetched import LogsFetched
+from lastwrite.kafka.rules.live_settings import SCHEME as KAFKA_SCHEME
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.names import TopicName
@@ -54,9 +54,9 @@ def fetch(
 
     Args:
         sources: of Kafka log roots, partitions' folders, or copies of them; a broker may be at
-            work. Of Pulsar folders of a bucket's objects, of MapFiles, of bookies (entry logs,
-            journals); ``persistent://…`` is a topic of a live cluster, with all its partitions if
-            it names none.
+            work; or one live cluster, ``kafka://HOST:PORT[,HOST:PORT…]``. Of Pulsar folders of a
+            bucket's objects, of MapFiles, of bookies (entry logs, journals); ``persistent://…`` is
+            a topic of a live cluster, with all its partitions if it names none.
         to: the archive: a folder, which is made where there is none, or of Kafka also a bucket's
             address, as ``s3://bucket/prefix``.
         topic: of folders, that one alone, with all its partitions if it names none; of Kafka also a
@@ -72,11 +72,12 @@ def fetch(
         memory: of Kafka, of this process, in bytes or as ``"2g"``; None: a quarter of all.
         topic_config: of Kafka, settings of single topics, as for ``compact``.
         config: of Pulsar, where the cluster is, under the names of a ``broker.conf``; of Kafka as
-            for ``compact``.
+            for ``compact``, and of a live cluster what a client needs, under its names.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
         NotALog: a source holds nothing of Pulsar's, the cluster has no such topic.
+        EnvironmentUnfit: kio is not installed, by which a live Kafka is spoken to.
         InvalidConfig: it is not said which ledgers are wanted, or where the cluster is.
         LogHeld: another run works on a topic's folder.
         RemoteFailed: the cluster does not answer.
@@ -85,19 +86,24 @@ def fetch(
     """
     address.use(store_settings(config))
     progress = progress or NoProgress()
+    if any(source.startswith(KAFKA_SCHEME) for source in sources):
+        from lastwrite.kafka.live import fetch_live  # its network is for nobody else
+
+        told = overrides(topic_config)
+        return fetch_live(sources, to, topic, partition, config or {}, told, memory, progress)
     urls = [source for source in sources if source.startswith(SCHEME)]
     if not urls and _is_kafkas(sources[0]):
         from lastwrite.kafka.jobs.fetch import fetch_logs  # not before it is needed
 
         refuse_inside(to, sources)
-        told, logs = find_told(
+        system, logs = find_told(
             sources,
             KAFKA,
             topic,
             partition,
             Sources(overrides=overrides(topic_config), metadata=metadata),
         )
-        kafka = cast("KafkaSystem", told)
+        kafka = cast("KafkaSystem", system)
         return fetch_logs(kafka, logs, to, dict(config or {}), include_active, memory, progress)
     if topic is not None and not isinstance(topic, str):
         if len(topic) > 1:

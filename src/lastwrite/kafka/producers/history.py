@@ -86,7 +86,7 @@ def read_producers(
     newest, known = _newest(useful, read_snapshot, log_start)
     states = ProducerStates(known, high_watermark)
     if newest <= high_watermark:
-        _feed(states, _sightings(segments, newest, end_offset))
+        feed(states, _sightings(segments, newest, end_offset))
         return states.producers, _not_below(states.first_unstable_offset, log_start)
     # What the newest one knows may lie nowhere else; but of transactions the older one sees more.
     older, known = _newest(
@@ -94,9 +94,9 @@ def read_producers(
     )
     replicated = ProducerStates(known, high_watermark)
     for sighting in _sightings(segments, older, end_offset):
-        _feed(replicated, (sighting,))
+        feed(replicated, (sighting,))
         if sighting.last_offset >= newest:
-            _feed(states, (sighting,))
+            feed(states, (sighting,))
     unstable = [
         s.first_unstable_offset for s in (states, replicated) if s.first_unstable_offset is not None
     ]
@@ -117,10 +117,51 @@ def read_history(log: PartitionLog) -> ProducerHistory:
     aborts: set[tuple[int, int]] = set()
     if log.segments:
         for sighting in _sightings(log.segments, log.segments[0].base_offset, log.end_offset):
-            _feed(states, (sighting,))
+            feed(states, (sighting,))
             if sighting.kind == headers.ABORT:
                 aborts.add((sighting.producer_id, sighting.last_offset))
     return ProducerHistory(states.producers, states.aborted, states.open, frozenset(aborts))
+
+
+def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Sighting]:
+    """Batches with a producer among the whole batches in ``data``, up to ``end_offset``; ``floor``
+    is the least offset that the first may have.
+
+    Raises:
+        CorruptLog: the bytes are no whole batches.
+    """
+    rows, at = np.empty((_ROWS, headers.COLUMNS), dtype=np.int64), 0
+    while at < len(data):
+        left = data[at:]
+        filled, done, floor, _, why = headers.walk_headers(
+            left, len(left), floor, 0, end_offset, rows
+        )
+        for kind, *fields, place in rows[:filled].tolist():
+            if kind == headers.PACKED:
+                kind = _packed_marker(left[place:])
+            if kind is not None:
+                yield Sighting(kind, *fields)
+        if why == headers.END:
+            return
+        if why != headers.FULL:
+            raise CorruptLog("the walk over producers ends within whole batches", at + int(done))
+        at += int(done)
+
+
+def feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
+    """Tell ``states`` what was seen, in order."""
+    for kind, producer_id, epoch, base_offset, last_offset, timestamp_ms in sightings:
+        if kind <= headers.TRANSACTIONAL:
+            states.data(
+                producer_id,
+                epoch,
+                base_offset,
+                last_offset,
+                timestamp_ms,
+                kind == headers.TRANSACTIONAL,
+            )
+        else:
+            states.marker(producer_id, epoch, base_offset, timestamp_ms, kind == headers.ABORT)
 
 
 def decode_aborted(data: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:
@@ -173,21 +214,6 @@ def _newest(
 
 def _not_below(offset: int | None, log_start: int) -> int | None:
     return None if offset is None else max(offset, log_start)
-
-
-def _feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
-    for kind, producer_id, epoch, base_offset, last_offset, timestamp_ms in sightings:
-        if kind <= headers.TRANSACTIONAL:
-            states.data(
-                producer_id,
-                epoch,
-                base_offset,
-                last_offset,
-                timestamp_ms,
-                kind == headers.TRANSACTIONAL,
-            )
-        else:
-            states.marker(producer_id, epoch, base_offset, timestamp_ms, kind == headers.ABORT)
 
 
 # ---------------------------------------------------------------------- the walk

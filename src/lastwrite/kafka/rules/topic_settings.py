@@ -9,8 +9,7 @@ A setting is learned, the strongest first, from
 
 1. the override: what the caller says of this very topic, whatever anybody else says;
 2. the cluster's metadata: the topic's own setting, then the brokers' dynamic defaults, of this
-broker before those of
-   all (KIP-226);
+   broker before those of all (KIP-226), then what a broker that was asked says of its file;
 3. ``config``: what holds where nobody above says otherwise;
 4. Kafka's default.
 
@@ -58,6 +57,7 @@ class Source(StrEnum):
     TOPIC = "topic (metadata)"
     BROKER = "broker (metadata)"
     BROKERS = "broker default (metadata)"
+    FILE = "broker's file (metadata)"
     CONFIG = "config"
     NAMED = "named"  # whoever names one topic for compaction says that it is compacted
     DEFAULT = "default"
@@ -135,6 +135,8 @@ class Known:
         default_factory=dict
     )  # dynamic defaults of the broker that has the log
     brokers: Mapping[str, object] = field(default_factory=dict)  # and of all brokers
+    # its own file, where the broker itself was asked
+    file: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,16 +179,8 @@ def resolve(
     Raises:
         InvalidConfig: a value that its setting cannot have.
     """
-    layers: list[tuple[Source, Mapping[str, object]]] = [
-        (Source.OVERRIDE, overrides_of(topic, overrides))
-    ]
-    if known is not None:
-        layers += [
-            (Source.TOPIC, known.topic),
-            (Source.BROKER, known.broker),
-            (Source.BROKERS, known.brokers),
-        ]
-    layers.append((Source.CONFIG, config))
+    said = overrides_of(topic, overrides)
+    layers = ((Source.OVERRIDE, said), *_layers(known), (Source.CONFIG, config))
     defaults = KafkaTopicConfig().to_names()
     words: dict[str, tuple[Word, ...]] = {}
     chosen: set[str] = set()
@@ -230,6 +224,15 @@ def resolve(
         is_policy_stated=is_policy_stated,
         is_age_stated=is_age_stated,
     )
+
+
+def _layers(known: Known | None) -> Iterator[tuple[Source, Mapping[str, object]]]:
+    """What the cluster says, the strongest first."""
+    if known is not None:
+        yield Source.TOPIC, known.topic
+        yield Source.BROKER, known.broker
+        yield Source.BROKERS, known.brokers
+        yield Source.FILE, known.file
 
 
 def _listed(

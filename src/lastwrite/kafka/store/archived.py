@@ -19,7 +19,8 @@ Segments are a broker's, byte for byte; all of them are closed. The manifest's `
     epochs                     leader epoch, first offset
     topic_id                   or null
     known                      what the cluster's metadata said of the topic: its own settings, this
-                               broker's dynamic defaults, all brokers'; null: nothing
+                               broker's dynamic defaults, all brokers', and where the broker was
+                               asked its file's; null: nothing
     brought_ms                 when something was brought from the cluster last
 """
 
@@ -87,17 +88,23 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     topic: dict[str, str | None]
     broker: dict[str, str | None] = {}
     brokers: dict[str, str | None] = {}
+    file: dict[str, str | None] = {}
 
     @classmethod
     def of(cls, known: topic_settings.Known) -> Known:
         """What a root's metadata say, as an archive keeps it."""
         return cls(
-            topic=_texts(known.topic), broker=_texts(known.broker), brokers=_texts(known.brokers)
+            topic=_texts(known.topic),
+            broker=_texts(known.broker),
+            brokers=_texts(known.brokers),
+            file=_texts(known.file),
         )
 
     def told(self) -> topic_settings.Known:
         """The same, as the rules take it."""
-        return topic_settings.Known(topic=self.topic, broker=self.broker, brokers=self.brokers)
+        return topic_settings.Known(
+            topic=self.topic, broker=self.broker, brokers=self.brokers, file=self.file
+        )
 
 
 def _texts(settings: Mapping[str, object]) -> dict[str, str | None]:

@@ -106,31 +106,30 @@ def fetch(
     epochs, topic_id = _lineage(log, end)
     if seen is not None:
         why = (
-            _another(log, before, topic_id)
-            or _fork(before, epochs, end, None in (topic_id, before.topic_id))
+            another(log.log_start, before, topic_id)
+            or fork(before, epochs, end, None in (topic_id, before.topic_id))
             or _lost_deletes(log, before, now_ms, delete_retention_ms)
         )
         if why is not None:
-            words = f"{folder} cannot be continued: {why}"
-            raise LogError(words, path=log.folder, remedy=_ELSEWHERE)
+            raise no_continuation(folder, why, log.folder)
     if seen is not None and end <= before.end_offset:
         # Of what the archive lacks nothing has been cleaned yet: the time of deletes begins anew.
         is_due = now_ms - before.brought_ms > delete_retention_ms // 2
         if is_due or known not in (None, before.known):
             after = structs.replace(before, known=known or before.known, brought_ms=now_ms)
-            place.commit(place.begin(seen), _manifest(seen, after, folder))
+            place.commit(place.begin(seen), manifest_of(seen, after, folder))
         end = before.end_offset
         return Fetched(first_offset=end, end_offset=end, segments=0, bytes=0, is_new=False)
     end, first = max(end, before.end_offset), before.end_offset
     begun = place.begin(seen)
-    with _abandoned_if_broken_off(place, begun):
+    with abandoned_if_broken_off(place, begun):
         made: list[StoredSegment] = []
         for n, segment in enumerate(log.segments):
             made += _segment(log, n, segment, (first, end), (folder, begun), limits, advance)
             place.renew(begun)
         after = _after(log, before, made, end, epochs, topic_id, (folder, begun))
     after = structs.replace(after, known=known or before.known, brought_ms=now_ms)
-    place.commit(begun, _manifest(seen, after, folder))
+    place.commit(begun, manifest_of(seen, after, folder))
     return Fetched(
         first_offset=first,
         end_offset=end,
@@ -152,7 +151,7 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
     span, target = (_begin(log).end_offset, end), (folder, begun)
     made = [counted(each) for each in copy.made if each.stored is not None]
     place = place_at(folder)
-    with _abandoned_if_broken_off(place, begun):
+    with abandoned_if_broken_off(place, begun):
         for n, segment in enumerate(log.segments):
             if segment.base_offset not in replaced:
                 made += _segment(log, n, segment, span, target, Limits(), lambda written: None)
@@ -167,12 +166,12 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
         checkpoint=log.checkpoint if copy.first_dirty is None else copy.first_dirty,
         aborted=aborted_after(after.aborted, copy),
     )
-    manifest = _manifest(None, retained(after, copy.retention), folder)
+    manifest = manifest_of(None, retained(after, copy.retention), folder)
     place.commit(begun, manifest)
 
 
 @contextlib.contextmanager
-def _abandoned_if_broken_off(place: Place, begun: Round) -> Iterator[None]:
+def abandoned_if_broken_off(place: Place, begun: Round) -> Iterator[None]:
     """Before a commit was tried: let nothing stay of what an error, or Ctrl-C, breaks off."""
     try:
         yield
@@ -236,21 +235,27 @@ def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], 
     return epochs, topic_id
 
 
-def _another(log: PartitionLog, before: ArchivedLog, topic_id: str | None) -> str | None:
+def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> str | None:
     """Why the log is none that goes on where the archive ends; None: it may be."""
     if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
         return (
             f"the topic was made anew: its id is {topic_id}, that in the archive {before.topic_id}"
         )
-    if log.log_start > before.end_offset:
+    if log_start > before.end_offset:
         return (
-            f"the log begins at offset {log.log_start} and the archive ends at "
-            f"{before.end_offset}: {log.log_start - before.end_offset} offsets between are lost"
+            f"the log begins at offset {log_start} and the archive ends at "
+            f"{before.end_offset}: {log_start - before.end_offset} offsets between are lost"
         )
     return None
 
 
-def _fork(
+def no_continuation(folder: str, why: str, source: str) -> LogError:
+    """The error where what ``source`` has does not come next in the partition at ``folder``."""
+    words = f"{folder} cannot be continued: {why}"
+    return LogError(words, path=source, remedy=_ELSEWHERE)
+
+
+def fork(
     before: ArchivedLog, epochs: Sequence[tuple[int, int]], end: int, may_be_another: bool
 ) -> str | None:
     """Where the leaders of log and archive are not the same ones; None: nowhere.
@@ -330,7 +335,7 @@ def _segment(
                 table = table[(table["next_offset"] > first) & (table["base_offset"] < end)]
                 if not len(table):
                     continue
-                _refuse_across(table, base, end, segment.path)
+                refuse_across(table, base, end, segment.path)
                 rows = rows_of(table)
                 start = int(table["origin"][0]) + chunk.shift
                 size = int(table["origin"][-1] + table["origin_size"][-1] - table["origin"][0])
@@ -349,7 +354,7 @@ def _segment(
         yield structs.replace(result.stored, records=records)
 
 
-def _refuse_across(table: BatchTable, base: int, end: int, path: str) -> None:
+def refuse_across(table: BatchTable, base: int, end: int, path: str) -> None:
     """A batch lies whole in the archive or not at all."""
     begins, ends = int(table["base_offset"][0]), int(table["next_offset"][-1])
     if begins < base or ends > end:
@@ -415,7 +420,7 @@ def _after(
     )
 
 
-def _manifest(seen: Seen | None, after: ArchivedLog, folder: str) -> Manifest:
+def manifest_of(seen: Seen | None, after: ArchivedLog, folder: str) -> Manifest:
     """The manifest of what the partition is then; ``Place.commit`` gives it what tells it apart."""
     log = msgspec.Raw(msgspec.json.encode(after))
     if seen is not None:

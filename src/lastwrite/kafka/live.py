@@ -1,0 +1,194 @@
+"""``fetch`` of live topics: several partitions at once, each from its leader into the archive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Lock
+
+from msgspec import structs
+
+from lastwrite.archive.layout import partition_address
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
+from lastwrite.kafka.fetched import FetchedLog, LogsFetched
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.live_log import LiveLog
+from lastwrite.kafka.rules import topic_settings
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of, rules_of
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.rules.topic_settings import resolve
+from lastwrite.kafka.store.archived import SYSTEM, Known
+from lastwrite.kafka.store.intake import Intake, LiveSource
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.reports.settings import Override
+from lastwrite.spark.memory import plan_memory
+from lastwrite.storage.choice import Topics, choose, is_named
+from lastwrite.storage.machine import core_count
+from lastwrite.storage.objects.promises import refuse_if_broken
+
+_MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
+_SETTINGS_AT_ONCE = 500  # topics whose settings one request asks for
+
+
+def fetch_live(
+    urls: Sequence[str],
+    to: str,
+    topic: Topics,
+    partition: int | None,
+    config: Mapping[str, object],
+    overrides: Sequence[Override],
+    memory: str | int | None,
+    progress: Progress | None,
+) -> LogsFetched:
+    """Bring topics of the cluster at ``urls`` into the archive ``to``, up to what is replicated
+    when each partition's turn comes. One that is damaged, or does not continue what the archive
+    has, is not touched; the others are brought.
+
+    Args:
+        urls: one, ``kafka://HOST:PORT[,HOST:PORT…]``: brokers to begin with.
+        topic, partition: as for ``fetch``; Kafka's own topics only by name.
+
+    Raises:
+        NotALog: there is no such topic.
+        InvalidConfig: a setting, or the url.
+        RemoteFailed: no broker answers.
+    """
+    url = urls[0]
+    if len(urls) > 1:
+        raise InvalidConfig("one live cluster at a time", remedy="run once for each source")
+    client = KafkaClientConfig.from_names(config)
+    rules = rules_of(config)
+    KafkaTopicConfig.from_names(rules)
+    topic_settings.check_overrides(overrides)
+    refuse_if_broken(to)
+    progress = progress or NoProgress()
+    at_once = min(_MOST_AT_ONCE, core_count())
+    limits = plan_memory(memory, at_once).limits()
+    with Cluster(brokers_of(url), client) as cluster:
+        cluster.refresh()
+        names = _chosen(cluster, topic, partition, url)
+        run = _Run(cluster, client, to, limits.plain_bytes, progress)
+        run.learn(names, topic, overrides, rules)
+        progress.stage("fetch", 0)
+        with ThreadPoolExecutor(at_once, "fetch") as pool:
+            return LogsFetched(archive=to, partitions=tuple(pool.map(run.fetch, names)))
+
+
+def _chosen(
+    cluster: Cluster, topic: Topics, partition: int | None, url: str
+) -> list[TopicPartition]:
+    """The partitions that are asked for; of Kafka's own topics those that are named."""
+    there = {
+        f"{name}": name
+        for each in sorted(cluster.topics.values(), key=lambda each: each.name)
+        if not each.is_internal or is_named(topic, (each.name,))
+        for name in (TopicPartition(each.name, number) for number in sorted(each.partitions))
+    }
+    listed = ((name, key) for key, name in there.items())
+    return [there[key] for key in choose(listed, topic, partition, url)]
+
+
+class _Run:
+    """What all partitions of a call share."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        client: KafkaClientConfig,
+        to: str,
+        plain_bytes: int,
+        progress: Progress,
+    ) -> None:
+        self._cluster = cluster
+        self._client = client
+        self._to = to
+        self._plain_bytes = plain_bytes
+        self._progress = progress
+        self._turn = Lock()
+        self._settings: dict[str, tuple[topic_settings.Known | None, KafkaTopicConfig]] = {}
+
+    def learn(
+        self,
+        names: Sequence[TopicPartition],
+        topic: Topics,
+        overrides: Sequence[Override],
+        rules: Mapping[str, object],
+    ) -> None:
+        """Ask what is set for the topics.
+
+        Raises:
+            RemoteFailed: no broker answers.
+        """
+        topics = list(dict.fromkeys(name.topic for name in names))
+        for begin in range(0, len(topics), _SETTINGS_AT_ONCE):
+            some = topics[begin : begin + _SETTINGS_AT_ONCE]
+            told = self._cluster.patiently(partial(self._cluster.settings, some))
+            for each, said in told.items():
+                known = None if isinstance(said, LogError) else said
+                if known is None:
+                    self._progress.note(f"{said}; what --config says holds")
+                found = resolve(each, overrides, known, rules, is_named(topic, (each,)))
+                self._settings[each] = known, found.config
+
+    def fetch(self, name: TopicPartition) -> FetchedLog:
+        """Bring one partition; anew, twice at most, where it or the archive changed meanwhile."""
+        folder = partition_address(self._to, SYSTEM, name.topic, name.partition)
+        found = FetchedLog(
+            topic=name.topic,
+            partition=name.partition,
+            source=f"kafka://{self._cluster.address}/{name}",
+            folder=folder,
+        )
+        for tries_left in (2, 1, 0):
+            try:
+                return self._fetch(name, found)
+            except (LogError, OSError) as error:
+                if not isinstance(error, CommitConflict) or not tries_left:
+                    return structs.replace(
+                        found, reason=str(error), is_damaged=isinstance(error, CorruptLog)
+                    )
+        raise AssertionError("the last try returns")
+
+    def _fetch(self, name: TopicPartition, found: FetchedLog) -> FetchedLog:
+        known, config = self._settings[name.topic]
+        log = LiveLog(self._cluster, name, self._client)
+        try:
+            asked_ms = time.time_ns() // 1_000_000
+            bounds = log.bounds()
+            source = LiveSource(
+                path=log.path,
+                log_start=bounds.log_start,
+                end=bounds.high_watermark,
+                topic_id=self._cluster.topic(name.topic).id_text,
+                known=None if known is None else Known.of(known),
+                config=config,
+                asked_ms=asked_ms,
+            )
+            intake = Intake(source, found.folder)
+            try:
+                format = KafkaFormat(self._plain_bytes)
+                for data, table in log.batches(intake.first, intake.end, format):
+                    intake.append(data, table)
+                    self._advance(int(table["origin_size"].sum()))
+                done = intake.finish()
+            except BaseException:
+                intake.abandon()
+                raise
+        finally:
+            log.close()
+        return structs.replace(
+            found,
+            first_offset=done.first_offset,
+            end_offset=done.end_offset,
+            segments=done.segments,
+            size_bytes=done.bytes,
+            is_new=done.is_new,
+        )
+
+    def _advance(self, done_bytes: int) -> None:
+        with self._turn:
+            self._progress.advance(done_bytes)

@@ -1,0 +1,275 @@
+"""A cluster: its brokers, its topics, who leads which partition, and what is set for a topic.
+
+Leaders move and brokers restart: what only reads is asked again, of the new leader, as long as
+``default.api.timeout.ms`` allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeVar
+
+from lastwrite.errors import LogError, NotALog, RemoteFailed
+from lastwrite.kafka.format.text import topic_id_text
+from lastwrite.kafka.network.connection import Connection, Passing
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig
+from lastwrite.kafka.rules.topic_settings import Known
+
+# What a while, or another leader, may mend.
+_PASSING = {
+    3: "the topic is not known there",
+    5: "no leader is elected",
+    6: "the broker does not lead the partition any more",
+    7: "the broker ran out of time",
+    9: "a replica is not available",
+    13: "a broker was lost",
+    14: "the coordinator is loading",
+    15: "there is no coordinator yet",
+    16: "the broker is not the coordinator any more",
+    56: "the broker's disk failed",
+    74: "another leader was elected",
+    75: "the broker does not know yet that it leads",
+    78: "the offset is not yet known to the leader",
+    100: "the topic's id is not known there",
+    103: "the topic's id is another one",
+}
+_REFUSED = {
+    29: "access to the topic is refused",
+    30: "access to the group is refused",
+    31: "access to the cluster is refused",
+}
+_UNKNOWN_TOPIC = (3, 100)
+_AGAIN_S = 0.2
+_TOPIC = 2  # a kind of resource that has settings
+_NO_ID = bytes(16)
+# Who says a setting.
+_OF_TOPIC, _OF_BROKER, _OF_BROKERS, _OF_FILE = 1, 2, 3, 4
+_WORDS = {_OF_BROKER: "broker", _OF_BROKERS: "brokers", _OF_FILE: "file"}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTopic:
+    """A topic as the metadata have it."""
+
+    name: str
+    id: bytes  # 16 of them; all zero: the broker is too old to have ids
+    is_internal: bool
+    partitions: Mapping[int, tuple[int, int]]  # leader and its epoch, by number; -1: none
+
+    @property
+    def id_text(self) -> str | None:
+        """The id as Kafka prints it."""
+        return topic_id_text(self.id) if any(self.id) else None
+
+
+class Cluster:
+    """The cluster that the brokers at ``bootstrap`` belong to. Threads may share it."""
+
+    def __init__(self, bootstrap: Sequence[str], config: KafkaClientConfig) -> None:
+        self._bootstrap = list(bootstrap)
+        self._config = config
+        self._brokers: dict[int, str] = {}
+        self._topics: dict[str, LiveTopic] = {}
+        self._idle: dict[str, list[Connection]] = {}
+        self._lock = Lock()
+        self.address = ",".join(bootstrap)
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in (each for idle in self._idle.values() for each in idle):
+                connection.close()
+            self._idle.clear()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ conversations
+
+    @contextlib.contextmanager
+    def connection(self, address: str) -> Iterator[Connection]:
+        """A conversation for as long as the context lasts; it may go on from an earlier one."""
+        with self._lock:
+            idle = self._idle.setdefault(address, [])
+            connection = idle.pop() if idle else Connection(address, self._config)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()  # an answer may be under way
+            raise
+        with self._lock:
+            self._idle.setdefault(address, []).append(connection)
+
+    def ask_any(self, name: str, doing: str, **values: object) -> Any:
+        """What the first broker that answers says.
+
+        Raises:
+            RemoteFailed: none does.
+        """
+        last: RemoteFailed | None = None
+        for address in dict.fromkeys([*self._brokers.values(), *self._bootstrap]):
+            try:
+                with self.connection(address) as connection:
+                    return connection.ask(name, doing, **values)
+            except RemoteFailed as error:
+                last = error
+        assert last is not None
+        raise last
+
+    def patiently(self, work: Callable[[], T]) -> T:
+        """Do ``work`` again, with fresh metadata, while its trouble may pass.
+
+        Raises:
+            RemoteFailed: it does not.
+        """
+        until = time.monotonic() + self._config.api_timeout_ms / 1000
+        while True:
+            try:
+                return work()
+            except RemoteFailed as error:
+                if time.monotonic() >= until or not isinstance(error, Passing):
+                    raise
+                self.wait(until)
+
+    def wait(self, until: float) -> None:
+        """A moment, and then fresh metadata."""
+        time.sleep(max(0.0, min(_AGAIN_S, until - time.monotonic())))
+        with contextlib.suppress(RemoteFailed):  # the next try says so
+            self.refresh()
+
+    # ------------------------------------------------------------------ topics
+
+    @property
+    def topics(self) -> Mapping[str, LiveTopic]:
+        """Every topic that we may see, by name, as ``refresh`` found them."""
+        return self._topics
+
+    def refresh(self) -> None:
+        """Ask which brokers and topics there are, and who leads what.
+
+        Raises:
+            RemoteFailed: no broker answers.
+        """
+        doing = "ask for the cluster's topics"
+        found = self.ask_any(
+            "metadata",
+            doing,
+            topics=None,
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        topics = {}
+        for each in found.topics:
+            if each.name is None or each.error_code in _UNKNOWN_TOPIC:
+                continue
+            id = getattr(each, "topic_id", None)
+            topics[each.name] = LiveTopic(
+                each.name,
+                _NO_ID if id is None else id.bytes,
+                each.is_internal,
+                {
+                    part.partition_index: (part.leader_id, getattr(part, "leader_epoch", -1))
+                    for part in each.partitions
+                },
+            )
+        with self._lock:
+            self._brokers = {each.node_id: _address(each.host, each.port) for each in found.brokers}
+            self._topics = topics
+
+    def topic(self, name: str) -> LiveTopic:
+        """
+        Raises:
+            Passing: it is not there now.
+        """
+        found = self._topics.get(name)
+        if found is None:
+            raise Passing(f"topic {name} is not there any more", path=self.address)
+        return found
+
+    def leader(self, topic: str, partition: int) -> tuple[str, int]:
+        """The address of a partition's leader, and its epoch.
+
+        Raises:
+            Passing: nobody leads it now.
+        """
+        broker, epoch = self.topic(topic).partitions.get(partition, (-1, -1))
+        address = self._brokers.get(broker)
+        if address is None:
+            raise Passing(
+                f"nobody leads {topic}-{partition}",
+                path=self.address,
+                remedy="see to its brokers (kafka-topics --describe)",
+            )
+        return address, epoch
+
+    def check(self, error: int, doing: str, address: str) -> None:
+        """
+        Raises:
+            Passing, RemoteFailed: an answer's error is one.
+        """
+        if error in _PASSING:
+            raise Passing(f"{doing}: {_PASSING[error]}", path=address, remedy="run again")
+        if error in _REFUSED:
+            raise RemoteFailed(
+                f"{doing}: {_REFUSED[error]}",
+                path=address,
+                remedy="allow it (kafka-acls): Read and DescribeConfigs of the topic",
+            )
+        if error:
+            raise RemoteFailed(f"{doing}: refused with error {int(error)}", path=address)
+
+    def settings(self, topics: Sequence[str]) -> dict[str, Known | LogError]:
+        """What is set for each topic, by whom; or why that is not known.
+
+        Raises:
+            RemoteFailed: no broker answers.
+        """
+        doing = "ask for the topics' settings"
+        address = next(iter(self._brokers.values()), self._bootstrap[0])
+        with self.connection(address) as connection:
+            module = connection.schema("describe_configs", doing)
+            resources = tuple(
+                module.DescribeConfigsResource(
+                    resource_type=_TOPIC, resource_name=topic, configuration_keys=None
+                )
+                for topic in topics
+            )
+            answer = connection.ask(
+                "describe_configs", doing, resources=resources, include_synonyms=True
+            )
+        found: dict[str, Known | LogError] = {}
+        for each in answer.results:
+            try:
+                self.check(
+                    each.error_code, f"ask for the settings of {each.resource_name}", address
+                )
+                found[each.resource_name] = _known(each.configs)
+            except LogError as error:
+                found[each.resource_name] = error
+        missing = NotALog("no broker tells its settings", path=self.address)
+        return {topic: found.get(topic, missing) for topic in topics}
+
+
+def _known(configs: Sequence[Any]) -> Known:
+    said: dict[str, dict[str, object]] = {"broker": {}, "brokers": {}, "file": {}}
+    own: dict[str, object] = {}
+    for each in configs:
+        if each.config_source == _OF_TOPIC:
+            own[each.name] = each.value
+        for other in each.synonyms:
+            if other.source in _WORDS:
+                said[_WORDS[other.source]][other.name] = other.value
+    return Known(topic=own, **said)
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

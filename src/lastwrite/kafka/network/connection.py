@@ -1,0 +1,258 @@
+"""One conversation with one broker: ask, and wait for the answer.
+
+Every call ends within the timeout, whatever the other side does. A frame's length is a claim: room
+grows with what comes. Bytes of an answer are valid until the next one is received.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from importlib.metadata import version as version_of
+from typing import Any
+
+import numpy as np
+
+from lastwrite.config.address import parse_address
+from lastwrite.errors import CorruptLog, LogError, RemoteFailed
+from lastwrite.kafka.network import messages
+from lastwrite.kafka.network.fetch import Answer, Asked, decode_fetch, encode_fetch
+from lastwrite.kafka.network.messages import APIS
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig
+
+_ROOM_BYTES = 1 << 20
+_MOST_BYTES = (1 << 31) - 1
+_SIZE = struct.Struct(">i")
+_UNSUPPORTED_VERSION = 35
+_LONGEST_PAUSE_S = 60.0  # that a broker may ask for
+
+
+class Passing(RemoteFailed):
+    """Trouble that a while, or another leader, may mend."""
+
+
+class Connection:
+    """A conversation with ``address``, ``HOST:PORT``, that begins with the first question and ends
+    with the first trouble. Not for two threads at once.
+    """
+
+    def __init__(self, address: str, config: KafkaClientConfig) -> None:
+        self.address = address
+        self._host, self._port = parse_address(address)
+        self._config = config
+        self._timeout = config.request_timeout_ms / 1000
+        self._socket: socket.socket | None = None
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._correlation_id = 0
+        self._room = np.empty(_ROOM_BYTES, dtype=np.uint8)
+        self._muted_until = 0.0
+
+    # ------------------------------------------------------------------ questions
+
+    def ask(self, name: str, doing: str, **values: object) -> Any:
+        """The answer to a request, of the newest version that both know; ``doing`` says in an
+        error's words what was asked for.
+
+        Raises:
+            RemoteFailed: nobody answers, or not in time, or what comes is not Kafka's protocol.
+            UnsupportedFormat: the broker knows no version of it that we know.
+        """
+        with self._failing(doing):
+            deadline = self._opened(doing)
+            version = self._version(name)
+            return self._exchange(name, version, deadline, **values)
+
+    def schema(self, name: str, doing: str) -> Any:
+        """The classes of the version in which ``ask`` will speak of ``name``."""
+        with self._failing(doing):
+            self._opened(doing)
+            return messages.schema(name, self._version(name))
+
+    def knows(self, name: str, doing: str) -> bool:
+        """Whether the broker answers such a request at all."""
+        with self._failing(doing):
+            self._opened(doing)
+            return self._common(name) is not None
+
+    def ask_fetch(self, asked: Asked, doing: str) -> None:
+        """Ask for records; ``fetched`` gives the answer, and nothing may be asked before."""
+        with self._failing(doing):
+            self._opened(doing)
+            self._pause()
+            self._correlation_id += 1
+            request = encode_fetch(
+                self._fetch_version(asked), self._correlation_id, self._config.client_id, asked
+            )
+            self._send(request)
+
+    def fetched(self, asked: Asked, doing: str) -> Answer:
+        """The answer to ``ask_fetch``."""
+        with self._failing(doing):
+            deadline = time.monotonic() + self._timeout + asked.max_wait_ms / 1000
+            answer = decode_fetch(self._fetch_version(asked), self._receive(deadline))
+            self._mute(answer.throttle_ms)
+            return answer
+
+    def _fetch_version(self, asked: Asked) -> int:
+        version = self._version("fetch")
+        return version if any(asked.topic_id) else min(version, 12)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _opened(self, doing: str) -> float:
+        """Connect where that was not done yet; until when this call may take."""
+        deadline = time.monotonic() + self._timeout
+        if self._socket is None:
+            self._socket = self._connected(deadline)
+            self._learn_versions(deadline)
+            deadline = time.monotonic() + self._timeout
+        return deadline
+
+    def _connected(self, deadline: float) -> socket.socket:
+        plain = socket.create_connection((self._host, self._port), _left(deadline))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return plain
+
+    def _learn_versions(self, deadline: float) -> None:
+        software = {
+            "client_software_name": "lastwrite",
+            "client_software_version": version_of("lastwrite"),
+        }
+        newest = APIS["api_versions"].newest
+        found = self._exchange("api_versions", newest, deadline, **software)
+        self._versions = {
+            each.api_key: (each.min_version, each.max_version) for each in found.api_keys
+        }
+
+    def _common(self, name: str) -> int | None:
+        api = APIS[name]
+        low, high = self._versions.get(api.key, (0, -1))
+        version = min(high, api.newest)
+        return version if version >= max(low, api.oldest) else None
+
+    def _version(self, name: str) -> int:
+        found = self._common(name)
+        if found is None:
+            api = APIS[name]
+            low, high = self._versions.get(api.key, (0, -1))
+            raise RemoteFailed(
+                f"the broker speaks versions {low} to {high} of {name}, "
+                f"we speak {api.oldest} to {api.newest}",
+                path=self.address,
+                remedy="Kafka 2.1 to 4.4 can be read",
+            )
+        return found
+
+    def _exchange(self, name: str, version: int, deadline: float, **values: object) -> Any:
+        self._pause()
+        self._correlation_id += 1
+        message = messages.request_of(name, version, **values)
+        self._send(
+            messages.encode(name, version, self._correlation_id, self._config.client_id, message)
+        )
+        data = self._receive(deadline)
+        if name == "api_versions" and _error_of(data) == _UNSUPPORTED_VERSION and version:
+            return self._exchange(name, 0, deadline)
+        found = messages.decode(name, version, bytes(data))
+        throttle = getattr(found, "throttle_time", None)
+        if throttle is not None:
+            self._mute(throttle.total_seconds() * 1000)
+        return found
+
+    # ------------------------------------------------------------------ frames
+
+    def _mute(self, throttle_ms: float) -> None:
+        """A broker over its quota asks to be left alone for a while."""
+        if throttle_ms > 0:
+            self._muted_until = time.monotonic() + min(throttle_ms / 1000, _LONGEST_PAUSE_S)
+
+    def _pause(self) -> None:
+        left = self._muted_until - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+
+    def _send(self, request: bytes) -> None:
+        if self._socket is None:
+            raise ConnectionAbortedError("it hung up")
+        self._socket.settimeout(self._timeout)
+        self._socket.sendall(_SIZE.pack(len(request)) + request)
+
+    def _receive(self, deadline: float) -> memoryview:
+        """The next answer, from behind its correlation id on."""
+        (size,) = _SIZE.unpack(self._fill(0, _SIZE.size, deadline))
+        if not 4 <= size <= _MOST_BYTES:
+            raise CorruptLog(f"a frame of {size} bytes", 0)
+        filled = 0
+        while filled < size:
+            part = min(size, max(_ROOM_BYTES, 2 * filled))
+            if part > len(self._room):
+                grown = np.empty(part, dtype=np.uint8)
+                grown[:filled] = self._room[:filled]
+                self._room = grown
+            self._fill(filled, part, deadline)
+            filled = part
+        view = memoryview(self._room)[:size]
+        (correlation_id,) = _SIZE.unpack(view[:4])
+        if correlation_id != self._correlation_id:
+            raise CorruptLog(
+                f"the answer to request {correlation_id}, not to {self._correlation_id}", 0
+            )
+        return view[4:]
+
+    def _fill(self, begin: int, end: int, deadline: float) -> memoryview:
+        """Receive into the room's bytes from ``begin`` to ``end``."""
+        if self._socket is None:
+            raise ConnectionAbortedError("it hung up")
+        view = memoryview(self._room)
+        at = begin
+        while at < end:
+            self._socket.settimeout(_left(deadline))
+            received = self._socket.recv_into(view[at:end])
+            if not received:
+                raise ConnectionResetError("it hung up")
+            at += received
+        return view[begin:end]
+
+    @contextlib.contextmanager
+    def _failing(self, doing: str) -> Iterator[None]:
+        """Trouble ends the conversation, and is told in our words."""
+        try:
+            yield
+        except (CorruptLog, OSError) as error:
+            self.close()
+            raise self._failed(error, doing) from error
+        except LogError:
+            raise
+        except BaseException:  # Ctrl-C: an answer may be under way that nobody waits for
+            self.close()
+            raise
+
+    def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
+        remedy = "see whether it runs there, and whether this machine may reach it"
+        if isinstance(error, TimeoutError):
+            wrong, remedy = f"no answer within {self._timeout:g} s", "see whether it is alive"
+        elif isinstance(error, OSError):
+            wrong = (error.strerror or str(error)).lower()
+        else:
+            wrong, remedy = error.problem, "see whether a Kafka broker listens there"
+        return Passing(f"{doing}: {wrong}", path=self.address, remedy=remedy)
+
+
+def _error_of(data: memoryview) -> int:
+    """The error at the begin of an answer about versions, which is there in all of them."""
+    if len(data) < 2:
+        raise CorruptLog(f"an answer of {len(data)} bytes", 0)
+    return int.from_bytes(data[:2], "big", signed=True)
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

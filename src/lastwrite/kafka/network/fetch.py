@@ -1,0 +1,143 @@
+"""Fetch, the request that carries records: one partition of one topic, without sessions.
+
+The records of an answer are a view of the bytes that came. Versions 4 to 12 name the topic, 13 says
+its id; 12 and 13 are flexible::
+
+    request   replica -1 · max wait ms · min bytes · max bytes · isolation 0 · [session 0, -1]
+              topics: name or id · partitions: number · [leader epoch] · offset ·
+              [last epoch -1] · [log start -1] · max bytes
+              [forgotten topics: none] · [rack: ""]
+    answer    throttle ms · [error · session] · topics: name or id · partitions:
+              number · error · high watermark · last stable offset · [log start] ·
+              aborted transactions: producer, first offset · [preferred replica] · records
+
+Source: Kafka 4.4 ``FetchRequest.json``, ``FetchResponse.json``; KIP-74, KIP-227, KIP-320, KIP-516.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from lastwrite.encoding.layout import I16, I32, I64, Buffer, Integer
+from lastwrite.errors import CorruptLog
+from lastwrite.kafka.cluster.message import MessageReader
+from lastwrite.kafka.network.messages import header, skip_tags
+
+_FLEXIBLE, _BY_ID = 12, 13
+
+
+class Asked(NamedTuple):
+    """What is wanted of a partition."""
+
+    topic: str
+    topic_id: bytes  # 16 of them; all zero: none is known
+    partition: int
+    leader_epoch: int  # -1: it is not to be checked
+    offset: int
+    max_bytes: int
+    max_wait_ms: int
+
+
+class Answer(NamedTuple):
+    """What came of it: ``records`` is a view of what was received."""
+
+    throttle_ms: int
+    error: int
+    high_watermark: int
+    log_start: int  # -1: not said
+    records: memoryview
+
+
+def encode_fetch(version: int, correlation_id: int, client_id: str, asked: Asked) -> bytes:
+    """The request."""
+    flexible = version >= _FLEXIBLE
+    one = b"\x02" if flexible else struct.pack(">i", 1)
+    none = b"\x01" if flexible else struct.pack(">i", 0)
+    parts = [
+        header("fetch", version, correlation_id, client_id, flexible),
+        struct.pack(">iiiib", -1, asked.max_wait_ms, 1, asked.max_bytes, 0),
+    ]
+    if version >= 7:
+        parts.append(struct.pack(">ii", 0, -1))
+    parts += [one, _topic(version, asked), one, struct.pack(">i", asked.partition)]
+    if version >= 9:
+        parts.append(struct.pack(">i", asked.leader_epoch))
+    parts.append(struct.pack(">q", asked.offset))
+    if version >= 12:
+        parts.append(struct.pack(">i", -1))
+    if version >= 5:
+        parts.append(struct.pack(">q", -1))
+    parts.append(struct.pack(">i", asked.max_bytes))
+    if flexible:
+        parts.append(b"\0\0")  # the partition ends, the topic ends
+    if version >= 7:
+        parts.append(none)
+    if version >= 11:
+        parts.append(b"\x01" if flexible else b"\0\0")
+    if flexible:
+        parts.append(b"\0")
+    return b"".join(parts)
+
+
+def _topic(version: int, asked: Asked) -> bytes:
+    if version >= _BY_ID:
+        return asked.topic_id
+    name = asked.topic.encode()
+    if version >= _FLEXIBLE:
+        size = len(name) + 1  # a name has at most 249 bytes: a varint of one byte or two
+        return bytes([size] if size < 0x80 else [size & 0x7F | 0x80, size >> 7]) + name
+    return struct.pack(">h", len(name)) + name
+
+
+def decode_fetch(version: int, data: Buffer) -> Answer:
+    """The answer; ``data`` begins behind the correlation id.
+
+    Raises:
+        CorruptLog: it is no answer to what was asked.
+    """
+    flexible = version >= _FLEXIBLE
+    reader = MessageReader(data, skip_tags(data, 0) if flexible else 0)
+    throttle_ms = reader.integer(I32)
+    error = reader.integer(I16) if version >= 7 else 0
+    if version >= 7:
+        reader.integer(I32)  # no session
+    topics = _count(reader, flexible)
+    if topics == 0 and error:
+        return Answer(throttle_ms, error, -1, -1, memoryview(b""))
+    if topics != 1:
+        raise CorruptLog(f"an answer about {topics} topics, of one that was asked for", 0)
+    if version >= _BY_ID:
+        reader.take(16)
+    else:
+        reader.take(_length(reader, flexible, I16))
+    if _count(reader, flexible) != 1:
+        raise CorruptLog("an answer about another number of partitions than asked for", 0)
+    reader.integer(I32)
+    error = reader.integer(I16) or error
+    high_watermark = reader.integer(I64)
+    reader.integer(I64)
+    log_start = reader.integer(I64) if version >= 5 else -1
+    for _ in range(max(_count(reader, flexible), 0)):
+        reader.take(16)
+        if flexible:
+            reader.position = skip_tags(data, reader.position)
+    if version >= 11:
+        reader.integer(I32)
+    size = max(_length(reader, flexible, I32), 0)
+    begin = reader.position
+    left = len(memoryview(data)) - begin
+    if size > left:
+        raise CorruptLog(f"{size} bytes of records announced, {left} there", begin)
+    return Answer(
+        throttle_ms, error, high_watermark, log_start, memoryview(data)[begin : begin + size]
+    )
+
+
+def _count(reader: MessageReader, flexible: bool) -> int:
+    return _length(reader, flexible, I32)
+
+
+def _length(reader: MessageReader, flexible: bool, fixed: Integer) -> int:
+    """Of a text, bytes or a list; -1: null."""
+    return reader.unsigned() - 1 if flexible else reader.integer(fixed)

@@ -1,0 +1,220 @@
+"""One partition of a live topic, read from whoever leads it.
+
+A broker gives the bytes that it stores: whole batches, and at the end of an answer perhaps a part
+of one more, which is passed over. While an answer is worked on the next one is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.errors import CommitConflict, CorruptLog, RemoteFailed
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.connection import Connection, Passing
+from lastwrite.kafka.network.fetch import Answer, Asked
+from lastwrite.kafka.network.messages import made
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig
+from lastwrite.model.columns import BatchTable, ByteArray
+from lastwrite.model.log import TopicPartition
+
+_EARLIEST, _LATEST = -2, -1
+_OUT_OF_RANGE = 1
+_FETCH_BYTES = 16 << 20
+_MOST_BYTES = (1 << 31) - 1
+_WAIT_MS = 500  # that a broker may wait for records
+_LOOKS = 3  # at bytes that are damaged: once more may be on the way, not in the log
+
+
+class Bounds(NamedTuple):
+    """Where a log begins, and up to where it is replicated."""
+
+    log_start: int
+    high_watermark: int
+
+
+class LiveLog:
+    """A partition. Not for two threads at once; ``close`` gives its conversation back."""
+
+    def __init__(self, cluster: Cluster, name: TopicPartition, config: KafkaClientConfig) -> None:
+        self.name = name
+        self.path = f"kafka://{cluster.address}/{name}"
+        self.topic_id = cluster.topic(name.topic).id
+        self._cluster = cluster
+        self._config = config
+        self._held = contextlib.ExitStack()
+        self._connection: Connection | None = None
+        self._epoch = -1
+        self._max_bytes = _FETCH_BYTES
+        self._asked: Asked | None = None
+
+    def close(self) -> None:
+        self._held.close()
+
+    # ------------------------------------------------------------------ bounds
+
+    def bounds(self) -> Bounds:
+        """
+        Raises:
+            RemoteFailed: nobody says.
+        """
+        return self._cluster.patiently(
+            lambda: Bounds(self._offset(_EARLIEST), self._offset(_LATEST))
+        )
+
+    def _offset(self, timestamp: int) -> int:
+        doing = f"ask for the bounds of {self.name}"
+        address, epoch = self._cluster.leader(self.name.topic, self.name.partition)
+        with self._cluster.connection(address) as connection:
+            module = connection.schema("list_offsets", doing)
+            part = {"partition_index": self.name.partition, "timestamp": timestamp}
+            parts = (made(module, "ListOffsetsPartition", **part, current_leader_epoch=epoch),)
+            topics = (module.ListOffsetsTopic(name=self.name.topic, partitions=parts),)
+            answer = connection.ask(
+                "list_offsets", doing, replica_id=-1, isolation_level=0, topics=topics
+            )
+        found = answer.topics[0].partitions[0]
+        self._cluster.check(found.error_code, doing, address)
+        return int(found.offset)
+
+    # ------------------------------------------------------------------ records
+
+    def batches(
+        self, first: int, end: int, format: KafkaFormat
+    ) -> Iterator[tuple[ByteArray, BatchTable]]:
+        """The batches that hold offsets from ``first`` to ``end`` as they are stored, each proven
+        by its checksum: their bytes, and their table, whose origins are places in the bytes. Both
+        are valid until the next are asked for.
+
+        Raises:
+            CorruptLog: they contradict their format, also when they are sent once more.
+            CommitConflict: the log does not have ``first`` any more.
+            RemoteFailed: the broker refuses, or nobody answers for long.
+        """
+        at, lowest, looks = first, 0, _LOOKS
+        heard = time.monotonic()
+        try:
+            while at < end:
+                answer = self._read(at)
+                data = np.frombuffer(answer.records, dtype=np.uint8)
+                try:
+                    tables = list(_split(data, lowest, format))
+                except CorruptLog as error:
+                    looks -= 1
+                    self._drop()
+                    if not looks:
+                        raise error.located(f"{self.path}, fetched from offset {at}") from error
+                    continue
+                if not tables:
+                    self._wait_for_more(at, len(data), heard)
+                    continue
+                heard, looks = time.monotonic(), _LOOKS
+                begun, at = at, int(tables[-1]["next_offset"][-1])
+                if at <= begun:
+                    raise CorruptLog(
+                        f"offsets up to {at}, where those from {begun} on were asked for",
+                        path=self.path,
+                    )
+                lowest = at
+                if at < end:
+                    self._ask(at)  # the broker reads while this is worked on
+                for table in tables:
+                    wanted = (table["next_offset"] > begun) & (table["base_offset"] < end)
+                    if wanted.any():
+                        yield data, table[wanted]
+        finally:
+            if self._asked is not None:  # nobody will take the answer
+                self._drop()
+
+    def _wait_for_more(self, at: int, received: int, heard: float) -> None:
+        """Nothing whole came, though there should be something."""
+        if received:
+            if self._max_bytes == _MOST_BYTES:
+                raise CorruptLog(f"the batch at offset {at} has no end", path=self.path)
+            self._max_bytes = min(2 * self._max_bytes, _MOST_BYTES)
+        elif time.monotonic() - heard > self._config.api_timeout_ms / 1000:
+            raise RemoteFailed(
+                f"the broker sends nothing from offset {at} on, though the log goes further",
+                path=self.path,
+                remedy="see its log; of a topic with tiers, whether they can be read",
+            )
+
+    def _read(self, at: int) -> Answer:
+        """What lies at ``at`` and behind it; of the next leader, where this one does not lead."""
+
+        def read() -> Answer:
+            try:
+                if self._asked is None or self._asked.offset != at:
+                    self._drop()
+                    self._ask(at)
+                assert self._asked is not None and self._connection is not None
+                asked, self._asked = self._asked, None
+                answer = self._connection.fetched(asked, f"fetch from {self.name}")
+                if answer.error == _OUT_OF_RANGE:
+                    raise CommitConflict(
+                        f"the log does not have offset {at} any more",
+                        path=self.path,
+                        remedy="run again: it begins with what the log has",
+                    )
+                address = self._connection.address
+                self._cluster.check(answer.error, f"fetch from {self.name}", address)
+                return answer
+            except RemoteFailed:
+                self._drop()
+                raise
+
+        return self._cluster.patiently(read)
+
+    def _ask(self, at: int) -> None:
+        """Ask for what lies at ``at`` and behind it."""
+        doing = f"fetch from {self.name}"
+        if self._connection is None:
+            topic = self._cluster.topic(self.name.topic)
+            if topic.id != self.topic_id:
+                raise CommitConflict(
+                    "the topic was made anew while it was fetched",
+                    path=self.path,
+                    remedy="run again: it begins with what the log has",
+                )
+            address, self._epoch = self._cluster.leader(self.name.topic, self.name.partition)
+            self._connection = self._held.enter_context(self._cluster.connection(address))
+        asked = Asked(
+            self.name.topic,
+            self.topic_id,
+            self.name.partition,
+            self._epoch,
+            at,
+            self._max_bytes,
+            _WAIT_MS,
+        )
+        self._asked = asked
+        try:
+            self._connection.ask_fetch(asked, doing)
+        except Passing:  # whoever wants the answer hears of it
+            self._drop()
+
+    def _drop(self) -> None:
+        """End the conversation: an answer may be under way."""
+        self._asked = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._held.close()
+
+
+def _split(data: ByteArray, lowest: int, format: KafkaFormat) -> Iterator[BatchTable]:
+    """The tables of the whole batches in ``data``; what follows them is a part of one."""
+    start = 0
+    while start < len(data):
+        table, consumed, wanted, _ = format.split(data, start, len(data), lowest)
+        if not len(table) and consumed == start:
+            return
+        start = consumed
+        if len(table):
+            lowest = int(table["next_offset"][-1])
+            yield table.copy()

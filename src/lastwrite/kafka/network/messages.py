@@ -1,0 +1,120 @@
+"""What is said to a broker, but for Fetch: kio's messages, by name and version.
+
+A request is a header and a body, an answer likewise; from a certain version on a message is
+*flexible*: its structures, and the headers, end in a section of tagged fields::
+
+    request  i16 api key · i16 version · i32 correlation id · client id · tags if flexible · body
+    answer   i32 correlation id · tags if flexible · body
+
+The answer about versions never has tags in its header, so that whoever asked can read it.
+
+Source: Kafka 4.4 ``RequestHeader.json``, ``ResponseHeader.json``; KIP-482, KIP-511.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from lastwrite.encoding.layout import Buffer
+from lastwrite.errors import CorruptLog, EnvironmentUnfit
+from lastwrite.kafka.cluster.message import MessageReader
+
+_HEADER = struct.Struct(">hhi")
+
+
+class Api(NamedTuple):
+    """A request that we make; the versions of it that we speak."""
+
+    key: int
+    oldest: int
+    newest: int
+
+
+APIS = {
+    "fetch": Api(1, 4, 13),
+    "list_offsets": Api(2, 1, 9),
+    "metadata": Api(3, 1, 12),
+    "api_versions": Api(18, 0, 3),
+    "describe_configs": Api(32, 1, 4),
+}
+
+
+@cache
+def schema(name: str, version: int, side: str = "request") -> Any:
+    """The module with the classes of one message; ``side``: or its ``response``.
+
+    Raises:
+        EnvironmentUnfit: kio is not installed.
+    """
+    try:
+        return import_module(f"kio.schema.{name}.v{version}.{side}")
+    except ImportError as error:
+        raise EnvironmentUnfit(
+            "kio, which speaks Kafka's protocol, is not installed",
+            remedy="pip install 'lastwrite[kafka]'",
+        ) from error
+
+
+def made(module: Any, of: str, **values: object) -> Any:
+    """A message, or a part of one, with those of the values that its version has."""
+    kind = getattr(module, of)
+    return kind(
+        **{name: each for name, each in values.items() if name in kind.__dataclass_fields__}
+    )
+
+
+def header(name: str, version: int, correlation_id: int, client_id: str, flexible: bool) -> bytes:
+    """What stands before a request's body."""
+    client = client_id.encode()
+    head = _HEADER.pack(APIS[name].key, version, correlation_id)
+    return head + struct.pack(">h", len(client)) + client + (b"\0" if flexible else b"")
+
+
+def encode(name: str, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
+    """A request, whole."""
+    from kio.serial import entity_writer
+
+    body = io.BytesIO()
+    entity_writer(type(message))(body, message)
+    flexible = bool(message.__flexible__)
+    return header(name, version, correlation_id, client_id, flexible) + body.getvalue()
+
+
+def decode(name: str, version: int, data: Buffer) -> Any:
+    """The body of an answer; ``data`` begins behind the correlation id.
+
+    Raises:
+        CorruptLog: it is none.
+    """
+    from kio.serial import entity_reader
+
+    kind = getattr(schema(name, version, "response"), _class_of(name) + "Response")
+    at = 0
+    if kind.__flexible__ and name != "api_versions":
+        at = skip_tags(data, 0)
+    try:
+        return entity_reader(kind)(data, at)[0]
+    except Exception as error:  # of many kinds, whatever the bytes are
+        raise CorruptLog(f"no answer to {name}: {error}", at) from error
+
+
+def _class_of(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def skip_tags(data: Buffer, at: int) -> int:
+    """The position behind a section of tagged fields."""
+    reader = MessageReader(data, at)
+    for _ in range(reader.unsigned()):
+        reader.unsigned()
+        reader.take(reader.unsigned())
+    return reader.position
+
+
+def request_of(name: str, version: int, **values: object) -> Any:
+    """A request's body with those of the values that its version has."""
+    return made(schema(name, version), _class_of(name) + "Request", **values)

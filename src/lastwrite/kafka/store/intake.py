@@ -1,0 +1,244 @@
+"""Batches of a live topic on their way into an archive, as they come from a broker.
+
+    log       0 ─────────────────── 1366 (high watermark)
+    archive   0 ── 900                                         ends at 900
+    intake        900 ── 1200 ── 1366                          cut at segment.bytes
+
+What ``fetching`` takes from a broker's files is found out from the batches here: producers, aborted
+transactions, leader epochs. From time to time the partition is committed, so that a fetch that is
+broken off goes on where it was.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import astuple, dataclass
+
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.place import Round, place_at
+from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
+from lastwrite.kafka.producers.history import feed, sightings_in
+from lastwrite.kafka.rules.producers import ProducerStates
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
+from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
+from lastwrite.kafka.store.fetching import (
+    Fetched,
+    another,
+    manifest_of,
+    no_continuation,
+    refuse_across,
+)
+from lastwrite.model.columns import HAS_PRODUCER, IS_OLD, BatchTable, ByteArray
+from lastwrite.model.log import AbortedTransaction, Producer
+from lastwrite.model.work import SegmentOutput
+
+_COMMIT_BYTES = 256 << 20  # after so many what has come counts
+_ALL_REPLICATED = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveSource:
+    """A partition of a live topic as it was when its fetch began."""
+
+    path: str  # for errors
+    log_start: int
+    end: int  # up to which it is replicated
+    topic_id: str | None
+    known: Known | None  # None: what the archive knows already stays
+    config: KafkaTopicConfig
+    asked_ms: int  # before ``end`` was asked for
+
+
+class Intake:
+    """Brings a partition of a live topic to the partition of an archive at ``folder``.
+
+    Raises:
+        LogError: what the log has is not what comes next in the archive.
+        CorruptLog, RemoteFailed: of the manifest, or of the store.
+    """
+
+    def __init__(self, source: LiveSource, folder: str) -> None:
+        self._source = source
+        self._folder = folder
+        self._place = place_at(folder)
+        self._seen = self._place.read()
+        self._is_new = self._seen is None
+        if self._seen is None:
+            begin = min(source.log_start, source.end)
+            self._log = ArchivedLog(log_start=begin, end_offset=begin)
+        else:
+            self._log = archived.contents_of(self._seen.manifest, folder)
+            self._refuse(another(source.log_start, self._log, source.topic_id))
+        self.first = self._at = self._log.end_offset
+        self.end = max(source.end, self._at)
+        self._states = ProducerStates(
+            [Producer(*each) for each in self._log.producers], _ALL_REPLICATED
+        )
+        self._aborted_seen = 0
+        self._epochs = dict(self._log.epochs)
+        self._begun: Round | None = None
+        self._segment: ArchivedSegment | None = None
+        self._segment_base = self._segment_bytes = self._segment_records = 0
+        self._made: list[StoredSegment] = []
+        self._since_commit = self._segments = self._bytes = 0
+
+    def _refuse(self, why: str | None) -> None:
+        if why is not None:
+            raise no_continuation(self._folder, why, self._source.path)
+
+    # ------------------------------------------------------------------ batches
+
+    def append(self, data: ByteArray, table: BatchTable) -> None:
+        """Take batches, of which ``table`` tells: they follow those that came before.
+
+        Raises:
+            LogError: one lies across the archive's end, or the end of what is replicated.
+            CommitConflict, RemoteFailed: as of the store.
+        """
+        base = self._at
+        if self._is_new and not self._bytes:  # somebody may have deleted records of a batch
+            base = min(base, int(table["base_offset"][0]))
+        refuse_across(table, base, self.end, self._source.path)
+        while len(table):
+            count = self._fitting(table, base)
+            if count:
+                self._take(data, table[:count], base)
+                table, base = table[count:], self._at
+                continue
+            self._close_segment()
+            if self._since_commit >= _COMMIT_BYTES:
+                self._commit()
+
+    def _fitting(self, table: BatchTable, base: int) -> int:
+        """How many of the batches go into the segment: it ends as a broker's, by bytes and by
+        offsets; one batch always goes.
+        """
+        filled = 0 if self._segment is None else self._segment_bytes
+        base = base if self._segment is None else self._segment_base
+        ends = filled + np.cumsum(table["origin_size"])
+        by_bytes = int(np.searchsorted(ends, self._source.config.segment_bytes, side="right"))
+        last = table["next_offset"] - 1
+        by_offsets = int(np.searchsorted(last, base + MAX_RELATIVE_OFFSET, side="right"))
+        return min(by_bytes, by_offsets) if filled else max(1, min(by_bytes, by_offsets))
+
+    def _take(self, data: ByteArray, table: BatchTable, base: int) -> None:
+        if self._segment is None:
+            self._open(table, base)
+        assert self._segment is not None
+        begin, last = int(table["origin"][0]), table[-1]
+        part = data[begin : int(last["origin"] + last["origin_size"])]
+        self._segment.append(part, rows_of(table))
+        if (table["flags"] & HAS_PRODUCER).any():
+            feed(self._states, sightings_in(part, base, self.end))
+        self._note_epochs(data, table)
+        self._segment_bytes += len(part)
+        self._segment_records += int(table["records"].sum())
+        self._bytes += len(part)
+        self._at = int(last["next_offset"])
+
+    def _open(self, table: BatchTable, base: int) -> None:
+        if self._begun is None:
+            self._begun = self._place.begin(self._seen)
+        if int(table["next_offset"][0]) - 1 - base > MAX_RELATIVE_OFFSET:
+            base = int(table["base_offset"][0])
+        self._segment_base, self._segment_bytes, self._segment_records = base, 0, 0
+        self._segment = ArchivedSegment(
+            self._folder,
+            f"data/{self._begun.id}-",
+            base,
+            self._source.config.index_interval_bytes,
+        )
+
+    def _close_segment(self) -> None:
+        if self._segment is None:
+            return
+        assert self._begun is not None
+        base, result = self._segment_base, SegmentOutput(0, 0, 0)
+        aborted = [each for each in self._states.aborted if each.last_offset >= base]
+        self._segment.finish(result, time.time_ns(), aborted)
+        self._segment = None
+        assert isinstance(result.stored, StoredSegment)
+        self._made.append(structs.replace(result.stored, records=self._segment_records))
+        self._since_commit += result.stored.bytes
+        self._segment_bytes = 0
+        self._place.renew(self._begun)
+
+    def _note_epochs(self, data: ByteArray, table: BatchTable) -> None:
+        """Where leader epochs begin, by the batches; those of the oldest formats have none."""
+        rows = table[(table["flags"] & IS_OLD) == 0]
+        if not len(rows):
+            return
+        at = rows["origin"][:, None] + np.arange(12, 16)
+        epochs = data[at].astype(np.int64) @ np.array([1 << 24, 1 << 16, 1 << 8, 1])
+        for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
+            epoch = int(epochs[row])
+            if epoch < 1 << 31:  # -1: none was known
+                self._epochs.setdefault(epoch, int(rows["base_offset"][row]))
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self) -> Fetched:
+        """Let what has come count.
+
+        Raises:
+            CommitConflict: somebody else changed the partition meanwhile; RemoteFailed: the store.
+        """
+        self._close_segment()
+        self._at = self.end
+        before, source = self._log, self._source
+        is_due = source.asked_ms - before.brought_ms > source.config.delete_retention_ms // 2
+        if self._begun or self._is_new or is_due or source.known not in (None, before.known):
+            self._commit()
+        return Fetched(
+            first_offset=self.first,
+            end_offset=self.end,
+            segments=self._segments,
+            bytes=self._bytes,
+            is_new=self._is_new,
+        )
+
+    def abandon(self) -> None:
+        """Let nothing stay of what does not count yet."""
+        if self._segment is not None:
+            self._segment.abandon()
+            self._segment = None
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._place.abandon(begun)
+
+    def _commit(self) -> None:
+        """Make the segments that are whole the archive's."""
+        begun = self._begun or self._place.begin(self._seen)
+        self._begun = None  # whatever becomes of the commit, nothing of it may be removed
+        after = self._after()
+        manifest = manifest_of(self._seen, after, self._folder)
+        self._seen = self._place.commit(begun, manifest)
+        self._log = after
+        self._segments += len(self._made)
+        self._made, self._since_commit = [], 0
+        self._aborted_seen = len(self._states.aborted)
+
+    def _after(self) -> ArchivedLog:
+        """What the partition is then."""
+        before, source = self._log, self._source
+        aborted: tuple[AbortedTransaction, ...] = self._states.aborted[self._aborted_seen :]
+        producers = self._states.producers
+        open_from = min((each.open_from for each in producers if each.open_from >= 0), default=None)
+        return structs.replace(
+            before,
+            end_offset=self._at,
+            first_unstable=None if open_from is None else max(open_from, before.log_start),
+            segments=(*before.segments, *self._made),
+            aborted=(*before.aborted, *map(astuple, aborted)),
+            producers=tuple(astuple(each) for each in producers),
+            snapshot=None,
+            snapshot_bytes=0,
+            epochs=tuple(sorted(self._epochs.items())),
+            topic_id=source.topic_id or before.topic_id,
+            known=source.known or before.known,
+            brought_ms=source.asked_ms,
+        )

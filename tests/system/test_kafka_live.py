@@ -1,0 +1,184 @@
+"""``fetch`` of a live Kafka cluster, against a real broker: what comes is what its files hold."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import lastwrite
+from lastwrite.errors import InvalidConfig, NotALog, RemoteFailed
+from lastwrite.kafka.fetched import FetchedLog, LogsFetched
+from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
+from tests.conformance.test_kafka_archive import Archive
+from tests.support.jars import free_ports
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
+from tests.support.kafka.logs import bases, read_aborted
+
+pytest.importorskip("kio")
+pytestmark = [pytest.mark.broker]
+
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    try:
+        made = Broker(
+            kafka_home(),
+            tmp_path_factory.mktemp("live") / "data",
+            {"log.cleaner.delete.retention.ms": "7200000", "message.max.bytes": "50000000"},
+        )
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with made:
+        yield made
+
+
+def fetched(broker: Broker, to: Path, **how: Any) -> LogsFetched:
+    found = lastwrite.fetch([f"kafka://{broker.address}"], str(to), **how)
+    assert isinstance(found, LogsFetched)
+    return found
+
+
+def one(broker: Broker, to: Path, topic: str, **how: Any) -> FetchedLog:
+    (found,) = fetched(broker, to, topic=topic, **how).partitions
+    return found
+
+
+def stored(broker: Broker, name: str) -> bytes:
+    """What the broker's files hold, one behind another."""
+    return b"".join(path.read_bytes() for path in sorted((broker.data / name).glob("*.log")))
+
+
+def check_same(broker: Broker, archive: Archive) -> None:
+    """The archive holds what the broker's files hold, and says of it what they say."""
+    folder, log = broker.data / archive.name, archive.log()
+    assert b"".join(archive.batches()) == stored(broker, archive.name)
+    aborted = [entry for base in bases(folder) for entry in read_aborted(folder, base)]
+    assert [tuple(each) for each in log["aborted"]] == [astuple(each) for each in aborted]
+    epochs = decode_leader_epochs((folder / "leader-epoch-checkpoint").read_bytes())
+    inside = [tuple(each) for each in epochs if each.start_offset < log["end_offset"]]
+    assert [tuple(each) for each in log["epochs"]] == inside
+    metadata = (folder / "partition.metadata").read_bytes()
+    assert log["topic_id"] == str(decode_partition_metadata(metadata))
+    archive.lay_out(archive.to.parent / "laid-out")  # its indexes are a broker's
+
+
+def write_random(broker: Broker, topic: str, seed: int, batches: int) -> None:
+    """All codecs, tombstones, headers, and transactions of which some are aborted."""
+    rng = random.Random(seed)
+    for _ in range(batches):
+        records = [
+            Sent(
+                f"k{rng.randrange(50)}".encode(),
+                None if rng.random() < 0.1 else rng.randbytes(rng.randrange(200)),
+                START_MS + rng.randrange(10_000),
+                (("h", rng.randbytes(3)),) if rng.random() < 0.2 else (),
+            )
+            for _ in range(rng.randrange(1, 40))
+        ]
+        produce(broker, topic, records, codec=rng.choice(CODECS), batch_records=9)
+    client = Producer(
+        {
+            "bootstrap.servers": broker.address,
+            "transactional.id": f"{topic}-{seed}",
+            "linger.ms": 0,
+            "log_level": 0,
+        }
+    )
+    client.init_transactions(60)
+    for n in range(8):
+        client.begin_transaction()
+        for _ in range(rng.randrange(1, 9)):
+            client.produce(topic, rng.randbytes(20), f"t{rng.randrange(9)}")
+            client.flush()
+        client.abort_transaction(60) if n % 3 == 1 else client.commit_transaction(60)
+
+
+SMALL = {
+    "cleanup.policy": "compact",
+    "internal.segment.bytes": "4000",
+    "segment.index.bytes": "1024",
+    "index.interval.bytes": "300",
+}
+
+
+def test_the_batches_are_those_of_the_brokers_files(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "bytes", SMALL)
+    write_random(broker, "bytes", 1, 12)
+    archive = Archive(tmp_path / "archive", "bytes-0")
+
+    found = one(broker, archive.to, "bytes")
+
+    assert found.reason is None and found.is_new and found.first_offset == 0
+    assert found.source == f"kafka://{broker.address}/bytes-0"
+    check_same(broker, archive)
+    segments = archive.log()["segments"]
+    assert len(segments) == found.segments > 3
+    assert all(each["bytes"] <= 4000 for each in segments)
+    known = archive.log()["known"]
+    assert known["topic"] == SMALL
+    assert known["file"]["log.cleaner.delete.retention.ms"] == "7200000"
+
+    again = one(broker, archive.to, "bytes")
+    assert again.segments == 0 and again.first_offset == again.end_offset == found.end_offset
+    write_random(broker, "bytes", 2, 3)
+    more = one(broker, archive.to, "bytes")
+    assert more.first_offset == found.end_offset and more.segments and not more.is_new
+    check_same(broker, archive)
+
+
+def test_an_empty_topic_and_several_partitions(broker: Broker, tmp_path: Path) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for done in admin.create_topics([NewTopic("wide", 3, 1)]).values():
+        done.result(30)
+    client = Producer({"bootstrap.servers": broker.address})
+    client.produce("wide", b"v", b"k", partition=2)
+    client.flush()
+
+    found = fetched(broker, tmp_path, topic="wi*").partitions
+
+    assert [(each.topic, each.partition, each.end_offset) for each in found] == [
+        ("wide", 0, 0),
+        ("wide", 1, 0),
+        ("wide", 2, 1),
+    ]
+    assert [each.is_new for each in found] == [True] * 3
+    for number in range(3):
+        assert b"".join(Archive(tmp_path, f"wide-{number}").batches()) == stored(
+            broker, f"wide-{number}"
+        )
+
+
+def test_a_batch_larger_than_what_is_asked_for(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "large", {"max.message.bytes": "50000000"})
+    value = random.Random(1).randbytes(20_000_000)
+    settings = {"message.max.bytes": "60000000"}
+    for size in (100, len(value), 100):
+        produce(broker, "large", [Sent(b"k", value[:size], START_MS)], settings=settings)
+
+    assert one(broker, tmp_path, "large").segments == 1
+    assert b"".join(Archive(tmp_path, "large-0").batches()) == stored(broker, "large-0")
+
+
+def test_what_is_not_there(broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(NotALog, match="no topic 'nothing'"):
+        one(broker, tmp_path, "nothing")
+    with pytest.raises(InvalidConfig, match="names more than brokers"):
+        lastwrite.fetch([f"kafka://{broker.address}/bytes"], str(tmp_path))
+    with pytest.raises(InvalidConfig, match="one live cluster"):
+        lastwrite.fetch([f"kafka://{broker.address}", str(tmp_path)], str(tmp_path / "a"))
+    with pytest.raises(InvalidConfig, match="security.protocol"):
+        fetched(broker, tmp_path, config={"security.protocol": "KERBEROS"})
+    (port,) = free_ports(1)
+    with pytest.raises(RemoteFailed, match="connection refused"):
+        lastwrite.fetch([f"kafka://127.0.0.1:{port}"], str(tmp_path))
+    assert not list(tmp_path.iterdir())
