@@ -22,12 +22,12 @@ def fetch(
             help="Of Kafka: log roots, partitions' folders; or kafka://HOST:PORT[,HOST:PORT] of a "
             "live cluster. Of Pulsar: folders of a bucket's "
             "objects, of MapFiles, a bookie's ledger or journal directory; or persistent://… of a "
-            "live cluster.",
+            "live cluster; or topic folders, for a bucket.",
         ),
     ],
     to: Annotated[
         str,
-        options.option("--to ARCHIVE", "A folder; of Kafka also a bucket, as s3://bucket/prefix."),
+        options.option("--to ARCHIVE", "A folder, or a bucket, as s3://bucket/prefix."),
     ],
     topic: options.Topics = None,
     partition: options.Partition = None,

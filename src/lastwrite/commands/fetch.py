@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
 
+from lastwrite.archive.layout import systems_at
 from lastwrite.commands.compact import TopicConfig, find_told, overrides
-from lastwrite.commands.systems import KAFKA, system_of
+from lastwrite.commands.systems import KAFKA, PULSAR, system_of
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.engine.system import system_named
@@ -26,9 +27,12 @@ from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.rules.live_settings import SCHEME
 from lastwrite.pulsar.store import fetching
+from lastwrite.pulsar.store.place import locate, topics_below
+from lastwrite.pulsar.store.topic import find_topics
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.exports import naming_what_stays, refuse_inside
 from lastwrite.storage.objects import address
+from lastwrite.storage.objects.address import is_address
 
 if TYPE_CHECKING:
     from lastwrite.kafka.system import KafkaSystem
@@ -55,10 +59,11 @@ def fetch(
     Args:
         sources: of Kafka log roots, partitions' folders, or copies of them; a broker may be at
             work; or one live cluster, ``kafka://HOST:PORT[,HOST:PORT…]``. Of Pulsar folders of a
-            bucket's objects, of MapFiles, of bookies (entry logs, journals); ``persistent://…`` is
-            a topic of a live cluster, with all its partitions if it names none.
-        to: the archive: a folder, which is made where there is none, or of Kafka also a bucket's
-            address, as ``s3://bucket/prefix``.
+            bucket's objects, of MapFiles, of bookies (entry logs, journals), of which topic folders
+            are made; ``persistent://…`` is a topic of a live cluster, with all its partitions if it
+            names none; or topic folders, or an archive, for an archive as that of Kafka's topics.
+        to: the archive: a folder, which is made where there is none, or of Kafka, and of Pulsar's
+            topic folders, also a bucket's address, as ``s3://bucket/prefix``.
         topic: of folders, that one alone, with all its partitions if it names none; of Kafka also a
             shell pattern, or several of either.
         partition: of Kafka, this partition alone of each topic.
@@ -116,6 +121,14 @@ def fetch(
             "a live cluster knows its topics",
             remedy="leave out topic, metadata and cursor",
         )
+    if not urls and _are_topics(folders):
+        return _into_archive(folders, to, topic, partition, progress)
+    if is_address(to) or PULSAR in systems_at(to):
+        raise InvalidConfig(
+            "such sources of Pulsar go to topic folders first",
+            path=to,
+            remedy="lastwrite fetch … --to FOLDER, then lastwrite fetch FOLDER --to " + to,
+        )
     with naming_what_stays(to, progress, "what was asked for"):
         if not urls:
             return fetching.fetch(folders, to, topic, metadata, cursor, copies, recover)
@@ -130,6 +143,27 @@ def _is_kafkas(source: str) -> bool:
         return bool(system_named(KAFKA).find(source, None, None))
     except NotALog:
         return False
+
+
+def _are_topics(sources: Sequence[str]) -> bool:
+    """Whether all are topic folders of Pulsar, archives of such, or archives of topics."""
+    return all(PULSAR in systems_at(source) or locate(source) is not None for source in sources)
+
+
+def _into_archive(
+    sources: Sequence[str], to: str, topic: Topics, partition: int | None, progress: Progress
+) -> FetchReport:
+    """Bring topics that lie in topic folders, or in another archive."""
+    from lastwrite.pulsar.store import archiving  # not before it is needed
+
+    if not is_address(to) and next(topics_below(os.path.abspath(to)), None) is not None:
+        raise InvalidConfig(
+            "topic folders of the older form lie there",
+            path=to,
+            remedy="give --to a folder of its own: once the topics are in it, the older ones may go",
+        )
+    found = [folder for path in sources for folder in find_topics(path, topic, partition)]
+    return archiving.fetch(found, to, progress)
 
 
 def _with_live(

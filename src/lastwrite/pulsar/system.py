@@ -22,7 +22,7 @@ from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUPS, PulsarFormat
-from lastwrite.pulsar.format.position import COMPACTED, Position
+from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.rules.backlog import backlog_of
 from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig, states_retention
 from lastwrite.pulsar.store import lock, publish, staging, topic_log, watching
@@ -229,8 +229,11 @@ def _new_ledger(new: CommitPlan) -> NewLedger | None:
     if not new.made or new.policy is None or new.first_dirty is None:
         return None
     (made,), (sources,) = new.made, new.sources
-    bases = [segment.base_offset for segment in sources]
-    raw = {Position.of(base).ledger for base in bases if base != COMPACTED}
+    raw = {
+        Position.of(segment.base_offset).ledger
+        for segment in sources
+        if not topic_log.is_of_compacted(new.log, segment)
+    }
     return NewLedger(
         path=made.log_path,
         horizon=Position.of(new.first_dirty - 1),

@@ -23,7 +23,7 @@ import hashlib
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,6 @@ from lastwrite.pulsar.store.manifest import EVENT_TIME, Manifest
 from lastwrite.pulsar.store.objects import read_entries
 from lastwrite.pulsar.store.topic import Ledger, Topic
 from lastwrite.reports.verification import Comparison, Violation
-from lastwrite.storage.reading import SegmentReader
 
 _MOST_VIOLATIONS = 100  # that a report lists; all are counted
 _ALONE = -1  # the index of a message that is in no batch
@@ -201,7 +200,7 @@ def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison
         return found, False
     was = _before(before, manifest.horizon, most_messages)
     now = _Messages(most_messages)
-    for entry in _compacted_entries(after.compacted):
+    for entry in chain.from_iterable(map(_compacted_entries, after.compacted)):
         now.take(entry, False)
     so_far = found.violation_count
     like_broker = structs.replace(found, violations=list(found.violations))
@@ -219,9 +218,8 @@ def compare(before: Topic, after: Topic, most_messages: int) -> tuple[Comparison
 def _before(topic: Topic, horizon: Position, most: int) -> _Messages:
     """The messages of the log up to the new horizon; of what lies beyond only the markers count."""
     found = _Messages(most)
-    if topic.compacted is not None:
-        for entry in _compacted_entries(topic.compacted):
-            found.take(entry, False)
+    for entry in chain.from_iterable(map(_compacted_entries, topic.compacted or ())):
+        found.take(entry, False)
     begin = topic.horizon
     for ledger in topic.ledgers:
         first = begin.entry + 1 if begin is not None and begin.ledger == ledger.id else 0
@@ -254,7 +252,7 @@ class _Broken:
     def __init__(self, found: Comparison, topic: Topic) -> None:
         self.found = found
         self._folder = topic.folder
-        self._path = topic.folder if topic.compacted is None else topic.compacted.path
+        self._path = topic.compacted[0].path if topic.compacted else topic.folder
 
     def add(
         self, promise: str, message: str, offset: int | None = None, path: str | None = None
@@ -404,8 +402,8 @@ def _is_same(one: Ledger, other: Ledger) -> bool:
         return False
     pieces = np.empty((2, _PIECE), dtype=np.uint8)
     with (
-        SegmentReader(one.path, one.size_bytes, one.mtime_ns) as first,
-        SegmentReader(other.path, other.size_bytes, other.mtime_ns) as second,
+        one.reader() as first,
+        other.reader() as second,
     ):
         for at in range(0, one.size_bytes, _PIECE):
             size = min(_PIECE, one.size_bytes - at)

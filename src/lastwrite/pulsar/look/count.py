@@ -42,15 +42,12 @@ def count_ledger(ledger: Ledger, is_compacted: bool) -> Counted | None:
         return None
     job = _Count(is_compacted)
     lowest = 0 if is_compacted else ledger.id << ENTRY_BITS
-    piece = Piece(
+    piece = Piece.of(
+        ledger.segment(lowest),
         number=0,
-        segment=0,
-        path=ledger.path,
+        place=0,
         start=0,
         end=ledger.size_bytes,
-        size_bytes=ledger.size_bytes,
-        mtime_ns=ledger.mtime_ns,
-        lowest_offset=lowest,
         end_offset=_END if is_compacted else lowest + (1 << ENTRY_BITS),
         keyed=True,
     )

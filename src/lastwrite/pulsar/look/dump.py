@@ -159,7 +159,8 @@ class _TopicDump:
             if topic.compacted is None:
                 self._say(f"{topic.name} was never compacted here")
             else:
-                yield topic.compacted, LogPart.COMPACTED
+                for part in topic.compacted:
+                    yield part, LogPart.COMPACTED
         else:
             if topic.horizon is not None and not topic.ledgers:
                 words = "has no raw ledger here; --compacted prints its compacted one"

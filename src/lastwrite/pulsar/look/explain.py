@@ -19,10 +19,10 @@ from lastwrite.explanation.partition import Described, Explainer, RangeReasons
 from lastwrite.explanation.records import KeyRecord
 from lastwrite.model.columns import TOMBSTONE
 from lastwrite.model.log import PartitionLog
-from lastwrite.pulsar.format.compacted import decode_record
+from lastwrite.pulsar.format.compacted import decode_record, is_record
 from lastwrite.pulsar.format.entry import Entry, Message, decode_entry, messages_of
 from lastwrite.pulsar.format.offload import ENTRY_HEAD_BYTES
-from lastwrite.pulsar.format.position import COMPACTED, Position
+from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, message_id
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED
 from lastwrite.pulsar.rules.settings import PulsarConfig
@@ -98,7 +98,7 @@ class PulsarExplainer(Explainer):
 
 def _entry(record: KeyRecord) -> Entry:
     position, body = Position.of(int(record.batch["base_offset"])), record.data[ENTRY_HEAD_BYTES:]
-    if record.piece.lowest_offset == COMPACTED:
+    if is_record(body):
         position, _, body = decode_record(body)
     return decode_entry(body, position.ledger, position.entry)
 

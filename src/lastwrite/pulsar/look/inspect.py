@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from lastwrite.pulsar.look.inspection import (
 )
 from lastwrite.pulsar.look.rows import VALUE_LIMIT_BYTES, compression_of
 from lastwrite.pulsar.look.walk import WalkedEntry, checksum_problem, walk
+from lastwrite.pulsar.store.manifest import Manifest
 from lastwrite.pulsar.store.place import FileKind, is_topic_folder, kind_of, name_of
 from lastwrite.pulsar.store.reading import LedgerMoved, LedgerReader
 from lastwrite.pulsar.store.topic import Ledger, Topic, find_topics, list_topic, partition_of
@@ -174,8 +175,8 @@ class _Inspection:
         if topic.ledgers:
             found.first_id = str(Position(topic.ledgers[0].id, 0))
             found.last_id = str(Position(topic.ledgers[-1].id, topic.ledgers[-1].entries - 1))
-        if topic.compacted is not None:
-            found.compacted = self._compacted(topic.compacted)
+        if topic.compacted is not None and topic.manifest is not None:
+            found.compacted = self._compacted(topic.manifest, topic.compacted)
         found.bytes = sum(ledger.size_bytes for ledger in topic.all_ledgers)
         found.other_files = sorted(os.path.basename(ledger.path) for ledger in topic.strays)
         self._last_ids()
@@ -229,12 +230,15 @@ class _Inspection:
         except UnsupportedFormat as error:
             self.note(problem_of(error, path, each.position, RESTORE))
 
-    def _compacted(self, ledger: Ledger) -> LedgerInspection:
-        """The compacted ledger, held against its manifest."""
-        seen = self._ledger(ledger, True)
-        manifest = self._topic.manifest
+    def _compacted(self, manifest: Manifest, parts: Sequence[Ledger]) -> LedgerInspection:
+        """The compacted ledger, in an archive all its parts, held against its manifest."""
+        seen = LedgerInspection(ledger=manifest.ledger, file=manifest.object, is_indexed=True)
+        path = parts[0].path if parts else self._topic.folder
+        for n, part in enumerate(parts):
+            one = self._ledger(part, True)
+            seen = one if n == 0 else _joined(seen, one)
         wrong = []
-        if seen.last_id is not None and manifest is not None and not self.found.is_damaged:
+        if seen.last_id is not None and not self.found.is_damaged:
             first, last, messages = seen.first_id, seen.last_id, seen.contents.records
             if Position.parse(last) > manifest.horizon:
                 wrong.append(f"entry {last} is beyond the horizon {manifest.horizon}")
@@ -244,7 +248,7 @@ class _Inspection:
             if messages != manifest.messages and not seen.contents.unreadable:
                 wrong.append(f"it holds {messages} messages, by its manifest {manifest.messages}")
         for message in wrong:
-            self.note(problem_of(CorruptLog(message, path=ledger.path), ledger.path))
+            self.note(problem_of(CorruptLog(message, path=path), path))
         return seen
 
     def _last_ids(self) -> None:
@@ -284,6 +288,18 @@ class _Inspection:
         ):
             context = Context(system, way, runner.workers, plan.limits(), LOOKING, NoProgress())
             self.found.keys = count_keys(context, log)
+
+
+def _joined(seen: LedgerInspection, part: LedgerInspection) -> LedgerInspection:
+    """A compacted ledger up to the next part, and that."""
+    seen.contents.add(part.contents)
+    seen.file_bytes += part.file_bytes
+    seen.blocks = (seen.blocks or 0) + (part.blocks or 0)
+    if part.last_id is not None:
+        entries = 0 if seen.last_entry is None else seen.last_entry + 1
+        seen.first_entry, seen.last_entry = 0, entries + (part.last_entry or 0)
+        seen.first_id, seen.last_id = seen.first_id or part.first_id, part.last_id
+    return seen
 
 
 def _bytes_below(ledger: Ledger, horizon: Position | None, seen: LedgerInspection) -> int:

@@ -44,7 +44,6 @@ from lastwrite.reports.verification import (
     VerifyStatus,
     Violation,
 )
-from lastwrite.storage.reading import SegmentReader
 from lastwrite.verification.proof import Means, Pair, Proof, Question
 
 _AGAIN = (
@@ -118,7 +117,7 @@ def _verify_structure(report: PartitionVerification, topic: Topic, limits: Limit
     if topic.compacted is not None:
         _verify_compacted(report, topic, topic.compacted, limits)
     for ledger in topic.ledgers:
-        found = _read(report, ledger, limits, False)
+        found = _read(report, ledger, limits, False, _new_secret())
         for problem in found.problems:
             _note(report, problem)
         seen.join(found)
@@ -174,6 +173,25 @@ class _Seen:
     records_of: dict[int, int] = field(default_factory=dict)
     keys: list[UInt64Array] = field(default_factory=list)  # two words a key
     problems: list[Problem] = field(default_factory=list)
+    path: str = ""
+
+    def join_part(self, other: _Seen) -> None:
+        """Take what the next part of a compacted ledger holds."""
+        self.problems += other.problems
+        if not other.entries:
+            return
+        if self.entries and other.first_offset < self.next_offset:
+            words = f"entry {Position.of(other.first_offset)} begins the part after the one with "
+            words += str(Position.of(self.next_offset - 1))
+            self.problems.append(Problem(ProblemKind.DAMAGED, words, other.path, None, _AGAIN))
+        self.first_offset = self.first_offset if self.entries else other.first_offset
+        self.next_offset = other.next_offset
+        self.entries += other.entries
+        self.bytes += other.bytes
+        self.messages += other.messages
+        self.tombstones += other.tombstones
+        self.keyless += other.keyless
+        self.keys += other.keys
 
     def join(self, other: _Seen) -> None:
         """Take what several ledgers of a topic tell together."""
@@ -188,14 +206,18 @@ class _Seen:
 
 
 def _read(
-    report: PartitionVerification, ledger: Ledger, limits: Limits, is_compacted: bool
+    report: PartitionVerification,
+    ledger: Ledger,
+    limits: Limits,
+    is_compacted: bool,
+    secret: UInt64Array,
 ) -> _Seen:
     """Read a ledger whole, and its index's blocks; count it, and hold it against its metadata."""
-    seen = _Seen()
+    seen = _Seen(path=ledger.path)
     try:
         _check_blocks(ledger)
         if ledger.size_bytes:
-            _read_entries(ledger, limits, is_compacted, seen)
+            _read_entries(ledger, limits, is_compacted, seen, secret)
         for what, there, said in (
             ("entries", seen.entries, ledger.stored_entries),
             ("bytes of entries", seen.bytes, ledger.metadata.length),
@@ -220,24 +242,39 @@ def _read(
     return seen
 
 
-def _read_entries(ledger: Ledger, limits: Limits, is_compacted: bool, seen: _Seen) -> None:
+def _read_entries(
+    ledger: Ledger, limits: Limits, is_compacted: bool, seen: _Seen, secret: UInt64Array
+) -> None:
     for first, stop, begin, end in ledger.runs():
         offset = None if is_compacted else Position(ledger.id, first).offset
-        _read_run(ledger, (begin, end), offset, limits, seen)
+        _read_run(ledger, (begin, end), offset, limits, seen, secret)
         if ledger.missing and seen.next_offset != Position(ledger.id, stop).offset:
             words = f"entry {ledger.id}:{stop - 1} is not where it should be"
             raise CorruptLog(words, end, ledger.path, RESTORE)
 
 
 def _read_run(
-    ledger: Ledger, place: tuple[int, int], first: int | None, limits: Limits, seen: _Seen
+    ledger: Ledger,
+    place: tuple[int, int],
+    first: int | None,
+    limits: Limits,
+    seen: _Seen,
+    secret: UInt64Array,
 ) -> None:
     """Read a run of entries, the first of this offset; None: those of a compacted ledger."""
     form = PulsarFormat(limits.plain_bytes)
-    secret = secret_from(secrets.token_bytes(8 * SECRET_WORDS))
     is_compacted, lowest = first is None, first or 0
     end = Position(ledger.id + 1, 0).offset
-    piece = Piece(0, 0, ledger.path, *place, ledger.size_bytes, ledger.mtime_ns, lowest, end, True)
+    start, stop = place
+    piece = Piece.of(
+        ledger.segment(lowest),
+        number=0,
+        place=0,
+        start=start,
+        end=stop,
+        end_offset=end,
+        keyed=True,
+    )
     following = lowest
     for chunk in Chunks(limits).of(form, piece):
         table = chunk.table
@@ -299,7 +336,7 @@ def _check_blocks(ledger: Ledger) -> None:
     index = ledger.index
     expected = 0
     head = np.empty(BLOCK_HEADER_BYTES, dtype=np.uint8)
-    with SegmentReader(ledger.path, ledger.size_bytes, ledger.mtime_ns) as reader:
+    with ledger.reader() as reader:
         for block in index.blocks:
             if block.offset != expected:
                 words = f"the index names byte {block.offset}, and a block begins at {expected}"
@@ -325,24 +362,27 @@ def _refuse(ledger: Ledger, message: str) -> None:
 
 
 def _verify_compacted(
-    report: PartitionVerification, topic: Topic, ledger: Ledger, limits: Limits
+    report: PartitionVerification, topic: Topic, parts: Sequence[Ledger], limits: Limits
 ) -> None:
     manifest = topic.manifest
     assert manifest is not None
-    found = _read(report, ledger, limits, True)
-    wrong = found.problems
+    found, secret = _Seen(), _new_secret()
+    for part in parts:
+        found.join_part(_read(report, part, limits, True, secret))
+    wrong, is_ours = found.problems, all(part.is_ours for part in parts)
+    place = parts[0].path if parts else topic.folder
 
     def damaged(message: str) -> None:
-        wrong.append(Problem(ProblemKind.DAMAGED, message, ledger.path, None, _AGAIN))
+        wrong.append(Problem(ProblemKind.DAMAGED, message, place, None, _AGAIN))
 
     if not wrong:
         told: list[tuple[str, object, object]] = [
             ("entries", found.entries, manifest.entries),
             ("bytes", found.bytes, manifest.size_bytes),
-            ("topic", ledger.metadata.compacted_topic, manifest.topic),
+            *(("topic", part.metadata.compacted_topic, manifest.topic) for part in parts),
         ]
         # Of a broker's, who wrote the manifest may have counted what an encrypted batch claims.
-        if ledger.is_ours:
+        if is_ours:
             told.append(("messages", found.messages, manifest.messages))
         for what, there, said in told:
             if there != said:
@@ -355,16 +395,20 @@ def _verify_compacted(
                 by = f"by the manifest from {manifest.from_} to {manifest.to}"
                 damaged(f"from {first} to {last}, {by}")
         if found.tombstones:  # by a broker's rules the length tells, which some clients leave out
-            report.advice.append(f"{ledger.path}: {found.tombstones} deletes are in it")
+            report.advice.append(f"{place}: {found.tombstones} deletes are in it")
         for broken in _promises(found, manifest.retain_null_key):
-            if ledger.is_ours:
+            if is_ours:
                 damaged(f"{broken}: no compaction leaves that")
             else:  # a broker's: of an older release, or with settings that nobody wrote down
-                report.advice.append(f"{ledger.path}: {broken}, and Lastwrite would not leave that")
+                report.advice.append(f"{place}: {broken}, and Lastwrite would not leave that")
         if sum(map(len, found.keys)) > _MOST_KEYS:
-            report.advice.append(f"{ledger.path}: too many keys to see whether one comes twice")
+            report.advice.append(f"{place}: too many keys to see whether one comes twice")
     for problem in wrong:
         _note(report, problem)
+
+
+def _new_secret() -> UInt64Array:
+    return secret_from(secrets.token_bytes(8 * SECRET_WORDS))
 
 
 def _promises(found: _Seen, retain_null_key: bool) -> Sequence[str]:

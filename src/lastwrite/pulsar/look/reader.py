@@ -204,7 +204,7 @@ class TopicReader:
         self, view: TopicView, reader: LedgerReader, first: int, source: LogPart
     ) -> list[ReadEntry]:
         """The entries of one read. What is damaged is noted and left out."""
-        path = reader.ledger.path
+        path = reader.path_of(first)
         try:
             stored = reader.read(first)
         except CorruptLog as error:

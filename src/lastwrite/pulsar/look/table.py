@@ -130,9 +130,8 @@ def ledger_units(folder: str) -> list[LedgerUnit]:
     view = reader.looked()
     reader.raise_damage()
     units = []
-    if view.compacted is not None:
-        whole = view.compacted
-        units.append(LedgerUnit(reader.name, whole.ledger, True, 0, whole.count, frozenset()))
+    for part in view.topic.compacted or ():
+        units.append(LedgerUnit(reader.name, part, True, 0, part.entries, frozenset()))
     behind = 0 if view.horizon is None else view.horizon + 1
     for one in view.backlog:
         base = Position(one.ledger.id, 0).offset

@@ -11,8 +11,10 @@ import resource
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, suppress
 
+from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.format.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST
+from lastwrite.pulsar.store.archived import is_archived
 from lastwrite.storage import lock
 
 FILE = "lastwrite.lock"
@@ -28,6 +30,8 @@ PLACE = lock.LockPlace(
 
 def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager[None]:
     """Keep other runs away from the topic of this folder; see ``storage.lock.hold``."""
+    if is_archived(folder):
+        raise _not_yet(folder)
     _allow_files()
     return lock.hold(folder, names, PLACE)
 
@@ -36,8 +40,18 @@ def try_hold(
     folder: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, if it is free now: the context gives whether."""
+    if is_archived(folder):
+        raise _not_yet(folder)
     _allow_files()
     return lock.try_hold(folder, names, PLACE)
+
+
+def _not_yet(folder: str) -> LogError:
+    return InvalidConfig(
+        "a topic of an archive is only read so far",
+        path=folder,
+        remedy="compact its topic folder, and fetch that into the archive",
+    )
 
 
 def _allow_files() -> None:
@@ -58,7 +72,8 @@ def refuse_if_held(folder: str, names: Collection[TopicPartition] | None = None)
     Raises:
         LogHeld: a run may change it while it is read.
     """
-    lock.refuse_if_held(folder, names, PLACE)
+    if not is_archived(folder):
+        lock.refuse_if_held(folder, names, PLACE)
 
 
 __all__ = ["FILE", "PLACE", "hold", "holds", "refuse_if_held", "try_hold"]

@@ -16,6 +16,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from io import FileIO
 
 import numpy as np
@@ -44,6 +45,8 @@ from lastwrite.pulsar.format.offload import (
 )
 from lastwrite.storage import files
 from lastwrite.storage.mapping import mapped
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.reading import ObjectReader, read_small
 from lastwrite.storage.staging import changing, remove_staged
 
 BLOCK_BYTES = 1 << 20  # of the objects that we write: an entry is found by walking half a block
@@ -222,11 +225,20 @@ def read_index(path: str) -> IndexObject:
         LogError: it cannot be read.
     """
     index_path = path + INDEX_SUFFIX
+    if is_address(path):
+        return _index_at(index_path)
     try:
         with open(index_path, "rb") as file, located(index_path):
             return IndexObject.decode(file.read())
     except OSError as error:
         raise files.to_log_error(error, index_path, "read the object") from error
+
+
+@lru_cache(maxsize=1024)
+def _index_at(address: str) -> IndexObject:
+    """Of an object, which nobody changes: it is read once."""
+    with located(address):
+        return IndexObject.decode(read_small(address))
 
 
 def checked_index(path: str) -> IndexObject:
@@ -254,7 +266,8 @@ def read_entries(
     """The entries ``first`` to ``last`` of the data object at ``path``, with their ids; None: to
     the ledger's end. Ids that the index notes as missing are passed over.
 
-    ``index``: what ``checked_index`` said, read here where it is not given. Held: an entry.
+    ``index``: what ``checked_index`` said, read here where it is not given. Held: an entry; of an
+    object in a bucket a block.
 
     Raises:
         CorruptLog: a block or an entry is not where it has to be, or entries are missing.
@@ -263,13 +276,23 @@ def read_entries(
     block = index.block_of(max(first, 0)) or next(iter(index.blocks), None)
     if block is None:
         return
-    with (
-        mapped(path, index.data_bytes) as data,
-        memoryview(data)[block.offset :] as view,
-        located(path, block.offset),
-    ):
-        for entry, at, size in walk_data(view, bool(index.missing)):
-            if last is not None and entry > last:
-                return
-            if entry >= first:
-                yield entry, bytes(view[at : at + size])
+    for view, start in _views(path, index, block):
+        with located(path, start):
+            for entry, at, size in walk_data(view, bool(index.missing)):
+                if last is not None and entry > last:
+                    return
+                if entry >= first:
+                    yield entry, bytes(view[at : at + size])
+
+
+def _views(path: str, index: IndexObject, first: IndexEntry) -> Iterator[tuple[memoryview, int]]:
+    """The blocks from ``first`` on and the byte that each begins with: of a file all at once."""
+    if not is_address(path):
+        with mapped(path, index.data_bytes) as data, memoryview(data)[first.offset :] as view:
+            yield view, first.offset
+        return
+    with ObjectReader(path, index.data_bytes, "", start=first.offset) as reader:
+        for block in index.blocks[index.blocks.index(first) :]:
+            content = np.empty(index.block_end(block) - block.offset, dtype=np.uint8)
+            reader.read_into(content, block.offset)
+            yield memoryview(content), block.offset

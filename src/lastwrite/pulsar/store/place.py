@@ -18,6 +18,7 @@ from lastwrite.pulsar.format.names import (
     TopicName,
     parse_object_name,
 )
+from lastwrite.storage.objects.address import is_address
 
 _LEVELS = 4  # tenant, namespace, "persistent", topic
 _LOG_ROOT_FILES = ("meta.properties", "recovery-point-offset-checkpoint", ".kafka_cleanshutdown")
@@ -91,6 +92,8 @@ def name_of(folder: str) -> TopicName:
 
 def locate(path: str) -> str | None:
     """The topic folder at or above ``path``; else ``path`` if topics lie below it; else None."""
+    if is_address(str(path)):  # in a bucket there are archives alone
+        return None
     whole = os.path.abspath(str(path))
     real = os.path.realpath(whole)
     # The real path decides what the topic is called, where that is the name of one.

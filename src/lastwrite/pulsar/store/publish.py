@@ -43,6 +43,7 @@ from lastwrite.pulsar.format.names import (
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, IndexObject
 from lastwrite.pulsar.format.position import COMPACTED, MAX_LEDGER, Position
 from lastwrite.pulsar.store import lock
+from lastwrite.pulsar.store.archived import is_archived
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.place import name_of
@@ -55,6 +56,7 @@ from lastwrite.pulsar.store.topic import (
     partition_of,
 )
 from lastwrite.storage import files, preflight
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.parallel_sync import Outcome, outcome
 from lastwrite.storage.reading import AGAIN, check_segments
 
@@ -275,6 +277,12 @@ def copy_staging_folder(log: PartitionLog, to: str) -> str:
         InvalidConfig: the topic exists already.
         LogError: it cannot be made.
     """
+    if is_address(to) or is_archived(log.folder):
+        raise InvalidConfig(
+            "of Pulsar's topics copies are made from topic folders, into folders",
+            path=to,
+            remedy="make it there, and lastwrite fetch it into the archive",
+        )
     folder = copy_folder(log, to)
     _refuse_topic(folder)
     _make_copy_folder(log, folder)
@@ -323,7 +331,7 @@ def _publish_copy(log: PartitionLog, new: NewLedger | None, folder: str) -> None
                 files.copy(os.path.join(log.folder, name), os.path.join(folder, name))
         copied = _copied(topic, None if new is None else new.horizon)
         if new is None and topic.compacted is not None:
-            copied.append(topic.compacted)
+            copied += topic.compacted
         for ledger in copied:
             for suffix in (INDEX_SUFFIX, ""):
                 target = os.path.join(folder, os.path.basename(ledger.path)) + suffix

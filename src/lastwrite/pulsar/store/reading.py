@@ -13,11 +13,14 @@ import mmap
 import os
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import NamedTuple, overload
 
-from lastwrite.errors import CorruptLog, LogError, located
+import numpy as np
+
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, located
 from lastwrite.pulsar.format.compacted import MessageId, decode_record
 from lastwrite.pulsar.format.entry import Entry, decode_entry
 from lastwrite.pulsar.format.offload import (
@@ -30,9 +33,13 @@ from lastwrite.pulsar.format.offload import (
 from lastwrite.pulsar.store.single import StoredIn
 from lastwrite.pulsar.store.topic import Ledger
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.objects.address import is_address
 
 READ_ENTRIES = 100  # at once; dispatcherMaxReadBatchSize
 READ_BYTES = 5 << 20  # … and dispatcherMaxReadSizeBytes
+
+# Of a block some bytes of the object, where in them it begins, and where in the object they do.
+Blocks = Callable[[int], tuple[memoryview, int, int]]
 
 _KEPT_BLOCKS = 8
 _REMEDY = "bring the object once more from where it was offloaded to"
@@ -76,6 +83,11 @@ class LedgerReader:
         self._firsts = [block.first_entry for block in blocks]
         self._starts = [block.offset for block in blocks]
         self._places: dict[int, tuple[array[int], CorruptLog | None]] = {}
+        self._last: tuple[int, memoryview] | None = None  # see ``_fetched``
+
+    def path_of(self, number: int) -> str:
+        """The object that the entry lies in."""
+        return self.ledger.path
 
     @property
     def count(self) -> int:
@@ -117,10 +129,10 @@ class LedgerReader:
             return found
         gap = bisect_right(self.ledger.missing, first, key=lambda each: each.first)
         end = self.ledger.missing[gap].first if gap < len(self.ledger.missing) else self.count
-        with self._opened() as data:
+        with self._opened() as blocks:
             for number in range(first, min(first + most, end)):
                 try:
-                    position, size = self._place(data, number)
+                    data, shift, at, size = self._place(blocks, number)
                 except CorruptLog:
                     if found:
                         break  # whoever goes on there will hear of it
@@ -128,31 +140,37 @@ class LedgerReader:
                 total += size
                 if found and total > most_bytes:
                     break
-                found.append(StoredEntry(number, position, bytes(data[position : position + size])))
+                found.append(StoredEntry(number, shift + at, bytes(data[at : at + size])))
         return found
 
     def begin(self, number: int, most_bytes: int) -> StoredEntry:
         """One entry, of whose bytes no more than ``most_bytes`` are read. Errors as ``read``."""
-        with self._opened() as data:
-            position, size = self._place(data, number)
-            return StoredEntry(
-                number, position, bytes(data[position : position + min(size, most_bytes)])
-            )
+        with self._opened() as blocks:
+            data, shift, at, size = self._place(blocks, number)
+            return StoredEntry(number, shift + at, bytes(data[at : at + min(size, most_bytes)]))
 
     def check_end(self) -> None:
         """Check that the object ends with the last entry by its metadata. Errors as ``read``."""
         if not self._firsts:
             return
-        with self._opened() as data:
-            places, damage = self._walk(data, len(self._firsts) - 1)
+        with self._opened() as blocks:
+            places, damage = self._walk(blocks, len(self._firsts) - 1)
             end = self._firsts[-1] + len(places)
             if damage is None and end != self.count:
                 words = f"{end} entries, and its index says {self.count}"
-                raise CorruptLog(words, len(data), remedy=_REMEDY)
+                raise CorruptLog(words, self.ledger.size_bytes, remedy=_REMEDY)
 
     @contextmanager
-    def _opened(self) -> Iterator[memoryview]:
+    def _opened(self) -> Iterator[Blocks]:
         ledger = self.ledger
+        if is_address(ledger.path):
+            try:
+                yield self._fetched
+            except CommitConflict:
+                raise LedgerMoved from None
+            except LogError as error:
+                raise error.located(ledger.path) from error
+            return
         try:
             handle = os.open(ledger.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -161,7 +179,8 @@ class LedgerReader:
             raise to_log_error(error, ledger.path, "read the ledger") from error
         try:
             seen = os.fstat(handle)
-            if (seen.st_size, seen.st_mtime_ns) != (ledger.size_bytes, ledger.mtime_ns):
+            identity = seen.st_size, ledger.mtime_ns if ledger.etag else seen.st_mtime_ns
+            if identity != (ledger.size_bytes, ledger.mtime_ns):
                 raise LedgerMoved
             if not seen.st_size:
                 raise CorruptLog("an empty data object", remedy=_REMEDY)
@@ -169,57 +188,134 @@ class LedgerReader:
                 mmap.mmap(handle, seen.st_size, prot=mmap.PROT_READ) as data,
                 memoryview(data) as view,
             ):
-                yield view
+                yield lambda block: (view, self._starts[block], 0)
         except LogError as error:
             raise error.located(ledger.path) from error
         finally:
             os.close(handle)
 
-    def _place(self, data: memoryview, number: int) -> tuple[int, int]:
-        """Where an entry's bytes begin, and how many there are."""
+    def _fetched(self, block: int) -> tuple[memoryview, int, int]:
+        """A block of an object in a bucket; that of the last call is kept."""
+        start = self._starts[block]
+        if self._last is None or self._last[0] != block:
+            end = self.ledger.index.block_end(self.ledger.index.blocks[block])
+            content = np.empty(end - start, dtype=np.uint8)
+            with self.ledger.reader() as reader:
+                reader.read_into(content, start)
+            self._last = block, memoryview(content)
+        return self._last[1], 0, start
+
+    def _place(self, blocks: Blocks, number: int) -> tuple[memoryview, int, int, int]:
+        """Bytes of the object, where in it they begin, where in them an entry's own begin, and how many
+        those are.
+        """
         block = bisect_right(self._firsts, number) - 1
         if block < 0:
             words = f"the index names no block that could hold entry {number}"
             raise CorruptLog(words, remedy=_REMEDY)
-        first, start = self._firsts[block], self._starts[block]
+        data, _, shift = blocks(block)
+        first = self._firsts[block]
         if number == first:
-            at = self._first_of(data, block)
+            at = self._first_of(blocks, block)
         else:
             if block not in self._places:
                 if len(self._places) >= _KEPT_BLOCKS:
                     self._places.pop(next(iter(self._places)))
-                self._places[block] = self._walk(data, block)
+                self._places[block] = self._walk(blocks, block)
             places, damage = self._places[block]
             if number - first >= len(places):
                 words = f"entry {number} is not in the block that should hold it"
-                raise damage or CorruptLog(words, start)
+                raise damage or CorruptLog(words, self._starts[block])
             at = places[number - first]
-        return at + ENTRY_HEAD_BYTES, EntryHead._make(ENTRY_HEAD.unpack_from(data, at)).size
+        size = EntryHead._make(ENTRY_HEAD.unpack_from(data, at)).size
+        return data, shift, at + ENTRY_HEAD_BYTES, size
 
-    def _first_of(self, data: memoryview, block: int) -> int:
+    def _first_of(self, blocks: Blocks, block: int) -> int:
         """Where the head of a block's first entry lies, once that is proven."""
-        start, first = self._starts[block], self._firsts[block]
-        header = parse_block_header(data, start, len(data))
-        if header.first_entry != first:
-            words = f"block of entry {header.first_entry}, by the index {first}"
-            raise CorruptLog(words, start, remedy=_REMEDY)
-        for _, at, _ in block_entries(data, start, header.block_bytes, first):
-            return at - ENTRY_HEAD_BYTES
-        raise CorruptLog(f"block of entry {first} without it", start, remedy=_REMEDY)
+        data, start, shift = blocks(block)
+        first = self._firsts[block]
+        with located(self.ledger.path, shift):
+            header = parse_block_header(data, start, len(data))
+            if header.first_entry != first:
+                words = f"block of entry {header.first_entry}, by the index {first}"
+                raise CorruptLog(words, start, remedy=_REMEDY)
+            for _, at, _ in block_entries(data, start, header.block_bytes, first):
+                return at - ENTRY_HEAD_BYTES
+            raise CorruptLog(f"block of entry {first} without it", start, remedy=_REMEDY)
 
-    def _walk(self, data: memoryview, block: int) -> tuple[array[int], CorruptLog | None]:
+    def _walk(self, blocks: Blocks, block: int) -> tuple[array[int], CorruptLog | None]:
         """Where the heads of a block's entries lie, and the damage that ended the walk, if any."""
-        start, number = self._starts[block], self._firsts[block]
-        self._first_of(data, block)
+        data, start, shift = blocks(block)
+        number = self._firsts[block]
+        self._first_of(blocks, block)
         size = parse_block_header(data, start, len(data)).block_bytes
         found = array("q")
         try:
-            found.extend(
-                at - ENTRY_HEAD_BYTES for _, at, _ in block_entries(data, start, size, number)
-            )
+            with located(self.ledger.path, shift):
+                found.extend(
+                    at - ENTRY_HEAD_BYTES for _, at, _ in block_entries(data, start, size, number)
+                )
         except CorruptLog as error:
             return found, error
         return found, None
+
+
+class PartsReader(LedgerReader):
+    """The entries of a compacted ledger that lies in parts, numbered from the first part's on."""
+
+    def __init__(self, parts: Sequence[Ledger]) -> None:
+        self._parts = [LedgerReader(part) for part in parts]
+        self._bases = [0, *accumulate(part.entries for part in parts)]
+        self._borders = [
+            base + first
+            for base, part in zip(self._bases, self._parts, strict=False)
+            for first in part.borders
+        ]
+
+    @property
+    def count(self) -> int:
+        return self._bases[-1]
+
+    @property
+    def borders(self) -> list[int]:
+        return self._borders
+
+    def _part(self, number: int) -> tuple[LedgerReader, int]:
+        """The part that an entry lies in, and the number of the part's first."""
+        n = bisect_right(self._bases, number, hi=len(self._parts)) - 1
+        return self._parts[n], self._bases[n]
+
+    def path_of(self, number: int) -> str:
+        return self._part(number)[0].ledger.path
+
+    def present(self, number: int) -> int:
+        return number
+
+    def behind(self, number: int) -> int:
+        part, base = self._part(number)
+        return base + part.behind(number - base)
+
+    def read(
+        self, first: int, most: int = READ_ENTRIES, most_bytes: int = READ_BYTES
+    ) -> list[StoredEntry]:
+        if first >= self.count:
+            return []
+        part, base = self._part(first)
+        found = part.read(first - base, most, most_bytes)
+        return [each._replace(number=base + each.number) for each in found]
+
+    def begin(self, number: int, most_bytes: int) -> StoredEntry:
+        part, base = self._part(number)
+        return part.begin(number - base, most_bytes)._replace(number=number)
+
+    def check_end(self) -> None:
+        for part in self._parts:
+            part.check_end()
+
+
+def reader_of_parts(parts: Sequence[Ledger]) -> LedgerReader:
+    """A reader of a compacted ledger."""
+    return LedgerReader(parts[0]) if len(parts) == 1 else PartsReader(parts)
 
 
 _MOST_ID_BYTES = 4 + 4096
@@ -254,7 +350,7 @@ class CompactedOffsets(Sequence[int]):
 
     def _offset(self, number: int) -> int:
         found = self._reader.begin(number, _MOST_ID_BYTES)
-        with located(self._reader.ledger.path, found.position):
+        with located(self._reader.path_of(number), found.position):
             size = int.from_bytes(found.data[:4], "big")
             if not 4 <= 4 + size <= len(found.data):
                 raise CorruptLog(f"id of {size} bytes in a compacted record", 0)

@@ -39,7 +39,8 @@ from lastwrite.pulsar.format.survey import ABORT_MARKER, COMMIT_MARKER, EntrySur
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX
 from lastwrite.pulsar.store.topic import Ledger
 from lastwrite.storage import files
-from lastwrite.storage.reading import SegmentReader
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.reading import SegmentReader, read_small
 from lastwrite.storage.throttle import Spend
 
 # What the entries of a run are.
@@ -205,6 +206,10 @@ def kept_survey(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | Non
 
 
 def _read(path: str, size_bytes: int, mtime_ns: int) -> LedgerSurvey | None:
+    if is_address(path):
+        with suppress(FileNotFoundError, LogError):
+            return LedgerSurvey.decode(read_small(path), size_bytes, mtime_ns)
+        return None
     try:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size > _MOST_FILE_BYTES:
@@ -225,7 +230,7 @@ def _survey(ledger: Ledger, spend: Spend) -> LedgerSurvey:
     messages, largest, parts = 0, -1, 0
     next_mark = _MARK_BYTES
     surveyor = EntrySurveyor()
-    with SegmentReader(ledger.path, ledger.size_bytes, ledger.mtime_ns) as reader:
+    with ledger.reader() as reader:
         for first, end, start, stop in ledger.runs():
             following = first
             lowest = Position(ledger.id, first).offset

@@ -29,14 +29,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from uuid import NAMESPACE_URL, UUID, uuid5
 
+from lastwrite.archive.manifest import Manifest as ArchiveManifest
+from lastwrite.archive.place import place_at, read_seen
 from lastwrite.errors import CorruptLog, LogError, NotALog, located
-from lastwrite.model.log import Problem, ProblemKind, TopicPartition
+from lastwrite.model.log import Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.pulsar.format.compacted import decode_record
 from lastwrite.pulsar.format.ledger_metadata import LedgerMetadata
 from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo, from_json
@@ -55,12 +58,15 @@ from lastwrite.pulsar.format.names import (
 from lastwrite.pulsar.format.offload import ENTRY_HEAD, IndexObject
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.format.remedy import RESTORE
+from lastwrite.pulsar.store import archived
+from lastwrite.pulsar.store.archived import StoredLedger
 from lastwrite.pulsar.store.known import KnownTopic, expected_entries, read_known
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_entries, read_index
 from lastwrite.pulsar.store.place import is_topic_folder, locate, name_of, topics_below
 from lastwrite.storage.choice import Topics, choose
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.reading import SegmentReader, reader_of
 
 MADE_BY = "lastwrite"  # a custom metadatum of the compacted ledgers that we made
 
@@ -69,6 +75,7 @@ _FETCH = (
     "journals, a bucket or a cluster that still have it"
 )
 _MOST_METADATA_BYTES = 256 << 20
+_REQUESTS_AT_ONCE = 16  # they wait for the store, not for us
 
 
 # ---------------------------------------------------------------------- where topics lie
@@ -89,15 +96,17 @@ def find_topics(path: str, topic: Topics = None, partition: int | None = None) -
     Raises:
         NotALog: there is none, or none of that name.
     """
-    place = locate(path)
+    found = archived.find(path)
+    place = path if found else locate(path)
     if place is None:
         words = "no topic of Pulsar here" if os.path.exists(path) else "no such file or folder"
         remedy = (
             "give an archive that lastwrite fetch made, TENANT/NAMESPACE/persistent/TOPIC below it"
         )
         raise NotALog(words, path=str(path), remedy=remedy)
-    whole = os.path.abspath(place)
-    found = [whole] if is_topic_folder(whole) else list(topics_below(whole))
+    if not found:
+        whole = os.path.abspath(place)
+        found = [whole] if is_topic_folder(whole) else list(topics_below(whole))
     named = sorted((name_of(folder), folder) for folder in found)
     listed = [(partition_of(name), folder) for name, folder in named]
     return choose(listed, topic, partition, str(path), topic_names)
@@ -129,6 +138,8 @@ class Ledger:
     index: IndexObject
     metadata: LedgerMetadata
     missing: tuple[EntryRange, ...] = ()  # before the last entry, by its index
+    etag: str = ""  # as ``Segment.etag``
+    first_id: Position | None = None  # of a part of a compacted ledger, in an archive
 
     @property
     def entries(self) -> int:
@@ -149,6 +160,28 @@ class Ledger:
         blocks = map(self.index.block_of, begins[1:])
         places = [block.offset for block in blocks if block is not None]
         yield from zip(begins, ends, [0, *places], [*places, self.size_bytes], strict=True)
+
+    def segment(self, base_offset: int, *, position: int = 0, size: int | None = None) -> Segment:
+        """A stretch of it, as the engine reads it; by default all of it."""
+        size = self.size_bytes - position if size is None else size
+        return Segment(
+            base_offset=base_offset,
+            path=self.path,
+            size_bytes=size,
+            mtime_ns=self.mtime_ns,
+            largest_timestamp_ms=self.mtime_ns // 1_000_000,
+            unused_bytes=self.size_bytes - position - size,
+            position=position,
+            etag=self.etag,
+        )
+
+    def reader(self) -> SegmentReader:
+        """A reader of its data object.
+
+        Raises:
+            CommitConflict: it is gone, or another one.
+        """
+        return reader_of(self.segment(0))
 
     def is_beyond(self, horizon: Position | None) -> bool:
         """Whether it has entries beyond the horizon."""
@@ -178,7 +211,8 @@ class Topic:
     folder: str
     name: TopicName
     ledgers: tuple[Ledger, ...] = ()  # raw ones, in the log's order
-    compacted: Ledger | None = None  # the one that the manifest names
+    # the one that the manifest names, in an archive in parts; None: there is none, or it is damaged
+    compacted: tuple[Ledger, ...] | None = None
     manifest: Manifest | None = None
     info: ManagedLedgerInfo | None = None
     strays: tuple[Ledger, ...] = ()  # compacted ones that no manifest names
@@ -193,7 +227,7 @@ class Topic:
     @property
     def all_ledgers(self) -> tuple[Ledger, ...]:
         """The raw ledgers, then the compacted one."""
-        return self.ledgers if self.compacted is None else (*self.ledgers, self.compacted)
+        return (*self.ledgers, *(self.compacted or ()))
 
     @property
     def highest_ledger(self) -> int:
@@ -212,7 +246,29 @@ def list_topic(folder: str) -> Topic:
         LogError: the folder or a file cannot be read.
         InvalidConfig: the folder is not named after a topic.
     """
+    if archived.is_archived(folder):
+        return topic_of(read_seen(folder).manifest, folder)
     return _Listing(os.path.abspath(folder)).topic()
+
+
+def topic_of(manifest: ArchiveManifest, folder: str) -> Topic:
+    """The topic of an archive that a manifest describes; of its objects the indexes are read.
+
+    Raises:
+        LogError: as ``list_topic``.
+    """
+    return _ArchivedListing(folder, manifest).topic()
+
+
+class _Facts(NamedTuple):
+    """What was found of a topic; see ``Topic``."""
+
+    manifest: Manifest | None
+    info: ManagedLedgerInfo | None
+    known: KnownTopic | None
+    raw: Sequence[Ledger]
+    compacted: tuple[Ledger, ...] | None
+    strays: tuple[Ledger, ...]
 
 
 class _Listing:
@@ -232,13 +288,18 @@ class _Listing:
         info = self._info(sizes)
         known = self._known(name)
         found = list(self._ledgers(sizes))
-        compacted = next(
-            (each for each in found if manifest and _object(each) == manifest.object), None
-        )
+        one = next((each for each in found if manifest and _object(each) == manifest.object), None)
         if manifest is not None:
-            self._check_compacted(manifest, compacted)
-        raw = [each for each in found if not each.is_compacted and each is not compacted]
-        strays = tuple(each for each in found if each.is_compacted and each is not compacted)
+            self._check_compacted(manifest, one)
+        raw = [each for each in found if not each.is_compacted and each is not one]
+        strays = tuple(each for each in found if each.is_compacted and each is not one)
+        compacted = None if one is None else (one,)
+        facts = _Facts(manifest, info, known, raw, compacted, strays)
+        return self._judged(name, facts)
+
+    def _judged(self, name: TopicName, facts: _Facts) -> Topic:
+        """The topic, once what was found of it is held against what is known."""
+        manifest, info, known, raw, compacted, strays = facts
         listed = {} if info is None else {each.ledger: each for each in info.ledgers}
         ledgers = tuple(self._chosen(raw, listed))
         if manifest is None:
@@ -288,18 +349,20 @@ class _Listing:
             if file not in sizes:
                 continue
             path = os.path.join(self._folder, file)
-            data = _read(path)
-            try:
-                if file == MANAGED_LEDGER:
-                    return ManagedLedgerInfo.decode_node(data)
-                exported = from_json(data.decode("utf-8", "replace"))
-                self._last_confirmed = exported.last_confirmed
-                return exported.info
-            except LogError as error:
-                remedy = "fetch once more with the topic's --metadata"
-                self._damaged(error.problem, path, remedy, error.at)
-                return None
+            return self._decoded_info(_read(path), file == MANAGED_LEDGER_JSON, path)
         return None
+
+    def _decoded_info(self, data: bytes, is_json: bool, path: str) -> ManagedLedgerInfo | None:
+        try:
+            if not is_json:
+                return ManagedLedgerInfo.decode_node(data)
+            exported = from_json(data.decode("utf-8", "replace"))
+            self._last_confirmed = exported.last_confirmed
+            return exported.info
+        except LogError as error:
+            remedy = "fetch once more with the topic's --metadata"
+            self._damaged(error.problem, path, remedy, error.at)
+            return None
 
     def _known(self, name: TopicName) -> KnownTopic | None:
         path = os.path.join(self._folder, FETCHED)
@@ -464,6 +527,59 @@ class _Listing:
         if ranges:
             words = f"{in_words(number, ranges)}: a fetch found no copy that is whole"
             self._damaged(words, self._folder, _FETCH)
+
+
+class _ArchivedListing(_Listing):
+    """A topic of an archive on its way to a ``Topic``; the manifest names all that counts."""
+
+    def __init__(self, folder: str, manifest: ArchiveManifest) -> None:
+        super().__init__(folder)
+        self._seen = archived.contents_of(manifest, folder)
+
+    def topic(self) -> Topic:
+        name, seen = name_of(self._folder), self._seen
+        manifest = None if seen.compacted is None else seen.compacted.told(name.full)
+        place = place_at(self._folder).address
+        info = None
+        if seen.metadata is not None:
+            info = self._decoded_info(seen.metadata, seen.metadata_is_json, place)
+        known = None if seen.known is None else KnownTopic.decode(seen.known)
+        stored = (*seen.parts, *seen.ledgers)
+        with ThreadPoolExecutor(_REQUESTS_AT_ONCE, "indexes") as pool:
+            found = list(pool.map(self._indexed, stored))
+        parts, raw = found[: len(seen.parts)], found[len(seen.parts) :]
+        compacted = None
+        if manifest is not None and None not in parts:
+            compacted = tuple(each for each in parts if each is not None)
+            self._check_parts(manifest, compacted)
+        whole = [each for each in raw if each is not None]
+        return self._judged(name, _Facts(manifest, info, known, whole, compacted, ()))
+
+    def _indexed(self, stored: StoredLedger) -> Ledger | None:
+        """A ledger with its index; None: that is damaged."""
+        path = stored.path(self._folder)
+        parsed = parse_object_name(os.path.basename(path))
+        try:
+            if parsed is None:
+                raise CorruptLog("it is not named as a ledger's object is", path=path)
+            index = read_index(path)
+            if index.data_bytes != stored.bytes:
+                words = f"it is of {index.data_bytes} bytes, and the manifest says {stored.bytes}"
+                raise CorruptLog(words, path=path + INDEX_SUFFIX)
+            metadata, missing = index.metadata, index.missing
+        except CorruptLog as error:
+            self._damaged(error.problem, error.path or path + INDEX_SUFFIX, at=error.at)
+            return None
+        mtime_ns = stored.mtime_ms * 1_000_000
+        identity = parsed[1], parsed[0], path, stored.bytes, mtime_ns
+        first = None if stored.first is None else Position.parse(stored.first)
+        return Ledger(*identity, index, metadata, missing, stored.etag or "-", first)
+
+    def _check_parts(self, manifest: Manifest, parts: tuple[Ledger, ...]) -> None:
+        entries = sum(part.entries for part in parts)
+        if entries != manifest.entries or not all(part.is_compacted for part in parts):
+            words = f"parts of {entries} entries, and the manifest names a compacted ledger of "
+            self._damaged(words + str(manifest.entries), self._folder)
 
 
 def brought_uuid(name: TopicName, ledger: int, entries: int, stored: int) -> UUID:

@@ -14,7 +14,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -165,15 +165,11 @@ class _Reading:
         return found
 
     def _compacted(self) -> Iterator[Segment]:
-        ledger = self._topic.compacted
-        if ledger is not None and ledger.size_bytes:
-            yield Segment(
-                base_offset=COMPACTED,
-                path=ledger.path,
-                size_bytes=ledger.size_bytes,
-                mtime_ns=ledger.mtime_ns,
-                largest_timestamp_ms=ledger.mtime_ns // 1_000_000,
-            )
+        for n, ledger in enumerate(self._topic.compacted or ()):
+            if ledger.size_bytes:
+                first = None if n == 0 else ledger.first_id
+                base = COMPACTED if first is None else first.offset
+                yield ledger.segment(base)
 
 
 def _new_horizon(
@@ -208,14 +204,9 @@ def _stretches(each: _Beyond, horizon: Position | None) -> Iterator[Segment]:
         borders.insert(1, horizon.entry + 1)
     places = [_place_of(ledger, each.survey, entry) for entry in borders]
     for first, start, end in zip(borders, places, places[1:], strict=False):
-        yield Segment(
-            base_offset=each.position(first).offset,
-            path=ledger.path,
-            size_bytes=end - start,
-            mtime_ns=ledger.mtime_ns,
+        yield replace(
+            ledger.segment(each.position(first).offset, position=start, size=end - start),
             largest_timestamp_ms=each.survey.largest_publish_ms,
-            unused_bytes=ledger.size_bytes - end,
-            position=start,
         )
 
 
@@ -237,15 +228,14 @@ def _place_of(ledger: Ledger, found: LedgerSurvey, entry: int) -> int:
     row = int(np.searchsorted(found.marks[:, 0], entry, side="right")) - 1
     if row >= 0 and int(found.marks[row, 0]) >= number:
         number, at = int(found.marks[row, 0]), int(found.marks[row, 1])
+    data = np.empty(ENTRY_HEAD.size, dtype=np.uint8)
     try:
-        with open(ledger.path, "rb", buffering=0) as file:
+        with ledger.reader() as reader:
             while number <= entry:
-                data = os.pread(file.fileno(), ENTRY_HEAD.size, at)
-                head = (
-                    EntryHead._make(ENTRY_HEAD.unpack_from(data))
-                    if len(data) == ENTRY_HEAD.size
-                    else None
-                )
+                head = None
+                if at + ENTRY_HEAD.size <= ledger.size_bytes:
+                    reader.read_into(data, at)
+                    head = EntryHead._make(ENTRY_HEAD.unpack_from(data))
                 if head is None or head.size < 0 or head.entry != number:
                     raise CorruptLog(
                         f"entry {number} is not where it has to be", at, ledger.path, RESTORE
@@ -269,7 +259,7 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
     if segment.size_bytes > piece_bytes * 3 // 2:
         index = read_index(segment.path)
         places = {block.offset for block in index.blocks}
-        if segment.base_offset != COMPACTED:
+        if index.metadata.compacted_topic is None:
             seen = kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
             places |= set() if seen is None else set(seen.marks[:, 1].tolist())
         known = sorted(place for place in places if start < place < end)
@@ -289,9 +279,7 @@ def record_count(log: PartitionLog) -> int:
     for segment in log.segments:
         found = _told_of(log, segment)
         if found is not None:
-            share = (
-                1.0 if segment.base_offset == COMPACTED else segment.size_bytes / segment.file_bytes
-            )
+            share = segment.size_bytes / segment.file_bytes
             count += int(found.messages * share)
     return count
 
@@ -304,22 +292,25 @@ def has_parts(log: PartitionLog) -> bool:
 
 def _told_of(log: PartitionLog, segment: Segment) -> LedgerSurvey | Manifest | None:
     """The survey of a raw ledger, or what the manifest says of the compacted one."""
-    if segment.base_offset != COMPACTED:
+    if not is_of_compacted(log, segment):
         return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
-    return read_manifest(log.folder)
+    # It tells of all parts of the compacted ledger.
+    return read_manifest(log.folder) if segment.base_offset == COMPACTED else None
+
+
+def is_of_compacted(log: PartitionLog, segment: Segment) -> bool:
+    """Whether it is of the compacted ledger: such have the ids up to the horizon."""
+    return segment.base_offset < (log.checkpoint or 0)
 
 
 class IndexChecker:
     """Holds the blocks that an index names against the entries of a piece."""
 
     def __init__(self, piece: Piece) -> None:
-        blocks = [
-            block
-            for block in read_index(piece.path).blocks
-            if piece.start <= block.offset < piece.end
-        ]
+        index = read_index(piece.path)
+        blocks = [block for block in index.blocks if piece.start <= block.offset < piece.end]
         self._path = piece.path + INDEX_SUFFIX
-        self._is_raw = piece.lowest_offset != COMPACTED
+        self._is_raw = index.metadata.compacted_topic is None
         self._begins = np.array(
             [block.offset + BLOCK_HEADER_BYTES for block in blocks], dtype=np.int64
         )

@@ -22,7 +22,14 @@ from lastwrite.pulsar.format.names import MANIFEST
 from lastwrite.pulsar.format.position import MAX_ENTRY, Position
 from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.rules.horizon import NOT_BATCHED, LogPart, last_index, last_source
-from lastwrite.pulsar.store.reading import CompactedOffsets, LedgerMoved, LedgerReader, decoded
+from lastwrite.pulsar.store.archived import is_archived
+from lastwrite.pulsar.store.reading import (
+    CompactedOffsets,
+    LedgerMoved,
+    LedgerReader,
+    decoded,
+    reader_of_parts,
+)
 from lastwrite.pulsar.store.survey import (
     DATA,
     LedgerSurvey,
@@ -76,7 +83,7 @@ class TopicView:
             if problem.kind is ProblemKind.DAMAGED and (
                 problem.path.endswith(MANIFEST)
                 or self.topic.manifest is not None
-                and self.topic.manifest.object in problem.path
+                and (self.topic.manifest.object in problem.path or is_archived(self.topic.folder))
             ):
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
 
@@ -132,7 +139,7 @@ class TopicView:
 
 def _entry(reader: LedgerReader, number: int, ledger: int | None) -> Entry:
     (stored,) = reader.read(number, 1)
-    with located(reader.ledger.path, stored.position):
+    with located(reader.path_of(number), stored.position):
         return decoded(stored, ledger)[0]
 
 
@@ -174,7 +181,7 @@ def look(folder: str, reads_compacted: bool, before: TopicView | None = None) ->
         raise LedgerMoved
     known = {} if before is None else {_key(one.ledger): one for one in before.backlog}
     backlog = tuple(known.get(_key(ledger)) or LedgerReader(ledger) for ledger in topic.ledgers)
-    compacted = None if topic.compacted is None else LedgerReader(topic.compacted)
+    compacted = None if topic.compacted is None else reader_of_parts(topic.compacted)
     found = transactions_of(surveys)
     undecided = found.first_undecided
     return TopicView(
@@ -239,7 +246,12 @@ def _key(ledger: Ledger) -> tuple[object, ...]:
 
 
 def _identity(folder: str) -> tuple[object, ...]:
-    """What changes when a file of the folder comes, goes or is replaced."""
+    """What changes when a file of the folder comes, goes or is replaced.
+
+    In an archive nothing does: who has read a manifest reads by it to the end, unless an object goes.
+    """
+    if is_archived(folder):
+        return (folder,)
     found: list[object] = []
     for path in (os.path.join(folder, MANIFEST), folder):
         try:

@@ -1,0 +1,179 @@
+"""A topic of Pulsar in an archive: what its manifest says of it.
+
+    ARCHIVE/pulsar/public/default/persistent/orders/manifest.json
+            data/<round>-<attempt>/2f…-ledger-10            a raw ledger, as an offloader writes it
+                                   2f…-ledger-10-index      its index
+                                   2f…-ledger-10.survey     what one pass over it found
+            data/<round>-<attempt>/91…-ledger-13, …-index   a part of the compacted ledger
+
+An object cannot be changed, so the workers' parts of a compacted ledger cannot be joined: each is a
+ledger by itself, with entry ids from 0, and they follow each other in the order of the manifest. A
+ledger that lies in an offloader's bucket can be named where it lies (``foreign``).
+
+The manifest's ``log``::
+
+    ledgers          raw ones, see ``StoredLedger``
+    compacted        what ``compacted.json`` says in a topic folder, and the ledger's parts, or null
+    metadata         the topic's own list of its ledgers as it was fetched, base64, or null;
+                     ``metadata_is_json``: as an export
+    known            ``fetched.json`` as it was fetched, base64, or null
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import msgspec
+
+from lastwrite.archive.layout import partitions_at
+from lastwrite.archive.manifest import DataObject
+from lastwrite.archive.manifest import Manifest as ArchiveManifest
+from lastwrite.archive.place import MANIFEST
+from lastwrite.errors import CorruptLog, InvalidConfig
+from lastwrite.pulsar.format.names import INDEX_SUFFIX, SURVEY_SUFFIX, TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.manifest import Manifest
+from lastwrite.storage.objects.address import is_address
+
+SYSTEM = "pulsar"
+
+
+class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A ledger among the objects of a topic, or a part of the compacted one."""
+
+    ledger: int
+    key: str  # of the data object, below the topic's; of a foreign one the whole address
+    bytes: int
+    etag: str = ""
+    index_bytes: int
+    survey_bytes: int = 0  # 0: it has none
+    entries: int  # the id behind the last
+    stored: int  # entries that are there
+    length: int  # their bytes
+    first: str | None = None  # of a part: the id of its first message
+    mtime_ms: int
+    is_foreign: bool = msgspec.field(default=False, name="foreign")
+
+    def path(self, folder: str) -> str:
+        """The data object's address."""
+        return self.key if self.is_foreign else f"{folder}/{self.key}"
+
+    def objects(self) -> Iterable[DataObject]:
+        """All that it is made of."""
+        foreign = self.is_foreign
+        yield DataObject(key=self.key, bytes=self.bytes, etag=self.etag, is_foreign=foreign)
+        yield DataObject(key=self.key + INDEX_SUFFIX, bytes=self.index_bytes, is_foreign=foreign)
+        if self.survey_bytes:
+            yield DataObject(key=self.key + SURVEY_SUFFIX, bytes=self.survey_bytes)
+
+
+class StoredCompacted(msgspec.Struct, frozen=True, kw_only=True):
+    """The compacted ledger: see ``manifest.Manifest`` for what each field means."""
+
+    ledger: int
+    first: str
+    last: str
+    horizon: str
+    entries: int
+    bytes: int
+    messages: int
+    order: str
+    retain_null_key: bool
+    chunks: bool
+    read: int
+    ledgers: tuple[int, ...]
+    parts: tuple[StoredLedger, ...]
+
+    @classmethod
+    def of(cls, said: Manifest, parts: tuple[StoredLedger, ...]) -> StoredCompacted:
+        """What a topic folder's manifest says, of these parts."""
+        return cls(
+            ledger=said.ledger,
+            first=str(said.from_),
+            last=str(said.to),
+            horizon=str(said.horizon),
+            entries=said.entries,
+            bytes=said.size_bytes,
+            messages=said.messages,
+            order=said.order,
+            retain_null_key=said.retain_null_key,
+            chunks=said.parts,
+            read=said.read,
+            ledgers=said.ledgers,
+            parts=parts,
+        )
+
+    def told(self, topic: str) -> Manifest:
+        """The same as a topic folder's manifest says it; its object is that of the first part."""
+        return Manifest(
+            topic=topic,
+            ledger=self.ledger,
+            object=os.path.basename(self.parts[0].key) if self.parts else "",
+            from_=Position.parse(self.first),
+            to=Position.parse(self.last),
+            horizon=Position.parse(self.horizon),
+            entries=self.entries,
+            size_bytes=self.bytes,
+            messages=self.messages,
+            order=self.order,
+            retain_null_key=self.retain_null_key,
+            parts=self.chunks,
+            read=self.read,
+            ledgers=self.ledgers,
+        )
+
+
+class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module."""
+
+    ledgers: tuple[StoredLedger, ...] = ()
+    compacted: StoredCompacted | None = None
+    metadata: bytes | None = None
+    metadata_is_json: bool = False
+    known: bytes | None = None
+
+    @property
+    def parts(self) -> tuple[StoredLedger, ...]:
+        """The compacted ledger's."""
+        return () if self.compacted is None else self.compacted.parts
+
+    def objects(self) -> tuple[DataObject, ...]:
+        """Every object that it names."""
+        return tuple(each for ledger in (*self.parts, *self.ledgers) for each in ledger.objects())
+
+
+def is_archived(folder: str) -> bool:
+    """Whether a topic's folder is one of an archive: a manifest of such lies there."""
+    return is_address(folder) or os.path.exists(os.path.join(folder, MANIFEST))
+
+
+def address_in(archive: str, name: TopicName) -> str:
+    """Where the topic lies in an archive."""
+    base = archive.rstrip("/") if is_address(archive) else os.path.abspath(archive)
+    return f"{base}/{SYSTEM}/{name.managed_ledger}"
+
+
+def archive_of(folder: str) -> str:
+    """The archive that a topic of one lies in."""
+    return folder.rstrip("/").rsplit("/", 5)[0]
+
+
+def find(path: str) -> list[str]:
+    """The topics of Pulsar in the archive at ``path``."""
+    return partitions_at(path, SYSTEM)
+
+
+def contents_of(manifest: ArchiveManifest, folder: str) -> ArchivedTopic:
+    """The system's part of a manifest.
+
+    Raises:
+        CorruptLog: it is not one of Pulsar's.
+    """
+    try:
+        found = msgspec.json.decode(manifest.log, type=ArchivedTopic)
+        if found.compacted is not None:
+            found.compacted.told(manifest.topic)
+    except (msgspec.MsgspecError, InvalidConfig) as error:
+        raise CorruptLog(f"not the manifest of a topic of Pulsar: {error}", 0, folder) from error
+    return found

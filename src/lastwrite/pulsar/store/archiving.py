@@ -1,0 +1,360 @@
+"""Topics of Pulsar into an archive, and rounds on them there.
+
+``fetch`` takes topic folders, or topics of another archive: of each the raw ledgers that the
+archive lacks or has less of, and the compacted ledger where its horizon is beyond the archive's.
+Every entry is proven by its checksum, and its bytes stay.
+
+It refuses what would not be the same topic's continuation: ledgers that do not follow on those
+that the archive has, and a ledger of the same number with other entries.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.manifest import Manifest as ArchiveManifest
+from lastwrite.archive.place import Place, Round, place_at, read_seen
+from lastwrite.engine.chunks import Chunks
+from lastwrite.errors import CommitConflict, CorruptLog, LogError
+from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Limits, Piece
+from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
+from lastwrite.pulsar.format.chunk import PulsarFormat
+from lastwrite.pulsar.format.names import (
+    FETCHED,
+    INDEX_SUFFIX,
+    MANAGED_LEDGER,
+    MANAGED_LEDGER_JSON,
+    SURVEY_SUFFIX,
+)
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store import archived, lock
+from lastwrite.pulsar.store.archived import ArchivedTopic, StoredCompacted, StoredLedger
+from lastwrite.pulsar.store.place import name_of
+from lastwrite.pulsar.store.survey import survey_of
+from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic
+from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.problems import problem_of
+from lastwrite.storage.reading import read_small
+
+Advance = Callable[[int], None]  # is told of bytes that were written
+
+_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
+_COPY_BYTES = 4 << 20
+_TRIES = 3
+_END = (1 << 63) - 1
+_ELSEWHERE = "bring it into an archive of its own: give another --to"
+
+
+# ---------------------------------------------------------------------- what fetch brings
+
+
+def fetch(folders: Sequence[str], to: str, progress: Progress | None = None) -> FetchReport:
+    """Bring the topics in ``folders`` into the archive ``to``. One that is damaged, or does not
+    continue what the archive has, is not touched there; the others are brought.
+
+    Raises:
+        LogHeld: another run works on one of them.
+        InvalidConfig: the store breaks a promise that archives need.
+    """
+    refuse_if_broken(to)
+    for folder in folders:
+        lock.refuse_if_held(folder)
+    progress = progress or NoProgress()
+    progress.stage("fetch", sum(map(_bytes_of, folders)))
+    turn = Lock()
+
+    def advance(done_bytes: int) -> None:
+        with turn:
+            progress.advance(done_bytes)
+
+    topics = tuple(_fetched(folder, to, advance) for folder in folders)
+    return FetchReport(archive=to, topics=topics)
+
+
+def _bytes_of(folder: str) -> int:
+    """What of the topic may travel at most."""
+    with contextlib.suppress(LogError):  # its report will say so
+        return sum(each.size_bytes for each in list_topic(folder).all_ledgers)
+    return 0
+
+
+def _fetched(folder: str, to: str, advance: Advance) -> FetchedTopic:
+    """One topic; anew, twice at most, where it or the archive changed meanwhile."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return _Bringing(list_topic(folder), to, advance).topic()
+        except (LogError, OSError) as error:
+            if not isinstance(error, CommitConflict) or not tries_left:
+                name = name_of(folder)
+                return FetchedTopic(
+                    topic=name.full,
+                    folder=archived.address_in(to, name),
+                    ledgers=(),
+                    problems=(_refusal(error, folder),),
+                )
+    raise AssertionError("the last try returns")
+
+
+def _refusal(error: LogError | OSError, folder: str) -> Problem:
+    if isinstance(error, CorruptLog):
+        return problem_of(error, folder)
+    remedy = error.remedy if isinstance(error, LogError) else None
+    words = error.problem if isinstance(error, LogError) else str(error)
+    return Problem(ProblemKind.UNSUPPORTED, words, folder, None, remedy)
+
+
+class _Bringing:
+    """One topic on its way into the archive."""
+
+    def __init__(self, topic: Topic, to: str, advance: Advance) -> None:
+        self._topic = topic
+        self._folder = archived.address_in(to, topic.name)
+        self._place = place_at(self._folder)
+        self._advance = advance
+        self._seen = self._place.read()
+        self._before = ArchivedTopic()
+        if self._seen is not None:
+            self._before = archived.contents_of(self._seen.manifest, self._folder)
+        self._here = {each.ledger: each for each in self._before.ledgers}
+
+    def topic(self) -> FetchedTopic:
+        """Bring it, and say what was brought."""
+        topic, before = self._topic, self._before
+        damage = next((problem for problem in topic.problems if not problem.is_note), None)
+        if damage is not None:
+            kind = CorruptLog if damage.kind is ProblemKind.DAMAGED else LogError
+            words = f"damaged, and not brought: {damage.message}"
+            raise kind(words, damage.position, damage.path, damage.remedy)
+        why = self._another()
+        if why is not None:
+            words = f"{self._folder} cannot be continued: {why}"
+            raise LogError(words, path=topic.folder, remedy=_ELSEWHERE)
+        new = [ledger for ledger in topic.ledgers if self._is_wanted(ledger)]
+        parts = list(topic.compacted or ()) if self._is_further() else []
+        after = _with_sides(before, topic.folder)
+        if new or self._is_further() or after != before or self._seen is None:
+            after = self._brought(after, new, parts)
+        how = {ledger.id: HowFetched.COPIED for ledger in (*new, *parts)}
+        return FetchedTopic(
+            topic=topic.name.full,
+            folder=self._folder,
+            horizon=None if after.compacted is None else after.compacted.horizon,
+            ledgers=tuple(self._told(after, how)),
+            problems=topic.problems,
+        )
+
+    def _is_wanted(self, ledger: Ledger) -> bool:
+        there = self._here.get(ledger.id)
+        return there is None or there.stored < ledger.stored_entries
+
+    def _is_further(self) -> bool:
+        """Whether the source was compacted beyond the archive."""
+        if self._topic.manifest is None:
+            return False
+        before = self._before.compacted
+        return before is None or Position.parse(before.horizon) < self._topic.manifest.horizon
+
+    def _another(self) -> str | None:
+        """Why these are not the ledgers that follow on the archive's; None: they may be."""
+        topic = self._topic
+        for ledger in topic.ledgers:
+            there = self._here.get(ledger.id)
+            if there is None or there.stored != ledger.stored_entries:
+                continue
+            if there.length != ledger.metadata.length:
+                return (
+                    f"ledger {ledger.id} has {ledger.metadata.length} bytes of entries, and in the "
+                    f"archive {there.length}: they are not of one cluster"
+                )
+        listed = {each.id for each in topic.ledgers}
+        if topic.info is not None:
+            listed |= {each.ledger for each in topic.info.ledgers}
+        last = max((each.ledger for each in self._before.ledgers if each.entries), default=None)
+        if last is None or last in listed or max(listed, default=-1) < last:
+            return None
+        return (
+            f"it ends with ledger {last}, which the topic has no more: what was written to it, or "
+            "before the next one, may be lost, or the topic was made anew"
+        )
+
+    def _brought(
+        self, after: ArchivedTopic, new: Sequence[Ledger], parts: Sequence[Ledger]
+    ) -> ArchivedTopic:
+        place, topic = self._place, self._topic
+        begun = place.begin(self._seen)
+        with _abandoned_if_broken_off(place, begun):
+            copy = _Copy(place, begun, self._advance)
+            with ThreadPoolExecutor(_AT_ONCE, "ledgers") as pool:
+                made = list(copy.each(pool, (*new, *parts)))
+            raw = {each.ledger: each for each in (*after.ledgers, *made[: len(new)])}
+            compacted = after.compacted
+            if self._is_further() and topic.manifest is not None:
+                compacted = StoredCompacted.of(topic.manifest, tuple(made[len(new) :]))
+            after = structs.replace(
+                after, ledgers=tuple(raw[id] for id in sorted(raw)), compacted=compacted
+            )
+        manifest = ArchiveManifest(
+            system=archived.SYSTEM, topic=topic.name.base, partition=topic.name.partition
+        )
+        seen = manifest if self._seen is None else self._seen.manifest
+        place.commit(begun, successor(seen, after))
+        return after
+
+    def _told(self, after: ArchivedTopic, how: dict[int, HowFetched]) -> Iterator[FetchedLedger]:
+        """What the archive has of the topic's ledgers, and where those that came did come from."""
+        sources = {each.id: each for each in self._topic.all_ledgers}
+        for stored in (*after.ledgers, *after.parts):
+            source = sources.get(stored.ledger)
+            came = how.get(stored.ledger, HowFetched.PRESENT)
+            is_open = source is not None and not source.metadata.is_closed
+            yield FetchedLedger(
+                ledger=stored.ledger,
+                how=came,
+                entries=stored.stored,
+                size_bytes=stored.bytes,
+                path=stored.path(self._folder),
+                source=source.path if source is not None and came is HowFetched.COPIED else "",
+                is_open=is_open,
+                is_compacted=stored in after.parts,
+                missing=dict(self._topic.missing).get(stored.ledger, ()),
+            )
+
+
+class _Copy:
+    """Ledgers on their way to objects of one round."""
+
+    def __init__(self, place: Place, begun: Round, advance: Advance) -> None:
+        self._place, self._begun, self._advance = place, begun, advance
+        self._folder = f"{begun.prefix}{uuid.uuid4().hex[:12]}/"
+
+    def each(self, pool: ThreadPoolExecutor, ledgers: Sequence[Ledger]) -> Iterator[StoredLedger]:
+        """Copy them, some at once; in their order."""
+        for made in pool.map(self._one, ledgers):
+            self._place.renew(self._begun)
+            yield made
+
+    def _one(self, ledger: Ledger) -> StoredLedger:
+        prove(ledger)
+        place, key = self._place, self._folder + os.path.basename(ledger.path)
+        mtime_ms = ledger.mtime_ns // 1_000_000
+        writer = place.store.writer(place.key(key))
+        try:
+            with ledger.reader() as reader:
+                buffer = np.empty(min(_COPY_BYTES, ledger.size_bytes), dtype=np.uint8)
+                for at in range(0, ledger.size_bytes, _COPY_BYTES):
+                    part = buffer[: min(_COPY_BYTES, ledger.size_bytes - at)]
+                    reader.read_into(part, at)
+                    writer.write(part)
+                    self._advance(len(part))
+                reader.check_unchanged()
+            found = writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+        index = ledger.index.encode()
+        place.put(key + INDEX_SUFFIX, index)
+        survey = b""
+        if not ledger.is_compacted:
+            survey = survey_of(ledger).encode(ledger.size_bytes, mtime_ms * 1_000_000)
+            place.put(key + SURVEY_SUFFIX, survey)
+        return StoredLedger(
+            ledger=ledger.id,
+            key=key,
+            bytes=ledger.size_bytes,
+            etag=found.version.etag,
+            index_bytes=len(index),
+            survey_bytes=len(survey),
+            entries=ledger.entries,
+            stored=ledger.stored_entries,
+            length=ledger.metadata.length,
+            first=_first_id(ledger) if ledger.is_compacted else None,
+            mtime_ms=mtime_ms,
+        )
+
+
+def prove(ledger: Ledger) -> None:
+    """Read every entry of a ledger, and prove it by its checksum.
+
+    Raises:
+        CorruptLog: one is damaged, or not in its place.
+    """
+    limits = Limits()
+    for first, end, start, stop in ledger.runs():
+        lowest = 0 if ledger.is_compacted else Position(ledger.id, first).offset
+        piece = Piece.of(
+            ledger.segment(lowest),
+            number=0,
+            place=0,
+            start=start,
+            end=stop,
+            end_offset=_END if ledger.is_compacted else Position(ledger.id, end).offset,
+            keyed=False,
+        )
+        for _ in Chunks(limits).of(PulsarFormat(limits.plain_bytes), piece):
+            pass
+
+
+def _first_id(ledger: Ledger) -> str | None:
+    """The id of a compacted ledger's first message; None: it has none."""
+    if ledger.first_id is not None:
+        return str(ledger.first_id)
+    limits = Limits()
+    piece = Piece.of(
+        ledger.segment(0),
+        number=0,
+        place=0,
+        start=0,
+        end=ledger.size_bytes,
+        end_offset=_END,
+        keyed=False,
+    )
+    for chunk in Chunks(limits).of(PulsarFormat(limits.plain_bytes), piece):
+        return str(Position.of(int(chunk.table["base_offset"][0])))
+    return None
+
+
+@contextlib.contextmanager
+def _abandoned_if_broken_off(place: Place, begun: Round) -> Iterator[None]:
+    """Before a commit was tried: let nothing stay of what an error, or Ctrl-C, breaks off."""
+    try:
+        yield
+    except BaseException:
+        place.abandon(begun)
+        raise
+
+
+def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
+    """With what lies in a topic folder beside its ledgers; what is not there stays."""
+    if archived.is_archived(source):
+        there = archived.contents_of(read_seen(source).manifest, source)
+        metadata, is_json, known = there.metadata, there.metadata_is_json, there.known
+    else:
+        is_json = not os.path.exists(os.path.join(source, MANAGED_LEDGER))
+        name = MANAGED_LEDGER_JSON if is_json else MANAGED_LEDGER
+        metadata, known = _side(source, name), _side(source, FETCHED)
+    if metadata is not None:
+        before = structs.replace(before, metadata=metadata, metadata_is_json=is_json)
+    return before if known is None else structs.replace(before, known=known)
+
+
+def _side(folder: str, name: str) -> bytes | None:
+    path = os.path.join(folder, name)
+    return read_small(path) if os.path.exists(path) else None
+
+
+def successor(manifest: ArchiveManifest, after: ArchivedTopic) -> ArchiveManifest:
+    """The manifest with other contents; ``Place.commit`` gives it what tells it from the last."""
+    return structs.replace(
+        manifest, log=msgspec.Raw(msgspec.json.encode(after)), objects=after.objects()
+    )
