@@ -6,7 +6,8 @@ Chooses the system; its ``look/read.py`` does the rest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, overload
 
 from lastwrite.commands.systems import KAFKA, PULSAR, system_of
 from lastwrite.config.stores import store_settings
@@ -17,7 +18,13 @@ from lastwrite.pulsar.look.reader import EARLIEST_NAME
 from lastwrite.rocketmq.look.read import QueueReading, read_queue
 from lastwrite.storage.objects import address
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
+Reading = QueueReading | TopicReading | KafkaReading
+
+
+@overload
 def read(
     path: str,
     topic: str | None = None,
@@ -32,8 +39,40 @@ def read(
     time_ms: int | None = None,
     isolation_level: str | None = None,
     config: Mapping[str, object] | None = None,
-) -> QueueReading | TopicReading | KafkaReading:
-    """The messages that a consumer gets, in order, and how reading ends.
+    spark: None = None,
+) -> Reading: ...
+@overload
+def read(
+    path: str,
+    topic: str | None = None,
+    *,
+    queue: int | None = None,
+    offset: int | None = None,
+    system: str | None = None,
+    isolation_level: str | None = None,
+    config: Mapping[str, object] | None = None,
+    spark: SparkSession,
+    columns: Sequence[str] | None = None,
+) -> DataFrame: ...
+def read(
+    path: str,
+    topic: str | None = None,
+    *,
+    queue: int | None = None,
+    offset: int | None = None,
+    limit: int | None = None,
+    one_pull: bool = False,
+    system: str | None = None,
+    start: str | None = None,
+    read_compacted: bool = False,
+    time_ms: int | None = None,
+    isolation_level: str | None = None,
+    config: Mapping[str, object] | None = None,
+    spark: SparkSession | None = None,
+    columns: Sequence[str] | None = None,
+) -> Reading | DataFrame:
+    """The messages that a consumer gets, in order, and how reading ends; or, of all partitions, as a
+    DataFrame.
 
     Args:
         path: a RocketMQ store, or a queue's folder in ``compaction/compactionLog`` of one; a
@@ -56,6 +95,12 @@ def read(
         isolation_level: Kafka: ``read_uncommitted`` (also where it is None) or ``read_committed``,
             which passes aborted data and stops at the last stable offset.
         config: how a bucket is reached, ``storage.*``.
+        spark: Kafka: a session: the records of all partitions, or of ``queue``, are a DataFrame of
+            it then, from ``offset`` on, in the schema of Spark's Kafka source. Its tasks read the
+            files when it is evaluated, and they must still be the same then. Needs pyarrow and
+            pandas.
+        columns: which of ``key, value, topic, partition, offset, timestamp, timestampType,
+            headers`` the DataFrame has; None: all but the last. What is left out is not gathered.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.
@@ -65,6 +110,22 @@ def read(
             it; in Kafka the batch is left out.
     """
     address.use(store_settings(config))
+    if spark is not None:
+        others = limit, time_ms, start
+        if any(each is not None for each in others) or one_pull or read_compacted:
+            raise InvalidConfig("a DataFrame begins at an offset", remedy="filter it instead")
+        from lastwrite.commands.rows import rows_frame
+
+        return rows_frame(
+            spark,
+            str(path),
+            topic,
+            queue,
+            system=system,
+            offset=offset,
+            isolation_level=isolation_level,
+            columns=columns,
+        )
     found, path = system_of(str(path), system), str(path)
     if found == KAFKA:
         if one_pull or start is not None or read_compacted:

@@ -95,6 +95,26 @@ class Run(NamedTuple):
     plain: ByteArray
 
 
+Slices: TypeAlias = tuple[Int64Array, Int64Array]  # where each begins, and its length; -1: null
+
+
+class RecordColumns(NamedTuple):
+    """Many records, a place in each column a record: keys and values as slices of ``data``."""
+
+    data: ByteArray
+    offsets: Int64Array
+    times_ms: Int64Array
+    time_types: Int64Array  # 0: of the producer, 1: of the broker, -1: none
+    keys: Slices
+    values: Slices
+    headers: Int64Array  # how many each has
+    header_names: Slices | None = None  # of all headers, one behind another; None: not asked for
+    header_values: Slices | None = None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
 def batch_table(rows: int) -> BatchTable:
     """An uninitialised table of ``rows`` batches."""
     return np.empty(rows, dtype=BATCH)

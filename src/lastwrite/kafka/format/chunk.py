@@ -245,8 +245,7 @@ class KafkaFormat:
             _NO_KEYS if keys is None else keys,
         )
         if code != kernels.OK:
-            row = table[b]
-            raise _error(code, int(row["origin"] if row["codec"] or row["flags"] & IS_OLD else at))
+            raise record_error(code, table[b], at)
         return int(done)
 
     def add_versions(
@@ -397,6 +396,13 @@ class KafkaFormat:
             buffer, table, first, last, horizons, self._thinned, out, at, sizes, rows, filled
         )
         return last, int(keep_at), out, stop
+
+
+def record_error(code: int, row: np.void, at: int) -> LogError:
+    """What a kernel found at ``at`` in the plain bytes of a batch; where that is no place in the
+    buffer, it is the batch's.
+    """
+    return _error(code, int(row["origin"] if row["codec"] or row["flags"] & IS_OLD else at))
 
 
 def _error(code: int, at: int) -> LogError:

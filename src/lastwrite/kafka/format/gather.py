@@ -1,0 +1,152 @@
+"""Where the parts of many records lie: keys, values and headers as columns of positions, with no
+Python statement a record. ``tests/unit/test_gather.py`` holds it against ``kafka.format.batch``.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.encoding.big_endian import i64
+from lastwrite.encoding.intrinsics import address
+from lastwrite.kafka.format.chunk import record_error
+from lastwrite.kafka.format.kernels import BAD_OFFSET, BAD_RECORD, OK, TRAILING, _record, _varint
+from lastwrite.model.columns import (
+    IS_ABORTED,
+    IS_CONTROL,
+    IS_OLD,
+    BatchTable,
+    ByteArray,
+    RecordColumns,
+    Run,
+)
+
+_OFFSET, _TIME, _TIME_TYPE, _KEY_AT, _KEY, _VALUE_AT, _VALUE, _HEADERS_AT, _HEADERS = range(9)
+_APPEND_TIME = 8
+CREATE_TIME, LOG_APPEND_TIME, NO_TIME = 0, 1, -1
+
+
+def gather(
+    buffer: ByteArray,
+    run: Run,
+    table: BatchTable,
+    span: tuple[int, int],
+    *,
+    is_committed: bool,
+    has_headers: bool,
+    keep: ByteArray | None = None,
+) -> RecordColumns:
+    """The records of ``run`` whose offsets lie in ``span``, the second exclusive; none of control
+    batches.
+
+    Args:
+        buffer: that ``split`` gave, with the batches' headers.
+        is_committed: without those of aborted transactions, which ``table`` says.
+        has_headers: with their headers.
+        keep: a byte a record of the run, control records too; those with a 0 are left out.
+
+    Raises:
+        CorruptLog: a record contradicts the format.
+    """
+    count = int(table["records"][run.first : run.last].sum())
+    rows = np.empty((9, count), dtype=np.int64)
+    skipped = IS_CONTROL | (IS_ABORTED if is_committed else 0)
+    some = np.empty(0, dtype=np.uint8) if keep is None else keep
+    filled, headers, code, b, at = _locate(
+        run.plain, buffer, table, run.first, run.last, span[0], span[1], skipped, some, rows
+    )
+    if code != OK:
+        raise record_error(code, table[b], at)
+    rows = rows[:, :filled]
+    found = None
+    if has_headers:
+        found = np.empty((4, headers), dtype=np.int64)
+        _locate_headers(run.plain, rows[_HEADERS_AT], rows[_HEADERS], found)
+    return RecordColumns(
+        data=run.plain,
+        offsets=rows[_OFFSET],
+        times_ms=rows[_TIME],
+        time_types=rows[_TIME_TYPE],
+        keys=(rows[_KEY_AT], rows[_KEY]),
+        values=(rows[_VALUE_AT], rows[_VALUE]),
+        headers=rows[_HEADERS],
+        header_names=None if found is None else (found[0], found[1]),
+        header_values=None if found is None else (found[2], found[3]),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _locate(plain, buffer, table, first, last, low, high, skipped, keep, rows):
+    """Fill a column of ``rows`` a record; returns (records, headers of all of them, code, batch at
+    fault, position in ``plain``).
+    """
+    filled = 0
+    headers = np.int64(0)
+    source = address(plain)
+    ordinal = 0
+    for b in range(first, last):
+        row = table[b]
+        if row.flags & skipped or row.next_offset <= low or row.base_offset >= high:
+            ordinal += row.records
+            continue
+        base_time = i64(buffer, row.position + 27)
+        max_time = i64(buffer, row.position + 35)
+        is_append = (buffer[row.position + 22] & _APPEND_TIME) != 0
+        time_type = np.int64(LOG_APPEND_TIME if is_append else CREATE_TIME)
+        if row.flags & IS_OLD and not is_append and max_time == -1:
+            time_type = np.int64(NO_TIME)
+        before = np.int64(-1)
+        top = row.next_offset - 1 - row.base_offset
+        at = row.plain_start
+        for n in range(row.records):
+            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(
+                source, at, row.plain_end
+            )
+            if stop < 0:
+                return filled, headers, BAD_RECORD, b, at
+            if delta <= before or delta > top:
+                return filled, headers, BAD_OFFSET, b, at
+            before = delta
+            offset = row.base_offset + delta
+            is_kept = len(keep) == 0 or keep[ordinal + n] != 0
+            if low <= offset < high and is_kept:
+                _, value_at = _varint(source, key_at + max(key_length, np.int64(0)), stop)
+                headers_at = value_at + max(value_length, np.int64(0))
+                count, headers_at = _varint(source, headers_at, stop)
+                rows[_OFFSET, filled] = offset
+                rows[_TIME, filled] = max_time if is_append else base_time + stamp
+                rows[_TIME_TYPE, filled] = time_type
+                rows[_KEY_AT, filled] = key_at
+                rows[_KEY, filled] = key_length
+                rows[_VALUE_AT, filled] = value_at
+                rows[_VALUE, filled] = value_length
+                rows[_HEADERS_AT, filled] = headers_at
+                rows[_HEADERS, filled] = count
+                headers += count
+                filled += 1
+            at = stop
+        if at != row.plain_end:
+            return filled, headers, TRAILING, b, at
+        ordinal += row.records
+    return filled, headers, OK, last, np.int64(0)
+
+
+@njit(cache=True, nogil=True)
+def _locate_headers(plain, starts, counts, found):
+    """Where name and value of each header lie, and how long they are; -1: the value is null."""
+    filled = 0
+    end = np.int64(len(plain))
+    source = address(plain)
+    for n in range(len(starts)):
+        at = starts[n]
+        for _ in range(counts[n]):
+            length, at = _varint(source, at, end)
+            found[0, filled] = at
+            found[1, filled] = length
+            at += length
+            length, at = _varint(source, at, end)
+            found[2, filled] = at
+            found[3, filled] = length
+            at += max(length, np.int64(0))
+            filled += 1

@@ -1,0 +1,143 @@
+"""Records as batches of Arrow, in the schema of Spark's Kafka source.
+
+``key, value, topic, partition, offset, timestamp, timestampType``, and ``headers`` on request: the
+names, types and order are a contract, so that a job moves by changing ``format``.
+
+Source: Spark 4.1 ``KafkaRecordToRowConverter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from lastwrite.encoding.slices import gathered
+from lastwrite.errors import InvalidConfig
+from lastwrite.model.columns import RecordColumns, Slices
+from lastwrite.model.log import TopicPartition
+
+ROWS_AT_ONCE = 8192  # of a batch: less and more were slower on their way into the JVM
+BYTES_AT_ONCE = 1 << 20
+HEADERS = "headers"
+
+_HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    HEADERS: pa.list_(pa.field("element", _HEADER)),
+}
+_OF_SPARK = {
+    "key": "BINARY",
+    "value": "BINARY",
+    "topic": "STRING",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "timestampType": "INT",
+    HEADERS: "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+}
+COLUMNS = tuple(_TYPES)
+USUAL_COLUMNS = COLUMNS[:-1]
+
+
+def chosen_columns(columns: Sequence[str] | None, headers: bool = False) -> tuple[str, ...]:
+    """The columns in the order in which they were asked for; None: all, ``headers`` if wished.
+
+    Raises:
+        InvalidConfig: there is no such column, or one twice.
+    """
+    if columns is None:
+        return COLUMNS if headers else USUAL_COLUMNS
+    unknown = [name for name in columns if name not in _TYPES]
+    if unknown or not columns or len(set(columns)) < len(columns):
+        raise InvalidConfig(
+            f"columns {', '.join(columns) or 'none'}", remedy=f"some of: {', '.join(COLUMNS)}"
+        )
+    return tuple(columns)
+
+
+def spark_schema(columns: Sequence[str]) -> str:
+    """The schema as Spark writes it."""
+    return ", ".join(f"`{name}` {_OF_SPARK[name]}" for name in columns)
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The schema of each batch."""
+    return pa.schema([pa.field(name, _TYPES[name]) for name in columns])
+
+
+def batches_of(
+    records: RecordColumns, name: TopicPartition, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records as batches of ``columns``, each of a few thousand rows; they own their memory."""
+    if not len(records):
+        return
+    arrays = [_MADE[column](records, name).cast(_TYPES[column]) for column in columns]
+    whole = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+    rows = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * len(whole) // max(whole.nbytes, 1)))
+    for start in range(0, len(whole), rows):
+        yield whole.slice(start, rows)
+
+
+def _slices(data: np.ndarray, found: Slices, type: pa.DataType) -> pa.Array:
+    """Slices of bytes as one column; a length of -1 is null."""
+    starts, lengths = found
+    joined, ends = gathered(data, starts, lengths)
+    is_null = lengths < 0
+    present = pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
+    buffers = [present, pa.py_buffer(ends), pa.py_buffer(joined)]
+    return pa.Array.from_buffers(type, len(starts), buffers)
+
+
+def _headers(records: RecordColumns, name: TopicPartition) -> pa.Array:
+    """Null where a record has none, as the Kafka source has it."""
+    assert records.header_names is not None and records.header_values is not None
+    names = _text(_slices(records.data, records.header_names, pa.binary()))
+    values = _slices(records.data, records.header_values, pa.binary())
+    headers = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
+    ends = np.zeros(len(records) + 1, np.int32)
+    np.cumsum(records.headers, out=ends[1:])
+    return pa.ListArray.from_arrays(
+        pa.array(ends), headers, type=_TYPES[HEADERS], mask=pa.array(records.headers == 0)
+    )
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """Bytes as UTF-8; broken ones become what they are to Java."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [
+            None if one is None else one.decode("utf-8", "replace") for one in column.to_pylist()
+        ]
+        return pa.array(texts, pa.string())
+
+
+def _microseconds(times_ms: np.ndarray) -> np.ndarray:
+    """What Arrow's timestamps count; the ends of time where there are no more."""
+    most = np.iinfo(np.int64).max // 1000
+    times: np.ndarray = np.clip(times_ms, -most, most) * 1000
+    return times
+
+
+def _numbers(of: Callable[[RecordColumns], np.ndarray]) -> Callable[..., pa.Array]:
+    return lambda records, name: pa.array(of(records))
+
+
+_MADE: dict[str, Callable[[RecordColumns, TopicPartition], pa.Array]] = {
+    "key": lambda records, name: _slices(records.data, records.keys, pa.binary()),
+    "value": lambda records, name: _slices(records.data, records.values, pa.binary()),
+    "topic": lambda records, name: pa.repeat(name.topic, len(records)),
+    "partition": lambda records, name: pa.repeat(name.partition, len(records)),
+    "offset": _numbers(lambda records: records.offsets),
+    "timestamp": lambda records, name: pa.array(_microseconds(records.times_ms)),
+    "timestampType": _numbers(lambda records: records.time_types),
+    HEADERS: _headers,
+}

@@ -1,0 +1,3 @@
+"""``spark.read.format("lastwrite")``: a data source with the schema and options of Spark's own for
+Kafka.
+"""

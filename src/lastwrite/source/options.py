@@ -1,0 +1,243 @@
+"""The options of the source: names, defaults and errors of Spark's Kafka source, and a path.
+
+Names are case-insensitive, and come in lower case from Spark. One that is neither in the table, nor
+``storage.*``, nor the Kafka client's is an error; the client's own (``kafka.*``) are accepted, and
+of no effect but ``kafka.isolation.level``: a job moves by changing its format and adding a path.
+
+Source: Spark 4.1 ``KafkaSourceProvider``; docs/guide/spark-source.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lastwrite.config.stores import is_of_stores
+from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.look.read import Isolation
+from lastwrite.model.log import TopicPartition
+
+EARLIEST, LATEST = -2, -1
+_WITHOUT_EFFECT = (
+    "kafka.",
+    "groupidprefix",
+    "kafkaconsumer.",
+    "fetchoffset.",
+    "kafkaadminclient",
+)
+_STRATEGIES = ("subscribe", "subscribepattern", "assign")
+_SHOWN = {
+    "path": "path",
+    "paths": "paths",
+    "subscribe": "subscribe",
+    "subscribepattern": "subscribePattern",
+    "assign": "assign",
+    "startingoffsets": "startingOffsets",
+    "endingoffsets": "endingOffsets",
+    "startingtimestamp": "startingTimestamp",
+    "endingtimestamp": "endingTimestamp",
+    "startingoffsetsbytimestamp": "startingOffsetsByTimestamp",
+    "endingoffsetsbytimestamp": "endingOffsetsByTimestamp",
+    "startingoffsetsbytimestampstrategy": "startingOffsetsByTimestampStrategy",
+    "failondataloss": "failOnDataLoss",
+    "minpartitions": "minPartitions",
+    "includeheaders": "includeHeaders",
+    "columns": "columns",
+}
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a range begins or ends: one number for all partitions, or one for each."""
+
+    everywhere: int | None = None
+    each: Offsets = field(default_factory=dict)
+    is_time: bool = False  # milliseconds, not offsets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a query asks for."""
+
+    paths: tuple[str, ...]
+    topics: tuple[str, ...] = ()  # by name
+    pattern: re.Pattern[str] | None = None
+    assigned: frozenset[TopicPartition] = frozenset()
+    start: Bound = Bound(EARLIEST)
+    end: Bound = Bound(LATEST)
+    is_latest_without_match: bool = False
+    fails_on_data_loss: bool = True
+    min_partitions: int = 0
+    has_headers: bool = False
+    columns: tuple[str, ...] | None = None
+    isolation: Isolation = Isolation.UNCOMMITTED
+    stores: Mapping[str, str] = field(default_factory=dict)
+
+    def wants(self, name: TopicPartition) -> bool:
+        """Whether the query is about this partition."""
+        if self.assigned:
+            return name in self.assigned
+        if self.pattern is not None:
+            return self.pattern.fullmatch(name.topic) is not None
+        return not self.topics or name.topic in self.topics
+
+
+def parse(given: Mapping[str, str]) -> SourceOptions:
+    """The options of a query over what lies there now.
+
+    Raises:
+        InvalidConfig: one is unknown, malformed, or contradicts another.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    stores = {name: value for name, value in given.items() if is_of_stores(name.lower())}
+    for name in options:
+        if name not in _SHOWN and not name.startswith(_WITHOUT_EFFECT) and not is_of_stores(name):
+            raise InvalidConfig(
+                f"unknown option {name}", remedy=f"one of: {', '.join(_SHOWN.values())}, kafka.*"
+            )
+    if "path" in options and "paths" in options or not {"path", "paths"} & options.keys():
+        raise InvalidConfig("give one of path and paths", remedy='.load("/data/kafka")')
+    chosen = [name for name in _STRATEGIES if name in options]
+    if len(chosen) > 1:
+        raise InvalidConfig(
+            f"{' and '.join(_SHOWN[name] for name in chosen)} exclude each other",
+            remedy="give one of them",
+        )
+    return SourceOptions(
+        paths=_paths(options),
+        topics=tuple(each.strip() for each in options.get("subscribe", "").split(",") if each),
+        pattern=_pattern(options.get("subscribepattern")),
+        assigned=frozenset(
+            TopicPartition(topic, number)
+            for topic, numbers in _json(options, "assign", list).items()
+            for number in numbers
+        ),
+        start=_bound(options, "starting", EARLIEST, LATEST),
+        end=_bound(options, "ending", LATEST, EARLIEST),
+        is_latest_without_match=_strategy(options),
+        fails_on_data_loss=_flag(options, "failondataloss", True),
+        min_partitions=_count(options, "minpartitions"),
+        has_headers=_flag(options, "includeheaders", False),
+        columns=tuple(each.strip() for each in options["columns"].split(","))
+        if "columns" in options
+        else None,
+        isolation=_isolation(options),
+        stores=_as_declared(stores),
+    )
+
+
+def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
+    if "path" in options:
+        return (options["path"],)
+    try:
+        paths = json.loads(options["paths"])
+    except ValueError:
+        paths = None
+    if not isinstance(paths, list) or not paths or not all(isinstance(p, str) for p in paths):
+        raise InvalidConfig("paths is no list", remedy='as JSON: ["/data/one", "/data/two"]')
+    return tuple(paths)
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise InvalidConfig(f"subscribePattern is no regular expression: {error}") from error
+
+
+def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise InvalidConfig(f"{_SHOWN[name]} is {options[name]!r}", remedy="true or false")
+    return text == "true"
+
+
+def _count(options: Mapping[str, str], name: str) -> int:
+    text = options.get(name, "0")
+    if not text.isdigit() or (name in options and int(text) < 1):
+        raise InvalidConfig(f"{_SHOWN[name]} is {text!r}", remedy="a number above 0")
+    return int(text)
+
+
+def _isolation(options: Mapping[str, str]) -> Isolation:
+    text = options.get("kafka.isolation.level", Isolation.UNCOMMITTED)
+    if text not in list(Isolation):
+        raise InvalidConfig(f"kafka.isolation.level is {text!r}", remedy=" or ".join(Isolation))
+    return Isolation(text)
+
+
+def _strategy(options: Mapping[str, str]) -> bool:
+    text = options.get("startingoffsetsbytimestampstrategy", "error").lower()
+    if text not in ("error", "latest"):
+        raise InvalidConfig(
+            f"startingOffsetsByTimestampStrategy is {text!r}", remedy="error or latest"
+        )
+    return text == "latest"
+
+
+def _json(options: Mapping[str, str], name: str, inner: type) -> dict[str, Any]:
+    """``{"topic": …}`` of an option; empty where it is not given."""
+    if name not in options:
+        return {}
+    try:
+        found = json.loads(options[name])
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(each, inner) for each in found.values()):
+        shown = '{"topic":[0,1]}' if inner is list else '{"topic":{"0":23,"1":-2}}'
+        raise InvalidConfig(f"{_SHOWN[name]} is {options[name]!r}", remedy=f"as JSON: {shown}")
+    return found
+
+
+def _bound(options: Mapping[str, str], side: str, default: int, refused: int) -> Bound:
+    """By timestamp, else by timestamps, else by offsets: the Kafka source's order of preference."""
+    of_time = f"{side}timestamp"
+    if of_time in options:
+        return Bound(_count({of_time: options[of_time]}, of_time), is_time=True)
+    of_times = f"{side}offsetsbytimestamp"
+    if of_times in options:
+        return Bound(each=_by_partition(options, of_times), is_time=True)
+    of_offsets = f"{side}offsets"
+    text = options.get(of_offsets, "").strip()
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.lower() in words or not text:
+        found = words.get(text.lower(), default)
+        _check(found != refused, of_offsets, text)
+        return Bound(found)
+    each = _by_partition(options, of_offsets)
+    _check(
+        all(offset >= EARLIEST and offset != refused for offset in each.values()), of_offsets, text
+    )
+    return Bound(each=each)
+
+
+def _check(is_right: bool, name: str, text: str) -> None:
+    if not is_right:
+        raise InvalidConfig(
+            f"{_SHOWN[name]} is {text!r}, in a query over what lies there now",
+            remedy="startingOffsets cannot be latest (-1), endingOffsets not earliest (-2)",
+        )
+
+
+def _by_partition(options: Mapping[str, str], name: str) -> dict[TopicPartition, int]:
+    try:
+        return {
+            TopicPartition(topic, int(number)): int(offset)
+            for topic, numbers in _json(options, name, dict).items()
+            for number, offset in numbers.items()
+        }
+    except (TypeError, ValueError) as error:
+        raise InvalidConfig(f"{_SHOWN[name]} is {options[name]!r}: {error}") from error
+
+
+def _as_declared(stores: Mapping[str, str]) -> dict[str, str]:
+    """``storage.*`` by the names that are declared: Spark gives them in lower case."""
+    from lastwrite.config.stores import STORE_NAMES
+
+    declared = {name.lower(): name for name in STORE_NAMES}
+    return {declared.get(name.lower(), name): value for name, value in stores.items()}

@@ -1,0 +1,164 @@
+"""``format("lastwrite")`` and ``read(spark=)``: what they give is what a consumer gets, record by
+record, of logs that a real broker wrote.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import lastwrite
+from lastwrite.kafka.store.partitions import find_partitions, partition_name
+from lastwrite.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark]
+pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
+pytest.importorskip("pandas", reason="pip install 'lastwrite[frames]'")
+pytest.importorskip("pyspark.sql.datasource", reason="Python data sources came with PySpark 4")
+
+CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
+TOPICS = sorted({partition_name(folder).topic for folder in find_partitions(str(CORPUS))})
+LEVELS = ["read_uncommitted", "read_committed"]
+TYPES = {"CreateTime": 0, "LogAppendTime": 1, "none": -1}
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with spark_session("local[2]", {"spark.sql.session.timeZone": "Asia/Kolkata"}) as session:
+        yield session
+
+
+def load(spark: SparkSession, *, path: Path | str = CORPUS, **options: Any) -> Any:
+    reader = spark.read.format("lastwrite")
+    for name, value in options.items():
+        reader = reader.option(name.replace("__", "."), value)
+    return reader.load(str(path))
+
+
+def rows(frame: Any) -> list[tuple[Any, ...]]:
+    """What a frame has, times as milliseconds; in the log's order."""
+    millis = "cast(unix_micros(timestamp) / 1000 as bigint) AS ms"
+    some = ["key", "value", "topic", "partition", "offset", millis, "timestampType", "headers"]
+    found = frame.selectExpr(*some).collect()
+    return sorted((tuple(map(_plain, row)) for row in found), key=lambda row: row[2:5])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytearray):
+        return bytes(value)
+    return [tuple(map(_plain, one)) for one in value] if isinstance(value, list) else value
+
+
+def consumed(topic: str, level: str, path: Path | str = CORPUS) -> list[tuple[Any, ...]]:
+    """The same by ``read``, which goes record by record."""
+    reading = lastwrite.read(str(path), topic, queue=0, isolation_level=level)
+    return [
+        (
+            _bytes(row["key"]),
+            _bytes(row["value"]),
+            row["topic"],
+            row["partition"],
+            row["offset"],
+            row["timestamp"],
+            TYPES[row["timestamp_type"]],
+            [(name, _bytes(value)) for name, value in row["headers"]] or None,
+        )
+        for row in reading
+    ]
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_source_gives_what_a_consumer_gets(spark: SparkSession, level: str) -> None:
+    options = {"subscribePattern": ".*", "includeHeaders": "true", "kafka__isolation__level": level}
+    found = rows(load(spark, **options))
+    expected = [row for topic in TOPICS for row in consumed(topic, level)]
+    assert found == expected
+    assert len(found) > 600
+
+
+def test_a_frame_of_read_has_the_same_rows(spark: SparkSession) -> None:
+    columns = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    frame = lastwrite.read(str(CORPUS), spark=spark)
+    assert frame.columns == columns
+    source = load(spark, subscribePattern=".*")
+    assert source.columns == columns
+    assert frame.exceptAll(source).count() == source.exceptAll(frame).count() == 0
+    part = lastwrite.read(str(CORPUS), "client-gzip", spark=spark, columns=["offset"], offset=20)
+    assert [row.offset for row in part.collect()] == [
+        row[4] for row in consumed("client-gzip", LEVELS[0]) if row[4] >= 20
+    ]
+
+
+def test_ranges_by_offset_and_by_time(spark: SparkSession) -> None:
+    whole = consumed("client-zstd", LEVELS[0])
+    starting, ending = ({"client-zstd": {"0": offset}} for offset in (10, 50))
+    some = load(
+        spark,
+        subscribe="client-zstd",
+        startingOffsets=json.dumps(starting),
+        endingOffsets=json.dumps(ending),
+        includeHeaders="true",
+        minPartitions="4",
+    )
+    assert rows(some) == [row for row in whole if 10 <= row[4] < 50]
+    middle = whole[30][5]
+    later = load(spark, subscribe="client-zstd", startingTimestamp=middle, includeHeaders="true")
+    first = next(row[4] for row in whole if row[5] >= middle)
+    assert rows(later) == [row for row in whole if row[4] >= first]
+
+
+def test_columns_of_the_callers_schema(spark: SparkSession) -> None:
+    frame = spark.read.format("lastwrite").schema("offset BIGINT, key BINARY")
+    found = frame.option("subscribe", "client-lz4").load(str(CORPUS)).collect()
+    assert [(row.offset, bytes(row.key)) for row in found if row.key is not None][:2]
+    assert len(found) == len(consumed("client-lz4", LEVELS[0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"subscribe": "nothing"}, "nothing: not there"),
+        ({"subscribe": "client-lz4", "startingOffsets": "latest"}, "cannot be latest"),
+        ({"subscribe": "client-lz4", "frobnicate": "1"}, "unknown option frobnicate"),
+        ({}, "give subscribe"),
+        (
+            {"subscribe": "client-lz4", "startingOffsets": '{"client-lz4":{"0":5000}}'},
+            "were asked for, and the log has",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(spark: SparkSession, options: dict[str, str], words: str) -> None:
+    with pytest.raises(Exception, match=words):
+        load(spark, **options).count()
+
+
+def test_a_range_is_cut_where_that_is_wished(spark: SparkSession) -> None:
+    asked = {"startingOffsets": '{"client-lz4":{"0":5000}}', "failOnDataLoss": "false"}
+    assert load(spark, subscribe="client-lz4", **asked).count() == 0
+    assert load(spark, subscribePattern="nothing").count() == 0
+
+
+def test_damage_is_an_error_and_no_short_read(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "logs"
+    shutil.copytree(CORPUS, root)
+    path = root / "client-lz4-0" / "00000000000000000000.log"
+    data = bytearray(path.read_bytes())
+    data[90] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(Exception, match=f"{path}, byte 17: checksum does not match"):
+        load(spark, path=root, subscribe="client-lz4").count()
+    with pytest.raises(Exception, match="checksum does not match"):
+        lastwrite.read(str(root), "client-lz4", spark=spark).count()
