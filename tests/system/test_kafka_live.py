@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, NotALog, RemoteFailed
 from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
+from lastwrite.kafka.network import live_log
+from lastwrite.kafka.store.intake import Intake
+from lastwrite.spark.inline import INLINE
 from tests.conformance.test_kafka_archive import Archive
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
-from tests.support.kafka.logs import bases, read_aborted
+from tests.support.kafka.logs import bases, headers_of, read_aborted
 
 pytest.importorskip("kio")
 pytestmark = [pytest.mark.broker]
@@ -182,3 +186,163 @@ def test_what_is_not_there(broker: Broker, tmp_path: Path) -> None:
     with pytest.raises(RemoteFailed, match="connection refused"):
         lastwrite.fetch([f"kafka://127.0.0.1:{port}"], str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def all_headers(folder: Path) -> list[Any]:
+    return [
+        header for base in bases(folder) for _, header in headers_of(folder / f"{base:020d}.log")
+    ]
+
+
+def offsets_of(archive: Archive) -> list[int]:
+    return [
+        header.base_offset
+        for _, stem in archive.segments()
+        for _, header in headers_of(stem.with_suffix(".log"))
+    ]
+
+
+def write_plain(broker: Broker, topic: str, count: int, word: str = "v") -> None:
+    """A batch a record, so that any offset is a batch's begin."""
+    records = [Sent(f"k{n}".encode(), f"{word}{n}".encode(), START_MS) for n in range(count)]
+    produce(broker, topic, records, batch_records=1)
+
+
+def refused(found: FetchedLog, archive: Archive, before: bytes) -> str:
+    """Nothing was brought, and nothing was changed; the reason."""
+    assert found.reason is not None and found.segments == 0
+    assert (archive.folder / "manifest.json").read_bytes() == before
+    assert {path.name for path in archive.folder.glob("rounds/*")} == set()
+    return found.reason
+
+
+@pytest.fixture
+def restarting(tmp_path: Path) -> Iterator[Broker]:
+    """A broker that a test may stop, kill and start again."""
+    try:
+        made = Broker(kafka_home(), tmp_path / "data")
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    try:
+        yield made.start()
+    finally:
+        made.kill()
+
+
+def test_a_broker_that_dies_amid_a_fetch(
+    restarting: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(restarting, "dies", SMALL)
+    write_plain(restarting, "dies", 300)
+    archive, taken = Archive(tmp_path / "archive", "dies-0"), 0
+    real = Intake.append
+
+    def append(intake: Intake, data: Any, table: Any) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == 2:
+            restarting.kill()
+            restarting.start()
+        real(intake, data, table)
+
+    monkeypatch.setattr(Intake, "append", append)
+    monkeypatch.setattr(live_log, "_FETCH_BYTES", 2000)
+
+    found = one(restarting, archive.to, "dies")
+
+    assert found.reason is None and found.end_offset == 300 and taken > 4
+    write_plain(restarting, "dies", 10)  # by the leader of a later epoch
+    assert one(restarting, archive.to, "dies").end_offset == 310
+    check_same(restarting, archive)
+    assert len(archive.log()["epochs"]) == 2
+
+
+def test_offsets_that_another_leader_wrote_anew(restarting: Broker, tmp_path: Path) -> None:
+    """What an unclean election leaves: the log was cut below the archive's end, and went on."""
+    create_topic(restarting, "cut", {})
+    write_plain(restarting, "cut", 100)
+    archive = Archive(tmp_path / "archive", "cut-0")
+    one(restarting, archive.to, "cut")
+    before = (archive.folder / "manifest.json").read_bytes()
+    restarting.kill()
+    log = restarting.data / "cut-0" / f"{0:020d}.log"
+    at = next(at for at, header in headers_of(log) if header.base_offset == 60)
+    with log.open("r+b") as file:
+        file.truncate(at)
+    restarting.start()
+    for more in (0, 20, 100):  # below the archive's end, and beyond
+        write_plain(restarting, "cut", more, "w")
+        why = refused(one(restarting, archive.to, "cut"), archive, before)
+        assert "offsets 60 to 100 of leader epoch 0, the log of a later one" in why, why
+
+
+def test_a_topic_made_anew(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "anew", {})
+    write_plain(broker, "anew", 10)
+    archive = Archive(tmp_path / "archive", "anew-0")
+    one(broker, archive.to, "anew")
+    before = (archive.folder / "manifest.json").read_bytes()
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    for done in admin.delete_topics(["anew"]).values():
+        done.result(30)
+    while "anew" in admin.list_topics().topics:
+        time.sleep(0.05)
+    create_topic(broker, "anew", {})
+    write_plain(broker, "anew", 20)
+
+    assert "the topic was made anew" in refused(one(broker, archive.to, "anew"), archive, before)
+
+
+def test_records_that_were_deleted_at_the_begin(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "begin", {})
+    records = [Sent(f"k{n}".encode(), b"v", START_MS) for n in range(30)]
+    produce(broker, "begin", records, batch_records=10)
+    archive = Archive(tmp_path / "archive", "begin-0")
+    admin = AdminClient({"bootstrap.servers": broker.address})
+
+    def delete(offset: int) -> None:
+        for done in admin.delete_records([TopicPartition("begin", 0, offset)]).values():
+            done.result(30)
+
+    delete(15)
+    assert one(broker, archive.to, "begin").end_offset == 30
+    assert archive.log()["log_start"] == 15 and offsets_of(archive) == [10, 20]
+    before = (archive.folder / "manifest.json").read_bytes()
+    produce(broker, "begin", records, batch_records=10)
+    delete(45)
+    why = refused(one(broker, archive.to, "begin"), archive, before)
+    assert "begins at offset 45 and the archive ends at 30: 15 offsets between are lost" in why
+
+
+def test_deletes_that_may_have_gone_unseen(restarting: Broker, tmp_path: Path) -> None:
+    """Somebody cleaned what the archive does not have; of one topic the last fetch is too long
+    ago.
+    """
+    archives = {topic: Archive(tmp_path / "archive", f"{topic}-0") for topic in ("late", "timely")}
+    to = tmp_path / "archive"
+    for topic, retention_ms in (("late", "1"), ("timely", "86400000")):
+        create_topic(restarting, topic, SMALL | {"delete.retention.ms": retention_ms})
+        write_plain(restarting, topic, 100)
+        one(restarting, to, topic)
+        write_plain(restarting, topic, 100)
+        assert one(restarting, to, topic).end_offset == 200  # late, but nobody has cleaned
+        write_plain(restarting, topic, 100)
+        write_plain(restarting, topic, 100)
+    before = (archives["late"].folder / "manifest.json").read_bytes()
+    restarting.stop()
+    config = {"min.cleanable.dirty.ratio": 0, "internal.segment.bytes": 4000}
+    lastwrite.compact(str(restarting.data), config=config, spark=INLINE, now_ms=START_MS)
+    restarting.start()
+    left = {
+        topic: [header.base_offset for header in all_headers(restarting.data / archive.name)]
+        for topic, archive in archives.items()
+    }
+    assert all(200 not in offsets and 399 in offsets for offsets in left.values())
+
+    why = refused(one(restarting, to, "late"), archives["late"], before)
+    assert "the broker's cleaner has been at offsets from 200 on" in why
+    assert "delete.retention.ms" in why
+    found = one(restarting, to, "timely")
+    assert found.reason is None and found.end_offset == 400
+    come = [at for at in offsets_of(archives["timely"]) if at >= 200]
+    assert come == [at for at in left["timely"] if at >= 200]

@@ -164,6 +164,7 @@ class _Run:
                 log_start=bounds.log_start,
                 end=bounds.high_watermark,
                 topic_id=self._cluster.topic(name.topic).id_text,
+                lineage=partial(log.lineage, log_start=bounds.log_start),
                 known=None if known is None else Known.of(known),
                 config=config,
                 asked_ms=asked_ms,

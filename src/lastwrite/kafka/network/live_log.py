@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -81,6 +82,44 @@ class LiveLog:
         found = answer.topics[0].partitions[0]
         self._cluster.check(found.error_code, doing, address)
         return int(found.offset)
+
+    def lineage(self, known: int, log_start: int) -> tuple[tuple[int, int], ...]:
+        """The leader epochs above ``known`` and where they begin, oldest first; before them, where
+        the log has it, ``known`` itself or the last one below, as if it began where the log does.
+        Empty: the broker knows none.
+
+        A broker tells, of an epoch that one names, where the next one begins, and which the last
+        one is that it has of those up to it.
+
+        Raises:
+            RemoteFailed: nobody says.
+        """
+        _, epoch = self._cluster.leader(self.name.topic, self.name.partition)
+        found: list[tuple[int, int]] = []
+        while epoch > max(known, 0):
+            below, start = self._cluster.patiently(partial(self._end_of_epoch, epoch - 1))
+            if start < 0 or (found and start == found[-1][1]):  # it has none of this number
+                return tuple(reversed(found))
+            found.append((epoch, start))
+            epoch = below
+        if epoch >= 0 and not (found and found[-1][1] <= log_start):
+            found.append((epoch, log_start))
+        return tuple(reversed(found))
+
+    def _end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The last epoch that the log has up to this one, and where the next one begins."""
+        doing = f"ask for the leader epochs of {self.name}"
+        address, current = self._cluster.leader(self.name.topic, self.name.partition)
+        with self._cluster.connection(address) as connection:
+            module = connection.schema("offset_for_leader_epoch", doing)
+            part = module.OffsetForLeaderPartition(
+                partition=self.name.partition, current_leader_epoch=current, leader_epoch=epoch
+            )
+            topics = (module.OffsetForLeaderTopic(topic=self.name.topic, partitions=(part,)),)
+            answer = connection.ask("offset_for_leader_epoch", doing, replica_id=-1, topics=topics)
+        found = answer.topics[0].partitions[0]
+        self._cluster.check(found.error_code, doing, address)
+        return int(found.leader_epoch), int(found.end_offset)
 
     # ------------------------------------------------------------------ records
 

@@ -39,6 +39,7 @@ APIS = {
     "list_offsets": Api(2, 1, 9),
     "metadata": Api(3, 1, 12),
     "api_versions": Api(18, 0, 3),
+    "offset_for_leader_epoch": Api(23, 2, 4),
     "describe_configs": Api(32, 1, 4),
 }
 

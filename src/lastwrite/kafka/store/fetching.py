@@ -295,6 +295,13 @@ def _lost_deletes(
     since_ms = now_ms - before.brought_ms
     if (log.checkpoint or 0) <= before.end_offset or since_ms <= retention_ms:
         return None
+    return lost_deletes(before, since_ms, retention_ms)
+
+
+def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> str:
+    """What is wrong where the cleaner has been at what the archive lacks, and the last fetch was
+    ``since_ms`` ago.
+    """
     return (
         f"the broker's cleaner has been at offsets from {before.end_offset} on, and the last fetch "
         f"was {since_ms // 3_600_000} hours ago: deletes are kept for {retention_ms} ms "

@@ -12,7 +12,9 @@ broken off goes on where it was.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import astuple, dataclass
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import structs
@@ -28,6 +30,8 @@ from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
 from lastwrite.kafka.store.fetching import (
     Fetched,
     another,
+    fork,
+    lost_deletes,
     manifest_of,
     no_continuation,
     refuse_across,
@@ -37,6 +41,8 @@ from lastwrite.model.log import AbortedTransaction, Producer
 from lastwrite.model.work import SegmentOutput
 
 _COMMIT_BYTES = 256 << 20  # after so many what has come counts
+Epochs: TypeAlias = tuple[tuple[int, int], ...]
+
 _ALL_REPLICATED = (1 << 63) - 1
 
 
@@ -48,6 +54,8 @@ class LiveSource:
     log_start: int
     end: int  # up to which it is replicated
     topic_id: str | None
+    # leader epochs above one, and where they begin; see ``LiveLog.lineage``
+    lineage: Callable[[int], Epochs]
     known: Known | None  # None: what the archive knows already stays
     config: KafkaTopicConfig
     asked_ms: int  # before ``end`` was asked for
@@ -70,16 +78,23 @@ class Intake:
         if self._seen is None:
             begin = min(source.log_start, source.end)
             self._log = ArchivedLog(log_start=begin, end_offset=begin)
+            self._lineage = source.lineage(-1)
         else:
             self._log = archived.contents_of(self._seen.manifest, folder)
             self._refuse(another(source.log_start, self._log, source.topic_id))
+            self._lineage = source.lineage(max(dict(self._log.epochs), default=-1))
+            self._refuse(self._fork())
         self.first = self._at = self._log.end_offset
         self.end = max(source.end, self._at)
         self._states = ProducerStates(
             [Producer(*each) for each in self._log.producers], _ALL_REPLICATED
         )
         self._aborted_seen = 0
+        self._brought_ms = source.asked_ms if self._is_new else self._log.brought_ms
         self._epochs = dict(self._log.epochs)
+        for epoch, start in self._lineage:
+            if start < self.end:
+                self._epochs.setdefault(epoch, start)
         self._begun: Round | None = None
         self._segment: ArchivedSegment | None = None
         self._segment_base = self._segment_bytes = self._segment_records = 0
@@ -89,6 +104,17 @@ class Intake:
     def _refuse(self, why: str | None) -> None:
         if why is not None:
             raise no_continuation(self._folder, why, self._source.path)
+
+    def _fork(self) -> str | None:
+        """Where the leaders of log and archive are not the same ones; None: nowhere."""
+        before, known = self._log, max(dict(self._log.epochs), default=-1)
+        why = fork(before, self._lineage, self._source.end, False)
+        if why is None and self._lineage and self._lineage[0][0] < known:
+            return (
+                f"the archive has offsets up to {before.end_offset} of leader epoch {known}, which "
+                "the log does not have: an election cut the log after they were fetched"
+            )
+        return why
 
     # ------------------------------------------------------------------ batches
 
@@ -103,6 +129,7 @@ class Intake:
         if self._is_new and not self._bytes:  # somebody may have deleted records of a batch
             base = min(base, int(table["base_offset"][0]))
         refuse_across(table, base, self.end, self._source.path)
+        self._refuse(self._lost_deletes(table, base))
         while len(table):
             count = self._fitting(table, base)
             if count:
@@ -112,6 +139,17 @@ class Intake:
             self._close_segment()
             if self._since_commit >= _COMMIT_BYTES:
                 self._commit()
+
+    def _lost_deletes(self, table: BatchTable, at: int) -> str | None:
+        """Why a delete may be missing; None: none can be. Only a cleaner leaves holes."""
+        config = self._source.config
+        since_ms = time.time_ns() // 1_000_000 - self._brought_ms
+        if since_ms <= config.delete_retention_ms or not config.compacts:
+            return None
+        count = int(table["next_offset"][-1]) - min(at, int(table["base_offset"][0]))
+        if int(table["records"].sum()) == count:
+            return None
+        return lost_deletes(self._log, since_ms, config.delete_retention_ms)
 
     def _fitting(self, table: BatchTable, base: int) -> int:
         """How many of the batches go into the segment: it ends as a broker's, by bytes and by
@@ -169,6 +207,8 @@ class Intake:
 
     def _note_epochs(self, data: ByteArray, table: BatchTable) -> None:
         """Where leader epochs begin, by the batches; those of the oldest formats have none."""
+        if self._lineage:
+            return
         rows = table[(table["flags"] & IS_OLD) == 0]
         if not len(rows):
             return
