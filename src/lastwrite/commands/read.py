@@ -71,8 +71,8 @@ def read(
     spark: SparkSession | None = None,
     columns: Sequence[str] | None = None,
 ) -> Reading | DataFrame:
-    """The messages that a consumer gets, in order, and how reading ends; or, of all partitions, as a
-    DataFrame.
+    """The messages that a consumer gets, in order, and how reading ends; or, of all partitions, a
+    DataFrame of them.
 
     Args:
         path: a RocketMQ store, or a queue's folder in ``compaction/compactionLog`` of one; a

@@ -62,7 +62,7 @@ def span_of(log: PartitionLog, options: SourceOptions) -> tuple[int, int]:
         raise CommitConflict(
             f"offsets {first} to {last} were asked for, and the log has {log.log_start} to {end}",
             path=log.folder,
-            remedy="what is gone cannot be read: ask for what is there, or set failOnDataLoss=false",
+            remedy="ask for what is there, or set failOnDataLoss=false",
         )
     return max(first, log.log_start), min(last, end)
 
