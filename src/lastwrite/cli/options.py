@@ -156,8 +156,8 @@ KeepScans: TypeAlias = Annotated[
     bool,
     option(
         "--keep-scans",
-        "Keep beside the log what need not be read again (16 bytes a record), and use what was kept: checksums of "
-        "such segments are not proven again in that round.",
+        "Keep beside the log, or in the archive, what need not be read again (16 bytes a record), "
+        "and use what was kept: checksums of such segments are not proven again in that round.",
         KAFKA,
     ),
 ]

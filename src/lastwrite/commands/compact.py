@@ -112,8 +112,8 @@ def compact(
             does.
         keep_scans: keep beside the log, about 16 bytes a record, what need not be read again as
             long as its segment is the same; use what earlier rounds kept. Such segments' checksums
-            are not proven again in this round. In place only, not with ``exact``, and not on a
-            cluster without a shared folder.
+            are not proven again in this round. Not with ``exact``, not on a cluster without a
+            shared folder, and of a copy only in an archive.
         archive: of a live Pulsar topic (``path`` is ``persistent://…``), where what is brought of
             it stays.
         drop_keyless: of a Kafka topic, records without a key may go; without it a partition that

@@ -37,6 +37,7 @@ class StoreConfig(SettingsTable):
     allow_http: bool = setting(False, "storage.allowHttp")
     timeout_ms: int  = setting(30_000, "storage.timeoutMs", 100, INT_MAX)  # of one request
     retries:    int  = setting(4, "storage.retries", 0, 100)  # of one request
+    secret_file: str = setting("", "storage.secretFile")  # under which kept scans are made
     # fmt: on
 
     @property
@@ -48,6 +49,7 @@ class StoreConfig(SettingsTable):
             self.allow_http,
             self.timeout_ms,
             self.retries,
+            self.secret_file,
         )
 
     @classmethod

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -72,6 +72,7 @@ def commit(
         some = wave[first : first + _SIDE_BY_SIDE]
         for each in some:
             _prepare(context, each)
+        _keep(context, some)
         _publish(context, some)
         context.progress.advance(sum(weights[first : first + _SIDE_BY_SIDE]))
     if context.is_in_place:
@@ -128,6 +129,17 @@ def _joined(context: Context, partition: RewrittenPartition, retention: Retentio
     return CommitPlan(
         plan.log, sources, made, plan.decision.end, retention, partition.policy, aborted
     )
+
+
+def _keep(context: Context, some: Sequence[_Commit]) -> None:
+    """Write what manifests will name beside the segments."""
+    pairs = [(each, each.open, each.new) for each in some if each.open and each.new is not None]
+    if context.scan_cache is None or not pairs:
+        return
+    found = context.scan_cache.keep(context, [open for _, open, _ in pairs if open is not None])
+    for (each, _, new), kept in zip(pairs, found, strict=True):
+        assert new is not None
+        each.new = replace(new, kept=kept)
 
 
 def _publish(context: Context, some: Sequence[_Commit]) -> None:

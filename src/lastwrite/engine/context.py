@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from lastwrite.engine.system import Decision, System
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import KeptScan, PartitionLog
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
     CachedScan,
@@ -71,8 +71,16 @@ class ScanCache(Protocol):
         """What is known of the partition ``number``; None: it is read as if nothing were."""
         ...
 
+    def keep(
+        self, context: Context, partitions: Sequence[RewrittenPartition]
+    ) -> Sequence[Mapping[int, KeptScan | None]]:
+        """Of archives, before the commit: for each partition what its manifest shall name; see
+        ``CommitPlan.kept``.
+        """
+        ...
+
     def write(self, context: Context, partitions: Sequence[RewrittenPartition]) -> None:
-        """After the swap, and before the old segments go."""
+        """Of files, after the swap, and before the old segments go."""
         ...
 
     def place(self, context: Context, partition: RewrittenPartition) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from msgspec import structs
@@ -40,7 +40,7 @@ class PartitionPlan:
     pieces: Sequence[Piece]
     aborted: Sequence[AbortedTransaction]  # transactions: as the log's index says, or the log
     bits: int  # of a fingerprint that tell its bucket
-    secret: bytes
+    secret: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,8 @@ def scan(
     """Scan the unit's pieces; each gives its result and its states (valid until the next is asked
     for).
 
-    ``hand_on`` takes each block of entries as it fills. A piece that is damaged or of a format we
+    ``hand_on`` takes each block of entries as it fills. What is kept of a piece stands in for its
+    scan; its blocks are handed on too, or stay where they are. A piece that is damaged or of a format we
     do not clean gives a result with its problem; the other pieces are scanned all the same.
     ``buffers`` are those of the task.
     """
@@ -72,6 +73,11 @@ def scan(
         buffers,
     )
     for piece in unit.pieces:
+        with step("check kept scans"):
+            known = piece.cached and piece.cached.scanned(unit, piece, hand_on)
+        if known:
+            yield known, np.zeros(known.records, dtype=np.uint8)
+            continue
         result = PieceScan(unit.partition, piece.number)
         try:
             worker.scan_piece(piece, result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from lastwrite.config.system import Config, SystemSettings
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.errors import LogError
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
-from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
+from lastwrite.model.log import AbortedTransaction, KeptScan, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, SegmentOutput
 from lastwrite.reports.compaction import Backlog
@@ -144,6 +144,9 @@ class CommitPlan:
     policy: Policy | None = None  # by which its records were judged; None: there was no round
     # the entries of the transaction indexes of what was made
     aborted: Sequence[AbortedTransaction] = ()
+    # of segments of an archive as they will be, by base offset: what a scan of them finds; None:
+    # what was known is forgotten; absent: as it is
+    kept: Mapping[int, KeptScan | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +285,10 @@ class Store(ABC):
     @abstractmethod
     def output_folder(self, log: PartitionLog, to: str | None, /) -> str:
         """Where new segments are written aside: in the partition, or for a copy below ``to``."""
+
+    def archive_of(self, log: PartitionLog, to: str | None, /) -> str | None:
+        """The archive in which a round leaves the log; None, by default: it does not."""
+        return None
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None, /) -> None:
         """What is to be done for all these logs together before something of them is written aside;

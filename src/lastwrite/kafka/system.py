@@ -343,6 +343,12 @@ class KafkaSystem(System):
         else:
             super().discard(part)
 
+    def archive_of(self, log: PartitionLog, to: str | None) -> str | None:
+        is_archived = archived.is_archived(log.folder)
+        if to is not None:
+            return to.rstrip("/") if is_archived or is_address(to) else None
+        return os.path.dirname(self.root_of(log.folder)) if is_archived else None
+
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
         if archived.is_archived(log.folder) or (to is not None and is_address(to)):
             return self._rounds.output_folder(log, to)

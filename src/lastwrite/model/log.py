@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,6 +26,14 @@ class TopicPartition:
 
     def __str__(self) -> str:
         return self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
+
+
+class KeptScan(NamedTuple):
+    """An object of an archive with what a scan of a segment found (``scan_cache``)."""
+
+    address: str
+    size_bytes: int
+    etag: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,7 @@ class Segment:
     growing: int = 0
     # of an object of an archive, which nobody changes: with its size its identity; empty: of a file
     etag: str = ""
+    kept: KeptScan | None = None  # of a segment of an archive
 
     @property
     def file_bytes(self) -> int:

@@ -7,8 +7,9 @@ Everything here is plain and pickles small; bytes of records never ride along.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -95,8 +96,12 @@ class CachedScan(Protocol):
     @property
     def read_bytes(self) -> int: ...
 
-    def scanned(self, unit: ScanUnit, piece: Piece) -> PieceScan | None:
-        """The piece's result, all but its states, which are all 0; None: it is to be scanned."""
+    def scanned(
+        self, unit: ScanUnit, piece: Piece, hand_on: Callable[[Any], None]
+    ) -> PieceScan | None:
+        """The piece's result, all but its states, which are all 0; None: it is to be scanned.
+        Blocks that do not lie where others find them are given to ``hand_on``.
+        """
 
 
 class Rates(NamedTuple):
@@ -158,7 +163,7 @@ class ScanUnit:
     first_dirty: int
     bits: int
     exact: bool
-    secret: bytes
+    secret: bytes = field(repr=False)
     policy: Policy
     aborted: Int64Array  # see compaction.transactions.aborted_table
     limits: Limits

@@ -25,28 +25,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from lastwrite.encoding.fingerprint import SECRET_WORDS
 from lastwrite.engine.context import Context
 from lastwrite.engine.partition import RewrittenPartition
 from lastwrite.engine.plan import new_secret
-from lastwrite.engine.retain import Replacement
 from lastwrite.engine.system import Decision
-from lastwrite.errors import LogError
-from lastwrite.model.log import PartitionLog
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.model.log import KeptScan, PartitionLog
 from lastwrite.model.policy import Strategy
-from lastwrite.model.work import Failed, Piece, PieceScan
-from lastwrite.scan_cache import files
+from lastwrite.model.work import Failed, Piece, PieceScan, SegmentOutput
+from lastwrite.scan_cache import files, objects
 from lastwrite.scan_cache.format import digest_of
+from lastwrite.scan_cache.objects import CachedObject
+from lastwrite.scan_cache.secret import partition_secret, secret_of
 from lastwrite.scan_cache.segment import NOBODY, CachedPiece, CachedSegment, FileIdentity
-from lastwrite.scan_cache.task import CachedScan, WriteUnit, write_segment
+from lastwrite.scan_cache.task import CachedScan, WriteUnit, write_object, write_segment
 from lastwrite.spark.work import Runner
 
 _LEAST_SEGMENT_BYTES = 1 << 20  # reading it costs less than a file beside it
 # buckets may be four times as large as they should be, before all is scanned again
 _MOST_COARSE_BITS = 2
+_AT_ONCE = 16  # requests wait for the store, not for us
 _LEAST_FILLED = 4  # entries are to take so many times the room of their buckets' ends
 
 
@@ -55,18 +58,21 @@ class CachedLog:
     """What is known of one partition when a round begins, and of what it may be when it ends."""
 
     log: PartitionLog
-    secret: bytes
+    secret: bytes = field(repr=False)
     is_new: bool  # nothing is known: the secret was drawn for this round
     bits: int
     before: dict[int, FileIdentity]  # of the segments, by place, of which something may be cached
     segments: dict[int, CachedSegment] = field(default_factory=dict)  # of which something is
+    is_archived: bool = False  # it lies in objects that the manifest names
 
     def cuts(self, segment: int) -> list[int] | None:
         """Where the segment is to be cut; None: anywhere."""
         found = self.segments.get(segment)
         return None if found is None else [0, *(piece.end for piece in found.pieces)]
 
-    def scan_of(self, segment: int, start: int, end_offset: int) -> CachedScan | None:
+    def scan_of(
+        self, segment: int, start: int, end_offset: int
+    ) -> CachedScan | CachedObject | None:
         """What stands in for the scan of the piece that begins at ``start``."""
         found = self.segments.get(segment)
         if found is None:
@@ -74,6 +80,8 @@ class CachedLog:
         piece = next(each for each in found.pieces if each.start == start)
         if piece.records < 0 or piece.next_offset > end_offset:
             return None
+        if found.kept is not None:
+            return CachedObject(found.kept, found.bits, piece)
         return CachedScan(found.path, found.bits, found.identity, piece)
 
 
@@ -109,13 +117,42 @@ def open_log(log: PartitionLog, end: int, bits: int) -> CachedLog | None:
     return CachedLog(log, secret, False, bits, before, found)
 
 
+def open_archived(
+    log: PartitionLog, end: int, bits: int, secret: bytes, *, is_same: bool
+) -> CachedLog | None:
+    """The same of a log that an archive will have; ``is_same``: the one that it lies in."""
+    before = {
+        n: NOBODY
+        for n, segment in enumerate(log.segments)
+        if segment.base_offset < end and segment.size_bytes >= _LEAST_SEGMENT_BYTES
+    }
+    if not before:
+        return None
+    digest = digest_of(secret)
+    known = [n for n in before if log.segments[n].kept is not None] if is_same else []
+
+    def read(n: int) -> CachedSegment | None:
+        return objects.read_cached(log.segments[n], digest)
+
+    with ThreadPoolExecutor(_AT_ONCE, "kept scans") as pool:  # a request is mostly waiting
+        found = dict(zip(known, pool.map(read, known), strict=True))
+    segments = {
+        n: replace(segment, kept=log.segments[n].kept)
+        for n, segment in found.items()
+        if segment is not None and segment.bits >= bits - _MOST_COARSE_BITS
+    }
+    bits = min([bits, *(segment.bits for segment in segments.values())])
+    return CachedLog(log, secret, False, bits, before, segments, is_archived=True)
+
+
 class ScanCache:
-    """The cache of a round's logs, at the three places where the engine asks for it."""
+    """The cache of a round's logs, at the places where the engine asks for it."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._opened: dict[int, CachedLog] = {}  # by a partition's number in its wave
         self._written: dict[int, list[tuple[WriteUnit, str | Failed[WriteUnit]]]] = {}
+        self._secrets: dict[str, bytes | None] = {}  # by archive
 
     def open(
         self, context: Context, number: int, log: PartitionLog, decision: Decision, bits: int
@@ -125,15 +162,85 @@ class ScanCache:
         """
         self._opened.pop(number, None)
         options = context.options
-        may_cache = options.keep_scans and context.is_in_place and not options.exact
-        if not (may_cache and context.exchange.scratch):
+        if not options.keep_scans or options.exact or not context.exchange.scratch:
             return None
         if decision.policy.strategy is not Strategy.OFFSET:
             return None
-        found = open_log(log, decision.end, bits)
+        archive = context.system.archive_of(log, options.to)
+        if archive is not None:
+            secret = self._secret_of(context, archive)
+            if secret is None:
+                return None
+            name = f"{context.system.name}/{log.name.topic}/{log.name.partition}"
+            secret = partition_secret(secret, name)
+            is_same = options.to is None
+            found = open_archived(log, decision.end, bits, secret, is_same=is_same)
+        else:
+            found = open_log(log, decision.end, bits) if context.is_in_place else None
         if found is not None:
             self._opened[number] = found
         return found
+
+    def _secret_of(self, context: Context, archive: str) -> bytes | None:
+        if archive not in self._secrets:
+            try:
+                found = secret_of(archive, may_draw=not context.options.dry_run)
+            except InvalidConfig:
+                raise
+            except LogError as error:
+                context.progress.note(f"no scan is kept: {error}")
+                found = None
+            self._secrets[archive] = found
+        return self._secrets[archive]
+
+    def keep(
+        self, context: Context, partitions: Sequence[RewrittenPartition]
+    ) -> list[dict[int, KeptScan | None]]:
+        """Write what later rounds need not scan again of archives, before these are committed."""
+        units: list[WriteUnit] = []
+        for each in partitions:
+            cached = self._opened.get(each.plan.number)
+            if cached is not None and cached.is_archived:
+                units += self._object_units(context, each, cached)
+        logs = {unit.partition for unit in units}
+        begun = [each.plan.log for each in partitions if each.plan.number in logs]
+        answers: Sequence[KeptScan | Failed[WriteUnit]] = ()
+        try:
+            if units:
+                context.system.begin_writing(begun, context.options.to)
+                folders = {
+                    each.plan.number: context.system.output_folder(
+                        each.plan.log, context.options.to
+                    )
+                    for each in partitions
+                    if each.plan.number in logs
+                }
+                units = [replace(unit, folder=folders[unit.partition]) for unit in units]
+                weights = [unit.entry_bytes for unit in units]
+                answers = self._runner.run("keep", write_object, units, weights, context.progress)
+        except LogError as error:
+            context.progress.note(f"no scan was kept: {error}")
+        kept: dict[int, dict[int, KeptScan | None]] = {}
+        for each in partitions:
+            kept[each.plan.number] = self._forgotten(each)
+        for unit, answer in zip(units, answers, strict=False):
+            if isinstance(answer, Failed):
+                context.progress.note(f"a scan was not kept: {answer.error}")
+            else:
+                kept[unit.partition][unit.segment.base_offset] = answer
+        return [kept[each.plan.number] for each in partitions]
+
+    def _forgotten(self, partition: RewrittenPartition) -> dict[int, KeptScan | None]:
+        """What manifests need not name any more: it is damaged, or of another secret."""
+        cached = self._opened.get(partition.plan.number)
+        if cached is None or not cached.is_archived:
+            return {}
+        segments = partition.plan.log.segments
+        return {
+            segments[n].base_offset: None
+            for n in cached.before
+            if n not in cached.segments and n not in partition.replaced and segments[n].kept
+        }
 
     def write(self, context: Context, partitions: Sequence[RewrittenPartition]) -> None:
         """Write what later rounds need not scan again, under temporary names."""
@@ -154,7 +261,7 @@ class ScanCache:
         """Give what was written its place, and remove what is stale."""
         number, log = partition.plan.number, partition.plan.log
         cached = self._opened.get(number)
-        if cached is None:
+        if cached is None or cached.is_archived:
             problems = _forget(log, partition.replaced)
         else:
             problems = _place(cached, partition.replaced, self._written.get(number, ()))
@@ -165,28 +272,55 @@ class ScanCache:
         """The segments, as the round leaves them, of which more is known than their files say."""
         plan = partition.plan
         cached = self._opened.get(plan.number)
-        if cached is None:
+        if cached is None or cached.is_archived:
             return
-        by_segment = groupby(
-            zip(plan.pieces, partition.scans, strict=True), key=lambda pair: pair[0].segment
-        )
-        for n, pairs in by_segment:
-            pieces, scans = zip(*pairs, strict=True)
-            if n not in cached.before or n in partition.replaced:
-                continue
-            if any(scan.is_plain and not scan.is_cached for scan in scans):
-                segment = plan.log.segments[n]
-                known = tuple(map(_as_scanned, pieces, scans))
-                place = segment.path, segment.base_offset
-                yield from _unit(cached, plan.number, place, known, scans)
+        yield from _untouched_units(partition, cached)
         for each in partition.replacements:
             size = sum(part.bytes_written for part in each.parts)
             if size < _LEAST_SEGMENT_BYTES or not all(part.left for part in each.parts):
                 continue
             path = context.system.segment_path(plan.log, each.parts[0].base_offset)
             place = path, plan.log.segments[each.places[0]].base_offset
-            left = [*_as_left(each, partition.scans)]
+            left = [*_as_left(each.parts, partition.scans)]
             known, scans = tuple(piece for piece, _ in left), tuple(scan for _, scan in left)
+            yield from _unit(cached, plan.number, place, known, scans)
+
+    def _object_units(
+        self, context: Context, partition: RewrittenPartition, cached: CachedLog
+    ) -> Iterator[WriteUnit]:
+        """The same in an archive, where parts are segments of their own."""
+        units = [*_untouched_units(partition, cached)]
+        for part in (part for each in partition.replacements for part in each.parts):
+            if part.bytes_written < _LEAST_SEGMENT_BYTES or not part.left:
+                continue
+            left = [*_as_left((part,), partition.scans)]
+            known, scans = tuple(piece for piece, _ in left), tuple(scan for _, scan in left)
+            place = part.log_path, part.base_offset
+            units += _unit(cached, partition.plan.number, place, known, scans)
+        for unit in units:
+            identity = objects.identity_of(unit.segment.pieces[-1].end)
+            yield replace(
+                unit,
+                segment=replace(unit.segment, identity=identity),
+                secret=cached.secret,
+                stores=context.limits.stores,
+            )
+
+
+def _untouched_units(partition: RewrittenPartition, cached: CachedLog) -> Iterator[WriteUnit]:
+    """The segments that the round leaves as they are, of which more is known now."""
+    plan = partition.plan
+    by_segment = groupby(
+        zip(plan.pieces, partition.scans, strict=True), key=lambda pair: pair[0].segment
+    )
+    for n, pairs in by_segment:
+        pieces, scans = zip(*pairs, strict=True)
+        if n not in cached.before or n in partition.replaced:
+            continue
+        if any(scan.is_plain and not scan.is_cached for scan in scans):
+            segment = plan.log.segments[n]
+            known = tuple(map(_as_scanned, pieces, scans))
+            place = segment.path, segment.base_offset
             yield from _unit(cached, plan.number, place, known, scans)
 
 
@@ -199,10 +333,10 @@ def _as_scanned(piece: Piece, scan: PieceScan) -> CachedPiece:
 
 
 def _as_left(
-    replacement: Replacement, scans: Sequence[PieceScan]
+    parts: Sequence[SegmentOutput], scans: Sequence[PieceScan]
 ) -> Iterator[tuple[CachedPiece, PieceScan]]:
     begin = 0
-    for part in replacement.parts:
+    for part in parts:
         for left in part.left:
             if left.end == left.start:
                 continue

@@ -27,6 +27,7 @@ import numpy as np
 from lastwrite.encoding.checksum import crc32c
 from lastwrite.encoding.layout import I64, U32, U64, At, layout
 from lastwrite.errors import CorruptLog
+from lastwrite.model.columns import ByteArray
 from lastwrite.scan_cache.segment import CachedBlock, CachedPiece, CachedSegment, FileIdentity
 
 MAGIC = int.from_bytes(b"lw-kept\x01", "little")
@@ -104,6 +105,11 @@ def block_bytes(entries: int, bits: int) -> int:
     return (4 << bits) + 16 * entries
 
 
+def split_block(data: ByteArray, bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """A block's ends and rows, where they lie."""
+    return data[: 4 << bits].view(np.uint32), data[4 << bits :].view(np.uint64).reshape(-1, 2)
+
+
 def checksum(data: bytes | memoryview) -> int:
     """CRC-32C."""
     return int(crc32c(np.frombuffer(data, dtype=np.uint8), 0, len(data)))
@@ -178,8 +184,11 @@ def decode_header(data: bytes, path: str) -> CacheHeader:
     return header
 
 
-def decode_segment(header: CacheHeader, tables: bytes, path: str) -> CachedSegment:
-    """What the file knows, from its header and all bytes from ``tables_at`` on.
+def decode_segment(
+    header: CacheHeader, tables: bytes, path: str, first: int = HEADER.size
+) -> CachedSegment:
+    """What the file knows, from its header and all bytes from ``tables_at`` on; no block begins
+    before ``first``.
 
     Raises:
         CorruptLog: the tables contradict the header or themselves.
@@ -197,7 +206,7 @@ def decode_segment(header: CacheHeader, tables: bytes, path: str) -> CachedSegme
         own = blocks[taken : taken + row.blocks] if row.blocks > 0 else []
         taken += len(own)
         fits = all(
-            HEADER.size <= block.position
+            first <= block.position
             and 0 <= block.entries
             and block.position + block_bytes(block.entries, header.bits) <= at
             for block in own

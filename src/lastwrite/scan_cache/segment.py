@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from lastwrite.model.log import KeptScan
+from lastwrite.model.work import PieceScan, ScanUnit
+
 # a file's size, mtime_ns, ctime_ns and inode; all -1: there is none
 Stamp: TypeAlias = tuple[int, int, int, int]
 NO_FILE: Stamp = (-1, -1, -1, -1)
@@ -47,14 +50,30 @@ class CachedPiece:
     next_offset: int = -1
     blocks: tuple[CachedBlock, ...] = ()
 
+    def as_scan(self, unit: ScanUnit, number: int) -> PieceScan:
+        """The result of a scan of the piece ``number``, but for states and blocks."""
+        return PieceScan(
+            unit.partition,
+            number,
+            records=self.records,
+            batches=self.batches,
+            keyed=self.records,
+            dirty_from=self.records if self.next_offset <= unit.first_dirty else 0,
+            first_offset=self.first_offset,
+            next_offset=self.next_offset,
+            is_plain=True,
+            is_cached=True,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CachedSegment:
-    """A cache file: what is known of one segment."""
+    """A cache file, or object: what is known of one segment."""
 
-    path: str  # of the cache file
+    path: str
     base_offset: int
     bits: int  # its blocks are sorted by so many
     identity: FileIdentity  # the segment's, when this was known of it
     secret_digest: bytes  # 16 bytes: of what the fingerprints were made under
     pieces: tuple[CachedPiece, ...]  # one behind the other, all of the segment
+    kept: KeptScan | None = None  # of an object

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+import uuid
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,9 +12,12 @@ from lastwrite.encoding.checksum import crc32c
 from lastwrite.engine.profile import step
 from lastwrite.errors import LogError
 from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import KeptScan
+from lastwrite.model.stores import StoreSettings
 from lastwrite.model.work import Block, Piece, PieceScan, ScanUnit
 from lastwrite.scan_cache.files import CacheWriter, identity_of
-from lastwrite.scan_cache.format import block_bytes
+from lastwrite.scan_cache.format import block_bytes, split_block
+from lastwrite.scan_cache.objects import ObjectWriter, object_name
 from lastwrite.scan_cache.segment import CachedPiece, CachedSegment, FileIdentity
 from lastwrite.scan_cache.survivors import keep_entries, renumber
 from lastwrite.storage.scratch import ScratchReader, read_states
@@ -34,30 +38,19 @@ class CachedScan:
     def read_bytes(self) -> int:
         return 16 * self.piece.records
 
-    def scanned(self, unit: ScanUnit, piece: Piece) -> PieceScan | None:
-        """The piece's result, all but its states, which are all 0; None: it is to be scanned."""
+    def scanned(self, unit: ScanUnit, piece: Piece, hand_on: object) -> PieceScan | None:
+        """The piece's result, all but its states; None: it is to be scanned."""
         known = self.piece
         if known.first_offset < unit.first_dirty < known.next_offset:
             return None  # partly dirty: only a scan tells from which record on
         if not self.is_true(piece.path):
             return None
-        blocks = [
+        result = known.as_scan(unit, piece.number)
+        result.blocks = [
             Block(piece.number, self.path, each.position, each.entries, finer=self.bits - unit.bits)
             for each in known.blocks
         ]
-        return PieceScan(
-            unit.partition,
-            piece.number,
-            records=known.records,
-            batches=known.batches,
-            keyed=known.records,
-            dirty_from=known.records if known.next_offset <= unit.first_dirty else 0,
-            first_offset=known.first_offset,
-            next_offset=known.next_offset,
-            blocks=blocks,
-            is_plain=True,
-            is_cached=True,
-        )
+        return result
 
     def is_true(self, log_path: str) -> bool:
         """Whether the segment is still the one that was scanned, and the piece's blocks match their
@@ -79,14 +72,18 @@ class CachedScan:
 
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
-    """A segment whose cache file is to be written: as it will be told, but for blocks, path and
-    identity, and by piece the scan that its entries come from, with the states that election left.
+    """A segment whose cache file, or object, is to be written: as it will be told, but for blocks,
+    path and identity, and by piece the scan that its entries come from, with the states that
+    election left.
     """
 
     partition: int
     log_path: str
     segment: CachedSegment
     scans: tuple[PieceScan, ...]
+    folder: str = ""  # of an object: see ``output_folder``
+    secret: bytes = field(default=b"", repr=False)  # by which an object is sealed
+    stores: StoreSettings | None = None
 
     @property
     def entry_bytes(self) -> int:
@@ -108,8 +105,23 @@ def write_segment(unit: WriteUnit) -> str:
         return writer.path
 
 
+def write_object(unit: WriteUnit) -> KeptScan:
+    """Write a segment's cache object.
+
+    Raises:
+        LogError, OSError: as ``write_segment``.
+    """
+    name = object_name(unit.folder, uuid.uuid4().hex[:12], unit.segment.base_offset)
+    with ObjectWriter(name, unit.secret, unit.stores) as writer:
+        pieces = tuple(
+            _write_piece(unit, piece, scan, writer)
+            for piece, scan in zip(unit.segment.pieces, unit.scans, strict=True)
+        )
+        return writer.finish(replace(unit.segment, pieces=pieces))
+
+
 def _write_piece(
-    unit: WriteUnit, piece: CachedPiece, scan: PieceScan, writer: CacheWriter
+    unit: WriteUnit, piece: CachedPiece, scan: PieceScan, writer: CacheWriter | ObjectWriter
 ) -> CachedPiece:
     if piece.records < 0:
         return piece
@@ -144,16 +156,11 @@ def _thinned(
     """The block of the entries that stay (without ``states`` all), by ``2**bits`` buckets, and how
     many they are.
     """
-    ends, rows = _split(data, bits + block.finer)
+    ends, rows = split_block(data, bits + block.finer)
     if states is None or ordinals is None:
         coarse = np.ascontiguousarray(ends[(1 << block.finer) - 1 :: 1 << block.finer])
         return np.concatenate((coarse.view(np.uint8), rows.reshape(-1).view(np.uint8))), block.count
     left = np.empty(block_bytes(block.count, bits), dtype=np.uint8)
-    new_ends, new_rows = _split(left, bits)
+    new_ends, new_rows = split_block(left, bits)
     count = int(keep_entries(rows, ends, block.finer, states, ordinals, new_rows, new_ends))
     return left[: block_bytes(count, bits)], count
-
-
-def _split(data: ByteArray, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """A block's ends and rows, where they lie."""
-    return data[: 4 << bits].view(np.uint32), data[4 << bits :].view(np.uint64).reshape(-1, 2)

@@ -16,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from lastwrite.engine.buffers import Buffers
 from lastwrite.engine.elect import elect
 from lastwrite.engine.profile import step
@@ -76,18 +74,12 @@ def _scan_unit(
             Block(block.piece, path, position, len(block.rows), key_bytes, block.rows.shape[1])
         )
 
-    with step("check kept scans"):
-        cached = [each.cached.scanned(unit, each) for each in unit.pieces if each.cached]
-        results = [scan for scan in cached if scan is not None]
-    for result in results:
-        result.states, result.states_at = states.append(np.zeros(result.records, dtype=np.uint8))
-    known = {result.piece for result in results}
-    unit = replace(unit, pieces=tuple(piece for piece in unit.pieces if piece.number not in known))
+    results: list[PieceScan] = []
     for piece, (result, piece_states) in zip(unit.pieces, scan(unit, take, buffers), strict=True):
         if result.problem is None and piece.keyed:
             with step("write states"):
                 result.states, result.states_at = states.append(piece_states)
-            result.blocks = blocks
+            result.blocks = result.blocks or blocks
         blocks = []
         results.append(result)
     return results

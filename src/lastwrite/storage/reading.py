@@ -207,6 +207,23 @@ def reader_of(segment: Segment) -> SegmentReader:
     return SegmentReader(segment.path, segment.file_bytes, *_identity(segment))
 
 
+def reader_at(
+    path: str,
+    size_bytes: int,
+    etag: str,
+    *,
+    start: int = -1,
+    end: int | None = None,
+    limits: Limits | None = None,
+) -> SegmentReader:
+    """A reader of an object of an archive, in a bucket or a folder; ``start``, ``end``: as of
+    ``ObjectReader``.
+    """
+    if is_address(path):
+        return ObjectReader(path, size_bytes, etag, start=start, end=end, limits=limits)
+    return SegmentReader(path, size_bytes, 0, etag=etag or "-")
+
+
 def reader_of_piece(piece: Piece, limits: Limits | None = None) -> SegmentReader:
     """As ``reader_of``, of what a piece lies in, who reads it from its begin to its end; by the
     ``limits`` of a worker.

@@ -30,6 +30,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 import msgspec
+from msgspec import structs
 
 from lastwrite.archive.layout import partitions_at
 from lastwrite.archive.manifest import DataObject, Manifest
@@ -47,11 +48,30 @@ from lastwrite.kafka.format.text import (
     encode_partition_metadata,
 )
 from lastwrite.kafka.rules import topic_settings
-from lastwrite.model.log import AbortedTransaction, PartitionLog, Producer, Segment, TopicPartition
+from lastwrite.model.log import (
+    AbortedTransaction,
+    KeptScan,
+    PartitionLog,
+    Producer,
+    Segment,
+    TopicPartition,
+)
 from lastwrite.storage.objects.address import is_address
 
 SYSTEM = "kafka"
 _SIDES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+class StoredScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A cache object of a segment (``scan_cache``)."""
+
+    key: str  # relative to the partition's folder
+    bytes: int
+    etag: str = ""
+
+    def at(self, folder: str) -> KeptScan:
+        """The same, as others take it."""
+        return KeptScan(f"{folder}/{self.key}", self.bytes, self.etag)
 
 
 class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,6 +88,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     first_batch_timestamp_ms: int | None = None
     mtime_ms: int
     records: int | None = None
+    kept: StoredScan | None = None
 
     def key(self, kind: FileKind) -> str:
         """The object of this kind."""
@@ -80,6 +101,8 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         for kind, size in zip(_SIDES, sizes, strict=True):
             if size or kind is not FileKind.TRANSACTION_INDEX:
                 yield DataObject(key=self.key(kind), bytes=size)
+        if self.kept is not None:
+            yield DataObject(key=self.kept.key, bytes=self.kept.bytes, etag=self.kept.etag)
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
@@ -209,7 +232,27 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
         index_bytes=stored.index_bytes,
         time_index_bytes=stored.time_index_bytes,
         etag=stored.etag or "-",
+        kept=None if stored.kept is None else stored.kept.at(folder),
     )
+
+
+def kept_after(
+    segments: Iterable[StoredSegment], folder: str, kept: Mapping[int, KeptScan | None]
+) -> tuple[StoredSegment, ...]:
+    """The segments, with what a round has ``kept`` of their scans: see ``CommitPlan``."""
+    return tuple(
+        structs.replace(each, kept=_stored_scan(folder, kept[each.base_offset]))
+        if each.base_offset in kept
+        else each
+        for each in segments
+    )
+
+
+def _stored_scan(folder: str, kept: KeptScan | None) -> StoredScan | None:
+    if kept is None:
+        return None
+    key = kept.address.removeprefix(f"{folder}/")
+    return StoredScan(key=key, bytes=kept.size_bytes, etag=kept.etag)
 
 
 def side_file(folder: str, name: str) -> bytes | None:

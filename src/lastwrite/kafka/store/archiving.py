@@ -100,7 +100,7 @@ class KafkaRounds(Rounds):
                 stored[made.base_offset] = fetching.counted(made)
         after = structs.replace(
             before,
-            segments=tuple(stored[base] for base in sorted(stored)),
+            segments=archived.kept_after(map(stored.__getitem__, sorted(stored)), folder, new.kept),
             checkpoint=before.checkpoint if new.first_dirty is None else new.first_dirty,
             aborted=fetching.aborted_after(before.aborted, new),
         )

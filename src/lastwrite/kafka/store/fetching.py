@@ -157,6 +157,7 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
                 made += _segment(log, n, segment, span, target, Limits(), lambda written: None)
                 place.renew(begun)
         made.sort(key=lambda each: each.base_offset)
+        made = [*archived.kept_after(made, folder, copy.kept)]
         epochs, topic_id = _lineage(log, end)
         after = _after(log, _begin(log), made, end, epochs, topic_id, target)
     after = structs.replace(

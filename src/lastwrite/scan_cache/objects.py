@@ -1,0 +1,227 @@
+"""Cache objects of an archive: the blocks and tables of a cache file, the header last, and sealed.
+
+    blocks, pieces, blocks' rows, header      see ``scan_cache.format``
+
+An object is written once, under a name that nobody else draws, and named by the manifest together
+with its segment; so size and first offset are identity enough. Whoever reads a bucket may choose
+keys of a topic, too, and could find keys that collide from fingerprints that he sees; so each block
+is masked by a stream of its own, and its row has a tag under the same secret instead of a checksum.
+What is missing, damaged, or made under another secret is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b, shake_128
+from typing import Any, Self
+
+import numpy as np
+
+from lastwrite.archive.place import place_at
+from lastwrite.engine.scan import EntryBlock
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import KeptScan, Segment
+from lastwrite.model.stores import StoreSettings
+from lastwrite.model.work import Limits, Piece, PieceScan, ScanUnit
+from lastwrite.scan_cache import format as layout
+from lastwrite.scan_cache.segment import (
+    NO_FILE,
+    CachedBlock,
+    CachedPiece,
+    CachedSegment,
+    FileIdentity,
+)
+from lastwrite.storage.objects.store import Writer
+from lastwrite.storage.reading import SegmentReader, reader_at
+
+_TAIL_BYTES = 16 << 10  # tables and header mostly fit
+_MOST_TABLE_BYTES = 64 << 20
+_MASKED_AT_ONCE = 1 << 20
+
+
+class _Seal:
+    """What hides and proves the blocks of one object."""
+
+    def __init__(self, secret: bytes, address: str) -> None:
+        # of the partition, and so the same wherever the archive is copied to
+        name = address.rpartition("/data/")[2].encode()
+        self._mask = blake2b(name, key=_key(secret, b"lw-mask"), digest_size=32).digest()
+        self._tag = blake2b(name, key=_key(secret, b"lw-tag"), digest_size=32).digest()
+
+    def mask(self, data: ByteArray, position: int) -> None:
+        """Hide, or show, the bytes of the block at ``position``."""
+        for at in range(0, len(data), _MASKED_AT_ONCE):
+            part = data[at : at + _MASKED_AT_ONCE]
+            place = (position + at).to_bytes(8, "little")
+            stream = shake_128(self._mask + place).digest(len(part))
+            np.bitwise_xor(part, np.frombuffer(stream, dtype=np.uint8), out=part)
+
+    def tag(self, data: ByteArray, position: int) -> int:
+        """That of the hidden bytes of the block at ``position``."""
+        found = blake2b(position.to_bytes(8, "little"), key=self._tag, digest_size=8)
+        found.update(data)
+        return int.from_bytes(found.digest(), "little", signed=True)
+
+
+def _key(secret: bytes, use: bytes) -> bytes:
+    return blake2b(secret, digest_size=32, person=use).digest()
+
+
+def identity_of(log_bytes: int) -> FileIdentity:
+    """That of a segment of an archive."""
+    return FileIdentity((log_bytes, -1, -1, -1), NO_FILE, NO_FILE)
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def read_cached(segment: Segment, secret_digest: bytes) -> CachedSegment | None:
+    """What is known of the segment; None where nothing is, or nothing that is to be believed."""
+    kept = segment.kept
+    if kept is None or kept.size_bytes < layout.HEADER.size:
+        return None
+    size = kept.size_bytes
+    try:
+        with reader_at(kept.address, size, kept.etag) as reader:
+            tail = _read(reader, max(0, size - _TAIL_BYTES), size)
+            header = layout.decode_header(tail[-layout.HEADER.size :], kept.address)
+            tables_end = size - layout.HEADER.size
+            if not 0 <= header.tables_at <= tables_end <= header.tables_at + _MOST_TABLE_BYTES:
+                return None
+            missing = size - len(tail) - header.tables_at
+            if missing > 0:
+                tail = _read(reader, header.tables_at, size - len(tail)) + tail
+        tables = tail[len(tail) - (size - header.tables_at) : -layout.HEADER.size]
+        found = layout.decode_segment(header, tables, kept.address, first=0)
+    except (LogError, OSError):
+        return None
+    is_of_it = (found.base_offset, found.identity) == (
+        segment.base_offset,
+        identity_of(segment.size_bytes),
+    )
+    return found if is_of_it and found.secret_digest == secret_digest else None
+
+
+def _read(reader: SegmentReader, start: int, end: int) -> bytes:
+    data = np.empty(end - start, dtype=np.uint8)
+    reader.read_into(data, start)
+    return data.tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class CachedObject:
+    """Stands in for the scan of a piece, if its cache object holds what it says."""
+
+    kept: KeptScan
+    bits: int  # its blocks are sorted by so many, no fewer than the round asks
+    piece: CachedPiece
+
+    @property
+    def read_bytes(self) -> int:
+        return 16 * self.piece.records
+
+    def scanned(self, unit: ScanUnit, piece: Piece, hand_on: Any) -> PieceScan | None:
+        """The piece's result, and its blocks by ``hand_on``; None: it is to be scanned."""
+        if self.piece.first_offset < unit.first_dirty < self.piece.next_offset:
+            return None  # partly dirty: only a scan tells from which record on
+        blocks: Iterable[ByteArray] = self._blocks(unit.secret, unit.limits)
+        try:
+            if self.read_bytes <= unit.limits.slice_bytes:
+                blocks = list(blocks)
+            else:  # none is handed on before all are known to be true
+                for _ in blocks:
+                    pass
+                blocks = self._blocks(unit.secret, unit.limits)
+        except (LogError, OSError):
+            return None
+        finer = self.bits - unit.bits
+        for data in blocks:
+            ends, rows = layout.split_block(data, self.bits)
+            coarse = np.ascontiguousarray(ends[(1 << finer) - 1 :: 1 << finer])
+            hand_on(EntryBlock(piece.number, rows, coarse, None, None))
+        return self.piece.as_scan(unit, piece.number)
+
+    def _blocks(self, secret: bytes, limits: Limits) -> Iterator[ByteArray]:
+        """The blocks, shown.
+
+        Raises:
+            CorruptLog: one is not what was written; other errors of the store.
+        """
+        known, kept = self.piece.blocks, self.kept
+        seal = _Seal(secret, kept.address)
+        sizes = [layout.block_bytes(each.entries, self.bits) for each in known]
+        if not known:
+            return
+        end = known[-1].position + sizes[-1]
+        with reader_at(
+            *(kept.address, kept.size_bytes, kept.etag),
+            start=known[0].position,
+            end=end,
+            limits=limits,
+        ) as reader:
+            for each, size in zip(known, sizes, strict=True):
+                data = np.empty(size, dtype=np.uint8)
+                reader.read_into(data, each.position)
+                if seal.tag(data, each.position) != each.crc:
+                    raise CorruptLog("not the block that was written", each.position, kept.address)
+                seal.mask(data, each.position)
+                yield data
+
+
+# ---------------------------------------------------------------------- writing
+
+
+class ObjectWriter:
+    """Writes a cache object at ``address``; a context, which leaves none that is not finished.
+
+    Raises:
+        LogError: the store refuses, here and in all that follows.
+    """
+
+    def __init__(self, address: str, secret: bytes, stores: StoreSettings | None) -> None:
+        self.path = address
+        folder, _, name = address.rpartition("/")
+        place = place_at(folder, stores)
+        self._seal = _Seal(secret, address)
+        self._writer: Writer | None = place.store.writer(place.key(name))
+        self._at = 0
+
+    def append(self, block: ByteArray, entries: int) -> CachedBlock:
+        """Write a block of so many entries, which is hidden in place."""
+        self._write(np.zeros(-self._at % layout.ALIGNMENT, dtype=np.uint8))
+        position = self._at
+        self._seal.mask(block, position)
+        self._write(block)
+        return CachedBlock(position, entries, self._seal.tag(block, position))
+
+    def finish(self, segment: CachedSegment) -> KeptScan:
+        """Write the tables and the header, and give the object its name."""
+        tables = layout.encode_tables(segment.pieces)
+        header = layout.encode_header(layout.header_of(segment, self._at, tables))
+        self._write(np.frombuffer(tables + header, dtype=np.uint8))
+        assert self._writer is not None
+        writer, self._writer = self._writer, None
+        found = writer.close()
+        return KeptScan(self.path, self._at, found.version.etag)
+
+    def _write(self, data: ByteArray) -> None:
+        assert self._writer is not None
+        if len(data):
+            self._writer.write(data)
+        self._at += len(data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            with contextlib.suppress(LogError, OSError):
+                self._writer.abandon()
+
+
+def object_name(folder: str, attempt: str, base_offset: int) -> str:
+    """The address of a cache object that an attempt writes; ``folder``: see ``output_folder``."""
+    return f"{folder}{attempt}/{base_offset:020d}.kept"

@@ -1,0 +1,114 @@
+"""The secret of an archive, under which what is kept of scans there is made, and sealed.
+
+It lies in an object of its own, ``ARCHIVE/_lastwrite/kept.secret``, which a bucket's policy can
+deny to those who may read the rest; or in a file of the driver's (``storage.secretFile``), which
+wins. What travels to workers is made of it for one partition, and tells nothing of others'.
+
+Why so: docs/decisions/kept-scans.md.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+import uuid
+from dataclasses import replace
+from hashlib import shake_256
+
+from lastwrite.encoding.fingerprint import SECRET_WORDS
+from lastwrite.errors import InvalidConfig
+from lastwrite.scan_cache.format import decode_secret, encode_secret
+from lastwrite.storage import files, ownership
+from lastwrite.storage.objects.address import is_address, join, store_at, used
+
+_NAME = "_lastwrite/kept.secret"
+_BYTES = 32
+_MOST_BYTES = 1 << 16
+
+
+def partition_secret(archive_secret: bytes, partition: str) -> bytes:
+    """What the partition of this name (``kafka/orders/0``) takes in the place of a secret that a
+    round draws.
+    """
+    size = len(archive_secret).to_bytes(8, "little")
+    whole = b"lastwrite kept scans 1" + size + archive_secret + partition.encode()
+    return shake_256(whole).digest(8 * SECRET_WORDS)
+
+
+def secret_of(archive: str, *, may_draw: bool) -> bytes | None:
+    """The archive's secret; one that is missing, or not whole, is drawn and written where that
+    ``may`` be; None: there is none.
+
+    Raises:
+        InvalidConfig: the file that the settings name is none of a secret.
+        LogError: the store, or the system, does not give it.
+    """
+    if used().secret_file:
+        return _of_file(used().secret_file)
+    if not is_address(archive):
+        return _of_folder(archive, may_draw)
+    store, key = store_at(join(archive, _NAME))
+    found = store.get(key)
+    secret = None if found is None else decode_secret(found[0], _BYTES)
+    if secret is None and may_draw:
+        drawn = encode_secret(secrets.token_bytes(_BYTES))
+        if found is None:
+            store.create(key, drawn)
+        else:
+            store.replace(key, drawn, found[1].version)
+        found = store.get(key)  # another round may have been faster
+        secret = None if found is None else decode_secret(found[0], _BYTES)
+    return secret
+
+
+def _of_file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            content = file.read(_MOST_BYTES)
+    except OSError as error:
+        raise InvalidConfig(
+            f"storage.secretFile cannot be read: {error.strerror}", path=path
+        ) from None
+    if stat.S_ISREG(mode) and mode & 0o077:
+        raise InvalidConfig("storage.secretFile is open to others", path=path, remedy="chmod 600")
+    if len(content) < _BYTES:
+        raise InvalidConfig(
+            f"storage.secretFile has {len(content)} bytes, fewer than {_BYTES}",
+            path=path,
+            remedy="head -c 32 /dev/urandom > FILE",
+        )
+    return content
+
+
+def _of_folder(archive: str, may_draw: bool) -> bytes | None:
+    path = os.path.join(archive, _NAME)
+    secret = _read_private(path)
+    if secret is None and may_draw:
+        files.make_new_folder(os.path.dirname(path))
+        aside = f"{path}.{uuid.uuid4().hex}.aside"
+        like = ownership.of_new(os.path.dirname(path))
+        like = replace(like, mode=0o600, attributes=(), is_required=False)
+        files.write(aside, encode_secret(secrets.token_bytes(_BYTES)), like=like)
+        if os.path.lexists(path) or not files.name_new(aside, path):
+            secret = _read_private(path)  # another round may have been faster
+            if secret is None:
+                files.rename(aside, path)
+                return _read_private(path)
+        files.unlink(aside)
+        secret = _read_private(path)
+    return secret
+
+
+def _read_private(path: str) -> bytes | None:
+    """The secret; None where there is none, where it is not whole, or where others may read it."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        seen = os.fstat(file.fileno())
+        if not stat.S_ISREG(seen.st_mode) or seen.st_mode & 0o077:
+            return None
+        return decode_secret(file.read(_MOST_BYTES), _BYTES)

@@ -1,0 +1,293 @@
+"""What is kept of scans in a bucket: a second round reads new data and fingerprints, and whatever
+becomes of these, its result is that of a round without.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pytest
+
+import lastwrite
+from lastwrite.archive.place import read_seen
+from lastwrite.archive.rounds import Rounds
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.store.archived import ArchivedLog, contents_of
+from lastwrite.reports.compaction import CompactionReport
+from lastwrite.scan_cache.format import encode_secret
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage.objects.address import store_at, use
+from tests.property.test_scan_cache import told
+from tests.support.kafka.logs import NAME, write_checkpoint, write_segment
+from tests.support.objects import BUCKET, S3, FaultProxy
+
+pytestmark = pytest.mark.broker
+
+NOW_MS = 1_700_000_000_000
+EACH = 200  # records a segment, a kilobyte each
+SECRET = "_lastwrite/kept.secret"
+POLICY = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.bytes": "1000"}
+
+
+@pytest.fixture(autouse=True)
+def keeping_small_segments() -> Iterator[None]:
+    with patch("lastwrite.scan_cache.cache._LEAST_SEGMENT_BYTES", 1):
+        yield
+
+
+class Pair:
+    """A log directory, and two archives of it: one in which scans are kept, and one without."""
+
+    def __init__(self, s3: S3, tmp_path: Path, endpoint: str | None = None) -> None:
+        self.root = tmp_path / "log"
+        self.name = tmp_path.name
+        self.config = {**POLICY, **s3.config, "storage.endpoint": endpoint or s3.endpoint}
+        self.end = 0
+
+    @property
+    def kept(self) -> str:
+        return f"s3://{BUCKET}/{self.name}/kept"
+
+    @property
+    def bare(self) -> str:
+        return f"s3://{BUCKET}/{self.name}/bare"
+
+    def grow(self, numbers: list[int], deletes: int | None = None) -> None:
+        """A segment with these keys, brought into both archives."""
+        records = [
+            Record(self.end + n, NOW_MS, b"key %d" % number, (b"%d " % self.end) * 200)
+            for n, number in enumerate(numbers)
+        ]
+        if deletes is not None:
+            records[-1] = Record(records[-1].offset, NOW_MS, b"key %d" % deletes, None)
+        write_segment(self.root / NAME, self.end, [encode_batch(records)], mtime_ms=NOW_MS)
+        self.end += len(numbers)
+        write_checkpoint(self.root, "replication-offset-checkpoint", {NAME: self.end})
+        for to in (self.kept, self.bare):
+            report = lastwrite.fetch([str(self.root)], to, config=self.config, include_active=True)
+            assert report.exit_status == 0, report
+
+    def round(self, path: str, **options: Any) -> CompactionReport:
+        return lastwrite.compact(
+            path, config=self.config, now_ms=NOW_MS, spark=INLINE, drop_keyless=True, **options
+        )
+
+    def rounds(self) -> tuple[CompactionReport, CompactionReport]:
+        """One of each; they leave the same."""
+        ours, wanted = self.round(self.kept, keep_scans=True), self.round(self.bare)
+        assert ours.exit_status == wanted.exit_status == 0, (ours, wanted)
+        assert repr(told(ours)).replace(self.kept, self.bare) == repr(told(wanted))
+        assert self.content(self.kept) == self.content(self.bare)
+        return ours, wanted
+
+    def content(self, to: str) -> dict[tuple[int, str], bytes]:
+        """Every byte of the log, by segment and kind of object."""
+        found = {}
+        store, prefix = store_at(f"{to}/kafka/t/0")
+        for segment in self.log(to).segments:
+            for each in segment.objects():
+                if not each.key.endswith(".kept"):
+                    content = store.get(f"{prefix}/{each.key}")
+                    assert content is not None
+                    found[segment.base_offset, each.key.rpartition(".")[2]] = content[0]
+        return found
+
+    def log(self, to: str) -> ArchivedLog:
+        folder = f"{to}/kafka/t/0"
+        return contents_of(read_seen(folder).manifest, folder)
+
+    def objects(self) -> dict[int, str]:
+        """By segment the key of what is kept of it."""
+        return {
+            each.base_offset: each.kept.key for each in self.log(self.kept).segments if each.kept
+        }
+
+    def key(self, name: str) -> str:
+        store, prefix = store_at(f"{self.kept}/kafka/t/0")
+        return f"{prefix}/{name}"
+
+
+@pytest.fixture
+def pair(s3: S3, tmp_path: Path) -> Iterator[Pair]:
+    found = Pair(s3, tmp_path)
+    use(s3.settings)
+    for n in range(4):
+        found.grow([*range(n * EACH, (n + 1) * EACH)])
+    yield found
+
+
+def read_bytes(report: CompactionReport) -> int:
+    assert report.requests is not None
+    return report.requests.bytes_read
+
+
+def test_a_second_round_reads_new_data_and_fingerprints(pair: Pair) -> None:
+    pair.rounds()
+    assert list(pair.objects()) == [0, EACH, 2 * EACH, 3 * EACH]
+    log_bytes = sum(each.bytes for each in pair.log(pair.kept).segments)
+    pair.grow([*range(4 * EACH, 5 * EACH)])
+    ours, wanted = pair.rounds()
+    assert read_bytes(wanted) > log_bytes
+    assert read_bytes(ours) < log_bytes / 4 + 20 * 5 * EACH + 40_000
+    pair.grow([5, *range(5 * EACH, 6 * EACH)])  # the first segment loses a record, no other does
+    before = pair.objects()
+    ours, wanted = pair.rounds()
+    assert read_bytes(ours) < read_bytes(wanted) * 3 / 4
+    after = pair.objects()
+    assert {base for base in after if after[base] != before.get(base)} == {0, 5 * EACH}
+    first = next(each for each in pair.log(pair.kept).segments if each.base_offset == 0)
+    assert first.records == EACH - 1
+    # What is left of it is known, too, and nothing of the log is read.
+    pair.round(pair.kept, keep_scans=True)
+    again = pair.round(pair.kept, keep_scans=True, drop_expired_deletes=True)
+    assert again.partitions[0].status == "unchanged"
+    assert read_bytes(again) < 20 * 6 * EACH + 40_000
+
+
+@pytest.mark.parametrize("source", ["root", "archive"])
+def test_a_copy_into_an_archive_has_its_own(pair: Pair, source: str) -> None:
+    """Under the secret of the archive that it lies in."""
+    pair.grow([5])
+    to = f"s3://{BUCKET}/{pair.name}/copy"
+    pair.rounds()
+    places = {"root": str(pair.root), "archive": pair.kept}
+    options: dict[str, Any] = {"include_active": True, "drop_expired_deletes": True}
+    report = pair.round(places[source], to=to, keep_scans=True, **options)
+    assert report.exit_status == 0, report
+    found = [each.kept for each in pair.log(to).segments if each.bytes > 10_000]
+    assert len(found) == 4 and None not in found
+    pair.round(to, keep_scans=True)  # which asks the store what it promises
+    again = pair.round(to, keep_scans=True, drop_expired_deletes=True)
+    assert again.partitions[0].status == "unchanged"
+    assert read_bytes(again) < 20 * 5 * EACH + 40_000
+
+
+def test_a_round_without_the_switch_leaves_what_is_kept_of_the_rest(pair: Pair) -> None:
+    pair.rounds()
+    before = pair.objects()
+    pair.grow([5])
+    pair.round(pair.kept)
+    pair.round(pair.bare)
+    assert pair.objects() == {base: key for base, key in before.items() if base}
+    pair.grow([EACH])
+    pair.rounds()
+    assert {0, 2 * EACH, 3 * EACH} <= {*pair.objects()}
+
+
+@pytest.mark.parametrize("how", ["removed", "cut", "flipped", "another", "empty"])
+def test_a_spoilt_object_is_passed_over(pair: Pair, how: str) -> None:
+    pair.rounds()
+    store, _ = store_at(pair.kept)
+    keys = [pair.key(each) for each in pair.objects().values()]
+    content, found = store.get(keys[1]) or pytest.fail()
+    spoilt = {
+        "cut": content[:-1],
+        "flipped": bytes([content[0] ^ 1]) + content[1:],
+        "another": (store.get(keys[2]) or pytest.fail())[0],
+        "empty": b"",
+    }
+    if how == "removed":
+        store.remove([keys[1]])
+    else:
+        assert store.replace(keys[1], spoilt[how], found.version)
+    pair.grow([EACH + 3, 5 * EACH])
+    pair.rounds()
+    pair.grow([EACH + 4, 6 * EACH])
+    ours, wanted = pair.rounds()
+    assert read_bytes(ours) < read_bytes(wanted)
+    assert pair.key(pair.objects()[EACH]) != keys[1]
+
+
+def test_two_rounds_at_once_one_wins(pair: Pair) -> None:
+    pair.rounds()
+    pair.grow([5])
+    commit = Rounds.commit
+    others: list[None] = []
+
+    def overtaken(self: Rounds, folder: str, made: Any) -> None:
+        if not others:
+            others.append(None)
+            assert pair.round(pair.kept, keep_scans=True).exit_status == 0
+        commit(self, folder, made)
+
+    with patch.object(Rounds, "commit", overtaken):
+        lost = pair.round(pair.kept, keep_scans=True)
+    assert lost.exit_status == 1 and "another round has committed" in str(lost.partitions[0].reason)
+    pair.round(pair.bare)
+    assert pair.content(pair.kept) == pair.content(pair.bare)
+    store, prefix = store_at(f"{pair.kept}/kafka/t/0")
+    manifest = read_seen(f"{pair.kept}/kafka/t/0").manifest
+    named = {each.key for each in (*manifest.objects, *manifest.unused)}
+    there = {each.key.removeprefix(f"{prefix}/") for each in store.list(f"{prefix}/data/")}
+    assert there == named
+    pair.grow([6])
+    pair.rounds()
+
+
+def test_a_secret_that_may_not_be_read_keeps_nothing(pair: Pair, proxy: FaultProxy, s3: S3) -> None:
+    pair.rounds()
+    before = pair.objects()
+    pair.grow([5])
+    pair.config["storage.endpoint"] = proxy.endpoint
+    proxy.spoil({"method": "GET", "path": "kept.secret", "do": "503", "code": 403})
+    try:
+        pair.rounds()
+    finally:
+        proxy.spoil()
+    assert pair.objects() == {base: key for base, key in before.items() if base}
+
+
+def test_a_file_outside_the_bucket_wins(pair: Pair, tmp_path: Path) -> None:
+    pair.rounds()
+    before = pair.objects()
+    file = tmp_path / "secret"
+    file.write_bytes(b"s" * 32)
+    pair.config["storage.secretFile"] = str(file)
+    pair.grow([5 * EACH])
+    refused = pair.round(pair.kept, keep_scans=True)
+    assert "is open to others" in str(refused.partitions[0].reason)
+    file.chmod(0o600)
+    pair.rounds()
+    assert not {*before.values()} & {*pair.objects().values()}
+    store, _ = store_at(pair.kept)
+    store.remove([f"{pair.name}/kept/{SECRET}"])
+    pair.grow([6 * EACH])
+    ours, wanted = pair.rounds()
+    assert read_bytes(ours) < read_bytes(wanted) / 2
+    assert store.head(f"{pair.name}/kept/{SECRET}") is None
+    pair.grow([7 * EACH])
+    pair.config["storage.secretFile"] = str(tmp_path / "none")
+    report = pair.round(pair.kept, keep_scans=True)
+    assert "secretFile cannot be read" in str(report.partitions[0].reason)
+
+
+def test_nobody_is_told_the_secret(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor can fingerprints be seen in what is kept."""
+    caplog.set_level(logging.DEBUG)
+    ours, _ = pair.rounds()
+    store, _ = store_at(pair.kept)
+    secret = (store.get(f"{pair.name}/kept/{SECRET}") or pytest.fail())[0]
+    assert encode_secret(secret[:-4]) == secret
+    everything = msgspec.json.encode(ours.to_dict()) + caplog.text.encode()
+    for each in store.list(f"{pair.name}/kept/kafka/"):
+        everything += (store.get(each.key) or pytest.fail())[0]
+    for told_as in (secret[:8], secret[:8].hex().encode(), repr(secret[:8])[2:-1].encode()):
+        assert told_as not in everything
+    # Two archives of one log: the same keys, and nothing alike in what is kept of them.
+    again = f"s3://{BUCKET}/{pair.name}/again"
+    assert lastwrite.fetch([str(pair.root)], again, config=pair.config, include_active=True)
+    pair.round(again, keep_scans=True)
+    blocks = []
+    for to in (pair.kept, again):
+        (first,) = [each for each in pair.log(to).segments if each.base_offset == 0]
+        assert first.kept is not None
+        found = store_at(f"{to}/kafka/t/0/{first.kept.key}")
+        blocks.append((found[0].get(found[1]) or pytest.fail())[0][: 16 * EACH])
+    one, other = blocks
+    assert sum(a == b for a, b in zip(one, other, strict=True)) < len(one) / 64
