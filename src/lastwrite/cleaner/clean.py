@@ -182,6 +182,7 @@ def _check_roots(system: System, roots: Sequence[str], names: Mapping[str, objec
                 path=root,
                 remedy=f"give {os.path.dirname(root)}",
             )
+        system.refuse_read_only(system.root_of(partitions[0]))
         refuse_foreign(partitions)
         try:
             may_know = may_know or any(

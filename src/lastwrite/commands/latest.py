@@ -270,7 +270,7 @@ def _kafka_logs(path: str, topic: str | None) -> list[PartitionLog]:
             path=path,
             remedy=f"name one: {', '.join(sorted(topics)[:20])}",
         )
-    if len(folders) < len(partitions.find_partitions(partitions.root_of(folders[0]), topics.pop())):
+    if len(folders) < len(partitions.of_topic(folders[0])):
         raise InvalidConfig(
             "a table is of a whole topic",
             path=path,

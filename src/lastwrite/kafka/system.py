@@ -114,6 +114,7 @@ class KafkaSystem(System):
     hold = staticmethod(lock.hold)
     try_hold = staticmethod(lock.try_hold)
     refuse_if_held = staticmethod(lock.refuse_if_held)
+    refuse_read_only = staticmethod(lock.refuse_tier)
     broker_of = staticmethod(lock.broker_of)
 
     # ------------------------------------------------------------------ rules

@@ -85,6 +85,14 @@ class Layout(ABC):
         """What to tell of the broker that runs on the root; by default no broker opens it."""
         return None
 
+    def refuse_read_only(self, root: str, /) -> None:
+        """Say no before a round in place where logs are only read; by default none are.
+
+        Raises:
+            InvalidConfig: it says what to do instead.
+        """
+        return None
+
     def refuse_unclean(self, root: str, config: Mapping[str, object], /) -> None:
         """Say no to a root whose broker did not stop in order, where that matters and ``config``
         does not allow it; by default it never matters.

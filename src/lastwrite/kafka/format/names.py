@@ -10,9 +10,12 @@ Kafka's loader looks at the digits in front and the suffix at the end and delete
 ``00000000000000004711.kept`` is ours too (scan_cache/format.py), and ``lastwrite.secret``; a
 ``….<attempt>.tmp`` of either is being written.
 
-The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``.
+The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``. In a tier (KIP-405) it is
+``a-b.c-3-lC3CICZpQfG2AZG8odZnXA``, with the topic's id, and in it each file of a segment has the
+segment's own id: ``00000000000000004711-CwoYPswdTs2OEaqyLhWSDA.log``.
 
-Source: Kafka 4.4 ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Snapshots``;
+Source: Kafka 4.4 ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Snapshots``,
+``RemoteLogSegmentFileset`` of the storage module's tests;
 docs/formats/kafka.md, "Names".
 """
 
@@ -125,10 +128,31 @@ _KEPT = re.compile(
 _METADATA_SNAPSHOT = re.compile(
     r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<suffix>\.deleted|\.part)?"
 )
+_ID = r"[A-Za-z0-9_-]{21}[AQgw]"  # 16 bytes in URL-safe base 64
+_TIER_FOLDER = re.compile(rf"(?P<partition>.+)-(?P<id>{_ID})")
+_TIER_FILE = re.compile(
+    rf"(?P<offset>[0-9]{{20}})-(?P<id>{_ID})"
+    r"(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.leader_epoch_checkpoint)"
+)
 _FOLDER = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})"
     r"(?:\.[0-9a-f]{32}-(?P<state>delete|future|stray))?"
 )
+
+
+class TierFolder(NamedTuple):
+    """A folder of a tier: the partition, and the topic's id."""
+
+    partition: TopicPartition
+    topic_id: str
+
+
+class TierFile(NamedTuple):
+    """A file of a segment in a tier. Snapshot and epochs are those at the segment's end."""
+
+    offset: int
+    segment_id: str
+    kind: FileKind
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -223,3 +247,26 @@ def live_partition(name: str) -> TopicPartition | None:
     if found is None or found.state is not FolderState.LIVE:
         return None
     return None if found.partition.topic == METADATA_TOPIC else found.partition
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def decode_tier_folder(name: str) -> TierFolder | None:
+    """The partition whose segments lie in a folder of a tier; None: no such folder has that name.
+
+    A folder of a log root may have such a name too, of a topic that somebody called so.
+    """
+    match = _TIER_FOLDER.fullmatch(name)
+    found = None if match is None else decode_folder_name(match["partition"])
+    if match is None or found is None or found.state is not FolderState.LIVE:
+        return None
+    return TierFolder(found.partition, match["id"])
+
+
+def decode_tier_file(name: str) -> TierFile | None:
+    """What a file in such a folder is; None: it is of no segment."""
+    match = _TIER_FILE.fullmatch(name)
+    if match is None or int(match["offset"]) > _MAX_I64:
+        return None
+    is_epochs = match["kind"] == ".leader_epoch_checkpoint"
+    kind = FileKind.LEADER_EPOCHS if is_epochs else FileKind(match["kind"])
+    return TierFile(int(match["offset"]), match["id"], kind)

@@ -35,7 +35,9 @@ def loses_records(problem: Problem, log: PartitionLog) -> bool:
     """
     kind = classify(os.path.basename(problem.path)).kind
     return problem.kind is ProblemKind.DAMAGED and (
-        problem.path == log.folder or kind in (FileKind.LOG, FileKind.TRANSACTION_INDEX)
+        problem.path == log.folder
+        or kind in (FileKind.LOG, FileKind.TRANSACTION_INDEX)
+        or any(problem.path == segment.path for segment in log.segments)
     )
 
 

@@ -51,15 +51,18 @@ def identify(path: str) -> SingleFile:
         NotALog: no file of a log has such a name.
     """
     base = os.path.basename(path).removesuffix(".tmp")
-    folder = names.decode_folder_name(
-        os.path.basename(links.home_of(os.path.dirname(os.path.abspath(path))))
-    )
+    above = os.path.basename(links.home_of(os.path.dirname(os.path.abspath(path))))
+    folder = names.decode_folder_name(above)
     found = SingleFile(
         path,
         names.classify(os.path.basename(path)),
         folder.partition if folder else None,
         base if base in _ROOT_FILES else None,
     )
+    tier, file = names.decode_tier_folder(above), names.decode_tier_file(os.path.basename(path))
+    if file is not None:
+        name = FileName(file.kind, offset=file.offset)
+        found = SingleFile(path, name, tier.partition if tier else None)
     known = found.root_file is not None or not found.name.is_foreign
     if not known or found.name.kind in (
         FileKind.QUORUM_STATE,

@@ -6,7 +6,10 @@ Nothing is decompressed and no crc is looked at: scanning does that.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -15,6 +18,7 @@ from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.reading import SegmentReader
 
 NO_END = (1 << 63) - 1
 _READ_BYTES = 1 << 16
@@ -30,20 +34,23 @@ class Walk:
     error: LogError | None = None  # why it ends before the file does: a torn tail, or damage
 
 
-def walk(path: str, size_bytes: int, base_offset: int, start: int = 0, below: int = NO_END) -> Walk:
+def walk(
+    path: str,
+    size_bytes: int,
+    base_offset: int,
+    start: int = 0,
+    below: int = NO_END,
+    reader: SegmentReader | None = None,
+) -> Walk:
     """Go through the batches from ``start`` to the file's end, the first that is not whole, or the
-    first that reaches the offset ``below`` or beyond.
+    first that reaches the offset ``below`` or beyond. ``reader``: of what is no file.
     """
     end_offset, largest, at = base_offset, -1, start
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        raise to_log_error(error, path, "read the segment") from error
-    try:
+    with _bytes_of(path, reader) as read:
         held, held_at = b"", start
         while at < size_bytes:
             if at + BATCH_HEADER.size > held_at + len(held):
-                held, held_at = os.pread(handle, min(_READ_BYTES, size_bytes - at), at), at
+                held, held_at = read(min(_READ_BYTES, size_bytes - at), at), at
             try:
                 next_offset, timestamp_ms, batch_bytes = _batch(held, at - held_at)
                 if next_offset > below:
@@ -59,9 +66,29 @@ def walk(path: str, size_bytes: int, base_offset: int, start: int = 0, below: in
             except LogError as error:
                 return Walk(end_offset, at, largest, error.located(path, held_at))
             end_offset, largest, at = next_offset, max(largest, timestamp_ms), at + batch_bytes
+    return Walk(end_offset, at, largest)
+
+
+@contextmanager
+def _bytes_of(path: str, reader: SegmentReader | None) -> Iterator[Callable[[int, int], bytes]]:
+    """What reads so many bytes at a position."""
+    if reader is not None:
+
+        def read(count: int, at: int) -> bytes:
+            target = np.empty(count, dtype=np.uint8)
+            reader.read_into(target, at)
+            return target.tobytes()
+
+        yield read
+        return
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise to_log_error(error, path, "read the segment") from error
+    try:
+        yield partial(os.pread, handle)
     finally:
         os.close(handle)
-    return Walk(end_offset, at, largest)
 
 
 def _batch(held: bytes, at: int) -> tuple[int, int, int]:
@@ -70,27 +97,30 @@ def _batch(held: bytes, at: int) -> tuple[int, int, int]:
     return header.next_offset, header.max_timestamp_ms, header.size_bytes
 
 
-def walk_tail(path: str, size_bytes: int, index: OffsetIndex, below: int = NO_END) -> Walk:
+def walk_tail(
+    path: str,
+    size_bytes: int,
+    index: OffsetIndex,
+    below: int = NO_END,
+    reader: SegmentReader | None = None,
+) -> Walk:
     """Go through a segment's end, from the last index entry that proves true, else from byte 0;
-    up to the offset ``below``.
+    up to the offset ``below``. ``reader``: as of ``walk``.
     """
     last = int(np.searchsorted(index.offsets, below)) - 1
     for row in range(last, max(-1, last - 2), -1):
         position, offset = int(index.positions[row]), int(index.offsets[row])
         if position >= size_bytes:
             continue
-        found = walk(path, size_bytes, index.base_offset, position, below)
-        if found.end > position and _first_next_offset(path, position) == offset + 1:
+        found = walk(path, size_bytes, index.base_offset, position, below, reader)
+        if found.end > position and _first_next_offset(path, position, reader) == offset + 1:
             return found
-    return walk(path, size_bytes, index.base_offset, 0, below)
+    return walk(path, size_bytes, index.base_offset, 0, below, reader)
 
 
-def _first_next_offset(path: str, position: int) -> int:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return _batch(os.pread(file.fileno(), BATCH_HEADER.size, position), 0)[0]
-    except OSError as error:
-        raise to_log_error(error, path, "read the segment") from error
+def _first_next_offset(path: str, position: int, reader: SegmentReader | None) -> int:
+    with _bytes_of(path, reader) as read:
+        return _batch(read(BATCH_HEADER.size, position), 0)[0]
 
 
 def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:

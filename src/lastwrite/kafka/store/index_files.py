@@ -10,7 +10,7 @@ from lastwrite.errors import located
 from lastwrite.kafka.format.index import Int64s, decode_offset_index, decode_time_index
 from lastwrite.kafka.format.names import FileKind, Suffix, classify, segment_file_name
 from lastwrite.kafka.producers.history import decode_aborted
-from lastwrite.kafka.store import archived
+from lastwrite.kafka.store import archived, tiered
 from lastwrite.kafka.store.partitions import scan
 from lastwrite.model.log import AbortedTransaction
 from lastwrite.storage.files import to_log_error
@@ -56,6 +56,8 @@ def transaction_index_path(log_path: str) -> str:
 
 def _beside(log_path: str, kind: FileKind) -> str:
     folder, name = os.path.split(log_path)
+    if name.endswith(FileKind.LOG):  # also of a tier, where each file has the segment's id
+        return os.path.join(folder, name.removesuffix(FileKind.LOG) + kind)
     return os.path.join(folder, name[:20] + kind + name[20:].removeprefix(FileKind.LOG))
 
 
@@ -107,6 +109,8 @@ def snapshots_of(folder: str) -> list[tuple[int, str]]:
     """(Offset, path) of each producer snapshot, by offset."""
     if archived.is_archived(folder):
         return archived.snapshots_of(folder)
+    if tiered.is_tier(folder):
+        return list(tiered.read_tier(folder).snapshots)
     return sorted(
         (int(entry.name[:20]), entry.path)
         for entry in scan(folder)
@@ -122,6 +126,8 @@ def side_file(folder: str, name: str) -> bytes | None:
     """
     if archived.is_archived(folder):
         return archived.side_file(folder, name)
+    if tiered.is_tier(folder):
+        return tiered.read_tier(folder).side_file(name)
     path = os.path.join(folder, name)
     return read_small(path) if os.path.exists(path) else None
 

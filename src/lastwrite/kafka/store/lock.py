@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 
-from lastwrite.errors import LogHeld
+from lastwrite.errors import InvalidConfig, LogHeld
 from lastwrite.kafka.format.names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -23,7 +23,7 @@ from lastwrite.kafka.format.names import (
     RECOVERY_POINTS,
     live_partition,
 )
-from lastwrite.kafka.store import archived, links
+from lastwrite.kafka.store import archived, links, tiered
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage import lock as locking
 from lastwrite.storage.lock import LockPlace
@@ -51,6 +51,25 @@ def broker_of(root: str) -> LogHeld | None:
     return None if archived.is_root(root, ()) else locking.broker_of(root, PLACE)
 
 
+def is_tier(root: str) -> bool:
+    """Whether it is the folder of a tier, where nobody locks anything."""
+    return not links.is_brokers(root) and tiered.is_root(root)
+
+
+def refuse_tier(root: str) -> None:
+    """
+    Raises:
+        InvalidConfig: a broker's tier lies there.
+    """
+    if is_tier(root):
+        raise InvalidConfig(
+            "the segments of a broker's tier are only read",
+            path=root,
+            remedy="bring them into an archive and compact that: "
+            f"lastwrite fetch {root} --to ARCHIVE, then lastwrite compact ARCHIVE",
+        )
+
+
 @contextlib.contextmanager
 def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
     """As ``storage.lock.hold``. Of a folder that is a symbolic link the roots on the way are locked
@@ -58,8 +77,10 @@ def hold(root: str, names: Iterable[TopicPartition]) -> Iterator[None]:
 
     Raises:
         LogHeld, LogError: as there; or a folder is a symbolic link into another broker's root.
+        InvalidConfig: it is a broker's tier.
     """
     names = list(names)
+    refuse_tier(root)
     if archived.is_root(root, names):
         refuse_if_broken(os.path.dirname(root))
         yield
@@ -101,7 +122,7 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
     Raises:
         LogHeld: somebody may change them while they are read.
     """
-    if archived.is_root(root, names or ()):
+    if archived.is_root(root, names or ()) or is_tier(root):
         return
     try:
         locking.refuse_if_held(root, names, PLACE)

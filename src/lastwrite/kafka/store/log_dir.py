@@ -58,6 +58,7 @@ from lastwrite.kafka.store.archived import is_archived, read_archived
 from lastwrite.kafka.store.checkpoints import read_offsets, recovery_point, write_offset
 from lastwrite.kafka.store.index_files import read_file
 from lastwrite.kafka.store.partitions import partition_name, root_of, scan
+from lastwrite.kafka.store.tiered import is_tier, read_tier
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.storage import preflight
 from lastwrite.storage.files import to_log_error
@@ -146,6 +147,8 @@ def read_partition(folder: str, below: int = NO_END) -> PartitionLog:
     """
     if is_archived(folder):
         return read_archived(folder)
+    if is_tier(folder):
+        return read_tier(folder).log
     if lock.broker_of(root_of(folder)) is None:
         return _Reading(folder).log()
     return _read_beside(folder, below)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from lastwrite.errors import NotALog
+from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.kafka.format.names import (
     METADATA_TOPIC,
     FolderState,
@@ -13,7 +13,7 @@ from lastwrite.kafka.format.names import (
     decode_folder_name,
     live_partition,
 )
-from lastwrite.kafka.store import archived, links
+from lastwrite.kafka.store import archived, links, tiered
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.choice import Topics, choose
 from lastwrite.storage.files import to_log_error
@@ -23,22 +23,28 @@ from lastwrite.storage.objects.address import is_address
 def find_partitions(path: str, topic: Topics = None, partition: int | None = None) -> list[str]:
     """The folders of the live partitions at ``path``, by topic and number.
 
-    ``path`` is a log root, a partition's folder, or a file of one; of symbolic links the real path
+    ``path`` is a log root, a partition's folder, or a file of one, or an archive, or a broker's
+    tier; of symbolic links the real path
     decides, see ``links``. Folders that Kafka is deleting, moving or no
     longer knows are left out, and so is the cluster's own metadata log.
 
     Raises:
         NotALog: nothing of Kafka's lies there, or nothing of that topic and partition.
+        InvalidConfig: of a tier, a topic that was made anew: there are two of its name.
         LogError: it cannot be read.
     """
     in_archive = archived.find(path)
     if in_archive:
         return choose(sorted(in_archive.items()), topic, partition, path)
+    in_tier = tiered.find(path) if is_address(path) or os.path.isdir(path) else []
+    if in_tier:
+        return _of_one_topic_each(choose(in_tier, topic, partition, path))
     if is_address(path):
         raise NotALog(
-            "no partition of an archive there",
+            "no partition of an archive or of a tier there",
             path=path,
-            remedy="check the address: that of the archive, as fetch --to has it, or of a folder in it",
+            remedy="check the address: that of the archive, as fetch --to has it, or of a folder in "
+            "it; or that of the folders TOPIC-PARTITION-TOPICID",
         )
     path = os.path.abspath(path)
     if os.path.isfile(path):
@@ -62,6 +68,28 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
     else:
         found = _partitions_below(os.path.realpath(path))
     return choose(sorted(found.items()), topic, partition, path)
+
+
+def of_topic(folder: str) -> list[str]:
+    """The folders of all partitions of the topic of one, in its root."""
+    name, root = partition_name(folder), root_of(folder)
+    if tiered.is_tier(folder):
+        ids = tiered.topic_id_of(folder)
+        return [there for _, there in tiered.find(root) if tiered.topic_id_of(there) == ids]
+    return find_partitions(root, name.topic)
+
+
+def _of_one_topic_each(folders: list[str]) -> list[str]:
+    found: dict[TopicPartition, str] = {}
+    for folder in folders:
+        other = found.setdefault(tiered.name_of(folder), folder)
+        if other != folder:
+            raise InvalidConfig(
+                f"topic {tiered.name_of(folder).topic} was made anew: the tier has it by two ids",
+                path=other,
+                remedy=f"give this folder, or {folder}",
+            )
+    return folders
 
 
 def _partitions_below(root: str) -> dict[TopicPartition, str]:
@@ -99,6 +127,8 @@ def partition_name(folder: str) -> TopicPartition:
     """
     if archived.is_archived(folder):
         return archived.name_of(folder)
+    if tiered.is_tier(folder):
+        return tiered.name_of(folder)
     path = os.path.abspath(folder)
     name = decode_folder_name(os.path.basename(path))
     if name is None:
@@ -123,4 +153,6 @@ def root_of(folder: str) -> str:
     """
     if archived.is_archived(folder):
         return archived.root_of(folder)
+    if is_address(folder):
+        return os.path.dirname(folder.rstrip("/"))
     return os.path.dirname(os.path.abspath(folder))

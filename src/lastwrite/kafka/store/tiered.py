@@ -1,0 +1,392 @@
+"""A partition's segments in a broker's tier (KIP-405), in a folder or a bucket: only read.
+
+    TIER/orders-0-lC3CICZpQfG2AZG8odZnXA/
+         00000000000000000600-CwoYPswdTs2OEaqyLhWSDA.log             the segment, byte for byte
+                                                    .index, .timeindex, .txnindex likewise
+                                                    .snapshot                producers at its end
+                                                    .leader_epoch_checkpoint leaders up to its end
+
+as Kafka's ``LocalTieredStorage`` lays it out. Which segments count, and up to where, is told by
+their leaders (``rules.lineage``); ``Beside`` is what a broker's log root knows better.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, NotALog, UnsupportedFormat, located
+from lastwrite.kafka.format.batch import decode_batch_header
+from lastwrite.kafka.format.batch_layout import BATCH_HEADER
+from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index, decode_time_index
+from lastwrite.kafka.format.names import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    FileKind,
+    classify,
+    decode_tier_file,
+    decode_tier_folder,
+)
+from lastwrite.kafka.format.text import (
+    LeaderEpoch,
+    decode_leader_epochs,
+    encode_leader_epochs,
+    encode_partition_metadata,
+)
+from lastwrite.kafka.producers.history import decode_aborted, read_producers
+from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
+from lastwrite.kafka.recovery.walking import NO_END, walk_tail
+from lastwrite.kafka.rules.lineage import Chain, Copied, Epochs, chain, lineage_of
+from lastwrite.model.log import (
+    AbortedTransaction,
+    PartitionLog,
+    Problem,
+    ProblemKind,
+    Segment,
+    TopicPartition,
+)
+from lastwrite.storage.objects.address import is_address, join, store_at
+from lastwrite.storage.objects.store import Found
+from lastwrite.storage.reading import read_small, reader_of
+
+_MANAGERS = "kafka-tiered-storage"  # what LocalTieredStorage makes in the folder that it is given
+_AT_ONCE = 16  # requests wait for the store, not for us
+_REMEDY = (
+    "bring the segments back from the bucket's versions or a copy of the tier; "
+    "what the broker has deleted there by the topic's retention no longer counts"
+)
+
+
+def is_tier(folder: str) -> bool:
+    """Whether a partition's folder is one of a tier. A topic of a log root may be called alike."""
+    folder = folder.rstrip("/")
+    if decode_tier_folder(os.path.basename(folder)) is None:
+        return False
+    return is_address(folder) or _holds_tier_files(folder)
+
+
+def _holds_tier_files(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if decode_tier_file(entry.name) is not None:
+                    return True
+                if classify(entry.name).kind is FileKind.LOG:
+                    return False
+    except OSError:
+        pass
+    return False
+
+
+def name_of(folder: str) -> TopicPartition:
+    """The partition whose segments lie there."""
+    found = decode_tier_folder(os.path.basename(folder.rstrip("/")))
+    assert found is not None
+    return found.partition
+
+
+def topic_id_of(folder: str) -> str:
+    """The id of the topic, as the folder's name says it."""
+    found = decode_tier_folder(os.path.basename(folder.rstrip("/")))
+    assert found is not None
+    return found.topic_id
+
+
+def find(path: str) -> list[tuple[TopicPartition, str]]:
+    """The partitions of the tier at ``path``, or in a folder of it, or the one that ``path`` is.
+
+    Raises:
+        RemoteFailed: the store does not answer.
+    """
+    path = path.rstrip("/") if is_address(path) else os.path.abspath(path)
+    if is_tier(path):
+        return [(name_of(path), path)] if is_address(path) else [(name_of(path), _real(path))]
+    found = list(_below(path))
+    return sorted(found or _below(join(path, _MANAGERS)))
+
+
+def _below(path: str) -> Iterator[tuple[TopicPartition, str]]:
+    for name in _folders(path):
+        folder = join(path, name)
+        if is_tier(folder):
+            yield name_of(folder), folder if is_address(folder) else _real(folder)
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _folders(path: str) -> Sequence[str]:
+    if is_address(path):
+        store, prefix = store_at(path)
+        return store.folders(f"{prefix}/" if prefix else "")
+    try:
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+    except OSError:
+        return ()
+
+
+def is_root(root: str) -> bool:
+    """Whether the partitions in a folder are of a tier, where nobody locks anything."""
+    return any(True for _ in _below(root))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What the log root of a broker tells of a tier's partition."""
+
+    log: PartitionLog
+    log_start: int  # of the whole log; that of ``log`` is where its local segments begin
+    epochs: Epochs
+    states: Mapping[str, bool] = field(default_factory=dict)  # by segment id: whether it counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierSegment:
+    """A segment as it lies in a tier, whole."""
+
+    segment: Segment
+    copied: Copied
+    index: OffsetIndex
+    aborted: tuple[AbortedTransaction, ...]
+    snapshot: str | None  # of the producers at its end
+    files: Mapping[FileKind, Found]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """What a tier has of a partition."""
+
+    log: PartitionLog
+    lineage: Epochs
+    topic_id: str
+    segments: tuple[TierSegment, ...]  # row for row those of ``log``, but for local ones
+    snapshots: tuple[tuple[int, str], ...]  # offset and path
+
+    def side_file(self, name: str) -> bytes | None:
+        """What a small file of that name would say in a log directory."""
+        if name == LEADER_EPOCHS and self.lineage:
+            return encode_leader_epochs([LeaderEpoch(*each) for each in self.lineage])
+        if name == PARTITION_METADATA:
+            return encode_partition_metadata(self.topic_id)
+        return None
+
+
+def read_tier(folder: str, beside: Beside | None = None) -> Tier:
+    """List the segments of a partition and find those that count.
+
+    Raises:
+        NotALog: there is no whole segment.
+        CorruptLog, UnsupportedFormat: a side file, without which nobody can tell.
+        RemoteFailed, LogError: the store does not answer; a file cannot be read.
+    """
+    states = beside.states if beside else {}
+    whole = [files for id, files in _files_of(folder).items() if states.get(id, True)]
+    with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:  # a request is mostly waiting
+        found = list(pool.map(lambda files: _segment(folder, files), whole))
+    if not found and beside is None:
+        raise NotALog(
+            "no whole segment in this folder of a tier", path=folder, remedy="check the path"
+        )
+    copies = [each.copied for each in found]
+    lineage = beside.epochs if beside and beside.epochs else lineage_of(copies)
+    log_start = lineage[0][1] if lineage else 0
+    end = None
+    if beside is not None:
+        log_start = beside.log_start
+        end = beside.log.segments[0].base_offset if beside.log.segments else beside.log.end_offset
+        end = max(end, log_start)
+    chained = chain(copies, lineage, log_start, end)
+    return _tier(folder, found, chained, lineage, log_start, beside)
+
+
+def _tier(
+    folder: str,
+    found: Sequence[TierSegment],
+    chained: Chain,
+    lineage: Epochs,
+    log_start: int,
+    beside: Beside | None,
+) -> Tier:
+    problems = [
+        Problem(
+            ProblemKind.DAMAGED,
+            f"offsets {first} to {end - 1} are in no segment of the tier",
+            folder,
+            remedy=_REMEDY,
+        )
+        for first, end in chained.gaps
+    ]
+    parts: list[TierSegment] = []
+    for place, end in chained.parts:
+        part = found[place]
+        if end < part.copied.end_offset:
+            part, problem = _cut(part, end)
+            problems += [] if problem is None else [problem]
+        parts.append(part)
+    snapshots = {
+        part.copied.end_offset: part.snapshot
+        for part in parts
+        if part.snapshot is not None and part.segment.is_indexed
+    }
+    log = _log_of(folder, parts, snapshots, log_start)
+    if beside is not None and beside.log.segments:
+        log = _continued(log, beside.log)
+    return Tier(
+        log=replace(log, problems=(*problems, *log.problems)),
+        lineage=lineage,
+        topic_id=topic_id_of(folder),
+        segments=tuple(parts),
+        snapshots=tuple(sorted(snapshots.items())),
+    )
+
+
+def _log_of(
+    folder: str, parts: Sequence[TierSegment], snapshots: Mapping[int, str], log_start: int
+) -> PartitionLog:
+    """The log that these segments are: all that a broker copies is replicated and decided."""
+    segments = tuple(part.segment for part in parts)
+    end_offset = parts[-1].copied.end_offset if parts else log_start
+
+    def entries(offset: int) -> tuple[ProducerEntry, ...]:
+        return decode_snapshot(read_small(snapshots[offset]))
+
+    producers, unstable = read_producers(
+        segments, list(snapshots), entries, log_start, end_offset, end_offset
+    )
+    return PartitionLog(
+        name=name_of(folder),
+        folder=folder,
+        segments=segments,
+        log_start=log_start,
+        end_offset=end_offset,
+        high_watermark=end_offset,
+        checkpoint=None,
+        producers=producers,
+        aborted=tuple(entry for part in parts for entry in part.aborted),
+        first_unstable_offset=unstable,
+        is_closed=True,
+    )
+
+
+def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
+    """The same, and the local segments of a broker behind it."""
+    return replace(
+        local,
+        folder=log.folder,
+        segments=(*log.segments, *local.segments),
+        log_start=log.log_start,
+        checkpoint=None,
+        aborted=(*log.aborted, *local.aborted),
+        open_as=None,
+        cached=(),
+    )
+
+
+def _files_of(folder: str) -> dict[str, dict[FileKind, Found]]:
+    """By segment id the files of each segment that is there whole: of a copy that was broken off
+    the leaders, which come last, are missing.
+    """
+    store, prefix = store_at(folder)
+    found: dict[str, dict[FileKind, Found]] = {}
+    for each in store.list(f"{prefix}/" if prefix else ""):
+        above, _, name = each.key.rpartition("/")
+        file = decode_tier_file(name) if above == prefix else None
+        if file is not None:
+            found.setdefault(f"{file.offset:020d}-{file.segment_id}", {})[file.kind] = each
+    return {
+        name.partition("-")[2]: files
+        for name, files in sorted(found.items())
+        if FileKind.LOG in files and FileKind.LEADER_EPOCHS in files
+    }
+
+
+def _segment(folder: str, files: Mapping[FileKind, Found]) -> TierSegment:
+    paths = {kind: join(folder, found.key.rpartition("/")[2]) for kind, found in files.items()}
+    path, log = paths[FileKind.LOG], files[FileKind.LOG]
+    file = decode_tier_file(os.path.basename(path))
+    assert file is not None
+    base = file.offset
+
+    def read(kind: FileKind) -> bytes:
+        return read_small(paths[kind]) if kind in paths and files[kind].size_bytes else b""
+
+    with located(paths[FileKind.LEADER_EPOCHS]):
+        epochs = decode_leader_epochs(read(FileKind.LEADER_EPOCHS))
+    with located(paths.get(FileKind.TRANSACTION_INDEX, path)):
+        aborted = decode_aborted(read(FileKind.TRANSACTION_INDEX), base)
+    try:
+        index = decode_offset_index(read(FileKind.INDEX), base)
+        times = decode_time_index(read(FileKind.TIME_INDEX), base)
+        largest = int(times.timestamps_ms[-1]) if len(times) else -1
+    except CorruptLog:  # who wants to look into them says so
+        index, largest = decode_offset_index(b"", base), -1
+    segment = Segment(
+        base_offset=base,
+        path=path,
+        size_bytes=log.size_bytes,
+        mtime_ns=log.modified_ms * 1_000_000,
+        largest_timestamp_ms=largest if largest >= 0 else log.modified_ms,
+        index_bytes=_size(files, FileKind.INDEX),
+        time_index_bytes=_size(files, FileKind.TIME_INDEX),
+        etag=log.version.etag,
+    )
+    with reader_of(segment) as reader:
+        tail = walk_tail(path, segment.size_bytes, index, NO_END, reader)
+        first = None
+        if tail.end:
+            head = bytearray(BATCH_HEADER.size)
+            reader.read_into(np.frombuffer(head, dtype=np.uint8), 0)
+            with suppress(CorruptLog, UnsupportedFormat):  # the scan says so
+                first = decode_batch_header(memoryview(head), 0).max_timestamp_ms
+    return TierSegment(
+        segment=replace(segment, first_batch_timestamp_ms=first),
+        copied=Copied(
+            base,
+            tail.end_offset,
+            tuple((each.epoch, each.start_offset) for each in epochs),
+            files[FileKind.LEADER_EPOCHS].modified_ms,
+        ),
+        index=index,
+        aborted=aborted,
+        snapshot=paths.get(FileKind.SNAPSHOT),
+        files=files,
+    )
+
+
+def _size(files: Mapping[FileKind, Found], kind: FileKind) -> int:
+    return files[kind].size_bytes if kind in files else 0
+
+
+def _cut(part: TierSegment, end: int) -> tuple[TierSegment, Problem | None]:
+    """What of a segment lies below an offset; no index of it counts then, and no snapshot."""
+    segment = part.segment
+    with reader_of(segment) as reader:
+        tail = walk_tail(segment.path, segment.size_bytes, part.index, end, reader)
+    problem = None
+    if tail.end_offset != end:
+        problem = Problem(
+            ProblemKind.DAMAGED,
+            f"no batch ends at offset {end - 1}, from which on another segment counts",
+            segment.path,
+            tail.end,
+            _REMEDY,
+        )
+    largest = tail.largest_timestamp_ms
+    cut = replace(
+        segment,
+        size_bytes=tail.end,
+        unused_bytes=segment.size_bytes - tail.end,
+        is_indexed=False,
+        is_abort_indexed=False,
+        largest_timestamp_ms=largest if largest >= 0 else segment.largest_timestamp_ms,
+    )
+    aborted = tuple(entry for entry in part.aborted if entry.last_offset < end)
+    copied = part.copied._replace(end_offset=end)
+    return replace(part, segment=cut, aborted=aborted, copied=copied), problem
