@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+import lastwrite
+from lastwrite.demo.topic_writer import TopicWriter
+from lastwrite.model.log import TopicPartition
+from lastwrite.spark.inline import INLINE
 from tests.archives.commits import commit_under_faults
-from tests.support.objects import fault_proxy, s3_server
+from tests.support.objects import BUCKET, fault_proxy, s3_server
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -17,3 +21,28 @@ def test_what_is_believed_to_be_committed_is_what_was_made(tmp_path: Path) -> No
         met = commit_under_faults(server, proxy, "kafka/orders/0", 15)
     assert met["requests spoilt"] > 60
     assert met["won"] == 60
+
+
+def test_a_round_on_small_partitions_costs_each_eight_requests(tmp_path: Path) -> None:
+    """Found and read: 1. Scanned and rewritten: 2. Journal, segment, two indexes, manifest: 5.
+    The rest, listings above all, is of the archive and its topics.
+    """
+    partitions = 60
+    for n in range(partitions):
+        with TopicWriter(str(tmp_path / "root"), TopicPartition("t", n)) as log:
+            for i in range(40):
+                log.append(b"key-%d" % (i % 10), b"v" * 20, 1_700_000_000_000 + i)
+    with s3_server(tmp_path / "data") as server, fault_proxy(server.endpoint) as proxy:
+        address = f"s3://{BUCKET}/many"
+        config = {"storage.endpoint": proxy.endpoint, "storage.allowHttp": "true"}
+        lastwrite.fetch([str(tmp_path / "root")], address, config=config, include_active=True)
+        config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+        for least, most in ((8, 8), (1, 1)):
+            proxy.spoil()
+            report = lastwrite.compact(address, config=config, spark=INLINE)
+            assert report.exit_status == 0 and report.requests is not None
+            asked = report.requests
+            total = asked.gets + asked.puts + asked.lists + asked.deletes
+            assert least * partitions <= total <= most * partitions + 12
+            assert total == len(proxy.requests(total))
+        assert report.to_dict()["totals"]["cleaned"] == 0

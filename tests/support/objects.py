@@ -209,16 +209,20 @@ class FaultProxy:
         """How many requests were spoilt."""
         return sum(rule["used"] for rule in json.loads(self._send("GET", "/_faults")))
 
-    def gets(self, count: int) -> list[dict[str, Any]]:
-        """A line a GET, at least ``count`` of them: a line comes a moment after the answer."""
+    def requests(self, count: int, method: str = "") -> list[dict[str, Any]]:
+        """A line a request, at least ``count`` of them: a line comes a moment after the answer."""
         found: list[dict[str, Any]] = []
         for _ in range(200):
             lines = json.loads(self._send("GET", "/_log"))
-            found = [line for line in lines if line["method"] == "GET"]
+            found = [line for line in lines if method in ("", line["method"])]
             if len(found) >= count:
                 break
             time.sleep(0.01)
         return found
+
+    def gets(self, count: int) -> list[dict[str, Any]]:
+        """The GETs of them."""
+        return self.requests(count, "GET")
 
     def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:
         request = urllib.request.Request(self.endpoint + path, body, method=method)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
-from lastwrite.archive.place import MANIFEST
+from lastwrite.archive.place import is_partition
 from lastwrite.storage.objects.address import is_address, store_at
 from lastwrite.storage.objects.store import Store
 
@@ -110,17 +110,17 @@ def _below(
     """The partitions as many folders below; of each folder only the first ``most`` are opened."""
     system, address, depth = place
     if depth == 0:
-        if store.head(f"{_inside(prefix)}{MANIFEST}") is not None:
+        if is_partition(address):
             yield address
         return
     names = [name for name in store.folders(_inside(prefix)) if _fits(system, depth, name)]
 
-    def below(name: str) -> list[str]:
+    def below(name: str) -> Iterator[str]:
         inner = system, f"{address}/{name}", depth - 1
-        return list(_below(store, f"{_inside(prefix)}{name}", inner, most))
+        return _below(store, f"{_inside(prefix)}{name}", inner, most)
 
     if most is not None or len(names) < 2:
         yield from itertools.chain.from_iterable(map(below, names[:most]))
         return
     with ThreadPoolExecutor(_AT_ONCE, "list") as pool:  # a request is mostly waiting
-        yield from itertools.chain.from_iterable(pool.map(below, names))
+        yield from itertools.chain.from_iterable(pool.map(lambda name: list(below(name)), names))

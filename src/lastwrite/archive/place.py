@@ -36,7 +36,14 @@ from lastwrite.archive.manifest import (
     decode,
     encode,
 )
-from lastwrite.errors import CommitConflict, CorruptLog, LogError, NotALog, RemoteFailed
+from lastwrite.errors import (
+    CommitConflict,
+    CorruptLog,
+    LogError,
+    NotALog,
+    RemoteFailed,
+    UnsupportedFormat,
+)
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage.objects.address import store_at
 from lastwrite.storage.objects.store import Found, Store, Version
@@ -48,6 +55,7 @@ ABANDONED_MS = 86_400_000  # one that is older, of a round that does not
 GRACE_MS = 3_600_000  # for which readers of a replaced manifest find its objects
 PINNED_MS = 2 * GRACE_MS  # a pin that is older is of a reader that has died
 _PIN, _CLOCK = "pin-", "clock-"
+_JUST_S, _JUST_READ, _JUST_BYTES = 60.0, 4096, 16 << 10  # for so long, so many, each up to
 
 
 class Seen(NamedTuple):
@@ -467,14 +475,40 @@ def place_at(folder: str, stores: StoreSettings | None = None) -> Place:
     return Place(*store_at(folder, stores))
 
 
+_just_read: dict[str, tuple[float, Seen]] = {}
+
+
+def is_partition(folder: str) -> bool:
+    """Whether a partition lies at that address. What is read to find out is kept for a moment for
+    ``read_seen``: whoever looks for partitions reads them next, and each is one request then.
+
+    Raises:
+        RemoteFailed: the store does not answer.
+    """
+    _just_read.pop(folder, None)
+    try:
+        seen = place_at(folder).read()
+    except (CorruptLog, UnsupportedFormat):  # whoever reads it learns why
+        return True
+    now_s = time.monotonic()
+    if len(_just_read) >= _JUST_READ and now_s - next(iter(_just_read.values()))[0] > _JUST_S:
+        _just_read.clear()
+    if seen and seen.found.size_bytes <= _JUST_BYTES and len(_just_read) < _JUST_READ:
+        _just_read[folder] = now_s, seen
+    return seen is not None
+
+
 def read_seen(folder: str) -> Seen:
-    """The manifest of the partition at that address, and the version by which it can be replaced.
+    """The manifest of the partition at that address, and the version by which it can be replaced;
+    as it was a moment ago, where it was searched for then.
 
     Raises:
         NotALog: there is none.
         CorruptLog, UnsupportedFormat, RemoteFailed: it cannot be read.
     """
-    seen = place_at(folder).read()
+    since_s, seen = _just_read.pop(folder, (0.0, None))
+    if seen is None or time.monotonic() - since_s > _JUST_S:
+        seen = place_at(folder).read()
     if seen is None:
         raise NotALog("no manifest of an archive", path=folder, remedy="check the address")
     return seen

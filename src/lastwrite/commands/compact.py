@@ -361,6 +361,7 @@ def find_told(
 
 def _run(asked: _Asked) -> CompactionReport:
     options, progress = asked.options, asked.progress
+    before = asked_of_buckets()
     system, folders = find_told(
         asked.paths, asked.system, asked.topic, asked.partition, asked.sources
     )
@@ -384,7 +385,6 @@ def _run(asked: _Asked) -> CompactionReport:
         refuse_around(options.to, [*asked.paths, *folders])
         _refuse_one_place_for_two(system, folders)
     tell_what_stays: Callable[[], None] | None = None
-    before = asked_of_buckets()
     with contextlib.ExitStack() as stack:
         if options.to is not None:
             tell_what_stays = stack.enter_context(

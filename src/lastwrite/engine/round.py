@@ -35,27 +35,35 @@ def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
     began = time.perf_counter()
     clock = _StageClock()
     tell_of_compiling(context.progress.note, context.system.scan_kernel)
-    notes = _notes(context, folders)
-    reports = [report for wave in _waves(context, folders, clock) for report in wave]
+    notes: dict[tuple[str, str], Outvoted] = {}
+    reports = [report for wave in _waves(context, folders, clock, notes) for report in wave]
     return CompactionReport(
         partitions=reports,
         dry_run=context.options.dry_run,
         now_ms=context.options.now_ms,
         seconds=time.perf_counter() - began,
         stage_seconds=clock.seconds,
-        notes=notes,
+        notes=list(notes.values()),
     )
 
 
 def _waves(
-    context: Context, folders: Sequence[str], clock: _StageClock
+    context: Context,
+    folders: Sequence[str],
+    clock: _StageClock,
+    notes: dict[tuple[str, str], Outvoted],
 ) -> Iterator[list[PartitionReport]]:
-    """The reports of one wave after the other."""
+    """The reports of one wave after the other; what of the settings that were given does not hold
+    comes into ``notes``, by topic and name.
+    """
     wave: list[PartitionPlan | Ended] = []
     size = 0
     for folder in folders:
         with clock.of("plan"):
             planned = plan_partition(context, folder, len(wave))
+            with contextlib.suppress(LogError, OSError):  # the partition's report says so
+                for note in context.system.outvoted(folder, context.options.config):
+                    notes[note.topic, note.name] = note
         wave.append(planned)
         size += planned.log.size_bytes if isinstance(planned, PartitionPlan) else 0
         if size >= _WAVE_BYTES or len(wave) >= _WAVE_PARTITIONS:
@@ -76,16 +84,6 @@ def _run_wave(
         rewritten = advance(elected, lambda open: rewrite_partitions(context, open))
     with clock.of("commit"):
         return commit(context, rewritten)
-
-
-def _notes(context: Context, folders: Sequence[str]) -> list[Outvoted]:
-    """What of the settings that were given does not hold, topic by topic."""
-    notes: dict[tuple[str, str], Outvoted] = {}
-    for folder in folders:
-        with contextlib.suppress(LogError, OSError):  # the partition's report says so
-            for note in context.system.outvoted(folder, context.options.config):
-                notes[note.topic, note.name] = note
-    return list(notes.values())
 
 
 class _StageClock:
