@@ -18,7 +18,7 @@ from lastwrite.storage.objects.bucket import BucketStore
 from lastwrite.storage.objects.folder import FolderStore
 from lastwrite.storage.objects.promises import FOLDER, Finding, are_kept, ask
 from lastwrite.storage.objects.store import Found, Version
-from tests.support.objects import BUCKET, S3, MemoryStore
+from tests.support.objects import BUCKET, S3, MemoryStore, s3proxy_server
 
 PROMISES = ["create", "listing", "ranges", "replace", "at once", "clock", "removal"]
 
@@ -193,6 +193,22 @@ def test_doctor_asks_a_bucket(s3: S3) -> None:
     status, found = doctor("--store", f"s3://{BUCKET}", "--config=storage.endpoint=http://[::1]:1")
     assert status == 1
     assert "storage.allowHttp" in str(found["store"][2])
+
+
+@pytest.mark.broker
+def test_doctor_finds_a_real_server_that_lets_two_win(tmp_path: Path) -> None:
+    with s3proxy_server(tmp_path) as settings:
+        config = [f"--config={name}={value}" for name, value in settings.items()]
+        for _ in range(5):  # of a thousand questions one is answered well by chance
+            status, found = doctor("--store", f"s3://{BUCKET}/some/prefix", *config)
+            if status:
+                break
+    assert status == 1
+    verdict, said, remedy = found["store: at once"]
+    assert verdict == "missing" and said.startswith("of 8 who replace the same version ")
+    assert "--to" in str(remedy)
+    for name in ("create", "listing", "ranges", "replace", "removal"):
+        assert found[f"store: {name}"][0] == "ok"
 
 
 def test_doctor_asks_a_folder(tmp_path: Path) -> None:

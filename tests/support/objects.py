@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -29,7 +30,7 @@ from lastwrite.errors import CommitConflict
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage.objects.store import Found, Requests, Version, check_key
-from tests.support.jars import alone
+from tests.support.jars import Unavailable, alone, fetch_jars, free_ports, need_java
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PEERS = Path(os.environ.get("LASTWRITE_PEERS", REPOSITORY.parent / "shared" / "peers"))
@@ -193,6 +194,52 @@ def s3_server(folder: Path, *buckets: str) -> Iterator[S3]:
         os.environ.clear()
         os.environ.update(before)
         subprocess.run([str(PEER / "stop.sh"), str(folder)], check=True)
+
+
+@contextlib.contextmanager
+def s3proxy_server(folder: Path) -> Iterator[dict[str, str]]:
+    """An s3proxy over ``folder``, which lets two win who replace one version: its settings, with
+    credentials in the environment. Skips the test where it cannot be had.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lastwrite"
+    home = Path(os.environ.get("LASTWRITE_S3PROXY_HOME", cache / "s3proxy-4.1.0"))
+    try:
+        need_java()
+        fetch_jars(home, "s3proxy", Path(__file__).parent / "s3proxy/pom.xml", "s3proxy-4.1.0.jar")
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+    (port,) = free_ports(1)
+    (folder / "data" / BUCKET).mkdir(parents=True)
+    told = {
+        "s3proxy.endpoint": f"http://127.0.0.1:{port}",
+        "s3proxy.authorization": "aws-v2-or-v4",
+        "s3proxy.identity": "tester",
+        "s3proxy.credential": "testersecret",
+        "jclouds.provider": "filesystem-nio2",
+        "jclouds.filesystem.basedir": str(folder / "data"),
+    }
+    settings, log = folder / "s3proxy.conf", folder / "s3proxy.log"
+    settings.write_text("".join(f"{name}={value}\n" for name, value in told.items()))
+    command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{home}/lib/*"]
+    command += ["org.gaul.s3proxy.Main", "--properties", str(settings)]
+    with (
+        log.open("wb") as said,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        try:
+            for _ in range(1200):
+                assert server.poll() is None, log.read_text()
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                    break
+                time.sleep(0.1)
+            patch.setenv("AWS_ACCESS_KEY_ID", "tester")
+            patch.setenv("AWS_SECRET_ACCESS_KEY", "testersecret")
+            patch.setenv("AWS_REGION", "us-east-1")
+            endpoint = told["s3proxy.endpoint"]
+            yield {"storage.endpoint": endpoint, "storage.allowHttp": "true"}
+        finally:
+            server.terminate()
 
 
 class FaultProxy:
