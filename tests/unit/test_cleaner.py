@@ -262,9 +262,3 @@ def wait_for(condition: object, seconds: float = 120) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)
-
-
-def test_a_bucket_is_refused_before_anything_is_looked_at() -> None:
-    with pytest.raises(InvalidConfig, match="folders, not buckets") as refused:
-        lastwrite.clean(["s3://backup/cluster1"], once=True)
-    assert "lastwrite compact" in (refused.value.remedy or "")

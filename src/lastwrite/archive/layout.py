@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
-from lastwrite.archive.place import is_partition
+from lastwrite.archive.place import MANIFEST, is_partition, place_at
 from lastwrite.storage.objects.address import is_address, store_at
-from lastwrite.storage.objects.store import Store
+from lastwrite.storage.objects.store import Found, Store
 
 _AT_ONCE = 16  # requests
 _SOME = 16  # folders that are opened to see whether something is an archive: all of one are alike
@@ -35,7 +35,7 @@ def systems_at(path: str) -> list[str]:
     Raises:
         RemoteFailed: the store does not answer.
     """
-    return sorted({system for system, _ in _partitions(path, first_only=True)})
+    return sorted({system for system, _ in _partitions(path, is_partition, first_only=True)})
 
 
 def partitions_at(path: str, system: str | None = None) -> list[str]:
@@ -44,11 +44,36 @@ def partitions_at(path: str, system: str | None = None) -> list[str]:
     Raises:
         RemoteFailed: the store does not answer.
     """
-    return [folder for found, folder in _partitions(path) if system in (None, found)]
+    found = _partitions(path, is_partition)
+    return [folder for name, folder in found if system in (None, name)]
 
 
-def _partitions(path: str, first_only: bool = False) -> Iterator[tuple[str, str]]:
-    """System and address of each partition; ``first_only``: of the first of each system."""
+def manifests_at(path: str, system: str) -> list[tuple[str, Found]]:
+    """The addresses of the system's partitions at ``path``, each with its manifest's object, which
+    is not read.
+
+    Raises:
+        RemoteFailed: the store does not answer.
+    """
+    manifests: dict[str, Found] = {}
+
+    def is_there(folder: str) -> bool:
+        place = place_at(folder)
+        found = place.store.head(place.key(MANIFEST))
+        if found is not None:
+            manifests[folder] = found
+        return found is not None
+
+    found = _partitions(path, is_there)
+    return [(folder, manifests[folder]) for name, folder in found if name == system]
+
+
+def _partitions(
+    path: str, is_there: Callable[[str], bool], first_only: bool = False
+) -> Iterator[tuple[str, str]]:
+    """System and address of each partition, as ``is_there`` says of an address; ``first_only``: of
+    the first of each system.
+    """
     base = path.rstrip("/") if is_address(path) else os.path.abspath(path)
     if not is_address(path) and not os.path.isdir(base):
         return
@@ -57,7 +82,7 @@ def _partitions(path: str, first_only: bool = False) -> Iterator[tuple[str, str]
     is_found = False
     # An archive, too, or a topic of it may be called as a system is.
     for system, depth in _depths(steps):
-        for found in _of_system(store, prefix, (system, base, depth), first_only):
+        for found in _of_system(store, prefix, (system, base, depth), is_there, first_only):
             is_found = True
             yield found
         if is_found:
@@ -68,14 +93,19 @@ def _partitions(path: str, first_only: bool = False) -> Iterator[tuple[str, str]
         systems = [name for name in store.folders(_inside(prefix)) if name in _LEVELS]
     for system in systems:
         place = system, f"{base}/{system}", _LEVELS[system]
-        yield from _of_system(store, f"{_inside(prefix)}{system}", place, first_only)
+        below = f"{_inside(prefix)}{system}"
+        yield from _of_system(store, below, place, is_there, first_only)
 
 
 def _of_system(
-    store: Store, prefix: str, place: tuple[str, str, int], first_only: bool
+    store: Store,
+    prefix: str,
+    place: tuple[str, str, int],
+    is_there: Callable[[str], bool],
+    first_only: bool,
 ) -> Iterator[tuple[str, str]]:
     system = place[0]
-    found = _below(store, prefix, place, _SOME if first_only else None)
+    found = _below(store, prefix, place, is_there, _SOME if first_only else None)
     for folder in itertools.islice(found, 1 if first_only else None):
         yield system, folder
 
@@ -105,19 +135,23 @@ def _fits(system: str, depth: int, name: str) -> bool:
 
 
 def _below(
-    store: Store, prefix: str, place: tuple[str, str, int], most: int | None
+    store: Store,
+    prefix: str,
+    place: tuple[str, str, int],
+    is_there: Callable[[str], bool],
+    most: int | None,
 ) -> Iterator[str]:
     """The partitions as many folders below; of each folder only the first ``most`` are opened."""
     system, address, depth = place
     if depth == 0:
-        if is_partition(address):
+        if is_there(address):
             yield address
         return
     names = [name for name in store.folders(_inside(prefix)) if _fits(system, depth, name)]
 
     def below(name: str) -> Iterator[str]:
         inner = system, f"{address}/{name}", depth - 1
-        return _below(store, f"{_inside(prefix)}{name}", inner, most)
+        return _below(store, f"{_inside(prefix)}{name}", inner, is_there, most)
 
     if most is not None or len(names) < 2:
         yield from itertools.chain.from_iterable(map(below, names[:most]))

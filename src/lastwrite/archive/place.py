@@ -51,6 +51,7 @@ from lastwrite.storage.objects.store import Found, Store, Version
 MANIFEST = "manifest.json"
 DATA, ROUNDS = "data/", "rounds/"
 RENEW_MS = 600_000  # a journal that is younger is of a round that may still run
+BUSY_MS = 2 * RENEW_MS  # younger still: who would begin another one waits
 ABANDONED_MS = 86_400_000  # one that is older, of a round that does not
 GRACE_MS = 3_600_000  # for which readers of a replaced manifest find its objects
 PINNED_MS = 2 * GRACE_MS  # a pin that is older is of a reader that has died
@@ -191,6 +192,22 @@ class Place:
                 )
             begun.version = version or (found and found.version)
             begun.renewed_s = time.monotonic()
+
+    def rival(self, begun: Round) -> str | None:
+        """Who had begun a round before this one, and has not been silent for ``BUSY_MS``; None:
+        nobody. It spares work that would be lost, and is no lock.
+        """
+        notes = {each.key: each for each in self.store.list(self.key(ROUNDS)) if _round_of(each)}
+        own = notes.pop(self.journal(begun.id), None)
+        if own is None:
+            return None  # the commit will say so
+        since_ms = own.modified_ms - BUSY_MS
+        for each in notes.values():
+            if since_ms < each.modified_ms and _order(each) < _order(own):
+                journal = self._read_journal(each.key)
+                if journal is not None and not _has_died(journal.writer):
+                    return journal.writer
+        return None
 
     def journal(self, id: str) -> str:
         """The store's key of a round's journal."""
@@ -522,6 +539,24 @@ def _round_of(note: Found) -> str:
     """Whose journal it is; empty: a pin, or what the time was asked by."""
     name = note.key.rpartition("/")[2].removesuffix(".json")
     return "" if name.startswith((_PIN, _CLOCK)) else name
+
+
+def _order(note: Found) -> tuple[int, str]:
+    return note.modified_ms, note.key
+
+
+def _has_died(writer: str) -> bool:
+    """Whether a writer was a process of this machine that is there no more."""
+    host, _, pid = writer.rpartition(" ")[2].rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
 
 
 def _token(seen: Seen) -> str:

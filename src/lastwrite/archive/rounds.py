@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from threading import Lock, Thread
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.place import GRACE_MS, Round, Seen, place_at, read_seen
-from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
 from lastwrite.storage.objects.store import Store
 
 _AT_ONCE = 16  # requests wait for the store, not for us
@@ -25,6 +25,7 @@ _MOST_SEEN = 8192  # manifests that are held, two waves of partitions
 RENEW_EVERY_S = 60.0  # is looked whether a journal is to be renewed
 
 T = TypeVar("T")
+NameT = TypeVar("NameT")
 Outcome = LogError | OSError | None
 
 
@@ -131,6 +132,54 @@ class Rounds:
             last = self._rounds[folder] = of, begun
             self._keep_renewing()
         return f"{folder}/{last[1].prefix}"
+
+    @contextlib.contextmanager
+    def try_hold(
+        self, folders: Mapping[NameT, str], of: Callable[[str], object]
+    ) -> Iterator[set[NameT]]:
+        """Begin rounds of those partitions of which nobody else has begun one of late; the context
+        gives which. At its end what has not tried to commit is removed.
+
+        Args:
+            folders: the partitions, by whatever they are called.
+            of: reads a partition's log by ``now``, and says what ``begin`` is to be told of it.
+
+        Raises:
+            RemoteFailed: the store does not answer.
+        """
+        free: set[NameT] = set()
+
+        def take(name: NameT) -> None:
+            folder = folders[name]
+            try:
+                told = of(folder)
+                self._worked_on.discard(folder)  # the round gets what was read just now
+                self.begin(folder, told)
+            except RemoteFailed:
+                raise
+            except LogError:  # the round will say so
+                free.add(name)
+                return
+            begun = self._rounds[folder][1]
+            place = place_at(folder)
+            if place.rival(begun) is None:
+                free.add(name)
+            else:
+                self.take(folder)
+                place.store.remove([place.journal(begun.id)])
+
+        def let_go(folder: str) -> None:
+            begun = self.take(folder)
+            if begun is not None:
+                place_at(folder).abandon(begun)
+
+        try:
+            refused = [error for error in each_at_once(take, [*folders]) if error is not None]
+            if refused:
+                raise refused[0]
+            yield free
+        finally:
+            each_at_once(let_go, [*folders.values()])
 
     def _keep_renewing(self) -> None:
         """Say of rounds that last long that they still run, as long as there is one."""

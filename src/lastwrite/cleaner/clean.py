@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from lastwrite.archive.layout import systems_at
 from lastwrite.cleaner.daemon import Means
 from lastwrite.cleaner.events import Event, Events, Note
 from lastwrite.cleaner.live import LiveCleaner, topics_in
@@ -18,13 +19,16 @@ from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.commands.compact import TopicConfig, overrides
 from lastwrite.commands.systems import system_of_all
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
+from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.engine.system import System, system_named
 from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.model.progress import NoProgress
 from lastwrite.pulsar.rules.live_settings import SCHEME, LiveConfig, rules_of
-from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.address import is_address, real_path, use
 from lastwrite.storage.ownership import refuse_foreign
+
+_LOOK_MS = 300_000  # at a bucket, by default: each partition is a request
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,8 +61,9 @@ def clean(
     """Keep the log roots clean until asked to stop, or with ``once`` until nothing is due.
 
     Args:
-        roots: log roots, as a broker's ``log.dirs``; or RocketMQ stores; or archives of Pulsar's
-            topics; or topics of a live cluster, ``persistent://…``.
+        roots: log roots, as a broker's ``log.dirs``; or RocketMQ stores; or archives, of Pulsar's
+            topics or, a folder or ``s3://bucket/prefix``, of Kafka's; or topics of a live cluster,
+            ``persistent://…``.
         system: that wrote them, all of them; None: the one whose files lie there.
         config: settings under upstream's names, or a function that reads them anew.
         config_file: the file that this function reads; it is called again when the file changes.
@@ -80,6 +85,7 @@ def clean(
 
     Raises:
         NotALog, InvalidConfig: nothing was begun.
+        RemoteFailed: a bucket does not answer at the start; later it is waited for.
         EnvironmentUnfit: Java or Spark is missing, and a round is due.
     """
     live = [root for root in roots if root.startswith(SCHEME)]
@@ -91,29 +97,28 @@ def clean(
         raise InvalidConfig(
             "--archive is for topics of a live cluster", remedy="give persistent://… as the roots"
         )
-    bucket = next(filter(is_address, roots), None)
-    if bucket is not None:
-        raise InvalidConfig(
-            "the daemon takes folders, not buckets, so far",
-            path=bucket,
-            remedy="run lastwrite compact on it when it is due: a round on what is clean asks one "
-            "request a partition",
-        )
-    folders = (
-        topics_in(roots) if live else list(dict.fromkeys(os.path.realpath(root) for root in roots))
-    )
+    folders = topics_in(roots) if live else list(dict.fromkeys(map(real_path, roots)))
     sources = Sources(
         overrides=overrides(topic_config), roots=() if live else tuple(folders), metadata=metadata
     )
-    found = (system_named("pulsar") if live else _system_of(folders, system)).told(sources)
     given = config if callable(config) else lambda: config or {}
+    use(store_settings(given()))
+    found = (system_named("pulsar") if live else _system_of(folders, system)).told(sources)
+    archives = [] if live else [root for root in folders if is_address(root) or systems_at(root)]
 
     def read() -> Mapping[str, object]:
         names = may_drop(given(), drop_keyless)
         refuse_elsewhere(names, found.name, found.governs_keyless)
         return names
 
-    source = SettingsSource(found, read, config_file, rules_of if live else dict)
+    if archives and not found.notes.system:
+        raise InvalidConfig(
+            f"the daemon cleans no archives of {found.name} so far",
+            path=archives[0],
+            remedy="run lastwrite compact on it when it is due",
+        )
+    look_ms = _LOOK_MS if any(map(is_address, folders)) else None
+    source = SettingsSource(found, read, config_file, rules_of if live else dict, look_ms)
     if keep_scans and not found.keeps_scans:
         raise InvalidConfig(
             f"{found.name} allows no other files beside its logs", remedy="leave out --keep-scans"
@@ -121,7 +126,7 @@ def clean(
     if live:
         LiveConfig.from_names(source.current.names)
     else:
-        _check_roots(found, folders, source.current.names)
+        _check_roots(found, folders, archives, source.current.names)
     metrics = Metrics(folders, _now_ms)
     with ExitStack() as stack:
         if metrics_port is not None:
@@ -139,7 +144,7 @@ def clean(
         if live:
             cleaner = LiveCleaner(folders, means, archive)
         else:
-            cleaner = Cleaner(found, folders, means, threads)
+            cleaner = Cleaner(found, folders, means, threads, archives)
         started(cleaner)
         return cleaner.run(once)
 
@@ -156,7 +161,7 @@ def _system_of(roots: Sequence[str], name: str | None) -> System:
         InvalidConfig: not all are of one system.
     """
     for root in roots:
-        if not os.path.isdir(root):
+        if not is_address(root) and not os.path.isdir(root):
             raise NotALog(
                 "no such folder",
                 path=root,
@@ -165,7 +170,9 @@ def _system_of(roots: Sequence[str], name: str | None) -> System:
     return system_of_all(name, roots)
 
 
-def _check_roots(system: System, roots: Sequence[str], names: Mapping[str, object]) -> None:
+def _check_roots(
+    system: System, roots: Sequence[str], archives: Sequence[str], names: Mapping[str, object]
+) -> None:
     """Refuse what is no log root, and roots of no partition of which anybody says whether it is
     compacted.
     """
@@ -176,7 +183,7 @@ def _check_roots(system: System, roots: Sequence[str], names: Mapping[str, objec
         except NotALog:
             may_know = True  # an empty root may fill
             continue
-        if partitions[0] == root != system.root_of(root):
+        if partitions[0] == root != system.root_of(root) and root not in archives:
             raise NotALog(
                 "a partition's folder, not a log root",
                 path=root,

@@ -19,17 +19,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from lastwrite.archive.layout import partitions_at
 from lastwrite.cleaner.daemon import Daemon, Means
 from lastwrite.cleaner.events import RoundEnded, SetAside
 from lastwrite.cleaner.pick import Candidate, in_order, in_waves
 from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
 from lastwrite.cleaner.watch import Watch
+from lastwrite.commands.sweep import sweep_partitions
 from lastwrite.engine.system import System
-from lastwrite.errors import CorruptLog, LogError
+from lastwrite.errors import LogError, RemoteFailed
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined, Status
 from lastwrite.storage.quarantine import read_quarantine, release, set_aside
 
 _FAILED = (Status.DAMAGED, Status.FAILED)
+_SWEEP_EVERY_S = 86_400.0  # an archive, two requests a partition
+_SWEPT_AT_ONCE = 256  # partitions, before anybody who asks to stop is heard
 _MOST_TOPICS = 10  # that a note names
 
 
@@ -47,10 +51,16 @@ class Cleaner(Daemon[_Outcome]):
     """Keeps log roots clean.
 
     ``threads``: how many waves at once; None: as the setting ``log.cleaner.threads`` says.
+    ``archives``: the roots that are some.
     """
 
     def __init__(
-        self, system: System, roots: Sequence[str], means: Means, threads: int | None
+        self,
+        system: System,
+        roots: Sequence[str],
+        means: Means,
+        threads: int | None,
+        archives: Sequence[str] = (),
     ) -> None:
         super().__init__(means)
         self._system = system
@@ -62,10 +72,37 @@ class Cleaner(Daemon[_Outcome]):
         self._ended: dict[str, tuple[object, float]] = {}
         self._not_before: dict[str, float] = {}
         self._retention_at_ms = 0
+        self._archives = list(archives)
+        self._swept_s: float | None = None
 
     def _cycle(self, once: bool) -> bool:
+        is_time = self._swept_s is None or time.monotonic() - self._swept_s > _SWEEP_EVERY_S
+        if self._archives and is_time and self._settings.current.cleaner.enable:
+            if self._running:
+                return False  # what runs ends before
+            for root in self._archives:
+                self._sweep(root)
+            self._swept_s = time.monotonic()
         self._start_waves(once)
         return not self._running
+
+    def _sweep(self, root: str) -> None:
+        """Remove what rounds left in an archive that have died, and what they replaced."""
+        objects, size_bytes, reason = 0, 0, None
+        try:
+            folders = partitions_at(root)
+        except LogError as error:
+            folders, reason = [], str(error)
+        for first in range(0, len(folders), _SWEPT_AT_ONCE):
+            if self._is_stopping:
+                return
+            for swept in sweep_partitions(folders[first : first + _SWEPT_AT_ONCE]):
+                objects, size_bytes = objects + swept.objects, size_bytes + swept.bytes
+                reason = reason or swept.reason or None
+        self._metrics.swept(objects, size_bytes)
+        if objects:
+            self._events.note(f"{root}: swept {objects:,} objects of {size_bytes:,} bytes")
+        self._events.say_once(f"{root} swept", reason and f"not swept: {reason}")
 
     # ------------------------------------------------------------------ look and pick
 
@@ -93,6 +130,7 @@ class Cleaner(Daemon[_Outcome]):
             if free <= 0:
                 break
             free -= self._start(wave, now_ms)
+        self._metrics.asked(self._rounds.asked())
 
     def _look(
         self, root: str, now_ms: int, busy: set[str]
@@ -113,6 +151,7 @@ class Cleaner(Daemon[_Outcome]):
             self._system.refuse_unclean(root, names)
             found = self._watch.look(root, names, now_ms, busy)
         except LogError as error:
+            self._note_unanswered(error)
             self._events.say_once(root, str(error))
             return [], {}
         self._events.say_once(f"{root} alone", _left_alone(root, found))
@@ -121,11 +160,17 @@ class Cleaner(Daemon[_Outcome]):
         for home, inside in groupby(by_home, key=lambda candidate: candidate.home):
             try:
                 entries = read_quarantine(home, self._system.notes)
-            except CorruptLog as error:
+            except LogError as error:
+                self._note_unanswered(error)
                 self._events.say_once(f"{home} aside", str(error))
                 continue
             staged |= {each.folder: entries[each.name] for each in inside if each.name in entries}
         return found, staged
+
+    def _note_unanswered(self, error: LogError) -> None:
+        """A store that does not answer is waited for; ``once`` does not wait."""
+        if isinstance(error, RemoteFailed):
+            self._statuses.add(Status.FAILED)
 
     def _is_new(self, candidate: Candidate, once: bool) -> bool:
         """Whether anything has changed since the partition's last round, or some time has passed.
@@ -154,6 +199,7 @@ class Cleaner(Daemon[_Outcome]):
                     self._system.try_hold(home, [candidate.name for candidate in inside])
                 )
             except LogError as error:
+                self._note_unanswered(error)
                 self._events.say_once(home, str(error))
                 continue
             mine += [candidate for candidate in inside if candidate.name in got]
@@ -278,7 +324,12 @@ class Cleaner(Daemon[_Outcome]):
             with contextlib.suppress(LogError):
                 release(candidate.home, [candidate.name], self._system.notes)
             return
-        if is_wrong and not self._is_stopping and not self._was_changed(candidate):
+        if is_wrong and not self._is_stopping:
+            if report.may_pass:
+                self._wait(candidate, report.reason or "")
+                return
+            if self._was_changed(candidate):
+                return
             self._statuses.add(report.status)
             failed[candidate] = report.reason or candidate.trouble or "no reason given"
 
@@ -289,6 +340,10 @@ class Cleaner(Daemon[_Outcome]):
             return
         if not self._rounds.is_alive:
             raise spark_has_died(error) from error
+        if isinstance(error, RemoteFailed):
+            for candidate in outcome.wave:
+                self._wait(candidate, str(error))
+            return
         if len(outcome.wave) > 1:
             self._events.note(
                 f"a wave of {len(outcome.wave)} partitions failed, so each goes alone: {error}"
@@ -305,15 +360,29 @@ class Cleaner(Daemon[_Outcome]):
         """Whether a round may have failed because somebody without a lock is writing there; it then
         waits a while.
         """
-        if not self._watch.has_changed(candidate.root, candidate.folder):
-            return False
+        try:
+            if not self._watch.has_changed(candidate.root, candidate.folder):
+                return False
+        except RemoteFailed as error:
+            self._wait(candidate, str(error))
+            return True
         self._events.note(
             f"{candidate.name} in {candidate.root} changed while it was read, and is looked at again later"
         )
+        self._pause(candidate)
+        return True
+
+    def _wait(self, candidate: Candidate, reason: str) -> None:
+        """A round came to nothing since a store did not answer: that says nothing of the log."""
+        self._statuses.add(Status.FAILED)
+        self._metrics.failed()
+        self._events.note(f"{candidate.name}: tried again later: {reason}")
+        self._pause(candidate)
+
+    def _pause(self, candidate: Candidate) -> None:
         self._not_before[candidate.folder] = (
             time.monotonic() + self._settings.current.cleaner.backoff_ms / 1000
         )
-        return True
 
     def _set_aside(self, candidate: Candidate, reason: str, now_ms: int) -> None:
         notes = self._system.notes

@@ -17,6 +17,7 @@ from lastwrite.cleaner.pick import Candidate
 from lastwrite.engine.rules.verdict import Verdict
 from lastwrite.errors import InvalidConfig
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined
+from lastwrite.storage.objects.store import Requests
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -34,6 +35,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._now_ms = now_ms
         self._last_pick_ms: int | None = None
+        self._asked = Requests()
         self._uncleanable_bytes: dict[str, int] = {}
 
         def gauge(name: str, says: str, labels: Sequence[str] = ()) -> Gauge:
@@ -88,6 +90,9 @@ class Metrics:
         self._deleted_segments = counter(
             "retention_segments", "Whole segments deleted by retention."
         )
+        self._swept = counter("swept_objects", "Objects removed from archives by sweeps.")
+        self._swept_bytes = counter("swept_bytes", "Their bytes.")
+        self._requests = counter("store_requests", "Requests to buckets, by kind.", ["kind"])
         self._rounds = counter("rounds", "Partitions' rounds by how they ended.", ["status"])
         for status in ("cleaned", "unchanged", "failed"):
             self._rounds.labels(status)
@@ -153,6 +158,16 @@ class Metrics:
         self._keyless.inc(report.verdicts.get(Verdict.KEYLESS.label, 0))
         self._deleted.inc(report.bytes_deleted)
         self._deleted_segments.inc(report.segments_deleted)
+
+    def swept(self, objects: int, size_bytes: int) -> None:
+        self._swept.inc(objects)
+        self._swept_bytes.inc(size_bytes)
+
+    def asked(self, requests: Requests) -> None:
+        """What was asked of buckets so far."""
+        new, self._asked = requests - self._asked, requests
+        for kind in ("gets", "puts", "lists", "deletes"):
+            self._requests.labels(kind).inc(getattr(new, kind))
 
     def failed(self) -> None:
         self._rounds.labels("failed").inc()

@@ -20,6 +20,8 @@ from lastwrite.spark.census import ask_workers
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.spark.work import InlineRunner, Runner
+from lastwrite.storage.objects.address import asked
+from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.storage.throttle import Throttles
 
@@ -136,6 +138,10 @@ class Rounds:
             return run_round(context, folders)
         finally:
             exchange.close()
+
+    def asked(self) -> Requests:
+        """What was asked of buckets so far, by this process and by workers."""
+        return asked() if self._runner is None else asked() + self._runner.asked()
 
     def _check(self) -> None:
         if self._is_stopped:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from lastwrite.config.cleaner import CleanerConfig
+from lastwrite.config.stores import store_settings
 from lastwrite.engine.system import System
 from lastwrite.errors import LogError
+from lastwrite.storage.objects.address import use
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,13 @@ class SettingsSource:
         read: Callable[[], Mapping[str, object]],
         path: str | None,
         rules: Callable[[Mapping[str, object]], Mapping[str, object]] = dict,
+        look_ms: int | None = None,
     ) -> None:
-        """``rules``: the settings that are for compaction, not for where the logs are."""
+        """``rules``: the settings that are for compaction, not for where the logs are. ``look_ms``:
+        the sleep where none says how long; None: the system's.
+        """
         self._system = system
+        self._look_ms = look_ms or system.look_ms
         self._rules = rules
         self._read = read
         self._path = path
@@ -65,7 +71,10 @@ class SettingsSource:
     def _load(self) -> Settings:
         names = dict(self._read())
         self._system.check_config(self._rules(names))
-        return Settings(names, CleanerConfig.from_names(names, self._system.look_ms))
+        stores = store_settings(names)
+        settings = Settings(names, CleanerConfig.from_names(names, self._look_ms))
+        use(stores)
+        return settings
 
     def _identity(self) -> tuple[int, ...] | None:
         if self._path is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.engine.system import System
-from lastwrite.errors import LogError, NotALog
+from lastwrite.errors import LogError, NotALog, RemoteFailed
 from lastwrite.kafka.store.watching import is_as_read
 from lastwrite.model.log import PartitionLog
 from lastwrite.storage.layout import Glance
@@ -42,6 +42,7 @@ class Watch:
 
         Raises:
             LogError: the root cannot be listed.
+            RemoteFailed: its store does not answer.
         """
         before = self._known.get(root, {})
         known: dict[str, _Known] = {}
@@ -67,12 +68,17 @@ class Watch:
     def has_changed(self, root: str, folder: str) -> bool:
         """Whether somebody has changed the partition since the last look, files that we wrote aside
         left out.
+
+        Raises:
+            RemoteFailed: its store does not answer.
         """
         known = self._known.get(root, {}).get(folder)
         if known is None:
             return True
         try:
             is_other = self._system.read(folder) != known.log
+        except RemoteFailed:
+            raise
         except LogError as error:
             is_other = known.trouble != str(error)
         if is_other:  # a closed segment may have changed, which a look does not see
@@ -86,7 +92,12 @@ class Watch:
         bare = Candidate(
             root=root, folder=seen.folder, name=seen.name, home=self._system.root_of(seen.folder)
         )
-        alone = self._system.leaves_alone(seen.folder, config)
+        try:
+            alone = self._system.leaves_alone(seen.folder, config)
+        except RemoteFailed:
+            raise
+        except LogError as error:  # of an archive the manifest would say it
+            alone, trouble = None, trouble or str(error)
         if alone is not None:
             return replace(bare, alone=str(alone))
         if trouble is not None and not seen.rests:
@@ -97,6 +108,8 @@ class Watch:
         try:
             decision = self._system.decide(log, config, now_ms, False)
             retention = self._system.expired(log, config, now_ms)
+        except RemoteFailed:
+            raise
         except LogError as error:
             return replace(bare, compacts=True, trouble=trouble or str(error))
         found = replace(
@@ -121,6 +134,8 @@ class Watch:
             log = self._system.read(seen.folder)
         except NotALog:
             return _Known(seen.state, None, None)
+        except RemoteFailed:
+            raise
         except LogError as error:
             return _Known(seen.state, None, str(error))
         wrong = [problem for problem in log.problems if not problem.is_note]

@@ -78,6 +78,9 @@ def clean(
     or of a live cluster, are compacted as soon as there is more to compact than --config
     compactionThreshold=SIZE says.
 
+    An archive, in a folder or a bucket, is looked at by its manifests; what rounds left there that
+    have died is swept once a day. A round that somebody else has begun there is waited for.
+
     A root that a broker holds is left alone until the broker ends. A partition whose round fails is
     set aside, shown by inspect and plan, tried again after growing pauses, and released by
     "lastwrite release". SIGTERM and Ctrl-C stop at once, in the middle of a round too: the log is

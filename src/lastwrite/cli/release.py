@@ -34,6 +34,8 @@ def release(
     system: options.System = None,
     topic: options.Topics = None,
     partition: options.Partition = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
     json: options.Json = False,
 ) -> int:
     """Let the cleaner try partitions again that it has set aside.
@@ -45,7 +47,13 @@ def release(
     import lastwrite
 
     output: Output = context.obj
-    released = lastwrite.release(path, system=system, topic=topic, partition=partition)
+    released = lastwrite.release(
+        path,
+        system=system,
+        topic=topic,
+        partition=partition,
+        config=options.settings(output, config, config_file),
+    )
     if output.as_json:
         report = ReleaseReport([Released(name, entry) for name, entry in released.items()])
         output.document(report)

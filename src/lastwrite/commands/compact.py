@@ -43,7 +43,7 @@ from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for
-from lastwrite.spark.work import InlineRunner, Runner
+from lastwrite.spark.work import Runner
 from lastwrite.storage.choice import Topics, is_named
 from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
 from lastwrite.storage.objects.address import asked as asked_of_buckets
@@ -447,9 +447,7 @@ def _add_figures(report: CompactionReport, before: Requests, runner: Runner) -> 
     workers.
     """
     report.profile = {name: stage.figures() for name, stage in runner.profile.items()}
-    found = asked_of_buckets() - before
-    if not isinstance(runner, InlineRunner):  # whose tasks are in this process
-        found = sum((stage.requests for stage in runner.profile.values()), found)
+    found = asked_of_buckets() - before + runner.asked()
     report.requests = StoreRequests(**asdict(found)) if found != Requests() else None
 
 

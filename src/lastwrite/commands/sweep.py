@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from lastwrite.archive.layout import partitions_at
@@ -46,6 +46,18 @@ def sweep(
     found = partitions_at(str(path))
     if not found:
         raise NotALog("no archive lies there", path=str(path), remedy="check the address")
+    swept = sweep_partitions(found, older_than_ms, everything=everything, dry_run=dry_run)
+    return SweepReport(dry_run=dry_run, partitions=swept)
+
+
+def sweep_partitions(
+    folders: Sequence[str],
+    older_than_ms: int = ABANDONED_MS,
+    *,
+    everything: bool = False,
+    dry_run: bool = False,
+) -> list[SweptPartition]:
+    """As ``sweep``, of these partitions."""
 
     def one(folder: str) -> SweptPartition:
         try:
@@ -64,4 +76,4 @@ def sweep(
         )
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return SweepReport(dry_run=dry_run, partitions=list(pool.map(one, found)))
+        return list(pool.map(one, folders))

@@ -21,7 +21,7 @@ from msgspec import structs
 from lastwrite.engine.retain import Replacement
 from lastwrite.engine.rules.transactions import Merged
 from lastwrite.engine.system import Decision
-from lastwrite.errors import LogError
+from lastwrite.errors import LogError, RemoteFailed
 from lastwrite.model.log import AbortedTransaction, PartitionLog
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import Elected, Failed, Piece, PieceScan, SegmentOutput
@@ -145,5 +145,8 @@ def failed(report: PartitionReport, error: Exception) -> PartitionReport:
     """The report of a partition that this error stops: damaged, or failed."""
     is_damaged = isinstance(error, LogError) and error.exit_status == 3
     return structs.replace(
-        report, status=Status.DAMAGED if is_damaged else Status.FAILED, reason=str(error)
+        report,
+        status=Status.DAMAGED if is_damaged else Status.FAILED,
+        reason=str(error),
+        may_pass=isinstance(error, RemoteFailed),
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache
 
@@ -49,7 +50,9 @@ from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, Topic
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.reports.settings import Outvoted, Setting
+from lastwrite.storage.layout import Glance
 from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.parallel_sync import side_by_side
 from lastwrite.storage.throttle import Spend
 
@@ -84,6 +87,7 @@ class KafkaSystem(System):
         check_overrides(self._sources.overrides)
         self._clusters = Clusters(self._sources.roots, self._sources.metadata)
         self._rounds = archiving.KafkaRounds()
+        self._log_roots: set[str] = set()  # that are no archives
         self._asked: dict[str, tuple[float, Spokesman, Hashable]] = {}
         self._resolved: dict[
             tuple[str, str, bool], tuple[object, Mapping[str, object], KafkaTopicSettings]
@@ -110,12 +114,30 @@ class KafkaSystem(System):
     find = staticmethod(partitions.find_partitions)
     name_of = staticmethod(partitions.partition_name)
     root_of = staticmethod(partitions.root_of)
-    glance = staticmethod(watching.glance)
     hold = staticmethod(lock.hold)
-    try_hold = staticmethod(lock.try_hold)
     refuse_if_held = staticmethod(lock.refuse_if_held)
     refuse_read_only = staticmethod(lock.refuse_tier)
     broker_of = staticmethod(lock.broker_of)
+
+    def glance(self, root: str, /) -> list[Glance]:
+        if root not in self._log_roots:
+            found = archived.glance(root)
+            if found or is_address(root):
+                return found
+        seen = watching.glance(root)
+        if seen:
+            self._log_roots.add(root)
+        return seen
+
+    def try_hold(
+        self, root: str, names: Collection[TopicPartition], /
+    ) -> AbstractContextManager[set[TopicPartition]]:
+        if not archived.is_root(root, names):
+            return lock.try_hold(root, names)
+        archive = os.path.dirname(root)
+        refuse_if_broken(archive)
+        folders = {name: archived.address_in(archive, name) for name in names}
+        return self._rounds.try_hold(folders, lambda folder: self._rounds.read(folder).segments)
 
     # ------------------------------------------------------------------ rules
 
@@ -137,7 +159,7 @@ class KafkaSystem(System):
     def _known_of(self, folder: str) -> tuple[Known | None, Hashable]:
         """What is known of a partition's topic, and the state in which that is."""
         if archived.is_archived(folder):
-            known = self._rounds.contents(folder).known
+            known = self._rounds.known(folder)
             return None if known is None else known.told(), repr(known)
         spokesman, state = self._metadata_of(self.root_of(folder))
         return _known(self.name_of(folder).topic, spokesman, state), state

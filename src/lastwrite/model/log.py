@@ -172,6 +172,7 @@ class PartitionLog:
     # of a log that a broker has open: by what it is known again; None: nobody has
     open_as: Hashable | None = None
     is_closed: bool = False  # nobody appends to the last segment: the log is of an archive
+    generation: int = 0  # of the manifest that it was read from; 0: it is of no archive
 
     @property
     def is_damaged(self) -> bool:

@@ -102,6 +102,8 @@ class PartitionReport(Document, kw_only=True):
     keyless_records: int = 0  # in range, that have no key and go, or would go
     first_keyless_offset: int | None = None
     keyless_setting: str | None = None  # that says what becomes of them
+    # a store did not answer: it failed for nothing in the log
+    may_pass: Annotated[bool, UNPRINTED] = False
     is_keyless: bool = False  # left as it is since nobody has said that they may go
     # to a live cluster: ledger, horizon, removed_ledgers
     published: dict[str, Any] | None = None

@@ -9,6 +9,7 @@ from lastwrite.errors import LogError
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Failed
 from lastwrite.spark.profile import StageProfile, TaskClock
+from lastwrite.storage.objects.store import Requests
 
 U = TypeVar("U")
 R = TypeVar("R")
@@ -27,6 +28,10 @@ class Runner(Protocol):
     def is_alive(self) -> bool:
         """Whether it still takes work."""
         ...
+
+    def asked(self) -> Requests:
+        """What tasks in other processes have asked of buckets so far."""
+        return sum((stage.requests for stage in [*self.profile.values()]), Requests())
 
     def run(
         self,
@@ -83,6 +88,10 @@ class InlineRunner(Runner):
 
     def __init__(self) -> None:
         self.profile: dict[str, StageProfile] = {}
+
+    def asked(self) -> Requests:
+        """All are in this process."""
+        return Requests()
 
     def cancel(self) -> None:
         """The one thread there is asks by itself whether to stop: see ``Options.check``."""

@@ -8,7 +8,8 @@ two, four, up to a day::
     "next_try_ms": …}}}
 
 A broker that starts on the root passes plain files by. How a system names its partitions there,
-``QuarantineFile`` says.
+``QuarantineFile`` says. An archive has the same text as an object, ``ARCHIVE/_lastwrite/
+uncleanable-<system>.json``, which nobody locks: who writes it replaces what he has seen.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from lastwrite.errors import CorruptLog
+from lastwrite.errors import CorruptLog, RemoteFailed
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import Quarantined
 from lastwrite.storage import files, lock
+from lastwrite.storage.objects.address import is_address, store_at
+from lastwrite.storage.objects.store import Store
 
 FILE = "lastwrite-uncleanable.json"
 
 _VERSION = 1
 _FIRST_PAUSE_MS = 60_000
 _LONGEST_PAUSE_MS = 86_400_000
+_TRIES, _WAIT_S = 20, 0.1  # to replace an object that others replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,14 @@ class QuarantineFile:
     text_of: Callable[[TopicPartition], str]
     name_of: Callable[[str], TopicPartition | None]  # None: no partition's
     folder_of: Callable[[str, TopicPartition], str]  # by root
+    system: str = ""  # empty: of one that notes nothing in archives
+    # whether partitions of a root are of an archive
+    is_archive: Callable[[str, Collection[TopicPartition]], bool] = lambda root, names: False
+
+    def object_of(self, root: str) -> tuple[Store, str]:
+        """Where the note lies of an archive's root, which is the folder of a system's topics."""
+        store, prefix = store_at(os.path.dirname(root))
+        return store, f"{prefix}/_lastwrite/uncleanable-{self.system}.json".lstrip("/")
 
 
 def name_of(text: str) -> TopicPartition | None:
@@ -54,20 +67,26 @@ def pause_ms(tries: int) -> int:
 
 
 def read_quarantine(root: str, notes: QuarantineFile) -> dict[TopicPartition, Quarantined]:
-    """The partitions of ``root`` that are set aside; none where there is no file.
+    """The partitions of ``root`` that are set aside; none where there is no file, nor an object.
 
     Raises:
-        CorruptLog: the file is not what we wrote.
+        CorruptLog: that is not what we wrote.
         LogError: it cannot be read.
     """
     path = os.path.join(root, FILE)
     try:
-        seen = os.stat(path)
-        return dict(_read_once(path, notes, seen.st_mtime_ns, seen.st_size, seen.st_ino))
+        if not is_address(root):
+            seen = os.stat(path)
+            return dict(_read_once(path, notes, seen.st_mtime_ns, seen.st_size, seen.st_ino))
     except FileNotFoundError:
-        return {}
+        pass
     except OSError as error:
         raise files.to_log_error(error, path, "read what is set aside") from error
+    if not notes.system:
+        return {}
+    store, key = notes.object_of(root)
+    found = store.get(key)
+    return {} if found is None else _decode(found[0], notes, f"{store.address}/{key}")
 
 
 @functools.lru_cache(maxsize=8)
@@ -79,7 +98,10 @@ def _read_once(
 
 def _read(path: str, notes: QuarantineFile) -> dict[TopicPartition, Quarantined]:
     with open(path, "rb") as file:
-        content = file.read()
+        return _decode(file.read(), notes, path)
+
+
+def _decode(content: bytes, notes: QuarantineFile, path: str) -> dict[TopicPartition, Quarantined]:
     try:
         document = json.loads(content)
         if document["version"] != _VERSION:
@@ -126,8 +148,8 @@ def set_aside(
     """
     if not reasons:
         return
-    with lock.root_turn(root, notes.place):
-        entries = _readable(root, notes)
+
+    def note(entries: dict[TopicPartition, Quarantined]) -> None:
         for name, reason in reasons.items():
             before = entries.get(name)
             tries = 1 if before is None else before.tries + 1
@@ -137,7 +159,8 @@ def set_aside(
                 tries=tries,
                 next_try_ms=now_ms + pause_ms(tries),
             )
-        _write(root, entries, notes)
+
+    _change(root, reasons, notes, note)
 
 
 def release(
@@ -152,11 +175,58 @@ def release(
     wanted = set(names)
     if not wanted & read_quarantine(root, notes).keys():
         return {}
+    released: dict[TopicPartition, Quarantined] = {}
+
+    def forget(entries: dict[TopicPartition, Quarantined]) -> None:
+        released.update((name, entries.pop(name)) for name in sorted(wanted & entries.keys()))
+
+    _change(root, wanted, notes, forget)
+    return released
+
+
+def _change(
+    root: str,
+    names: Collection[TopicPartition],
+    notes: QuarantineFile,
+    change: Callable[[dict[TopicPartition, Quarantined]], None],
+) -> None:
+    """Let ``change`` have what is noted of the root, which has these partitions, and write it."""
+    if notes.is_archive(root, names):
+        _change_object(*notes.object_of(root), notes, change)
+        return
     with lock.root_turn(root, notes.place):
         entries = _readable(root, notes)
-        released = {name: entries.pop(name) for name in sorted(wanted & entries.keys())}
+        change(entries)
         _write(root, entries, notes)
-    return released
+
+
+def _change_object(
+    store: Store,
+    key: str,
+    notes: QuarantineFile,
+    change: Callable[[dict[TopicPartition, Quarantined]], None],
+) -> None:
+    path, written = f"{store.address}/{key}", b""
+    for _ in range(_TRIES):
+        found = store.get(key)
+        if found is not None and found[0] == written:  # the answer was lost
+            return
+        try:
+            entries = {} if found is None else _decode(found[0], notes, path)
+        except CorruptLog:
+            entries = {}
+        change(entries)
+        written = _encode(entries, notes)
+        if found is None:
+            is_done = store.create(key, written)
+        else:
+            is_done = store.replace(key, written, found[1].version)
+        if is_done is not None:
+            return
+        time.sleep(_WAIT_S)
+    raise RemoteFailed(
+        "what is set aside could not be noted", path=path, remedy="see to the store; run again"
+    )
 
 
 def _readable(root: str, notes: QuarantineFile) -> dict[TopicPartition, Quarantined]:
@@ -174,17 +244,19 @@ def _write(root: str, entries: dict[TopicPartition, Quarantined], notes: Quarant
     """Write the entries of all partitions that are still there; without any there is no file."""
     path = os.path.join(root, FILE)
     kept = {
-        notes.text_of(name): entry.to_dict()
-        for name, entry in sorted(entries.items())
-        if os.path.isdir(notes.folder_of(root, name))
+        name: entry for name, entry in entries.items() if os.path.isdir(notes.folder_of(root, name))
     }
     if not kept:
         if os.path.exists(path):
             files.unlink(path)
             files.fsync_dir(root)
         return
-    document = {"version": _VERSION, "partitions": kept}
-    content = json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"
     like = files.owner_of(path, lock.siblings(root, notes.place)).as_far_as_may()
-    files.replace(path, content, like=like)
+    files.replace(path, _encode(kept, notes), like=like)
     files.fsync_dir(root)
+
+
+def _encode(entries: Mapping[TopicPartition, Quarantined], notes: QuarantineFile) -> bytes:
+    noted = {notes.text_of(name): entry.to_dict() for name, entry in sorted(entries.items())}
+    document = {"version": _VERSION, "partitions": noted}
+    return json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n"

@@ -66,12 +66,13 @@ def inspect_logs(
         report.problems += root_problems(root)
     report.partitions += job.partitions(folders)
     report.notes += job.notes.values()
+    try:
+        aside = {root: read_quarantine(root, system.notes) for root in roots}
+    except CorruptLog as error:
+        report.problems.append(kafka_problem_of(error, folders[0]))
+        return
     for folder, found in zip(folders, report.partitions, strict=True):
-        try:
-            entries = read_quarantine(partitions.root_of(folder), system.notes)
-        except CorruptLog as error:
-            report.problems.append(kafka_problem_of(error, folder))
-            break
+        entries = aside[partitions.root_of(folder)]
         found.uncleanable = entries.get(partitions.partition_name(folder))
 
 

@@ -32,7 +32,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import structs
 
-from lastwrite.archive.layout import partitions_at
+from lastwrite.archive.layout import manifests_at, partition_address, partitions_at
 from lastwrite.archive.manifest import DataObject, Manifest
 from lastwrite.archive.place import MANIFEST, read_seen
 from lastwrite.errors import CorruptLog
@@ -56,6 +56,7 @@ from lastwrite.model.log import (
     Segment,
     TopicPartition,
 )
+from lastwrite.storage.layout import Glance
 from lastwrite.storage.objects.address import is_address
 
 SYSTEM = "kafka"
@@ -190,6 +191,19 @@ def find(path: str) -> dict[TopicPartition, str]:
     return {name_of(folder): folder for folder in partitions_at(path, SYSTEM)}
 
 
+def address_in(archive: str, name: TopicPartition) -> str:
+    """Where the partition lies in an archive."""
+    return partition_address(archive, SYSTEM, name.topic, name.partition)
+
+
+def glance(path: str) -> list[Glance]:
+    """For the daemon: the partitions of Kafka in the archive at ``path``, with their manifests'
+    versions: a request each.
+    """
+    found = manifests_at(path, SYSTEM)
+    return sorted(Glance(name_of(each), each, seen.version, True) for each, seen in found)
+
+
 def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:
     """The system's part of a manifest.
 
@@ -217,6 +231,7 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
         aborted=tuple(AbortedTransaction(*each) for each in log.aborted),
         first_unstable_offset=log.first_unstable,
         is_closed=True,
+        generation=manifest.generation,
     )
 
 

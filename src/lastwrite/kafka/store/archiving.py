@@ -9,7 +9,6 @@ from dataclasses import replace
 import msgspec
 from msgspec import structs
 
-from lastwrite.archive.layout import partition_address
 from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.place import place_at
 from lastwrite.archive.rounds import Outcome, Rounds, each_at_once, partition_of
@@ -24,12 +23,13 @@ from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import SegmentOutput
 
 
-def _address_in(to: str, log: PartitionLog) -> str:
-    return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
-
-
 class KafkaRounds(Rounds):
     """See ``archive.rounds``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[str, tuple[str, Known | None]] = {}  # with the nonce of its manifest
+        self._alike: dict[str, Known | None] = {}  # topics' partitions are told the same
 
     def read(self, folder: str) -> PartitionLog:
         """The log, by ``now``."""
@@ -39,6 +39,18 @@ class KafkaRounds(Rounds):
         """What the manifest that was read last says."""
         return archived.contents_of(self.seen(folder).manifest, folder)
 
+    def known(self, folder: str) -> Known | None:
+        """What the manifest that was read last says of the topic. It is kept longer than that: the
+        daemon asks for all partitions at each look.
+        """
+        seen, last = self._seen.get(folder), self._known.get(folder)
+        if last is None or (seen is not None and seen.manifest.nonce != last[0]):
+            seen = self.seen(folder)
+            found = archived.contents_of(seen.manifest, folder).known
+            last = seen.manifest.nonce, self._alike.setdefault(repr(found), found)
+            self._known[folder] = last
+        return last[1]
+
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
         """Where the round's tasks write, in the log's own partition or in that of the archive
         ``to``.
@@ -46,7 +58,7 @@ class KafkaRounds(Rounds):
         Raises:
             InvalidConfig: ``to`` has the partition already.
         """
-        folder = log.folder if to is None else _address_in(to, log)
+        folder = log.folder if to is None else archived.address_in(to, log.name)
         return self.begin(folder, log.segments, is_new=to is not None)
 
     def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
@@ -72,7 +84,7 @@ class KafkaRounds(Rounds):
         if damage is not None:
             raise LogError(f"damaged, and left out of {to}: {damage}", path=copy.log.folder)
         self.output_folder(copy.log, to)
-        folder = _address_in(to, copy.log)
+        folder = archived.address_in(to, copy.log.name)
         begun = self.take(folder)
         assert begun is not None
         fetching.publish(copy, folder, begun, known)

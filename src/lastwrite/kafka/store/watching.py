@@ -20,7 +20,7 @@ from lastwrite.kafka.format.names import (
     folder_name,
     live_partition,
 )
-from lastwrite.kafka.store import lock
+from lastwrite.kafka.store import archived, lock
 from lastwrite.kafka.store.checkpoints import read_offsets
 from lastwrite.model.log import Segment
 from lastwrite.storage.files import to_log_error
@@ -65,7 +65,11 @@ def glance(root: str) -> list[Glance]:
 
 
 def is_as_read(segment: Segment) -> bool:
-    """Whether the segment's file has the size and the time that it was read with."""
+    """Whether the segment's file has the size and the time that it was read with; of an object of
+    an archive the manifest tells.
+    """
+    if segment.etag:
+        return True
     try:
         seen = os.stat(segment.path)
     except OSError:
@@ -78,4 +82,6 @@ NOTES = QuarantineFile(
     folder_name,
     live_partition,
     lambda root, name: os.path.join(root, folder_name(name)),
+    archived.SYSTEM,
+    archived.is_root,
 )
