@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import os
 import random
+import re
+import shutil
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -18,18 +26,24 @@ from lastwrite.errors import InvalidConfig, NotALog, RemoteFailed
 from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
 from lastwrite.kafka.network import live_log
+from lastwrite.kafka.producers.snapshot import decode_snapshot
+from lastwrite.kafka.store import intake
 from lastwrite.kafka.store.intake import Intake
 from lastwrite.spark.inline import INLINE
-from tests.conformance.test_kafka_archive import Archive
+from tests.conformance.test_kafka_archive import Archive, check_no_waste
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
+from tests.support.kafka.crashing import run_until
 from tests.support.kafka.logs import bases, headers_of, read_aborted
 
 pytest.importorskip("kio")
 pytestmark = [pytest.mark.broker]
 
 START_MS = 1_700_000_000_000
+
+
+SPOILT, SPOILER = free_ports(2)
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +53,64 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
             kafka_home(),
             tmp_path_factory.mktemp("live") / "data",
             {"log.cleaner.delete.retention.ms": "7200000", "message.max.bytes": "50000000"},
+            listeners={"SPOILT": ("PLAINTEXT", SPOILT, SPOILER)},
         )
     except Unavailable as reason:
         pytest.skip(str(reason))
     with made:
         yield made
+
+
+class Spoiler(ThreadingTCPServer):
+    """Stands before the broker, and spoils some of what it sends: hangs up amid an answer, falls
+    silent, or turns over bits of values.
+    """
+
+    daemon_threads = allow_reuse_address = True
+    WORD = b"SPOIL-ME"
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.spoilt: dict[str, int] = {}
+        super().__init__(("127.0.0.1", SPOILER), _Spoilt)
+
+    def spoil(self, data: bytes) -> bytes | None:
+        """What is sent instead; None: nothing more."""
+        if self.rng.random() > 0.08:
+            return data
+        how = self.rng.choice(("cut", "cut", "cut", "flip", "flip", "flip", "silent"))
+        if how == "flip" and self.WORD not in data:
+            return data
+        self.spoilt[how] = self.spoilt.get(how, 0) + 1
+        if how == "cut":
+            return None
+        if how == "silent":
+            time.sleep(1.5)
+            return None
+        places = [match.start() for match in re.finditer(self.WORD, data)]
+        at = self.rng.choice(places) + self.rng.randrange(len(self.WORD))
+        return data[:at] + bytes([data[at] ^ 1 << self.rng.randrange(8)]) + data[at + 1 :]
+
+
+class _Spoilt(BaseRequestHandler):
+    server: Spoiler
+
+    def handle(self) -> None:
+        with socket.create_connection(("127.0.0.1", SPOILT)) as there:
+            asking = threading.Thread(target=self._ask, args=(there,), daemon=True)
+            asking.start()
+            while data := there.recv(4000):
+                spoilt = self.server.spoil(data)
+                if spoilt is None:
+                    break
+                self.request.sendall(spoilt)
+            self.request.shutdown(socket.SHUT_RDWR)
+
+    def _ask(self, there: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := self.request.recv(4000):
+                there.sendall(data)
+            there.shutdown(socket.SHUT_RDWR)
 
 
 def fetched(broker: Broker, to: Path, **how: Any) -> LogsFetched:
@@ -237,13 +304,13 @@ def test_a_broker_that_dies_amid_a_fetch(
     archive, taken = Archive(tmp_path / "archive", "dies-0"), 0
     real = Intake.append
 
-    def append(intake: Intake, data: Any, table: Any) -> None:
+    def append(self: Intake, data: Any, table: Any) -> None:
         nonlocal taken
         taken += 1
         if taken == 2:
             restarting.kill()
             restarting.start()
-        real(intake, data, table)
+        real(self, data, table)
 
     monkeypatch.setattr(Intake, "append", append)
     monkeypatch.setattr(live_log, "_FETCH_BYTES", 2000)
@@ -346,3 +413,101 @@ def test_deletes_that_may_have_gone_unseen(restarting: Broker, tmp_path: Path) -
     assert found.reason is None and found.end_offset == 400
     come = [at for at in offsets_of(archives["timely"]) if at >= 200]
     assert come == [at for at in left["timely"] if at >= 200]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_answers_that_are_spoilt(
+    broker: Broker, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"spoilt{seed}"
+    create_topic(broker, topic, SMALL)
+    value = Spoiler.WORD * 40
+    produce(broker, topic, [Sent(b"%d" % n, value, START_MS) for n in range(300)])
+    monkeypatch.setattr(live_log, "_FETCH_BYTES", 12_000)
+    archive = Archive(tmp_path / "archive", f"{topic}-0")
+    spoiler = Spoiler(seed)
+    threading.Thread(target=spoiler.serve_forever, daemon=True).start()
+    try:
+        config = {"request.timeout.ms": 1000}
+        for _ in range(20):  # to begin a conversation is not tried again
+            with contextlib.suppress(RemoteFailed):
+                found = lastwrite.fetch(
+                    [f"kafka://127.0.0.1:{SPOILER}"], str(archive.to), topic=topic, config=config
+                )
+                if found.exit_status == 0:
+                    break
+        else:
+            pytest.fail("never came through")
+    finally:
+        spoiler.shutdown()
+        spoiler.server_close()
+    assert spoiler.spoilt
+    check_same(broker, archive)
+
+
+def test_a_fetch_that_is_killed_anywhere_goes_on(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(broker, "killed", SMALL)
+    write_random(broker, "killed", 5, 2)
+    archive = Archive(tmp_path / "archive", "killed-0")
+    one(broker, archive.to, "killed")
+    shutil.copytree(archive.to, tmp_path / "begin")
+    write_random(broker, "killed", 6, 2)
+    monkeypatch.setattr(intake, "_COMMIT_BYTES", 1)  # each segment counts at once
+
+    def start() -> None:
+        shutil.rmtree(archive.to)
+        shutil.copytree(tmp_path / "begin", archive.to)
+
+    def work() -> None:
+        assert one(broker, archive.to, "killed").reason is None
+
+    lengths = set()
+    for point in itertools.count(1, 1 if "LASTWRITE_LONG" in os.environ else 11):
+        start()
+        was_killed = run_until(point, work)
+        come = b"".join(archive.batches())
+        assert stored(broker, "killed-0").startswith(come), point
+        lengths.add(len(come))
+        if point % 2:
+            check_no_waste(archive)
+        work()
+        check_same(broker, archive)
+        if not was_killed:
+            break
+    assert len(lengths) > 3
+    check_no_waste(archive)
+
+
+def test_producers_are_those_of_the_brokers_snapshot(restarting: Broker, tmp_path: Path) -> None:
+    """At the end of the log, epochs, sequence numbers, open transactions and all; also of what
+    came in two goes.
+    """
+    create_topic(restarting, "known", SMALL)
+    archive = Archive(tmp_path / "archive", "known-0")
+    for seed in (1, 2):
+        write_random(restarting, "known", seed, 2)
+        settings = {"enable.idempotence": True}
+        records = [Sent(b"k", b"v", now_ms()) for _ in range(3)]
+        produce(restarting, "known", records, settings=settings, batch_records=2)
+        client = Producer(
+            {"bootstrap.servers": restarting.address, "transactional.id": "open", "log_level": 0}
+        )
+        client.init_transactions(60)
+        client.begin_transaction()
+        client.produce("known", b"v", b"k")
+        client.flush()
+        assert one(restarting, archive.to, "known").reason is None
+    first_open = archive.log()["first_unstable"]
+    assert first_open == archive.log()["end_offset"] - 1
+    restarting.stop()
+    end = archive.log()["end_offset"]
+    theirs = (restarting.data / "known-0" / f"{end:020d}.snapshot").read_bytes()
+    ours = (archive.folder / archive.log()["snapshot"]).read_bytes()
+    assert sorted(decode_snapshot(ours)) == sorted(decode_snapshot(theirs))
+    assert len(decode_snapshot(ours)) > 4
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

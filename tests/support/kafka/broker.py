@@ -78,7 +78,8 @@ class Broker:
 
     ``settings`` override SETTINGS and Kafka's defaults. Starting it on a new folder formats it.
     Started again it has the same address, so that its clients go on. ``user``: whose process it is,
-    by uid and gid; the data are his then.
+    by uid and gid; the data are his then. ``listeners``: more of them, by name: their protocol,
+    port, and the port that clients are told.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Broker:
         data: Path,
         settings: Mapping[str, str] | None = None,
         user: tuple[int, int] | None = None,
+        listeners: Mapping[str, tuple[str, int, int]] | None = None,
     ) -> None:
         self._as_user = (
             {} if user is None else {"user": user[0], "group": user[1], "extra_groups": []}
@@ -96,6 +98,7 @@ class Broker:
         self.output = data.with_name(data.name + ".log")
         self._properties = data.with_name(data.name + ".properties")
         self._settings = dict(settings or {})
+        self._listeners = dict(listeners or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._output_seen = 0
         self._ports: list[int] = []
@@ -117,6 +120,10 @@ class Broker:
             }
             | self._settings
         )
+        for name, (protocol, own, told) in self._listeners.items():
+            settings["listeners"] += f",{name}://127.0.0.1:{own}"
+            settings["advertised.listeners"] += f",{name}://127.0.0.1:{told}"
+            settings["listener.security.protocol.map"] += f",{name}:{protocol}"
         self._properties.write_text(
             "".join(f"{name}={value}\n" for name, value in settings.items())
         )

@@ -17,7 +17,7 @@ import numpy as np
 from lastwrite.errors import CommitConflict, CorruptLog, RemoteFailed
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import Cluster
-from lastwrite.kafka.network.connection import Connection, Passing
+from lastwrite.kafka.network.connection import Connection
 from lastwrite.kafka.network.fetch import Answer, Asked
 from lastwrite.kafka.network.messages import made
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
@@ -161,7 +161,7 @@ class LiveLog:
                     )
                 lowest = at
                 if at < end:
-                    self._ask(at)  # the broker reads while this is worked on
+                    self._ask_ahead(at)  # the broker reads while this is worked on
                 for table in tables:
                     wanted = (table["next_offset"] > begun) & (table["base_offset"] < end)
                     if wanted.any():
@@ -231,10 +231,14 @@ class LiveLog:
             self._max_bytes,
             _WAIT_MS,
         )
+        self._connection.ask_fetch(asked, doing)
         self._asked = asked
+
+    def _ask_ahead(self, at: int) -> None:
+        """The same, where the answer is not wanted yet: whoever wants it hears of trouble."""
         try:
-            self._connection.ask_fetch(asked, doing)
-        except Passing:  # whoever wants the answer hears of it
+            self._ask(at)
+        except RemoteFailed:
             self._drop()
 
     def _drop(self) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.kafka.format import index
 from lastwrite.kafka.format.batch import ControlType, decode_batch, decode_control_record
+from lastwrite.kafka.format.batch_layout import BATCH_HEADER, BatchHeader
 from lastwrite.kafka.format.index import decode_transaction_index
 from lastwrite.kafka.producers import headers
 from lastwrite.kafka.producers.snapshot import ProducerEntry
@@ -59,6 +60,8 @@ class Sighting(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp_ms: int
+    last_sequence: int = -1  # of data; these two only where bytes in memory were walked
+    coordinator_epoch: int = -1  # of a marker
 
 
 def read_producers(
@@ -140,7 +143,7 @@ def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Sight
             if kind == headers.PACKED:
                 kind = _packed_marker(left[place:])
             if kind is not None:
-                yield Sighting(kind, *fields)
+                yield Sighting._make((kind, *fields, *_more(left[place:], kind)))
         if why == headers.END:
             return
         if why != headers.FULL:
@@ -148,9 +151,46 @@ def sightings_in(data: ByteArray, floor: int, end_offset: int) -> Iterator[Sight
         at += int(done)
 
 
+def _more(batch: ByteArray, kind: int) -> tuple[int, int]:
+    """The last sequence number of the data batch that ``batch`` begins with, or the epoch of the
+    coordinator that wrote the marker.
+    """
+    header = BATCH_HEADER.unpack_from(batch)
+    found = BatchHeader._make(header)
+    if kind <= headers.TRANSACTIONAL:
+        return (found.base_sequence + found.last_offset_delta) & 0x7FFFFFFF, -1
+    record = decode_batch(batch[: found.batch_length + 12].tobytes(), 0).records[0]
+    value = record.value or b""
+    return -1, int.from_bytes(value[2:6], "big", signed=True) if len(value) >= 6 else -1
+
+
+def entry_after(before: ProducerEntry | None, seen: Sighting) -> ProducerEntry:
+    """What a broker knows of a producer after one more of its batches."""
+    is_other = before is None or before.producer_epoch != seen.epoch
+    open_from = -1 if before is None else before.current_txn_first_offset
+    coordinator_epoch = -1 if before is None else before.coordinator_epoch
+    if seen.kind > headers.TRANSACTIONAL:  # a marker ends what was open; its epoch may be a new one
+        last = (-1, -1, 0) if is_other or before is None else before[2:5]
+        return ProducerEntry(
+            seen.producer_id, seen.epoch, *last, seen.timestamp_ms, seen.coordinator_epoch, -1
+        )
+    if seen.kind == headers.TRANSACTIONAL and open_from < 0:
+        open_from = seen.base_offset
+    return ProducerEntry(
+        seen.producer_id,
+        seen.epoch,
+        seen.last_sequence,
+        seen.last_offset,
+        seen.last_offset - seen.base_offset,
+        seen.timestamp_ms,
+        coordinator_epoch,
+        open_from,
+    )
+
+
 def feed(states: ProducerStates, sightings: Iterable[Sighting]) -> None:
     """Tell ``states`` what was seen, in order."""
-    for kind, producer_id, epoch, base_offset, last_offset, timestamp_ms in sightings:
+    for kind, producer_id, epoch, base_offset, last_offset, timestamp_ms, *_ in sightings:
         if kind <= headers.TRANSACTIONAL:
             states.data(
                 producer_id,

@@ -12,7 +12,7 @@ broken off goes on where it was.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import TypeAlias
 
@@ -21,10 +21,12 @@ from msgspec import structs
 
 from lastwrite.archive.place import Round, place_at
 from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
-from lastwrite.kafka.producers.history import feed, sightings_in
-from lastwrite.kafka.rules.producers import ProducerStates
+from lastwrite.kafka.format.names import FileKind, segment_file_name
+from lastwrite.kafka.producers.history import entry_after, feed, sightings_in
+from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from lastwrite.kafka.rules.producers import ProducerStates, active
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
-from lastwrite.kafka.store import archived
+from lastwrite.kafka.store import archived, index_files
 from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
 from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
 from lastwrite.kafka.store.fetching import (
@@ -89,6 +91,7 @@ class Intake:
         self._states = ProducerStates(
             [Producer(*each) for each in self._log.producers], _ALL_REPLICATED
         )
+        self._entries = {each.producer_id: each for each in self._snapshot()}
         self._aborted_seen = 0
         self._brought_ms = source.asked_ms if self._is_new else self._log.brought_ms
         self._epochs = dict(self._log.epochs)
@@ -104,6 +107,12 @@ class Intake:
     def _refuse(self, why: str | None) -> None:
         if why is not None:
             raise no_continuation(self._folder, why, self._source.path)
+
+    def _snapshot(self) -> Sequence[ProducerEntry]:
+        """The producers at the archive's end, as a broker would have them in a file."""
+        if self._log.snapshot is None:
+            return ()
+        return decode_snapshot(index_files.read_file(f"{self._folder}/{self._log.snapshot}"))
 
     def _fork(self) -> str | None:
         """Where the leaders of log and archive are not the same ones; None: nowhere."""
@@ -171,7 +180,10 @@ class Intake:
         part = data[begin : int(last["origin"] + last["origin_size"])]
         self._segment.append(part, rows_of(table))
         if (table["flags"] & HAS_PRODUCER).any():
-            feed(self._states, sightings_in(part, base, self.end))
+            for seen in sightings_in(part, base, self.end):
+                feed(self._states, (seen,))
+                id = seen.producer_id
+                self._entries[id] = entry_after(self._entries.get(id), seen)
         self._note_epochs(data, table)
         self._segment_bytes += len(part)
         self._segment_records += int(table["records"].sum())
@@ -254,7 +266,7 @@ class Intake:
         """Make the segments that are whole the archive's."""
         begun = self._begun or self._place.begin(self._seen)
         self._begun = None  # whatever becomes of the commit, nothing of it may be removed
-        after = self._after()
+        after = self._after(begun)
         manifest = manifest_of(self._seen, after, self._folder)
         self._seen = self._place.commit(begun, manifest)
         self._log = after
@@ -262,12 +274,14 @@ class Intake:
         self._made, self._since_commit = [], 0
         self._aborted_seen = len(self._states.aborted)
 
-    def _after(self) -> ArchivedLog:
+    def _after(self, begun: Round) -> ArchivedLog:
         """What the partition is then."""
         before, source = self._log, self._source
         aborted: tuple[AbortedTransaction, ...] = self._states.aborted[self._aborted_seen :]
-        producers = self._states.producers
+        expiration_ms = source.config.producer_id_expiration_ms
+        producers = active(self._states.producers, source.asked_ms, expiration_ms)
         open_from = min((each.open_from for each in producers if each.open_from >= 0), default=None)
+        snapshot, size = self._put_snapshot(begun, producers)
         return structs.replace(
             before,
             end_offset=self._at,
@@ -275,10 +289,24 @@ class Intake:
             segments=(*before.segments, *self._made),
             aborted=(*before.aborted, *map(astuple, aborted)),
             producers=tuple(astuple(each) for each in producers),
-            snapshot=None,
-            snapshot_bytes=0,
+            snapshot=snapshot,
+            snapshot_bytes=size,
             epochs=tuple(sorted(self._epochs.items())),
             topic_id=source.topic_id or before.topic_id,
             known=source.known or before.known,
             brought_ms=source.asked_ms,
         )
+
+    def _put_snapshot(self, begun: Round, producers: Sequence[Producer]) -> tuple[str | None, int]:
+        """Write what a broker would have in a file of its producers; its key and size."""
+        if self._at == self._log.end_offset and self._log.snapshot is not None:
+            return self._log.snapshot, self._log.snapshot_bytes
+        entries = [
+            self._entries[id] for id in (e.producer_id for e in producers) if id in self._entries
+        ]
+        if not entries or len(entries) < len(producers):  # of some the archive knows too little
+            return None, 0
+        content = encode_snapshot(entries)
+        key = f"data/{begun.id}-producers/{segment_file_name(self._at, FileKind.SNAPSHOT)}"
+        self._place.put(key, content)
+        return key, len(content)
