@@ -160,7 +160,7 @@ def _into_archive(
         raise InvalidConfig(
             "topic folders of the older form lie there",
             path=to,
-            remedy="give --to a folder of its own: once the topics are in it, the older ones may go",
+            remedy="give --to a folder of its own; later the older ones may go",
         )
     found = [folder for path in sources for folder in find_topics(path, topic, partition)]
     return archiving.fetch(found, to, progress)
