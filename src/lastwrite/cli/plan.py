@@ -37,6 +37,7 @@ def plan(
     unclean: options.Unclean = False,
     drop_keyless: options.DropKeyless = False,
     drop_expired_deletes: options.DropExpiredDeletes = False,
+    keep_scans: options.KeepScans = False,
     archive: options.Archive = None,
     memory: options.Memory = None,
     master: options.Master = options.DEFAULT_MASTER,
@@ -75,6 +76,7 @@ def plan(
         metadata=metadata,
         drop_keyless=drop_keyless,
         drop_expired_deletes=drop_expired_deletes,
+        keep_scans=keep_scans,
     )
     show_compaction(output, report)
     return report.exit_status
@@ -123,8 +125,9 @@ def _request_lines(report: CompactionReport) -> Iterator[str]:
     """What a bill would count."""
     asked = report.requests
     if asked is not None:
+        asks = "compact would ask" if report.dry_run else "asked"
         yield (
-            f"  asked the store {counted(asked.gets)} GET, {counted(asked.puts)} PUT, "
+            f"  {asks} the store {counted(asked.gets)} GET, {counted(asked.puts)} PUT, "
             f"{counted(asked.lists)} LIST, {counted(asked.deletes)} DELETE; "
             f"{in_words(asked.bytes_read)} read, {in_words(asked.bytes_written)} written"
         )

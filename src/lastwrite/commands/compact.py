@@ -47,7 +47,7 @@ from lastwrite.spark.work import Runner
 from lastwrite.storage.choice import Topics, is_named
 from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
 from lastwrite.storage.objects.address import asked as asked_of_buckets
-from lastwrite.storage.objects.address import real_path, use
+from lastwrite.storage.objects.address import dry, is_address, real_path, use
 from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
@@ -184,6 +184,7 @@ def plan(
     metadata: str | None = None,
     drop_keyless: bool = False,
     drop_expired_deletes: bool = False,
+    keep_scans: bool = False,
 ) -> CompactionReport:
     """What ``compact`` would do, to the byte, writing nothing.
 
@@ -192,6 +193,7 @@ def plan(
             ``compact``.
         spark, like_broker, master, conf, progress, archive, topic_config, metadata: as well.
         drop_keyless, drop_expired_deletes: as well.
+        keep_scans: as well, of archives in a bucket; of others everything is read.
 
     Raises: what ``compact`` raises.
     """
@@ -203,6 +205,7 @@ def plan(
         like_broker=like_broker,
         drop_expired_deletes=drop_expired_deletes,
         dry_run=True,
+        keep_scans=keep_scans,
     )
     asked = _Asked(
         paths=paths_of(path),
@@ -386,19 +389,16 @@ def _run(asked: _Asked) -> CompactionReport:
         _refuse_one_place_for_two(system, folders)
     tell_what_stays: Callable[[], None] | None = None
     with contextlib.ExitStack() as stack:
+        if options.dry_run and all(is_address(system.archive_of(f) or "") for f in folders):
+            stack.enter_context(dry())
+            options = replace(options, is_counted=True)
         if options.to is not None:
             tell_what_stays = stack.enter_context(
                 naming_what_stays(options.to, progress, "the copy")
             )
         elif not options.dry_run:
             refuse_foreign(folders)
-        for root, names in sorted(partitions.items()):
-            system.refuse_unclean(root, options.config)
-            if options.dry_run or options.to is not None:
-                _refuse_copy(system, root, options)
-                system.refuse_if_held(root, names)
-            else:
-                stack.enter_context(system.hold(root, names))
+        _hold(system, partitions, options, stack)
         if not options.dry_run and options.to is None:
             # While they are held, and when Spark has ended.
             stack.push(partial(_recover, system, folders, options.config))
@@ -426,6 +426,24 @@ def _seen_by_all(system: System, folders: Sequence[str], to: str | None) -> list
     """What each worker of a cluster must see: of each root one partition, and where copies go."""
     firsts = {system.root_of(folder): folder for folder in reversed(folders)}
     return [*firsts.values(), *([to] if to is not None and os.path.isdir(to) else [])]
+
+
+def _hold(
+    system: System,
+    partitions: Mapping[str, Sequence[TopicPartition]],
+    options: Options,
+    stack: contextlib.ExitStack,
+) -> None:
+    """Hold what the round changes until the ``stack`` ends; of what it only reads see that nobody
+    else holds it. ``partitions``: by root.
+    """
+    for root, names in sorted(partitions.items()):
+        system.refuse_unclean(root, options.config)
+        if options.to is None and (options.is_counted or not options.dry_run):
+            stack.enter_context(system.hold(root, names))
+        else:
+            _refuse_copy(system, root, options)
+            system.refuse_if_held(root, names)
 
 
 def _refuse_copy(system: System, root: str, options: Options) -> None:

@@ -49,7 +49,7 @@ class StoreConfig(SettingsTable):
             self.allow_http,
             self.timeout_ms,
             self.retries,
-            self.secret_file,
+            secret_file=self.secret_file,
         )
 
     @classmethod

@@ -88,7 +88,7 @@ def _prepare(context: Context, each: _Commit) -> None:
             context.options.check()
             each.after = after_round(context.system, last.plan.log, last.replacements)
             each.retention = _expired(context, each.after)
-            if not context.options.dry_run:
+            if context.writes:
                 each.new = _joined(context, last, each.retention)
         elif last.resting is not None and last.log is not None:
             each.after = last.log

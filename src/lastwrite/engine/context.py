@@ -103,6 +103,8 @@ class Options:
     like_broker: bool = False
     drop_expired_deletes: bool = False  # in a log of which nothing is dirty, too
     dry_run: bool = False
+    # of a dry run: it takes every step, on stores that only count what would be written
+    is_counted: bool = False
     to: str | None = None
     keep_scans: bool = False  # see ``scan_cache``
     # Raises where the work is to stop: nothing more is begun or swapped.
@@ -126,5 +128,10 @@ class Context:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the round changes the log itself."""
-        return not self.options.dry_run and self.options.to is None
+        """Whether the round changes the log itself, or would."""
+        return self.writes and self.options.to is None
+
+    @property
+    def writes(self) -> bool:
+        """Whether new segments are written, be it that they are only counted."""
+        return not self.options.dry_run or self.options.is_counted

@@ -37,7 +37,7 @@ def rewrite_partitions(
     """
     chosen = [_choose_runs(context, each) for each in partitions]
     shares = Shares(sum(map(_cost_of, partitions, chosen)), context.workers)
-    if not context.options.dry_run:
+    if context.writes:
         written = [each.plan.log for each, runs in zip(partitions, chosen, strict=True) if runs]
         context.system.begin_writing(written, context.options.to)
     units: list[RewriteUnit] = []
@@ -130,7 +130,7 @@ def _units(
     costs = {piece: rewrite_cost(piece, scans[piece.number]) for piece in pieces}
     parts = shares.take(costs, may_cut=may_cut)
     folder = None
-    if not context.options.dry_run:
+    if context.writes:
         folder = context.system.output_folder(plan.log, context.options.to)
     aborted = _aborted_in(partition, run)
     for n, part in enumerate(parts):

@@ -286,8 +286,8 @@ class Store(ABC):
     def output_folder(self, log: PartitionLog, to: str | None, /) -> str:
         """Where new segments are written aside: in the partition, or for a copy below ``to``."""
 
-    def archive_of(self, log: PartitionLog, to: str | None, /) -> str | None:
-        """The archive in which a round leaves the log; None, by default: it does not."""
+    def archive_of(self, folder: str, to: str | None = None, /) -> str | None:
+        """The archive in which a round leaves a partition; None, by default: it does not."""
         return None
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None, /) -> None:

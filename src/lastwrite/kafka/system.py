@@ -366,11 +366,11 @@ class KafkaSystem(System):
         else:
             super().discard(part)
 
-    def archive_of(self, log: PartitionLog, to: str | None) -> str | None:
-        is_archived = archived.is_archived(log.folder)
+    def archive_of(self, folder: str, to: str | None = None) -> str | None:
+        is_archived = archived.is_archived(folder)
         if to is not None:
             return to.rstrip("/") if is_archived or is_address(to) else None
-        return os.path.dirname(self.root_of(log.folder)) if is_archived else None
+        return os.path.dirname(self.root_of(folder)) if is_archived else None
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
         if archived.is_archived(log.folder) or (to is not None and is_address(to)):

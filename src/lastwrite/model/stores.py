@@ -15,4 +15,5 @@ class StoreSettings:
     allows_http: bool = False
     timeout_ms: int = 30_000  # of one request, its body included
     retries: int = 4  # of one request, where another try may help
+    is_dry: bool = False  # what would be written is only counted
     secret_file: str = ""  # of the driver alone: see ``scan_cache.secret``

@@ -152,7 +152,7 @@ class CompactionTotals(Document, kw_only=True):
 
 
 class StoreRequests(FrozenDocument, frozen=True, kw_only=True):
-    """What was asked of buckets, by all processes together."""
+    """What was asked of buckets, by all processes together; of a plan what ``compact`` will ask."""
 
     gets: int
     puts: int  # each part of an upload is one

@@ -166,7 +166,7 @@ class ScanCache:
             return None
         if decision.policy.strategy is not Strategy.OFFSET:
             return None
-        archive = context.system.archive_of(log, options.to)
+        archive = context.system.archive_of(log.folder, options.to)
         if archive is not None:
             secret = self._secret_of(context, archive)
             if secret is None:
@@ -184,7 +184,7 @@ class ScanCache:
     def _secret_of(self, context: Context, archive: str) -> bytes | None:
         if archive not in self._secrets:
             try:
-                found = secret_of(archive, may_draw=not context.options.dry_run)
+                found = secret_of(archive, may_draw=True)
             except InvalidConfig:
                 raise
             except LogError as error:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Iterator
+from dataclasses import replace
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.stores import StoreSettings
 from lastwrite.storage.objects.bucket import BucketStore
+from lastwrite.storage.objects.dry import DryStore
 from lastwrite.storage.objects.folder import FolderStore
 from lastwrite.storage.objects.store import Requests, Store
 
 SCHEMES = ("s3", "gs", "az")
 
 _settings = StoreSettings()
-_stores: dict[tuple[str, StoreSettings], Store] = {}
+_stores: dict[tuple[str, StoreSettings], BucketStore] = {}
+_dry: dict[tuple[str, StoreSettings], DryStore] = {}
 _lock = threading.Lock()
 
 
@@ -64,16 +69,37 @@ def store_at(address: str, settings: StoreSettings | None = None) -> tuple[Store
 
 def _bucket(address: str, settings: StoreSettings) -> Store:
     with _lock:
-        known = (address, settings)
+        known = (address, replace(settings, is_dry=False))
         if known not in _stores:
-            _stores[known] = BucketStore(address, settings)
-        return _stores[known]
+            _stores[known] = BucketStore(*known)
+        real = _stores[known]
+        if not settings.is_dry:
+            return real
+        if known not in _dry:
+            _dry[known] = DryStore(real)
+        return _dry[known]
 
 
 def asked() -> Requests:
-    """What this process has asked of buckets so far."""
+    """What this process has asked of buckets so far, or in a dry run would have."""
     with _lock:
-        return sum((store.requests for store in _stores.values()), Requests())
+        stores: tuple[Store, ...] = (*_stores.values(), *_dry.values())
+        return sum((store.requests for store in stores), Requests())
+
+
+@contextlib.contextmanager
+def dry() -> Iterator[None]:
+    """Let what would be written in this context only be counted, here and by what is told of
+    ``used``.
+    """
+    before = _settings
+    for store in _dry.values():
+        store.forget()
+    use(replace(before, is_dry=True))
+    try:
+        yield
+    finally:
+        use(before)
 
 
 def join(address: str, *names: str) -> str:

@@ -42,8 +42,8 @@ _ENDPOINTS = (
     "AZURE_ENDPOINT",
     "AZURE_STORAGE_ENDPOINT",
 )  # by which an environment names another store
-_LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller ones
-_AT_ONCE = 1000  # objects listed, or removed, by one request
+LEAST_PART_BYTES = 5 << 20  # S3 refuses smaller ones
+AT_ONCE = 1000  # objects listed, or removed, by one request
 _CONNECT = timedelta(seconds=3)
 _ALL_TRIES = timedelta(minutes=3)
 _AGAIN = "nothing was changed; stop whatever writes to the bucket and run again"
@@ -158,11 +158,11 @@ class BucketStore:
 
     def writer(self, key: str, part_bytes: int = RANGE_BYTES) -> BucketWriter:
         check_key(key, self.address)
-        return BucketWriter(self, key, max(part_bytes, _LEAST_PART_BYTES))
+        return BucketWriter(self, key, max(part_bytes, LEAST_PART_BYTES))
 
     def remove(self, keys: Iterable[str]) -> None:
         waiting = iter(keys)
-        while batch := list(islice(waiting, _AT_ONCE)):
+        while batch := list(islice(waiting, AT_ONCE)):
             if not self._remove(batch) and len(batch) > 1:
                 # Of Google's and Azure's one that is not there is an error that ends the others.
                 for key in batch:
@@ -196,7 +196,7 @@ class BucketStore:
             if page is None:
                 return
             seen, tries = seen + len(page), _TRIES
-            if seen > _AT_ONCE:
+            if seen > AT_ONCE:
                 self._count(lists=1)
             for each in page:
                 after = each["path"]
@@ -208,7 +208,7 @@ class BucketStore:
     def _pages(self, folder: str, after: str) -> Any:
         self._count(lists=1)
         return self._client.list(
-            self._store, folder or None, offset=after or None, chunk_size=_AT_ONCE
+            self._store, folder or None, offset=after or None, chunk_size=AT_ONCE
         )
 
     def remove_unfinished(self, prefix: str, older_than_ms: int) -> None:
@@ -222,7 +222,7 @@ class BucketStore:
         if isinstance(answer, Refusal):
             raise answer.error(self._place(prefix), "list")
         found = [each.rstrip("/").rpartition("/")[2] for each in answer["common_prefixes"]]
-        pages = math.ceil((len(found) + len(answer["objects"])) / _AT_ONCE)
+        pages = math.ceil((len(found) + len(answer["objects"])) / AT_ONCE)
         self._count(lists=max(0, pages - 1))
         return sorted(found)
 
