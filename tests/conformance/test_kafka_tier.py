@@ -19,6 +19,7 @@ from lastwrite.errors import CorruptLog, InvalidConfig
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.objects.bucket import BucketStore
+from tests.support.kafka.logs import headers_of
 from tests.support.objects import BUCKET, S3
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "tiered"
@@ -199,6 +200,164 @@ def test_a_topic_of_a_log_root_that_is_called_like_a_tier(tmp_path: Path) -> Non
     assert read_partition(str(tmp_path / name)).name.topic == name[:-2]
 
 
+# ---------------------------------------------------------------------- into an archive
+
+COMPACT = {"cleanup.policy": "compact"}
+
+
+def manifest(archive: Path, topic: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((archive / "kafka" / topic / "0/manifest.json").read_bytes())
+    return found
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in root.rglob("*") if each.is_file()}
+
+
+def data_files(archive: Path) -> set[str]:
+    return {each.suffix for each in (archive / "kafka").glob("*/0/data/*/*")}
+
+
+def test_fetch_names_segments_where_they_lie(tier: Path, tmp_path: Path) -> None:
+    before, archive = files(tier), tmp_path / "archive"
+    report = lastwrite.fetch([str(tier)], str(archive))
+    assert [(each.is_new, each.size_bytes) for each in report.partitions] == [(True, 0)] * 2
+    assert data_files(archive) == {".snapshot"}
+    for each in report.partitions:
+        log = read_partition(str(folder(each.topic, tier)))
+        assert each.foreign_bytes == log.size_bytes
+        own = [o["key"] for o in manifest(archive, each.topic)["objects"] if not o.get("foreign")]
+        assert len(own) == 1 and own[0].endswith(".snapshot")
+        rows = lastwrite.read(str(archive), topic=each.topic, isolation_level="read_committed")
+        wanted = below_end(consumed("committed", each.topic), each.topic)
+        assert seen(rows)[-len(wanted) :] == wanted
+    proof = lastwrite.verify(str(archive), str(tier), spark=INLINE)
+    assert [each.status for each in proof.partitions] == ["verified", "verified"]
+    again = lastwrite.fetch([str(tier)], str(archive))
+    assert [each.segments for each in again.partitions] == [0, 0]
+    assert files(tier) == before
+
+
+def test_compact_leaves_the_tier_and_the_table_is_a_consumers(tier: Path, tmp_path: Path) -> None:
+    before, archive = files(tier), str(tmp_path / "archive")
+    lastwrite.fetch([str(tier)], archive)
+    report = lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE)
+    assert [each.status for each in report.partitions] == ["cleaned", "cleaned"]
+    lastwrite.sweep(archive, older_than_ms=0, everything=True)
+    assert files(tier) == before
+    for topic in TOPICS:
+        assert not any(each.get("foreign") for each in manifest(Path(archive), topic)["objects"])
+        assert not manifest(Path(archive), topic)["unused"]
+        wanted = table_of(below_end(consumed("committed", topic), topic))
+        table = dict(lastwrite.latest(archive, topic))
+        assert {key: table[key] for key in wanted} == wanted
+        assert table == dict(lastwrite.latest(str(tier), topic))
+    proof = lastwrite.verify(archive, str(tier), spark=INLINE)
+    assert [each.status for each in proof.partitions] == ["verified", "verified"]
+
+
+def test_fetch_adds_what_was_copied_since(tier: Path, tmp_path: Path) -> None:
+    source, archive = folder("orders", tier), str(tmp_path / "archive")
+    later = [each for each in source.iterdir() if int(each.name[:20]) >= 210]
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for each in later:
+        each.rename(aside / each.name)
+    first = lastwrite.fetch([str(tier)], archive, topic="orders").partitions[0]
+    assert (first.first_offset, first.end_offset) == (0, 210)
+    for each in later:
+        (aside / each.name).rename(each)
+    second = lastwrite.fetch([str(tier)], archive, topic="orders").partitions[0]
+    assert (second.first_offset, second.end_offset) == (210, tier_end("orders"))
+    assert second.size_bytes == 0 and second.foreign_bytes
+    proof = lastwrite.verify(archive, str(tier), topic="orders", spark=INLINE)
+    assert [each.status for each in proof.partitions] == ["verified"]
+
+
+def overlapping(tier: Path) -> int:
+    """Add what the next leader would copy that had rolled its segment within the one before; where
+    that one is cut then.
+    """
+    source = folder("orders", tier)
+    (first,), (second,) = source.glob(f"{0:020d}-*.log"), source.glob(f"{60:020d}-*.log")
+    place, header = headers_of(first)[-2]
+    name = f"{header.base_offset:020d}-AAAAAAAAAAAAAAAAAAAAAA"
+    (source / f"{name}.log").write_bytes(first.read_bytes()[place:] + second.read_bytes())
+    for kind in (".leader_epoch_checkpoint", ".snapshot"):
+        shutil.copy(second.with_suffix(kind), source / f"{name}{kind}")
+    return header.base_offset
+
+
+def test_where_leaders_overlap_a_segment_is_cut_and_written(tier: Path, tmp_path: Path) -> None:
+    at = overlapping(tier)
+    log = read_partition(str(folder("orders", tier)))
+    assert [segment.base_offset for segment in log.segments][:3] == [0, at, 130]
+    assert not log.problems
+    rows = lastwrite.read(str(tier), topic="orders")
+    assert seen(rows) == seen(lastwrite.read(str(TIER), topic="orders"))
+    archive = str(tmp_path / "archive")
+    found = lastwrite.fetch([str(tier)], archive, topic="orders").partitions[0]
+    assert found.size_bytes == log.segments[0].size_bytes
+    assert found.foreign_bytes == log.size_bytes - found.size_bytes
+    assert seen(lastwrite.read(archive, topic="orders")) == seen(
+        lastwrite.read(str(TIER), topic="orders")
+    )
+    proof = lastwrite.verify(archive, str(tier), topic="orders", spark=INLINE)
+    assert [each.status for each in proof.partitions] == ["verified"]
+
+
+def test_a_cut_is_at_a_batchs_begin(tier: Path) -> None:
+    source = folder("orders", tier)
+    at = overlapping(tier)
+    for each in source.glob(f"{at:020d}-*"):
+        each.rename(each.with_name(f"{at + 1:020d}{each.name[20:]}"))
+    problems = read_partition(str(source)).problems
+    assert any(f"no batch ends at offset {at}," in each.message for each in problems)
+
+
+def test_a_copy_of_all_on_demand(tier: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    report = lastwrite.fetch([str(tier)], str(archive), topic="forked", copies=True)
+    assert report.partitions[0].foreign_bytes == 0
+    assert not any(each.get("foreign") for each in manifest(archive, "forked")["objects"])
+    shutil.rmtree(tier)
+    assert seen(lastwrite.read(str(archive), topic="forked")) == below_end(
+        consumed("plain", "forked"), "forked"
+    )
+
+
+def test_fetch_refuses_what_was_forked_and_what_lacks_offsets(tier: Path, tmp_path: Path) -> None:
+    source, archive = folder("forked", tier), str(tmp_path / "archive")
+    won = [
+        part
+        for epochs in source.glob("*.leader_epoch_checkpoint")
+        if epochs.read_text().endswith("\n4 120\n")
+        for part in source.glob(f"{epochs.stem}.*")
+    ]
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for each in won:
+        each.rename(aside / each.name)
+    first = lastwrite.fetch([str(tier)], archive, topic="forked").partitions[0]
+    assert first.reason is None and first.end_offset == 230
+    for each in won:
+        (aside / each.name).rename(each)
+    second = lastwrite.fetch([str(tier)], archive, topic="forked").partitions[0]
+    assert second.reason is not None and "an election cut the log" in second.reason
+    for each in folder("orders", tier).glob(f"{130:020d}-*"):
+        each.unlink()
+    gap = lastwrite.fetch([str(tier)], archive, topic="orders")
+    assert gap.exit_status == 3 and "offsets 130 to 203" in str(gap.partitions[0].reason)
+
+
+def test_a_compacted_copy_in_one_go(tier: Path, tmp_path: Path) -> None:
+    before, archive = files(tier), str(tmp_path / "archive")
+    lastwrite.compact(str(tier), to=archive, config=COMPACT, spark=INLINE)
+    for topic in TOPICS:
+        assert dict(lastwrite.latest(archive, topic)) == dict(lastwrite.latest(str(tier), topic))
+    assert files(tier) == before
+
+
 def in_bucket(s3: S3, source: Path, prefix: str) -> str:
     store = BucketStore(f"s3://{BUCKET}", s3.settings)
     for path in source.rglob("*"):
@@ -219,3 +378,12 @@ def test_in_a_bucket(s3: S3) -> None:
     assert [each.status for each in proof.partitions] == ["verified", "verified"]
     with pytest.raises(InvalidConfig, match="fetch .* --to ARCHIVE"):
         lastwrite.compact(root, spark=INLINE, config=config)
+    archive = f"s3://{BUCKET}/named"
+    lastwrite.fetch([root], archive, config=config)
+    lastwrite.compact(archive, topic_config={"*": COMPACT}, config=config, spark=INLINE)
+    lastwrite.sweep(archive, older_than_ms=0, everything=True, config=config)
+    for topic in TOPICS:
+        found = lastwrite.latest(archive, topic, config=config)
+        assert dict(found) == dict(lastwrite.latest(str(TIER), topic))
+    proof = lastwrite.verify(archive, root, spark=INLINE, config=config)
+    assert [each.status for each in proof.partitions] == ["verified", "verified"]

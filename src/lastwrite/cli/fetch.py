@@ -19,8 +19,8 @@ def fetch(
         list[str],
         typer.Argument(
             metavar="SOURCE…",
-            help="Of Kafka: log roots, partitions' folders; or kafka://HOST:PORT[,HOST:PORT] of a "
-            "live cluster. Of Pulsar: folders of a bucket's "
+            help="Of Kafka: log roots, partitions' folders, a broker's tier; or "
+            "kafka://HOST:PORT[,HOST:PORT] of a live cluster. Of Pulsar: folders of a bucket's "
             "objects, of MapFiles, a bookie's ledger or journal directory; or persistent://… of a "
             "live cluster; or topic folders, for a bucket.",
         ),
@@ -51,7 +51,9 @@ def fetch(
     copy: Annotated[
         bool,
         options.option(
-            "--copy", "Copy a bucket's objects instead of linking them.", options.PULSAR
+            "--copy",
+            "Copy a bucket's objects instead of linking them; of Kafka a tier's segments instead "
+            "of naming them where they lie.",
         ),
     ] = False,
     recover: Annotated[
@@ -136,9 +138,10 @@ def _show_logs(output: Output, report: LogsFetched) -> None:
 def _what(log: FetchedLog) -> str:
     if log.reason is not None:
         return f"{'damaged' if log.is_damaged else 'not brought'}: {log.reason}"
+    stay = f"; {in_words(log.foreign_bytes)} stay in the tier" if log.foreign_bytes else ""
     if log.is_new:
-        return "new"
-    return "added" if log.segments else "nothing new"
+        return f"new{stay}"
+    return f"added{stay}" if log.segments else "nothing new"
 
 
 def _show(output: Output, report: FetchReport) -> None:

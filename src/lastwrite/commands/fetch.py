@@ -58,10 +58,11 @@ def fetch(
 
     Args:
         sources: of Kafka log roots, partitions' folders, or copies of them; a broker may be at
-            work; or one live cluster, ``kafka://HOST:PORT[,HOST:PORT…]``. Of Pulsar folders of a
-            bucket's objects, of MapFiles, of bookies (entry logs, journals), of which topic folders
-            are made; ``persistent://…`` is a topic of a live cluster, with all its partitions if it
-            names none; or topic folders, or an archive, for an archive as that of Kafka's topics.
+            work; or a broker's tier (KIP-405); or one live cluster,
+            ``kafka://HOST:PORT[,HOST:PORT…]``. Of Pulsar folders of a bucket's objects, of MapFiles,
+            of bookies (entry logs, journals), of which topic folders are made; ``persistent://…``
+            is a topic of a live cluster, with all its partitions if it names none; or topic
+            folders, or an archive, for an archive as that of Kafka's topics.
         to: the archive: a folder, which is made where there is none, or of Kafka, and of Pulsar's
             topic folders, also a bucket's address, as ``s3://bucket/prefix``.
         topic: of folders, that one alone, with all its partitions if it names none; of Kafka also a
@@ -71,7 +72,8 @@ def fetch(
         metadata, cursor: of Pulsar's folders, what was exported of the topic's ledgers and of its
             compaction, see ``pulsar.store.exported_metadata``; ``metadata`` may be a folder of many
             topics'.
-        copies: copy a bucket's objects, instead of linking them.
+        copies: copy a bucket's objects, instead of linking them; of Kafka, segments of a tier,
+            instead of naming them where they lie.
         recover: of an open ledger in bookies' files, also entries that no writer had confirmed.
         include_active: of Kafka, the active segment too, up to the high watermark.
         memory: of Kafka, of this process, in bytes or as ``"2g"``; None: a quarter of all.
@@ -109,7 +111,9 @@ def fetch(
             Sources(overrides=overrides(topic_config), metadata=metadata),
         )
         kafka = cast("KafkaSystem", system)
-        return fetch_logs(kafka, logs, to, dict(config or {}), include_active, memory, progress)
+        return fetch_logs(
+            kafka, logs, to, dict(config or {}), include_active, memory, progress, copies
+        )
     if topic is not None and not isinstance(topic, str):
         if len(topic) > 1:
             raise InvalidConfig("several topics at once are for Kafka", remedy="name one at a time")

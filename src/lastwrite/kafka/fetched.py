@@ -19,7 +19,8 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     first_offset: int | None = None  # of what came; with ``end_offset`` equal to it: nothing
     end_offset: int | None = None
     segments: int = 0
-    size_bytes: int = field(default=0, name="bytes")
+    size_bytes: int = field(default=0, name="bytes")  # written
+    foreign_bytes: int = 0  # of segments of a tier that the archive names where they lie
     is_new: bool = field(default=False, name="new")  # the archive did not have the partition
     reason: str | None = None  # why nothing of it was brought
     is_damaged: bool = field(default=False, name="damaged")

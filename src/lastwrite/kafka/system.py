@@ -35,6 +35,7 @@ from lastwrite.kafka.store import (
     lock,
     partitions,
     pieces,
+    tiered,
     watching,
 )
 from lastwrite.kafka.store import commit as committing
@@ -373,14 +374,14 @@ class KafkaSystem(System):
         return os.path.dirname(self.root_of(folder)) if is_archived else None
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
-        if archived.is_archived(log.folder) or (to is not None and is_address(to)):
+        if _makes_archive(log, to):
             return self._rounds.output_folder(log, to)
         if to is None:
             return log.folder
         return publishing.staging_folder(os.path.join(to, str(log.name)), log.folder)
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
-        if logs and (archived.is_archived(logs[0].folder) or (to is not None and is_address(to))):
+        if logs and _makes_archive(logs[0], to):
             self._rounds.begin_all(logs, to)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
@@ -408,7 +409,7 @@ class KafkaSystem(System):
     def publish_copies(
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
-        if is_address(to) or (copies and archived.is_archived(copies[0].log.folder)):
+        if is_address(to) or (copies and _makes_archive(copies[0].log, to)):
             return self._rounds.publish(copies, to, self._archived_known_of)
         root = os.path.abspath(to)
         wanted = [
@@ -437,6 +438,13 @@ class KafkaSystem(System):
             for place, error in zip(inside, found, strict=True):
                 errors[place] = error
         return errors
+
+
+def _makes_archive(log: PartitionLog, to: str | None) -> bool:
+    """Whether what is written of a log goes to an archive: its own, or a new one ``to``."""
+    if archived.is_archived(log.folder) or (to is not None and is_address(to)):
+        return True
+    return tiered.is_tier(log.folder)
 
 
 def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:

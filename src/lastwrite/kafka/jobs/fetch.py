@@ -12,7 +12,7 @@ from msgspec import structs
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import CommitConflict, CorruptLog, LogError
 from lastwrite.kafka.fetched import FetchedLog, LogsFetched
-from lastwrite.kafka.store import fetching
+from lastwrite.kafka.store import fetching, tiered
 from lastwrite.kafka.store.archived import SYSTEM, Known
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import PartitionLog, ProblemKind
@@ -33,9 +33,11 @@ def fetch_logs(
     include_active: bool,
     memory: str | int | None,
     progress: Progress | None,
+    copies: bool = False,
 ) -> LogsFetched:
     """Bring the partitions in ``folders`` into the archive ``to``. One that is damaged, or does not
-    continue what the archive has, is not touched; the others are brought.
+    continue what the archive has, is not touched; the others are brought. Of a tier
+    segments are named where they lie, without ``copies``.
 
     Raises:
         LogHeld: somebody who is no broker works on them.
@@ -45,7 +47,7 @@ def fetch_logs(
     for folder in folders:
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     at_once = min(_MOST_AT_ONCE, core_count())
-    one = _Fetch(system, to, config, include_active, plan_memory(memory, at_once).limits())
+    one = _Fetch(system, to, config, include_active, plan_memory(memory, at_once).limits(), copies)
     progress = progress or NoProgress()
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
     turn = Lock()
@@ -69,15 +71,19 @@ class _Fetch:
         config: Mapping[str, object],
         include_active: bool,
         limits: Limits,
+        copies: bool,
     ) -> None:
         self._system = system
         self._to = to
         self._config = config
         self._include_active = include_active
         self._limits = limits
+        self._copies = copies
 
     def bytes_of(self, folder: str) -> int:
-        """What of the log may travel at most."""
+        """What of the log may travel at most; of a tier that is little, and to ask takes long."""
+        if tiered.is_tier(folder) and not self._copies:
+            return 0
         try:
             log = self._system.read(folder)
         except (LogError, OSError):  # its report will say so
@@ -130,6 +136,7 @@ class _Fetch:
             include_active=self._include_active,
             limits=self._limits,
             advance=advance,
+            copies=self._copies,
         )
         return structs.replace(
             found,
@@ -137,5 +144,6 @@ class _Fetch:
             end_offset=done.end_offset,
             segments=done.segments,
             size_bytes=done.bytes,
+            foreign_bytes=done.foreign_bytes,
             is_new=done.is_new,
         )

@@ -5,7 +5,8 @@
                                                   .index, .timeindex, .txnindex likewise
                            data/<round>-producers/00000000000000001366.snapshot
 
-Segments are a broker's, byte for byte; all of them are closed. The manifest's ``log``::
+Segments are a broker's, byte for byte; all of them are closed. Those of a broker's tier are named
+where they lie, and never changed or removed. The manifest's ``log``::
 
     log_start, end_offset      as in a log directory; all below the end is replicated
     checkpoint                 the first dirty offset; null: no round was finished
@@ -90,18 +91,24 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     mtime_ms: int
     records: int | None = None
     kept: StoredScan | None = None
+    # of a segment of a broker's tier, which is only read where it lies: its whole address
+    address: str = ""
 
     def key(self, kind: FileKind) -> str:
-        """The object of this kind."""
+        """The object of this kind; of a foreign one the whole address."""
+        if self.address:
+            return self.address.removesuffix(FileKind.LOG) + kind
         return f"{self.folder}{segment_file_name(self.base_offset, kind)}"
 
     def objects(self) -> Iterable[DataObject]:
         """All that it is made of."""
-        yield DataObject(key=self.key(FileKind.LOG), bytes=self.bytes, etag=self.etag)
+        is_foreign = bool(self.address)
+        log = self.key(FileKind.LOG)
+        yield DataObject(key=log, bytes=self.bytes, etag=self.etag, is_foreign=is_foreign)
         sizes = self.index_bytes, self.time_index_bytes, self.transaction_index_bytes
         for kind, size in zip(_SIDES, sizes, strict=True):
             if size or kind is not FileKind.TRANSACTION_INDEX:
-                yield DataObject(key=self.key(kind), bytes=size)
+                yield DataObject(key=self.key(kind), bytes=size, is_foreign=is_foreign)
         if self.kept is not None:
             yield DataObject(key=self.kept.key, bytes=self.kept.bytes, etag=self.kept.etag)
 
@@ -239,7 +246,7 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
     """A stored segment as the rules see it."""
     return Segment(
         base_offset=stored.base_offset,
-        path=f"{folder}/{stored.key(FileKind.LOG)}",
+        path=stored.address or f"{folder}/{stored.key(FileKind.LOG)}",
         size_bytes=stored.bytes,
         mtime_ns=stored.mtime_ms * 1_000_000,
         largest_timestamp_ms=stored.largest_timestamp_ms,

@@ -4,6 +4,8 @@
     archive            0 ────── 600 ── 900                          ends at 900
     brought                            900 ─ 1200 ─ 1366
 
+Segments of a broker's tier that count whole are not brought: they are named where they lie.
+
 Batches are proven by their checksums and written as they are, closed segments alone; where the
 archive ends inside a segment, what lies beyond becomes a segment of its own. Offsets, leader
 epochs, the producers at the new end and the transaction indexes come along.
@@ -40,7 +42,7 @@ from lastwrite.kafka.format.names import (
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
 from lastwrite.kafka.producers.history import read_producers
 from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
-from lastwrite.kafka.store import archived, index_files
+from lastwrite.kafka.store import archived, index_files, tiered
 from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
 from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
 from lastwrite.model.columns import BatchTable
@@ -65,7 +67,8 @@ class Fetched:
     first_offset: int
     end_offset: int
     segments: int
-    bytes: int
+    bytes: int  # written
+    foreign_bytes: int = 0  # of segments that stay where they lie
     is_new: bool  # the partition was not in the archive
 
 
@@ -78,6 +81,7 @@ def fetch(
     include_active: bool,
     limits: Limits,
     advance: Advance,
+    copies: bool = False,
 ) -> Fetched:
     """Take what ``log`` has beyond the end of the partition of an archive at ``folder``.
 
@@ -89,6 +93,7 @@ def fetch(
         include_active: the active segment too, up to the log's end.
         limits: how much memory may be taken.
         advance: is told of bytes as they are written.
+        copies: write segments of a tier, too, instead of naming them where they lie.
 
     Raises:
         LogError: what the log has is not what comes next in the archive.
@@ -125,6 +130,10 @@ def fetch(
     with abandoned_if_broken_off(place, begun):
         made: list[StoredSegment] = []
         for n, segment in enumerate(log.segments):
+            named = None if copies else _named(log, n, segment, (first, end))
+            if named is not None:
+                made.append(named)
+                continue
             made += _segment(log, n, segment, (first, end), (folder, begun), limits, advance)
             place.renew(begun)
         after = _after(log, before, made, end, epochs, topic_id, (folder, begun))
@@ -134,7 +143,8 @@ def fetch(
         first_offset=first,
         end_offset=end,
         segments=len(made),
-        bytes=sum(each.bytes for each in made),
+        bytes=sum(each.bytes for each in made if not each.address),
+        foreign_bytes=sum(each.bytes for each in made if each.address),
         is_new=seen is None,
     )
 
@@ -307,6 +317,33 @@ def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> str:
         f"the broker's cleaner has been at offsets from {before.end_offset} on, and the last fetch "
         f"was {since_ms // 3_600_000} hours ago: deletes are kept for {retention_ms} ms "
         "(delete.retention.ms), so some may have gone unseen"
+    )
+
+
+def _named(
+    log: PartitionLog, number: int, segment: Segment, span: tuple[int, int]
+) -> StoredSegment | None:
+    """A segment of a broker's tier as one of the archive, where it lies; None: it has to be
+    written, since it is none, or does not count whole. Nothing of it is read for that.
+    """
+    first, end = span
+    if not tiered.is_tier(log.folder) or segment.base_offset < first:
+        return None
+    found = tiered.known_tier(log.folder).named(segment)
+    if found is None or log.segment_end(number) > end:
+        return None
+    return StoredSegment(
+        base_offset=segment.base_offset,
+        folder="",
+        address=segment.path,
+        bytes=segment.size_bytes,
+        etag=segment.etag,
+        index_bytes=found.size(FileKind.INDEX),
+        time_index_bytes=found.size(FileKind.TIME_INDEX),
+        transaction_index_bytes=found.size(FileKind.TRANSACTION_INDEX),
+        largest_timestamp_ms=segment.largest_timestamp_ms,
+        first_batch_timestamp_ms=segment.first_batch_timestamp_ms,
+        mtime_ms=segment.mtime_ms,
     )
 
 

@@ -110,7 +110,7 @@ def snapshots_of(folder: str) -> list[tuple[int, str]]:
     if archived.is_archived(folder):
         return archived.snapshots_of(folder)
     if tiered.is_tier(folder):
-        return list(tiered.read_tier(folder).snapshots)
+        return list(tiered.known_tier(folder).snapshots)
     return sorted(
         (int(entry.name[:20]), entry.path)
         for entry in scan(folder)
@@ -127,7 +127,7 @@ def side_file(folder: str, name: str) -> bytes | None:
     if archived.is_archived(folder):
         return archived.side_file(folder, name)
     if tiered.is_tier(folder):
-        return tiered.read_tier(folder).side_file(name)
+        return tiered.known_tier(folder).side_file(name)
     path = os.path.join(folder, name)
     return read_small(path) if os.path.exists(path) else None
 

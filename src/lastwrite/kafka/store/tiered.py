@@ -55,6 +55,7 @@ from lastwrite.storage.objects.store import Found
 from lastwrite.storage.reading import read_small, reader_of
 
 _MANAGERS = "kafka-tiered-storage"  # what LocalTieredStorage makes in the folder that it is given
+_MOST_KNOWN = 16
 _AT_ONCE = 16  # requests wait for the store, not for us
 _REMEDY = (
     "bring the segments back from the bucket's versions or a copy of the tier; "
@@ -158,6 +159,10 @@ class TierSegment:
     snapshot: str | None  # of the producers at its end
     files: Mapping[FileKind, Found]
 
+    def size(self, kind: FileKind) -> int:
+        """Of a file of it, in bytes; 0: it has none."""
+        return self.files[kind].size_bytes if kind in self.files else 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
@@ -169,6 +174,13 @@ class Tier:
     segments: tuple[TierSegment, ...]  # row for row those of ``log``, but for local ones
     snapshots: tuple[tuple[int, str], ...]  # offset and path
 
+    def named(self, segment: Segment) -> TierSegment | None:
+        """A segment that counts whole, and so can be named where it lies; None: it cannot."""
+        for each in self.segments:
+            if each.segment == segment:
+                return each if segment.is_indexed else None
+        return None
+
     def side_file(self, name: str) -> bytes | None:
         """What a small file of that name would say in a log directory."""
         if name == LEADER_EPOCHS and self.lineage:
@@ -176,6 +188,14 @@ class Tier:
         if name == PARTITION_METADATA:
             return encode_partition_metadata(self.topic_id)
         return None
+
+
+_known: dict[str, Tier] = {}  # what was read of a folder last
+
+
+def known_tier(folder: str) -> Tier:
+    """What ``read_tier`` gave last for a folder, for those who ask for more of the same log."""
+    return _known.get(folder) or read_tier(folder)
 
 
 def read_tier(folder: str, beside: Beside | None = None) -> Tier:
@@ -203,7 +223,11 @@ def read_tier(folder: str, beside: Beside | None = None) -> Tier:
         end = beside.log.segments[0].base_offset if beside.log.segments else beside.log.end_offset
         end = max(end, log_start)
     chained = chain(copies, lineage, log_start, end)
-    return _tier(folder, found, chained, lineage, log_start, beside)
+    tier = _tier(folder, found, chained, lineage, log_start, beside)
+    for other in list(_known)[:-_MOST_KNOWN]:
+        _known.pop(other, None)
+    _known[folder] = tier
+    return tier
 
 
 def _tier(
