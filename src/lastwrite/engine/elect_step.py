@@ -27,7 +27,9 @@ def elect_partitions(
     context: Context, partitions: Sequence[ScannedPartition]
 ) -> list[ElectedPartition | Ended]:
     """Elect the last write of every key; the losers are marked in the exchange."""
-    units = [unit for each in partitions for unit in elect_units(context, each)]
+    # As much as half a worker's share is worth a slice, and no less: of many partitions each is one.
+    share = -(-sum(map(_size_of, partitions)) // (2 * context.workers))
+    units = [unit for each in partitions for unit in elect_units(context, each, share)]
     results, errors = by_partition(context.exchange.elect(units, context.progress))
     return [
         _elected(each, results[each.plan.number])
@@ -37,22 +39,29 @@ def elect_partitions(
     ]
 
 
-def elect_units(context: Context, partition: ScannedPartition) -> Iterator[ElectUnit]:
+def _size_of(partition: ScannedPartition) -> int:
+    """How many bytes its election goes over."""
+    blocks = [block for scan in partition.scans for block in scan.blocks]
+    size = sum(
+        ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for block in blocks
+    )
+    # where each bucket ends in each block, twice
+    return size + (8 << partition.plan.bits) * len(blocks)
+
+
+def elect_units(context: Context, partition: ScannedPartition, share: int) -> Iterator[ElectUnit]:
     """Cut a partition's buckets into slices that fit memory, and where there is much to do, all
-    workers.
+    workers: each about ``share`` bytes.
     """
     plan, limits = partition.plan, context.limits
     blocks = [(scan, block) for scan in partition.scans for block in scan.blocks]
     if not blocks:
         return
     buckets = 1 << plan.bits
-    size = sum(
-        ENTRY_BYTES * block.columns // 2 * block.count + 2 * block.key_bytes for _, block in blocks
-    )
-    size += 8 * buckets * len(blocks)  # where each bucket ends in each block, twice
+    size = _size_of(partition)
     slices = -(-size // limits.slice_bytes)
     if size > _SMALL_ELECTION_BYTES:
-        slices = max(slices, 2 * context.workers)
+        slices = max(slices, -(-size // max(1, share)))
     slices = min(slices, buckets)
     # All units have the same tuples: in a task they are pickled once, however many of its units
     # there are.

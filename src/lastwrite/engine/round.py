@@ -26,7 +26,7 @@ from lastwrite.errors import LogError
 from lastwrite.reports.compaction import CompactionReport, PartitionReport
 from lastwrite.reports.settings import Outvoted
 
-_WAVE_BYTES = 64 << 30
+_WAVE_BYTES = 64 << 30  # at least; a worker is given less than a gigabyte by no wave
 _WAVE_PARTITIONS = 4096
 
 
@@ -58,6 +58,7 @@ def _waves(
     """
     wave: list[PartitionPlan | Ended] = []
     size = 0
+    full = max(_WAVE_BYTES, context.workers << 30)
     for folder in folders:
         with clock.of("plan"):
             planned = plan_partition(context, folder, len(wave))
@@ -66,7 +67,7 @@ def _waves(
                     notes[note.topic, note.name] = note
         wave.append(planned)
         size += planned.log.size_bytes if isinstance(planned, PartitionPlan) else 0
-        if size >= _WAVE_BYTES or len(wave) >= _WAVE_PARTITIONS:
+        if size >= full or len(wave) >= _WAVE_PARTITIONS:
             yield _run_wave(context, wave, clock)
             wave, size = [], 0
     if wave:
