@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from lastwrite.errors import LogError, NotALog, RemoteFailed
 from lastwrite.kafka.format.text import topic_id_text
+from lastwrite.kafka.network.access import tls_context
 from lastwrite.kafka.network.connection import Connection, Passing
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from lastwrite.kafka.rules.topic_settings import Known
@@ -74,6 +75,7 @@ class Cluster:
     def __init__(self, bootstrap: Sequence[str], config: KafkaClientConfig) -> None:
         self._bootstrap = list(bootstrap)
         self._config = config
+        self._tls = tls_context(config)
         self._brokers: dict[int, str] = {}
         self._topics: dict[str, LiveTopic] = {}
         self._idle: dict[str, list[Connection]] = {}
@@ -99,7 +101,7 @@ class Cluster:
         """A conversation for as long as the context lasts; it may go on from an earlier one."""
         with self._lock:
             idle = self._idle.setdefault(address, [])
-            connection = idle.pop() if idle else Connection(address, self._config)
+            connection = idle.pop() if idle else Connection(address, self._config, self._tls)
         try:
             yield connection
         except BaseException:

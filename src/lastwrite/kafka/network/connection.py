@@ -1,13 +1,14 @@
 """One conversation with one broker: ask, and wait for the answer.
 
 Every call ends within the timeout, whatever the other side does. A frame's length is a claim: room
-grows with what comes. Bytes of an answer are valid until the next one is received.
+grows with what comes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import numpy as np
 from lastwrite.config.address import parse_address
 from lastwrite.errors import CorruptLog, LogError, RemoteFailed
 from lastwrite.kafka.network import messages
+from lastwrite.kafka.network.access import authenticate
 from lastwrite.kafka.network.fetch import Answer, Asked, decode_fetch, encode_fetch
 from lastwrite.kafka.network.messages import APIS
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
@@ -26,6 +28,7 @@ from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 _ROOM_BYTES = 1 << 20
 _MOST_BYTES = (1 << 31) - 1
 _SIZE = struct.Struct(">i")
+_TLS_ALERT = 0x1503
 _UNSUPPORTED_VERSION = 35
 _LONGEST_PAUSE_S = 60.0  # that a broker may ask for
 
@@ -34,12 +37,29 @@ class Passing(RemoteFailed):
     """Trouble that a while, or another leader, may mend."""
 
 
+class Room:
+    """Where an answer lies; whoever works on one gives the next another room, or waits."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(_ROOM_BYTES, dtype=np.uint8)
+
+    def grown(self, filled: int, size: int) -> memoryview:
+        """Room for ``size`` bytes, of which ``filled`` are there."""
+        if size > len(self._bytes):
+            grown = np.empty(size, dtype=np.uint8)
+            grown[:filled] = self._bytes[:filled]
+            self._bytes = grown
+        return memoryview(self._bytes)[:size]
+
+
 class Connection:
     """A conversation with ``address``, ``HOST:PORT``, that begins with the first question and ends
     with the first trouble. Not for two threads at once.
     """
 
-    def __init__(self, address: str, config: KafkaClientConfig) -> None:
+    def __init__(
+        self, address: str, config: KafkaClientConfig, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.address = address
         self._host, self._port = parse_address(address)
         self._config = config
@@ -47,8 +67,10 @@ class Connection:
         self._socket: socket.socket | None = None
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
-        self._room = np.empty(_ROOM_BYTES, dtype=np.uint8)
+        self._room = Room()
+        self._tls = tls
         self._muted_until = 0.0
+        self._expires = 0.0  # when the broker wants to know again who we are; 0: never
 
     # ------------------------------------------------------------------ questions
 
@@ -88,11 +110,11 @@ class Connection:
             )
             self._send(request)
 
-    def fetched(self, asked: Asked, doing: str) -> Answer:
-        """The answer to ``ask_fetch``."""
+    def fetched(self, asked: Asked, room: Room, doing: str) -> Answer:
+        """The answer to ``ask_fetch``, its records a view of ``room``."""
         with self._failing(doing):
             deadline = time.monotonic() + self._timeout + asked.max_wait_ms / 1000
-            answer = decode_fetch(self._fetch_version(asked), self._receive(deadline))
+            answer = decode_fetch(self._fetch_version(asked), self._receive(deadline, room))
             self._mute(answer.throttle_ms)
             return answer
 
@@ -107,17 +129,61 @@ class Connection:
 
     def _opened(self, doing: str) -> float:
         """Connect where that was not done yet; until when this call may take."""
+        if self._expires and time.monotonic() > self._expires:
+            self.close()
         deadline = time.monotonic() + self._timeout
         if self._socket is None:
-            self._socket = self._connected(deadline)
-            self._learn_versions(deadline)
+            try:
+                self._socket = self._connected(deadline)
+                self._learn_versions(deadline)
+                self._expires = 0.0
+                if self._config.uses_sasl:
+                    self._authenticate(deadline)
+            except BaseException:
+                self.close()
+                raise
             deadline = time.monotonic() + self._timeout
         return deadline
 
     def _connected(self, deadline: float) -> socket.socket:
         plain = socket.create_connection((self._host, self._port), _left(deadline))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return plain
+        if self._tls is None:
+            return plain
+        try:
+            return self._tls.wrap_socket(plain, server_hostname=self._host)
+        except ssl.SSLCertVerificationError as error:
+            raise RemoteFailed(
+                f"its certificate is refused: {error.verify_message}",
+                path=self.address,
+                remedy="say by ssl.ca.location whose certificates are believed",
+            ) from error
+
+    def _authenticate(self, deadline: float) -> None:
+        mechanism = self._config.sasl_mechanism
+        offered = self._exchange("sasl_handshake", 1, deadline, mechanism=mechanism)
+        if offered.error_code:
+            raise RemoteFailed(
+                f"the broker does not take {mechanism}",
+                path=self.address,
+                remedy=f"sasl.mechanism: it offers {', '.join(offered.mechanisms)}",
+            )
+        version = self._version("sasl_authenticate")
+
+        def exchange(token: bytes) -> bytes:
+            answer = self._exchange("sasl_authenticate", version, deadline, auth_bytes=token)
+            if answer.error_code:
+                raise RemoteFailed(
+                    f"user {self._config.user} is refused: {answer.error_message}",
+                    path=self.address,
+                    remedy="see to sasl.username and sasl.password",
+                )
+            lifetime = getattr(answer, "session_lifetime", None)
+            if lifetime:
+                self._expires = time.monotonic() + 0.8 * lifetime.total_seconds()
+            return bytes(answer.auth_bytes)
+
+        authenticate(self._config, exchange, self.address)
 
     def _learn_versions(self, deadline: float) -> None:
         software = {
@@ -156,7 +222,7 @@ class Connection:
         self._send(
             messages.encode(name, version, self._correlation_id, self._config.client_id, message)
         )
-        data = self._receive(deadline)
+        data = self._receive(deadline, self._room)
         if name == "api_versions" and _error_of(data) == _UNSUPPORTED_VERSION and version:
             return self._exchange(name, 0, deadline)
         found = messages.decode(name, version, bytes(data))
@@ -183,21 +249,20 @@ class Connection:
         self._socket.settimeout(self._timeout)
         self._socket.sendall(_SIZE.pack(len(request)) + request)
 
-    def _receive(self, deadline: float) -> memoryview:
+    def _receive(self, deadline: float, room: Room) -> memoryview:
         """The next answer, from behind its correlation id on."""
-        (size,) = _SIZE.unpack(self._fill(0, _SIZE.size, deadline))
+        head = room.grown(0, _SIZE.size)
+        self._fill(head, deadline)
+        (size,) = _SIZE.unpack(head)
+        if size >> 16 == _TLS_ALERT:
+            raise CorruptLog("it speaks TLS (security.protocol=SSL or SASL_SSL)", 0)
         if not 4 <= size <= _MOST_BYTES:
             raise CorruptLog(f"a frame of {size} bytes", 0)
-        filled = 0
+        filled, view = 0, head
         while filled < size:
-            part = min(size, max(_ROOM_BYTES, 2 * filled))
-            if part > len(self._room):
-                grown = np.empty(part, dtype=np.uint8)
-                grown[:filled] = self._room[:filled]
-                self._room = grown
-            self._fill(filled, part, deadline)
-            filled = part
-        view = memoryview(self._room)[:size]
+            view = room.grown(filled, min(size, max(_ROOM_BYTES, 2 * filled)))
+            self._fill(view[filled:], deadline)
+            filled = len(view)
         (correlation_id,) = _SIZE.unpack(view[:4])
         if correlation_id != self._correlation_id:
             raise CorruptLog(
@@ -205,19 +270,17 @@ class Connection:
             )
         return view[4:]
 
-    def _fill(self, begin: int, end: int, deadline: float) -> memoryview:
-        """Receive into the room's bytes from ``begin`` to ``end``."""
+    def _fill(self, view: memoryview, deadline: float) -> None:
+        """Receive as many bytes as ``view`` has."""
         if self._socket is None:
             raise ConnectionAbortedError("it hung up")
-        view = memoryview(self._room)
-        at = begin
-        while at < end:
+        at = 0
+        while at < len(view):
             self._socket.settimeout(_left(deadline))
-            received = self._socket.recv_into(view[at:end])
+            received = self._socket.recv_into(view[at:])
             if not received:
                 raise ConnectionResetError("it hung up")
             at += received
-        return view[begin:end]
 
     @contextlib.contextmanager
     def _failing(self, doing: str) -> Iterator[None]:
@@ -235,7 +298,10 @@ class Connection:
 
     def _failed(self, error: LogError | OSError, doing: str) -> RemoteFailed:
         remedy = "see whether it runs there, and whether this machine may reach it"
-        if isinstance(error, TimeoutError):
+        if isinstance(error, ssl.SSLError):  # also where the broker refuses our certificate
+            wrong = f"no TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
+            remedy = "see whether the listener speaks TLS, and asks for a certificate of ours"
+        elif isinstance(error, TimeoutError):
             wrong, remedy = f"no answer within {self._timeout:g} s", "see whether it is alive"
         elif isinstance(error, OSError):
             wrong = (error.strerror or str(error)).lower()

@@ -17,7 +17,7 @@ import numpy as np
 from lastwrite.errors import CommitConflict, CorruptLog, RemoteFailed
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import Cluster
-from lastwrite.kafka.network.connection import Connection
+from lastwrite.kafka.network.connection import Connection, Room
 from lastwrite.kafka.network.fetch import Answer, Asked
 from lastwrite.kafka.network.messages import made
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
@@ -53,6 +53,7 @@ class LiveLog:
         self._epoch = -1
         self._max_bytes = _FETCH_BYTES
         self._asked: Asked | None = None
+        self._room = Room()  # no connection's: the next who has that one must not write over ours
 
     def close(self) -> None:
         self._held.close()
@@ -186,6 +187,8 @@ class LiveLog:
     def _read(self, at: int) -> Answer:
         """What lies at ``at`` and behind it; of the next leader, where this one does not lead."""
 
+        doing = f"fetch from {self.name}"
+
         def read() -> Answer:
             try:
                 if self._asked is None or self._asked.offset != at:
@@ -193,7 +196,7 @@ class LiveLog:
                     self._ask(at)
                 assert self._asked is not None and self._connection is not None
                 asked, self._asked = self._asked, None
-                answer = self._connection.fetched(asked, f"fetch from {self.name}")
+                answer = self._connection.fetched(asked, self._room, doing)
                 if answer.error == _OUT_OF_RANGE:
                     raise CommitConflict(
                         f"the log does not have offset {at} any more",
@@ -201,7 +204,7 @@ class LiveLog:
                         remedy="run again: it begins with what the log has",
                     )
                 address = self._connection.address
-                self._cluster.check(answer.error, f"fetch from {self.name}", address)
+                self._cluster.check(answer.error, doing, address)
                 return answer
             except RemoteFailed:
                 self._drop()

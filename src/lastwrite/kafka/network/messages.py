@@ -38,9 +38,11 @@ APIS = {
     "fetch": Api(1, 4, 13),
     "list_offsets": Api(2, 1, 9),
     "metadata": Api(3, 1, 12),
+    "sasl_handshake": Api(17, 1, 1),
     "api_versions": Api(18, 0, 3),
     "offset_for_leader_epoch": Api(23, 2, 4),
     "describe_configs": Api(32, 1, 4),
+    "sasl_authenticate": Api(36, 0, 2),
 }
 
 

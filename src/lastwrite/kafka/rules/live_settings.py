@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,25 +13,76 @@ from lastwrite.config.declaration import INT_MAX, SettingsTable, setting
 from lastwrite.errors import InvalidConfig
 
 SCHEME = "kafka://"
-_PROTOCOLS = ("PLAINTEXT",)
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_LOGIN = re.compile(r'(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([^\s;]+))')
 
 
 def _upper(name: str, value: object) -> str:
     return str(value).strip().upper()
 
 
+def _login(name: str, value: object) -> str:
+    """User, a zero, and password, of ``…LoginModule required username="…" password="…";``."""
+    found = {
+        key: re.sub(r"\\(.)", r"\1", quoted) or single or bare
+        for key, quoted, single, bare in _LOGIN.findall(str(value))
+    }
+    if len(found) < 2:
+        raise InvalidConfig(
+            f"{name} has no username and password", remedy="or give sasl.username and sasl.password"
+        )
+    return f"{found['username']}\0{found['password']}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class KafkaClientConfig(SettingsTable):
-    """Who we are and how long we wait; see ``docs/guide/kafka-live.md``."""
+    """Who we are and how long we wait; see ``docs/guide/kafka-live.md``. The names are those of
+    Kafka's own clients, and of librdkafka where those know no PEM files.
+    """
 
     # fmt: off
     security_protocol:  str = setting(
         "PLAINTEXT", "security.protocol", choices=_PROTOCOLS, parse=_upper)
+    sasl_mechanism:     str = setting(
+        "PLAIN", "sasl.mechanism sasl.mechanisms", choices=_MECHANISMS, parse=_upper)
+    sasl_username:      str = setting("", "sasl.username")
+    sasl_password:      str = setting("", "sasl.password")
+    sasl_login:         str = setting("", "sasl.jaas.config", parse=_login)
+    ssl_ca:             str = setting("", "ssl.ca.location ssl.truststore.location")
+    ssl_certificate:    str = setting("", "ssl.certificate.location ssl.keystore.location")
+    ssl_key:            str = setting("", "ssl.key.location")
+    ssl_key_password:   str = setting("", "ssl.key.password")
+    ssl_identification: str = setting("https", "ssl.endpoint.identification.algorithm")
     client_id:          str = setting("lastwrite", "client.id")
     request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)  # of one request
     # in which a partition that nobody leads, or a broker that is away, may come back
     api_timeout_ms:     int = setting(60_000, "default.api.timeout.ms", 100, INT_MAX)
     # fmt: on
+
+    def __post_init__(self) -> None:
+        SettingsTable.__post_init__(self)
+        if self.uses_sasl and not (self.user and self.password):
+            raise InvalidConfig(
+                f"{self.security_protocol} needs a user and a password",
+                remedy="give sasl.username and sasl.password, or sasl.jaas.config, in --config-file",
+            )
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.security_protocol.endswith("SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.security_protocol.startswith("SASL")
+
+    @property
+    def user(self) -> str:
+        return self.sasl_username or self.sasl_login.partition("\0")[0]
+
+    @property
+    def password(self) -> str:
+        return self.sasl_password or self.sasl_login.partition("\0")[2]
 
     @classmethod
     def has_no_effect(cls, name: str) -> bool:

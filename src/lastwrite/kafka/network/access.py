@@ -1,0 +1,134 @@
+"""Who we are, to a broker: TLS, and SASL by PLAIN or SCRAM.
+
+SCRAM, with the client's messages on the left::
+
+    n,,n=alice,r=abc          →
+                              ←   r=abcXYZ,s=SALT,i=4096
+    c=biws,r=abcXYZ,p=PROOF   →
+                              ←   v=SIGNATURE
+
+Neither side learns the other's secret: the proof shows that we know the password, the signature that
+the broker knows what is derived of it.
+
+Source: RFC 5802, RFC 7677; Kafka 4.4 ``ScramSaslClient``, ``PlainSaslServer``; KIP-152.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import ssl
+from collections.abc import Callable
+
+from lastwrite.errors import InvalidConfig, RemoteFailed
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig
+
+_LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000  # of the hash; a broker's word is a claim
+_NO_BINDING = base64.b64encode(b"n,,").decode()
+
+Exchange = Callable[[bytes], bytes]  # a token to the broker, and its token back
+
+
+def tls_context(config: KafkaClientConfig) -> ssl.SSLContext | None:
+    """What a connection is wrapped in; None: nothing.
+
+    Raises:
+        InvalidConfig: a file that is not there, or not PEM.
+    """
+    if not config.uses_tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=config.ssl_ca or None)
+        if config.ssl_certificate:
+            context.load_cert_chain(
+                config.ssl_certificate, config.ssl_key or None, config.ssl_key_password or None
+            )
+    except OSError as error:  # of ssl, too
+        raise InvalidConfig(
+            f"a certificate or key cannot be read: {error.strerror or error}",
+            remedy="give PEM files by ssl.ca.location, ssl.certificate.location, ssl.key.location; of "
+            "a JKS or PKCS12 store: keytool -exportcert -rfc, openssl pkcs12",
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if config.ssl_identification.lower() in ("", "none"):
+        context.check_hostname = False
+    return context
+
+
+def authenticate(config: KafkaClientConfig, exchange: Exchange, address: str) -> None:
+    """Show who we are, and with SCRAM that the broker is who it should be.
+
+    Raises:
+        RemoteFailed: it is not, or what it says is no SCRAM. What it refuses ``exchange`` raises.
+    """
+    if config.sasl_mechanism == "PLAIN":
+        exchange(f"\0{config.user}\0{config.password}".encode())
+        return
+    hash_name = config.sasl_mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+    scram = _Scram(config.user, config.password, hash_name, address)
+    scram.finish(exchange(scram.proof(exchange(scram.begin()))))
+
+
+class _Scram:
+    """One exchange."""
+
+    def __init__(self, user: str, password: str, hash_name: str, address: str) -> None:
+        self._password = password.encode()
+        self._hash = hash_name
+        self._address = address
+        self._nonce = secrets.token_urlsafe(24)
+        name = user.replace("=", "=3D").replace(",", "=2C")
+        self._first = f"n={name},r={self._nonce}"
+        self._signature = b""
+
+    def begin(self) -> bytes:
+        return f"n,,{self._first}".encode()
+
+    def proof(self, answer: bytes) -> bytes:
+        """Our second message, upon the broker's first."""
+        said = self._parts(answer)
+        nonce, salt, turns = said.get("r", ""), self._bytes(said.get("s", "")), said.get("i", "")
+        if not nonce.startswith(self._nonce) or nonce == self._nonce or not turns.isdecimal():
+            raise self._wrong("it is no answer to ours")
+        if not _LEAST_TURNS <= int(turns) <= _MOST_TURNS:
+            raise self._wrong(f"it asks for {turns} iterations")
+        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(turns))
+        key = self._keyed(salted, b"Client Key")
+        last = f"c={_NO_BINDING},r={nonce}"
+        signed = ",".join((self._first, answer.decode(), last)).encode()
+        mask = self._keyed(hashlib.new(self._hash, key).digest(), signed)
+        self._signature = self._keyed(self._keyed(salted, b"Server Key"), signed)
+        proof = bytes(a ^ b for a, b in zip(key, mask, strict=True))
+        return f"{last},p={base64.b64encode(proof).decode()}".encode()
+
+    def finish(self, answer: bytes) -> None:
+        """See that the broker knows us."""
+        said = self._bytes(self._parts(answer).get("v", ""))
+        if not hmac.compare_digest(said, self._signature):
+            raise self._wrong("it does not know what is derived of our password")
+
+    def _keyed(self, key: bytes, message: bytes) -> bytes:
+        return hmac.new(key, message, self._hash).digest()
+
+    def _parts(self, message: bytes) -> dict[str, str]:
+        try:
+            text = message.decode()
+        except UnicodeDecodeError as error:
+            raise self._wrong("it is no text") from error
+        return {part[:1]: part[2:] for part in text.split(",") if part[1:2] == "="}
+
+    def _bytes(self, text: str) -> bytes:
+        try:
+            return base64.b64decode(text, validate=True)
+        except binascii.Error as error:
+            raise self._wrong("it is no base 64") from error
+
+    def _wrong(self, why: str) -> RemoteFailed:
+        return RemoteFailed(
+            f"the broker's SCRAM message is refused: {why}",
+            path=self._address,
+            remedy="see whether it is the broker that you mean",
+        )

@@ -1,0 +1,197 @@
+"""``fetch`` of a live Kafka cluster that asks who we are: TLS and SASL against a real broker."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+import lastwrite
+from lastwrite.errors import LogError
+from lastwrite.kafka.fetched import LogsFetched
+from tests.conformance.test_kafka_archive import Archive
+from tests.support.jars import free_ports
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.clients import Sent, create_topic, produce
+
+pytest.importorskip("kio")
+pytestmark = [pytest.mark.broker]
+
+USER, PASSWORD = "al=i,ce", 's3cr"et=,é'  # what SCRAM and a jaas.config have to quote
+TLS, SASL, BOTH = free_ports(3)
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule required "
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+
+
+def quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``broker.pem``, ``client.pem``, ``stranger.pem``: a certificate each, and its ``.key``."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is missing")
+    folder = tmp_path_factory.mktemp("keys")
+    for name in ("broker", "client", "stranger"):
+        line = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key"
+        more = ["-out", f"{name}.pem", "-addext", "subjectAltName=IP:127.0.0.1"]
+        subprocess.run(["openssl", *line.split(), *more], cwd=folder, check=True, timeout=60,
+                       stderr=subprocess.DEVNULL)  # fmt: skip
+    both = (folder / "broker.key").read_text() + (folder / "broker.pem").read_text()
+    (folder / "broker.both").write_text(both)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def broker(keys: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keys / "broker.both"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(keys / "client.pem"),
+        "listener.name.tls.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "connections.max.reauth.ms": "3000",
+    }
+    for name in ("sasl", "both"):
+        for mechanism, login in {
+            "plain": f'{PLAIN} username="a" password="b" user_bob="pw";',
+            "scram-sha-256": SCRAM,
+            "scram-sha-512": SCRAM,
+        }.items():
+            settings[f"listener.name.{name}.{mechanism}.sasl.jaas.config"] = login
+    listeners = {
+        "TLS": ("SSL", TLS, TLS),
+        "SASL": ("SASL_PLAINTEXT", SASL, SASL),
+        "BOTH": ("SASL_SSL", BOTH, BOTH),
+    }
+    try:
+        folder = tmp_path_factory.mktemp("safe") / "data"
+        made = Broker(kafka_home(), folder, settings, listeners=listeners)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with made:
+        create_topic(made, "safe", {})
+        produce(made, "safe", [Sent(b"%d" % n, bytes(1000), 1) for n in range(100)])
+        admin = AdminClient({"bootstrap.servers": made.address})
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            told = UserScramCredentialUpsertion(
+                USER, ScramCredentialInfo(mechanism, 4096), PASSWORD.encode()
+            )
+            for done in admin.alter_user_scram_credentials([told]).values():
+                done.result(30)
+        yield made
+
+
+def fetched(port: int, to: Path, config: dict[str, Any]) -> LogsFetched:
+    found = lastwrite.fetch([f"kafka://127.0.0.1:{port}"], str(to), topic="safe", config=config)
+    assert isinstance(found, LogsFetched)
+    return found
+
+
+def check(broker: Broker, to: Path) -> None:
+    files = sorted((broker.data / "safe-0").glob("*.log"))
+    assert b"".join(Archive(to, "safe-0").batches()) == b"".join(p.read_bytes() for p in files)
+
+
+def tls(keys: Path, name: str = "client", ca: str = "broker") -> dict[str, str]:
+    return {
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(keys / f"{ca}.pem"),
+        "ssl.certificate.location": str(keys / f"{name}.pem"),
+        "ssl.key.location": str(keys / f"{name}.key"),
+    }
+
+
+def sasl(mechanism: str, user: str, password: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+    }
+
+
+def test_tls_with_a_certificate_of_ours(broker: Broker, keys: Path, tmp_path: Path) -> None:
+    assert fetched(TLS, tmp_path, tls(keys)).exit_status == 0
+    check(broker, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "mechanism, user, password",
+    [
+        ("PLAIN", "bob", "pw"),
+        ("SCRAM-SHA-256", USER, PASSWORD),
+        ("SCRAM-SHA-512", USER, PASSWORD),
+    ],
+)
+def test_sasl(
+    broker: Broker, keys: Path, tmp_path: Path, mechanism: str, user: str, password: str
+) -> None:
+    assert fetched(SASL, tmp_path / "a", sasl(mechanism, user, password)).exit_status == 0
+    check(broker, tmp_path / "a")
+    login = f'x.Module required username="{quoted(user)}" password="{quoted(password)}";'
+    config = {
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": login,
+        "ssl.truststore.location": str(keys / "broker.pem"),
+    }
+    assert fetched(BOTH, tmp_path / "b", config).exit_status == 0
+    check(broker, tmp_path / "b")
+
+
+def test_a_broker_that_asks_again_who_we_are(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch lasts longer than the broker trusts one answer."""
+    import time
+
+    from lastwrite.kafka.network import live_log
+    from lastwrite.kafka.store.intake import Intake
+
+    real, taken = Intake.append, 0
+
+    def append(self: Intake, data: Any, table: Any) -> None:
+        nonlocal taken
+        taken += 1
+        time.sleep(1)
+        real(self, data, table)
+
+    monkeypatch.setattr(Intake, "append", append)
+    monkeypatch.setattr(live_log, "_FETCH_BYTES", 20_000)
+    found = fetched(SASL, tmp_path, sasl("SCRAM-SHA-256", USER, PASSWORD))
+    assert found.exit_status == 0 and taken >= 4
+    check(broker, tmp_path)
+
+
+def test_what_is_refused(broker: Broker, keys: Path, tmp_path: Path) -> None:
+    wrong = {
+        "user .* is refused": (SASL, sasl("SCRAM-SHA-256", USER, "guess")),
+        "user bob is refused": (SASL, sasl("PLAIN", "bob", "guess")),
+        "certificate is refused": (TLS, tls(keys, ca="stranger")),
+        "no TLS|hung up|reset": (TLS, tls(keys, name="stranger")),
+        "speaks TLS": (TLS, {}),
+        "no TLS: ": (int(broker.address.rpartition(":")[2]), tls(keys)),
+        "needs a user": (SASL, {"security.protocol": "SASL_PLAINTEXT"}),
+        "knows PLAIN": (SASL, sasl("GSSAPI", "a", "guess")),
+        "cannot be read": (TLS, tls(keys, ca="missing")),
+        "has no username": (SASL, {"sasl.jaas.config": "guess"}),
+        "hung up|reset": (SASL, {}),
+    }
+    for words, (port, config) in wrong.items():
+        with pytest.raises(LogError, match=words) as caught:
+            fetched(port, tmp_path, config)
+        assert "guess" not in str(caught.value)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,63 @@
+"""SCRAM against the example of RFC 7677, and against brokers that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest.mock import patch
+
+import pytest
+
+from lastwrite.errors import RemoteFailed
+from lastwrite.kafka.network import access
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig
+
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+FIRST = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+LAST = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+CONFIG = KafkaClientConfig(
+    security_protocol="SASL_PLAINTEXT",
+    sasl_mechanism="SCRAM-SHA-256",
+    sasl_username="user",
+    sasl_password="pencil",
+)
+
+
+def exchanged(*answers: bytes) -> Sequence[bytes]:
+    told: list[bytes] = []
+    left = iter(answers)
+
+    def exchange(token: bytes) -> bytes:
+        told.append(token)
+        return next(left)
+
+    with patch.object(access.secrets, "token_urlsafe", return_value=NONCE):
+        access.authenticate(CONFIG, exchange, "broker:9092")
+    return told
+
+
+def test_the_example_of_the_rfc() -> None:
+    assert exchanged(FIRST, LAST) == [
+        b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO",
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
+        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+    ]
+
+
+@pytest.mark.parametrize(
+    "answers, why",
+    [
+        ((FIRST, LAST.replace(b"6rr", b"7rr")), "does not know"),
+        ((FIRST, b"e=other-error"), "does not know"),
+        ((FIRST, b"v=~"), "base 64"),
+        ((FIRST.replace(b"r=rOp", b"r=xOp"),), "no answer to ours"),
+        ((b"r=" + NONCE.encode() + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096",), "no answer to ours"),
+        ((FIRST.replace(b"4096", b"1"),), "asks for 1 iterations"),
+        ((FIRST.replace(b"4096", b"99999999999"),), "iterations"),
+        ((FIRST.replace(b"4096", b"-4"),), "no answer to ours"),
+        ((b"\xff\xfe",), "no text"),
+        ((b"",), "no answer to ours"),
+    ],
+)
+def test_a_broker_that_is_none(answers: Sequence[bytes], why: str) -> None:
+    with pytest.raises(RemoteFailed, match=why):
+        exchanged(*answers)
