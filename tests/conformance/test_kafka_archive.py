@@ -26,12 +26,12 @@ from hypothesis import strategies as st
 import lastwrite
 from lastwrite import cli
 from lastwrite.engine.system import CommitPlan
-from lastwrite.kafka.fetched import FetchedLog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
 from lastwrite.kafka.store.archiving import KafkaRounds
 from lastwrite.kafka.store.log_dir import read_partition
+from lastwrite.reports.fetching import FetchedLog
 from lastwrite.spark.inline import INLINE
 from tests.property.test_compaction import empty_root
 from tests.support.engine import compact

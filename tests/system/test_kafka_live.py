@@ -23,12 +23,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, NotALog, RemoteFailed
-from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
 from lastwrite.kafka.network import live_log
 from lastwrite.kafka.producers.snapshot import decode_snapshot
 from lastwrite.kafka.store import intake
 from lastwrite.kafka.store.intake import Intake
+from lastwrite.reports.fetching import FetchedLog, LogsFetched
 from lastwrite.spark.inline import INLINE
 from tests.conformance.test_kafka_archive import Archive, check_no_waste
 from tests.support.jars import free_ports

@@ -38,6 +38,16 @@ def systems_at(path: str) -> list[str]:
     return sorted({system for system, _ in _partitions(path, is_partition, first_only=True)})
 
 
+def first_partition_at(path: str, system: str) -> str | None:
+    """The address of one of the system's partitions at ``path``; None: there is none.
+
+    Raises:
+        RemoteFailed: the store does not answer.
+    """
+    found = _partitions(path, is_partition, first_only=True)
+    return next((folder for its, folder in found if its == system), None)
+
+
 def partitions_at(path: str, system: str | None = None) -> list[str]:
     """The addresses of the partitions at ``path``, of all systems or of one.
 

@@ -19,8 +19,8 @@ def compact(
         str | None,
         options.option(
             "--to DIR",
-            "Write cleaned copies below DIR, or of Kafka into an archive in a bucket, as "
-            "s3://bucket/prefix; PATH stays as it is.",
+            "Write cleaned copies below DIR, or of Kafka and RocketMQ into an archive in a bucket, "
+            "as s3://bucket/prefix; PATH stays as it is.",
         ),
     ] = None,
     system: options.System = None,

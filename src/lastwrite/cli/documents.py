@@ -17,12 +17,12 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.cli.release import ReleaseReport
     from lastwrite.cli.send import SendReport
     from lastwrite.demo.run import DemoReport
-    from lastwrite.kafka.fetched import LogsFetched
     from lastwrite.kafka.look.inspection import InspectReport
     from lastwrite.pulsar.fetched import FetchReport
     from lastwrite.pulsar.look.inspection import PulsarReport
     from lastwrite.reports.compaction import CompactionReport
     from lastwrite.reports.explanation import ExplainReport
+    from lastwrite.reports.fetching import LogsFetched
     from lastwrite.reports.lines import DUMPED, READ
     from lastwrite.reports.settings import SettingsReport
     from lastwrite.reports.sweeping import SweepReport

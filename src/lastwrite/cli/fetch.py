@@ -9,8 +9,8 @@ import typer
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.cli.problems import problem_lines
-from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
+from lastwrite.reports.fetching import FetchedLog, LogsFetched
 
 
 def fetch(
@@ -20,9 +20,10 @@ def fetch(
         typer.Argument(
             metavar="SOURCE…",
             help="Of Kafka: log roots, partitions' folders, a broker's tier; or "
-            "kafka://HOST:PORT[,HOST:PORT] of a live cluster. Of Pulsar: folders of a bucket's "
-            "objects, of MapFiles, a bookie's ledger or journal directory; or persistent://… of a "
-            "live cluster; or topic folders, for a bucket.",
+            "kafka://HOST:PORT[,HOST:PORT] of a live cluster. Of RocketMQ: stores, or compaction "
+            "logs in them. Of Pulsar: folders of a bucket's objects, of MapFiles, a bookie's "
+            "ledger or journal directory; or persistent://… of a live cluster; or topic folders, "
+            "for a bucket.",
         ),
     ],
     to: Annotated[
@@ -68,8 +69,8 @@ def fetch(
         bool,
         options.option(
             "--include-active",
-            "Bring the active segment too, up to the high watermark.",
-            options.KAFKA,
+            "Of Kafka and RocketMQ: bring the active segment too, of Kafka up to the high "
+            "watermark.",
         ),
     ] = False,
     memory: options.Memory = None,
@@ -82,13 +83,15 @@ def fetch(
     """Bring topics into an archive. Fetching again adds what is new.
 
     Of Kafka from log roots, the batches of closed segments as they are, or from a live cluster up
-    to its high watermark, to ARCHIVE/kafka/topic/partition. Of Pulsar from offloaded ledgers,
+    to its high watermark, to ARCHIVE/kafka/topic/partition. Of RocketMQ what a store has in
+    compaction logs, to ARCHIVE/rocketmq/topic/queue. Of Pulsar from offloaded ledgers,
     MapFiles, bookies' entry logs, or a live cluster, to ARCHIVE/tenant/namespace/persistent/name.
-    The commands take both.
+    The commands take them all.
 
     \b
       lastwrite fetch /var/lib/kafka --topic orders --to s3://backup/cluster1
       lastwrite fetch kafka://localhost:9092 --topic orders --to DIR
+      lastwrite fetch /var/lib/rocketmq/store --topic prices --include-active --to DIR
       lastwrite fetch persistent://public/default/orders --to DIR --config-file client.conf
     """
     import lastwrite

@@ -87,8 +87,9 @@ def compact(
 
     Args:
         path: a log root, a partition's folder, or one of its files; or several, as a broker's
-            ``log.dirs``; or an archive of Kafka's topics, a folder or ``s3://bucket/prefix``.
-        to: a folder for cleaned copies, or of Kafka an archive in a bucket, as
+            ``log.dirs``; or an archive of Kafka's or RocketMQ's topics, a folder or
+            ``s3://bucket/prefix``.
+        to: a folder for cleaned copies, or of Kafka and RocketMQ an archive in a bucket, as
             ``s3://bucket/prefix``; of an archive the copy is one, too. ``path`` is then left as it
             is.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.

@@ -1,4 +1,5 @@
-"""``fetch``: topics into an archive, from files and live clusters: Kafka's and Pulsar's.
+"""``fetch``: topics into an archive, from files and live clusters: Kafka's and Pulsar's; and from
+stores of RocketMQ.
 
 Of Pulsar, what folders give is taken first, so a live cluster is asked for the rest alone:
 offloaded ledgers from a copy of the bucket, the others and the open one from the bookies that serve
@@ -15,12 +16,11 @@ from msgspec import structs
 
 from lastwrite.archive.layout import systems_at
 from lastwrite.commands.compact import TopicConfig, find_told, overrides
-from lastwrite.commands.systems import KAFKA, PULSAR, system_of
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.engine.system import system_named
 from lastwrite.errors import InvalidConfig, NotALog
-from lastwrite.kafka.fetched import LogsFetched
 from lastwrite.kafka.rules.live_settings import SCHEME as KAFKA_SCHEME
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
@@ -29,6 +29,7 @@ from lastwrite.pulsar.rules.live_settings import SCHEME
 from lastwrite.pulsar.store import fetching
 from lastwrite.pulsar.store.place import locate, topics_below
 from lastwrite.pulsar.store.topic import find_topics
+from lastwrite.reports.fetching import LogsFetched
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.exports import naming_what_stays, refuse_inside
 from lastwrite.storage.objects import address
@@ -59,15 +60,16 @@ def fetch(
     Args:
         sources: of Kafka log roots, partitions' folders, or copies of them; a broker may be at
             work; or a broker's tier (KIP-405); or one live cluster,
-            ``kafka://HOST:PORT[,HOST:PORT…]``. Of Pulsar folders of a bucket's objects, of MapFiles,
-            of bookies (entry logs, journals), of which topic folders are made; ``persistent://…``
-            is a topic of a live cluster, with all its partitions if it names none; or topic
-            folders, or an archive, for an archive as that of Kafka's topics.
-        to: the archive: a folder, which is made where there is none, or of Kafka, and of Pulsar's
-            topic folders, also a bucket's address, as ``s3://bucket/prefix``.
-        topic: of folders, that one alone, with all its partitions if it names none; of Kafka also a
-            shell pattern, or several of either.
-        partition: of Kafka, this partition alone of each topic.
+            ``kafka://HOST:PORT[,HOST:PORT…]``. Of RocketMQ stores, or compaction logs in them. Of
+            Pulsar folders of a bucket's objects, of MapFiles, of bookies (entry logs, journals), of
+            which topic folders are made; ``persistent://…`` is a topic of a live cluster, with all
+            its partitions if it names none; or topic folders, or an archive, for an archive as that
+            of Kafka's topics.
+        to: the archive: a folder, which is made where there is none, or of Kafka, RocketMQ, and
+            Pulsar's topic folders, also a bucket's address, as ``s3://bucket/prefix``.
+        topic: of folders, that one alone, with all its partitions if it names none; of Kafka and
+            RocketMQ also a shell pattern, or several of either.
+        partition: of Kafka and RocketMQ, this partition or queue alone of each topic.
         metadata: of Kafka, where the cluster's metadata lies, as for ``compact``.
         metadata, cursor: of Pulsar's folders, what was exported of the topic's ledgers and of its
             compaction, see ``pulsar.store.exported_metadata``; ``metadata`` may be a folder of many
@@ -75,11 +77,15 @@ def fetch(
         copies: copy a bucket's objects, instead of linking them; of Kafka, segments of a tier,
             instead of naming them where they lie.
         recover: of an open ledger in bookies' files, also entries that no writer had confirmed.
-        include_active: of Kafka, the active segment too, up to the high watermark.
-        memory: of Kafka, of this process, in bytes or as ``"2g"``; None: a quarter of all.
+        include_active: of Kafka, the active segment too, up to the high watermark; of RocketMQ the
+            active file.
+        memory: of Kafka and RocketMQ, of this process, in bytes or as ``"2g"``; None: a quarter of
+            all.
         topic_config: of Kafka, settings of single topics, as for ``compact``.
         config: of Pulsar, where the cluster is, under the names of a ``broker.conf``; of Kafka as
-            for ``compact``, and of a live cluster what a client needs, under its names.
+            for ``compact``, and of a live cluster what a client needs, under its names; of RocketMQ
+            ``delete.retention.ms``: how long those who compact the store keep deletes, which a
+            broker does not.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
@@ -96,24 +102,22 @@ def fetch(
     if any(source.startswith(KAFKA_SCHEME) for source in sources):
         from lastwrite.kafka.live import fetch_live  # its network is for nobody else
 
-        told = overrides(topic_config)
-        return fetch_live(sources, to, topic, partition, config or {}, told, memory, progress)
+        own = overrides(topic_config)
+        return fetch_live(sources, to, topic, partition, config or {}, own, memory, progress)
     urls = [source for source in sources if source.startswith(SCHEME)]
-    if not urls and _is_kafkas(sources[0]):
+    whose = None if urls else _whose(sources[0])
+    if whose is not None:
+        refuse_inside(to, sources)
+        told_by = Sources(overrides=overrides(topic_config), metadata=metadata)
+        told, logs = find_told(sources, whose, topic, partition, told_by)
+        how = to, dict(config or {}), include_active, memory, progress
+        if whose == ROCKETMQ:
+            from lastwrite.rocketmq.jobs.fetch import fetch_queues  # not before it is needed
+
+            return fetch_queues(logs, *how)
         from lastwrite.kafka.jobs.fetch import fetch_logs  # not before it is needed
 
-        refuse_inside(to, sources)
-        system, logs = find_told(
-            sources,
-            KAFKA,
-            topic,
-            partition,
-            Sources(overrides=overrides(topic_config), metadata=metadata),
-        )
-        kafka = cast("KafkaSystem", system)
-        return fetch_logs(
-            kafka, logs, to, dict(config or {}), include_active, memory, progress, copies
-        )
+        return fetch_logs(cast("KafkaSystem", told), logs, *how, copies)
     if topic is not None and not isinstance(topic, str):
         if len(topic) > 1:
             raise InvalidConfig("several topics at once are for Kafka", remedy="name one at a time")
@@ -139,14 +143,20 @@ def fetch(
         return _with_live(urls, folders, os.path.abspath(to), copies, config or {}, progress)
 
 
-def _is_kafkas(source: str) -> bool:
-    """Whether partitions of Kafka lie there; Pulsar's ledgers may lie anywhere, under any name."""
-    if system_of(source) != KAFKA:
-        return False
+def _whose(source: str) -> str | None:
+    """The system whose logs lie there, Kafka or RocketMQ; None: Pulsar's ledgers may lie anywhere,
+    under any name.
+
+    Raises:
+        NotALog: a store of RocketMQ without a compaction log.
+    """
+    found = system_of(source)
+    if found == ROCKETMQ:
+        return found
     try:
-        return bool(system_named(KAFKA).find(source, None, None))
+        return KAFKA if found == KAFKA and system_named(KAFKA).find(source, None, None) else None
     except NotALog:
-        return False
+        return None
 
 
 def _are_topics(sources: Sequence[str]) -> bool:

@@ -49,7 +49,7 @@ def rocketmq_frame(
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
     files = [
-        LogFile(queue.root, queue.name, pair.log, ends[queue.name.partition])
+        LogFile(queue.root, queue.name, pair.log, ends[queue.name.partition], address.used())
         for queue in queues
         for pair in queue.pairs
     ]

@@ -96,7 +96,8 @@ def latest(
 
     Args:
         path: a RocketMQ store, or a topic's folder in it; or Kafka's log root; or an archive, of
-            Kafka in a bucket too. What other brokers or other roots have of the topic is not in the table.
+            Kafka and RocketMQ in a bucket too. What other brokers or other roots have of the topic
+            is not in the table.
         topic: its name; not needed where ``path`` says it.
         limit_bytes: what the dictionary may take, keys, values and some 200 bytes an entry.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.

@@ -77,7 +77,7 @@ def read(
     Args:
         path: a RocketMQ store, or a queue's folder in ``compaction/compactionLog`` of one; a
             Pulsar topic folder, or one above it; or a Kafka log root, a partition's folder, or an
-            archive of Kafka's topics, in a folder or a bucket.
+            archive of Kafka's or RocketMQ's topics, in a folder or a bucket.
         topic, queue: which queue, or which partition; not needed where ``path`` says it, nor where
             there is one only.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.

@@ -12,7 +12,6 @@ from msgspec import structs
 
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
-from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import Cluster
 from lastwrite.kafka.network.live_log import LiveLog
@@ -24,6 +23,7 @@ from lastwrite.kafka.store.archived import SYSTEM, Known
 from lastwrite.kafka.store.intake import Intake, LiveSource
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.reports.fetching import FetchedLog, LogsFetched
 from lastwrite.reports.settings import Override
 from lastwrite.spark.memory import plan_memory
 from lastwrite.storage.choice import Topics, choose, is_named

@@ -17,23 +17,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 
+from lastwrite.archive.rounds import partition_and_round
 from lastwrite.config.declaration import LONG_MAX
+from lastwrite.config.system import Sources
 from lastwrite.engine.rules.ranges import Range, cleanable_range, is_at_rest
 from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.policy import Policy
-from lastwrite.model.work import RewriteUnit
+from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.reports.settings import Setting
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
 from lastwrite.rocketmq.format.names import OFFSET_DIGITS
 from lastwrite.rocketmq.rules.settings import DROP, KEEP, RocketmqConfig
-from lastwrite.rocketmq.store import beside_a_broker, lock, queues
+from lastwrite.rocketmq.store import archived, beside_a_broker, lock, queues
 from lastwrite.rocketmq.store import publish as publishing
+from lastwrite.rocketmq.store.archived_file import ArchivedFile
+from lastwrite.rocketmq.store.archiving import QueueRounds
 from lastwrite.rocketmq.store.copies import copy_config
 from lastwrite.rocketmq.store.publish import Change, Pair
 from lastwrite.rocketmq.store.staging import StagedFiles
 from lastwrite.storage import quarantine
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.parallel_sync import Outcome, outcome
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.throttle import Spend
@@ -68,6 +73,16 @@ class RocketmqSystem(System):
     refuse_if_held = staticmethod(lock.refuse_if_held)
     broker_of = staticmethod(lock.broker_of)
 
+    def __init__(self) -> None:
+        self._rounds = QueueRounds()  # on archives
+
+    def told(self, sources: Sources) -> RocketmqSystem:
+        super().told(sources)
+        return RocketmqSystem()
+
+    def check_told(self, folders: Sequence[str], /) -> None:
+        self._rounds.expect([folder for folder in folders if archived.is_archived(folder)])
+
     def refuse_unclean(self, root: str, config: Mapping[str, object]) -> None:
         lock.refuse_unclean(root, goes_on=RocketmqConfig.from_names(config).unclean)
 
@@ -94,6 +109,8 @@ class RocketmqSystem(System):
             InvalidConfig: the active file is to be rewritten as the broker never does.
         """
         settings = _config_of(tuple((name, type(value), value) for name, value in config.items()))
+        if like_broker and log.is_closed:
+            raise InvalidConfig("no broker compacts an archive", remedy="leave out --like-broker")
         if like_broker:
             if include_active:
                 raise InvalidConfig(
@@ -118,7 +135,7 @@ class RocketmqSystem(System):
             first_dirty=found.first_dirty,
             # After the last record of the files that are cleaned: of what a broker remembers the
             # round by.
-            end=queues.end_offset_of(cleaned[-1]) if cleaned else ends_at,
+            end=queues.end_offset_of(cleaned[-1]) if cleaned and not log.is_closed else ends_at,
             elect_from=found.first_dirty,
             dirty_ratio=found.ratio,
             reason=reason,
@@ -147,6 +164,8 @@ class RocketmqSystem(System):
         ]
         if like_broker:
             return [places] if places else []
+        if log.is_closed:
+            return _joined(log, places, self._rounds.contents(log.folder).file_bytes)
         return [[place] for place in places]
 
     # ------------------------------------------------------------------ store
@@ -158,12 +177,16 @@ class RocketmqSystem(System):
         return RocketmqFormat(plain_bytes, keeps_undecodable=bool(reading))
 
     def recover(self, folder: str) -> None:
-        publishing.recover(queues.root_of(folder), queues.name_of(folder))
+        if not archived.is_archived(folder):  # of which a manifest is whole or not there
+            publishing.recover(queues.root_of(folder), queues.name_of(folder))
 
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
-        publishing.refuse_unwritable(queues.root_of(log.folder))
+        if not archived.is_archived(log.folder):  # of which each object is new
+            publishing.refuse_unwritable(queues.root_of(log.folder))
 
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
+        if archived.is_archived(folder):
+            return self._rounds.read(folder)
         return queues.read_queue(folder)
 
     read_below = staticmethod(queues.read_below)
@@ -173,16 +196,36 @@ class RocketmqSystem(System):
         return queues.cuts_of(log.segments[segment], piece_bytes)
 
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
+        place = unit.folder and partition_and_round(unit.folder)
+        source = unit.pieces[0]
+        if place or source.etag:  # the second alone: it is only measured
+            folder, prefix = place or (None, "")
+            start = queues.address_of(source.path)
+            return ArchivedFile(folder, prefix, start, unit.limits.stores)
         return StagedFiles(unit)
 
+    def discard(self, part: SegmentOutput) -> None:
+        if part.stored is not None:
+            self._rounds.discard_part(part)
+        else:
+            super().discard(part)
+
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        if _is_for_archive(log, to):
+            return self._rounds.output_folder(log, to)
         root = queues.root_of(log.folder)
         return publishing.staging_folder(
             root if to is None else os.path.abspath(to), log.name, root
         )
 
+    def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
+        if logs and _is_for_archive(logs[0], to):
+            self._rounds.begin_all(logs, to)
+
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
         """The new files and the positions, of all queues of a store in one step."""
+        if wave and archived.is_archived(wave[0].log.folder):
+            return self._rounds.swap(wave)
         return _by_root(
             [queues.root_of(new.log.folder) for new in wave],
             lambda root, places: publishing.publish(
@@ -191,6 +234,9 @@ class RocketmqSystem(System):
         )
 
     def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+        if logs and archived.is_archived(logs[0].folder):  # the next round removes what was
+            return [None] * len(logs)
+
         def of_root(root: str, places: Sequence[int]) -> list[Outcome]:
             names = [logs[place].name for place in places]
             return [outcome(partial(publishing.tidy, root, names))] * len(places)
@@ -201,6 +247,8 @@ class RocketmqSystem(System):
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
         """Copies of queues, which with their topics' settings are what a broker can start on."""
+        if copies and _is_for_archive(copies[0].log, to):
+            return self._rounds.publish(copies, to)
         root = os.path.abspath(to)
         changes = [
             replace(_change(copy), source=queues.root_of(copy.log.folder)) for copy in copies
@@ -215,6 +263,25 @@ class RocketmqSystem(System):
 
         late = outcome(finish) if made else None
         return [error or late for error in errors]
+
+
+def _is_for_archive(log: PartitionLog, to: str | None) -> bool:
+    """Whether what is made of the log is for an archive: its own, or another."""
+    return archived.is_archived(log.folder) or (to is not None and is_address(to))
+
+
+def _joined(log: PartitionLog, places: Sequence[int], file_bytes: int) -> list[list[int]]:
+    """The places in groups of neighbours that one file of a store could hold together."""
+    groups: list[list[int]] = []
+    size = 0
+    for place in places:
+        size += log.segments[place].size_bytes
+        if groups and groups[-1][-1] == place - 1 and size <= file_bytes:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+            size = log.segments[place].size_bytes
+    return groups
 
 
 def range_of(

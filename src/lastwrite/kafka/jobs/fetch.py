@@ -11,13 +11,13 @@ from msgspec import structs
 
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import CommitConflict, CorruptLog, LogError
-from lastwrite.kafka.fetched import FetchedLog, LogsFetched
 from lastwrite.kafka.store import fetching, tiered
 from lastwrite.kafka.store.archived import SYSTEM, Known
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
+from lastwrite.reports.fetching import FetchedLog, LogsFetched
 from lastwrite.spark.memory import plan_memory
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.promises import refuse_if_broken

@@ -45,7 +45,7 @@ from lastwrite.rocketmq.look.inspection import (
 )
 from lastwrite.rocketmq.look.rows import side_rows
 from lastwrite.rocketmq.look.walk import Chunk, Ending, LogWalk
-from lastwrite.rocketmq.store import beside_a_broker, lock
+from lastwrite.rocketmq.store import archived, beside_a_broker, lock
 from lastwrite.rocketmq.store.dispatched import MAKE_ANEW
 from lastwrite.rocketmq.store.place import StorePlace, find_place, locate
 from lastwrite.rocketmq.store.reading import (
@@ -57,6 +57,7 @@ from lastwrite.rocketmq.store.reading import (
     Part,
     commit_log_folders,
     list_queues,
+    log_folder,
     log_of_one,
     map_whole,
     queue_folder,
@@ -437,9 +438,14 @@ class _Inspection:
         self, root: str, name: TopicPartition, position: int | None
     ) -> CompactionInspection:
         note = partial(self._note, name=name)
-        folder = queue_folder(os.path.join(root, Part.COMPACTION_LOG), name)
+        folder = log_folder(root, name)
         log, index, known, is_open = beside_a_broker.read_pairs(root, name)
-        if is_open:
+        if archived.is_archived(folder):
+            topic = archived.read_contents(folder).topic
+            if topic is not None:
+                policy = topic.attributes.get(sides.CLEANUP_POLICY)
+                self._of(name).cleanup_policy = policy or "DELETE"
+        if is_open or archived.is_archived(folder):
             position = known.of(name)
             position = None if position < 0 else position
         self._note_all(log, name)
@@ -467,7 +473,7 @@ class _Inspection:
                 file,
                 pairs.get(file.start),
                 partial(self._log_walk, note=note, is_compaction=True),
-                is_last=log.is_last(file),
+                is_last=log.is_last(file) and not archived.is_archived(folder),
             )
         if is_open:
             beside_a_broker.check_marks(beside_a_broker.marks(log, index))

@@ -30,6 +30,7 @@ from lastwrite.rocketmq.look.inspection import QueueInspection, StoreReport
 from lastwrite.rocketmq.look.records import RecordReader
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
 from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.archived import is_root
 from lastwrite.rocketmq.store.beside_a_broker import is_open
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.positions import read_positions
@@ -104,7 +105,7 @@ class RocketmqProof(LogProof):
             _take(report, store, found)
             if question.topic is not None and not found:
                 raise NotALog("no such queue in this store", path=question.path)
-        if place.root is not None and place.file is None:
+        if place.root is not None and place.file is None and not is_root(place.root):
             _check_positions(place.root, store)
         return store
 

@@ -32,8 +32,9 @@ from lastwrite.rocketmq.format.properties import KEYS, items
 from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, Message, body_of
 from lastwrite.rocketmq.look.walk import Chunk, LogWalk
 from lastwrite.rocketmq.rules.settings import KEEP, RocketmqConfig
-from lastwrite.rocketmq.store.queues import index_path, name_of
+from lastwrite.rocketmq.store.queues import index_path, name_of_file
 from lastwrite.rocketmq.store.reading import MappedFile, log_of_one, map_whole
+from lastwrite.storage.objects.address import use
 from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, problem_of, recovered
 from lastwrite.verification.contents import ContentsUnit, PieceContents, RowSink
 from lastwrite.verification.rows import (
@@ -72,6 +73,8 @@ class RecordReader:
     def __init__(self, unit: ContentsUnit) -> None:
         config = RocketmqConfig.from_names(unit.config)
         now_ms = time.time_ns() // 1_000_000 if unit.now_ms is None else unit.now_ms
+        if unit.limits.stores is not None:
+            use(unit.limits.stores)
         self._unit = unit
         self._seed = unit.seed or b""
         self._sink = RowSink(unit)
@@ -166,12 +169,13 @@ class _PieceProof:
             piece.mtime_ns,
             piece.growing,
             is_growing=piece.growing > 0,
+            etag=piece.etag,
         )
         self.log = log_of_one(file)
         if file.is_growing:
             self.log = replace(self.log, bound=start + piece.end)
         self._start = start
-        self._name = name_of(piece.path.rpartition("/")[0])
+        self._name = name_of_file(piece.path)
         self._topic = self._name.topic.encode()
         self._index = index_path(piece.path)
         self._row, self._units, self._is_last = self._units_of_piece()

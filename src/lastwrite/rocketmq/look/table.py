@@ -12,6 +12,7 @@ from lastwrite.encoding.slices import gathered
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.log import TopicPartition
+from lastwrite.model.stores import StoreSettings
 from lastwrite.reports.table import BODY_LIMIT_BYTES, READ_LATER, Write, column_names
 from lastwrite.rocketmq.format.java_hash import decode
 from lastwrite.rocketmq.format.kernels import MessageTable
@@ -26,6 +27,7 @@ from lastwrite.rocketmq.format.record import (
 )
 from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, RecordBlock, first_damage
 from lastwrite.rocketmq.store.reading import MappedFile
+from lastwrite.storage.objects.address import use
 from lastwrite.storage.reading import TRY_AGAIN
 
 ROCKETMQ_SCHEMA = (
@@ -41,6 +43,8 @@ def rocketmq_batches(file: LogFile) -> Iterator[Any]:
         CommitConflict: it is not the file that was listed.
         CorruptLog: a message cannot be read.
     """
+    if file.file.etag:
+        use(file.stores)
     queue = CompactedQueue(file.root, file.name)
     number = next((n for n, pair in enumerate(queue.pairs) if file.is_still(pair.log)), None)
     try:
@@ -266,10 +270,13 @@ class LogFile(NamedTuple):
     name: TopicPartition
     file: MappedFile
     end_offset: int  # of the queue then: what was appended since does not count
+    stores: StoreSettings = StoreSettings()  # by which an archive is reached
 
     def is_still(self, file: MappedFile) -> bool:
         """Whether it is ``file``, as that lies there now."""
         was = self.file
+        if was.etag:
+            return was.path == file.path
         is_same = (was.start, was.size_bytes, was.inode) == (
             file.start,
             file.size_bytes,

@@ -21,8 +21,8 @@ from typing import NamedTuple, TypeVar
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
 from lastwrite.rocketmq.format import names, units
-from lastwrite.rocketmq.store import dispatched, lock, reading
-from lastwrite.rocketmq.store.positions import Positions, read_positions
+from lastwrite.rocketmq.store import archived, dispatched, lock, reading
+from lastwrite.rocketmq.store.positions import UNKNOWN, Positions, key_of, read_positions
 from lastwrite.rocketmq.store.publish import live_tree
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
 from lastwrite.storage.files import to_log_error
@@ -79,6 +79,12 @@ def read_pairs(root: str, name: TopicPartition) -> Pairs:
     Raises:
         LogError: a file or folder cannot be read.
     """
+    if archived.is_root(root):
+        folder = archived.folder_of(root, name)
+        queue = archived.read_contents(folder)
+        position = UNKNOWN if queue.checkpoint is None else queue.checkpoint - 1
+        known = Positions({key_of(name): position})
+        return Pairs(*reading.archived_pairs(queue, folder), known, False)
     if not is_open(root):
         logs = reading.read_queue(root, Part.COMPACTION_LOG, name)
         indexes = reading.read_queue(root, Part.COMPACTION_INDEX, name)

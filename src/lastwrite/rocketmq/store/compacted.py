@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
 from lastwrite.rocketmq.format.record import MAGIC_V1, MAGIC_V2, RECORD_HEAD, RecordHead
 from lastwrite.rocketmq.format.units import BATCH_UNIT, BatchUnit, batch_units, valid_count
 from lastwrite.rocketmq.rules.pull import FileOffsets
+from lastwrite.rocketmq.store import archived
 from lastwrite.rocketmq.store.beside_a_broker import read_pairs
 from lastwrite.rocketmq.store.reading import (
     INDEX_LIMIT_BYTES,
@@ -41,6 +42,9 @@ from lastwrite.rocketmq.store.reading import (
 )
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.problems import damaged, error_of, recovered
+from lastwrite.storage.reading import SegmentReader
+
+T = TypeVar("T")
 
 CHUNK_BYTES = 4 << 20
 _WALKED_ROWS = 1 << 12
@@ -161,7 +165,8 @@ class CompactedQueue:
             )
         self._ranges, self._rebuilt, self._counts = {}, {}, {}
         self._seen = self._look()
-        self.exists = all(
+        is_archived = archived.is_root(self.root)
+        self.exists = is_archived or all(
             os.path.isdir(self._folder(part))
             for part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
         )
@@ -491,6 +496,10 @@ class _Opened:
 
     def __init__(self, file: MappedFile) -> None:
         self.file = file
+        self._reader: SegmentReader | None = None
+        if file.etag:
+            self._reader = _moved_or(file.open)
+            return
         try:
             self._handle = os.open(file.path, os.O_RDONLY)
         except FileNotFoundError:
@@ -505,6 +514,9 @@ class _Opened:
 
     def read_into(self, target: ByteArray, position: int) -> None:
         """Fill ``target`` with the bytes from ``position`` on."""
+        if self._reader is not None:
+            reader = self._reader
+            return _moved_or(lambda: reader.read_into(target, position))
         view = memoryview(target)
         while len(view):
             try:
@@ -517,6 +529,10 @@ class _Opened:
 
     def bytes_at(self, position: int, count: int) -> bytes:
         """``count`` bytes; fewer at the file's end."""
+        if self._reader is not None:
+            content = np.empty(max(min(count, self.file.size_bytes - position), 0), np.uint8)
+            self.read_into(content, position)
+            return content.tobytes()
         try:
             return os.pread(self._handle, count, position)
         except OSError as error:
@@ -551,7 +567,22 @@ class _Opened:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._handle)
+        if self._reader is not None:
+            self._reader.close()
+        else:
+            os.close(self._handle)
+
+
+def _moved_or(work: Callable[[], T]) -> T:
+    """What ``work`` gives, of an object of an archive.
+
+    Raises:
+        FilesMoved: the object is gone: rounds have replaced it, and it was not needed any more.
+    """
+    try:
+        return work()
+    except CommitConflict:
+        raise FilesMoved from None
 
 
 def _is_valid(unit: BatchUnit) -> bool:

@@ -122,9 +122,14 @@ def is_valid(unit: Any, until: int = NO_END) -> bool:
 
 def address_of(log: MappedLog, number: int) -> int | None:
     """The address of the record with this queue offset, by an ordinary consume queue."""
-    size = units.CONSUME_QUEUE_UNIT.size
     with reading.LogReader(log) as reader:
-        raw = reader.read(number * size, size)
+        return address_in(reader, number)
+
+
+def address_in(queue: reading.LogReader, number: int) -> int | None:
+    """The same, of a queue that is open."""
+    size = units.CONSUME_QUEUE_UNIT.size
+    raw = queue.read(number * size, size)
     if len(raw) < size:
         return None
     offset, length, _ = units.CONSUME_QUEUE_UNIT.unpack_from(raw)

@@ -7,18 +7,20 @@ otherwise than the queues do, and the next start mends that: it dispatches again
 lack (docs/formats/rocketmq-compaction.md). A round over such a store is safe as long as each
 queue keeps the record with the highest offset, but its judgement may rest on records that the
 commit log lost. So it is refused without ``--unclean``.
+
+Of an archive nobody locks anything: whoever commits second has lost.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from lastwrite.errors import LogHeld
 from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format.names import COMMIT_LOG, CUT_GUARD
-from lastwrite.rocketmq.store import links
+from lastwrite.rocketmq.store import archived, links
 from lastwrite.storage import lock
 from lastwrite.storage.files import to_log_error
 
@@ -39,6 +41,8 @@ def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[N
     Raises:
         InvalidConfig: a part of the store is another one's, by a link.
     """
+    if archived.is_root(root):
+        return nullcontext()
     links.refuse_others(root)
     return lock.hold(root, names, PLACE)
 
@@ -47,6 +51,8 @@ def try_hold(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, of those queues that are free now: the context gives which."""
+    if archived.is_root(root):
+        return nullcontext(set(names))
     links.refuse_others(root)
     return lock.try_hold(root, names, PLACE)
 
@@ -65,6 +71,8 @@ def refuse_if_held(root: str, names: Collection[TopicPartition] | None = None) -
         LogHeld: a run may change them while they are read.
         InvalidConfig: a part of the store is another one's, by a link.
     """
+    if archived.is_root(root):
+        return
     links.refuse_others(root)
     if broker_of(root) is None:
         lock.refuse_if_held(root, names, PLACE)
@@ -85,7 +93,7 @@ def refuse_broker(root: str) -> None:
 
 def broker_of(root: str) -> LogHeld | None:
     """What to tell of the broker that serves the store; None: there is none."""
-    return lock.broker_of(root, PLACE)
+    return None if archived.is_root(root) else lock.broker_of(root, PLACE)
 
 
 def turn(root: str) -> AbstractContextManager[None]:
@@ -137,6 +145,8 @@ def refuse_unclean(root: str, *, goes_on: bool) -> None:
     Raises:
         LogHeld: its broker was killed; or a cut was stopped half way.
     """
+    if archived.is_root(root):
+        return
     refuse_stopped_cut(root)
     path = os.path.join(root, ABORT)
     if goes_on or not was_killed(root) or broker_of(root) is not None:

@@ -4,11 +4,11 @@ have.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import TopicPartition
-from lastwrite.rocketmq.format.record import decode_message
+from lastwrite.rocketmq.format.record import Message, decode_message
 from lastwrite.rocketmq.reports import QueueKind
 from lastwrite.rocketmq.store import dispatched, reading
 from lastwrite.rocketmq.store.reading import Part
@@ -16,6 +16,43 @@ from lastwrite.rocketmq.store.topics import read_topics
 
 _MOST_LOOKED_AT = 1000  # messages of a gap that may all be without a key
 _LARGEST_RECORD_BYTES = 256 << 20
+
+
+class CommitLogMessages:
+    """Messages of a queue by their queue offset, as the commit log has them."""
+
+    def __init__(self, root: str, name: TopicPartition) -> None:
+        self._name = name
+        self._units = reading.LogReader(reading.read_queue(root, Part.CONSUME_QUEUE, name))
+        self._log = reading.LogReader(reading.read_commit_log(root))
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether there is a consume queue at all."""
+        return bool(self._units.log.files)
+
+    def find(self, number: int) -> tuple[Message, bytes] | None:
+        """The message of a queue offset, with its bytes; None: it is not there any more, or cannot
+        be read.
+
+        Raises:
+            LogError: a file cannot be read.
+        """
+        address = dispatched.address_in(self._units, number)
+        size = int.from_bytes(self._log.read(address, 4), "big") if address is not None else 0
+        if address is None or not 0 < size <= _LARGEST_RECORD_BYTES:
+            return None
+        with suppress(LogError):
+            data = self._log.read(address, size)
+            found = decode_message(data, 0, size)
+            place = found.topic, found.queue_id, found.queue_offset
+            if place == (self._name.topic, self._name.partition, number):
+                return found, data
+        return None
+
+    def close(self) -> None:
+        self._units.close()
+        self._log.close()
 
 
 def keyed_between(root: str, name: TopicPartition, first: int, end: int) -> int | None:
@@ -29,20 +66,11 @@ def keyed_between(root: str, name: TopicPartition, first: int, end: int) -> int 
     """
     if first >= end:
         return None
-    queue = reading.read_queue(root, Part.CONSUME_QUEUE, name)
-    if not queue.files:
-        return None
-    with reading.LogReader(reading.read_commit_log(root)) as log:
+    with closing(CommitLogMessages(root, name)) as messages:
         for number in range(max(first, 0), min(end, first + _MOST_LOOKED_AT)):
-            address = dispatched.address_of(queue, number)
-            size = int.from_bytes(log.read(address, 4), "big") if address is not None else 0
-            if address is None or not 0 < size <= _LARGEST_RECORD_BYTES:
-                continue
-            with suppress(LogError):
-                found = decode_message(log.read(address, size), 0, size)
-                place = found.topic, found.queue_id, found.queue_offset
-                if place == (name.topic, name.partition, number) and found.keys is not None:
-                    return number
+            found = messages.find(number) if messages.has_queue else None
+            if found is not None and found[0].keys is not None:
+                return number
     return None
 
 

@@ -9,9 +9,11 @@ import itertools
 import os
 from dataclasses import dataclass, replace
 
+from lastwrite.archive.layout import first_partition_at
 from lastwrite.errors import NotALog
 from lastwrite.model.log import TopicPartition
 from lastwrite.rocketmq.format import names
+from lastwrite.rocketmq.store import archived
 from lastwrite.rocketmq.store.links import is_brokers
 from lastwrite.rocketmq.store.reading import (
     KIND_OF_PART,
@@ -25,6 +27,7 @@ from lastwrite.rocketmq.store.reading import (
     read_head,
     start_of,
 )
+from lastwrite.storage.objects.address import is_address
 
 _MOST_ODD_NAMES = 16  # of a folder's files, that are looked into
 _COMPACTION_PARTS = (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
@@ -89,6 +92,9 @@ def locate(path: str) -> StorePlace | None:
     the given one leads to a store that a broker has had: its ``compaction`` may be a link to
     another disk.
     """
+    found = _in_archive(str(path))
+    if found is not None or is_address(str(path)):
+        return found
     given = os.path.abspath(str(path))
     real = os.path.realpath(given)
     if real == given:
@@ -100,6 +106,21 @@ def locate(path: str) -> StorePlace | None:
     if other is not None and other.root is not None and is_brokers(other.root):
         return replace(other, root=os.path.realpath(other.root))
     return found or other
+
+
+def _in_archive(path: str) -> StorePlace | None:
+    """What of an archive lies there: its compaction logs, those of a topic, or one."""
+    first = first_partition_at(path, archived.SYSTEM)
+    if first is None:
+        return None
+    path = path.rstrip("/") if is_address(path) else os.path.abspath(path)
+    root = archived.root_of(first)
+    topic, queue = None, None
+    if path == first:
+        topic, queue = archived.name_of(first).topic, archived.name_of(first).partition
+    elif path == os.path.dirname(first):
+        topic = archived.name_of(first).topic
+    return StorePlace(path, root, Part.COMPACTION_LOG, topic, queue)
 
 
 def _located(path: str) -> StorePlace | None:

@@ -21,7 +21,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from io import FileIO
 from itertools import pairwise
 
 import numpy as np
@@ -33,14 +32,15 @@ from lastwrite.model.work import Piece
 from lastwrite.rocketmq.format import chunk_kernels, names
 from lastwrite.rocketmq.format.chunk_kernels import FITS, compare_units, count_units, follow_units
 from lastwrite.rocketmq.format.record import BLANK_BYTES, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
-from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, BatchUnit
-from lastwrite.rocketmq.store import beside_a_broker, links, lock, ordinary, reading
+from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT, BatchUnit, batch_units
+from lastwrite.rocketmq.store import archived, beside_a_broker, links, lock, ordinary, reading
 from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.reading import MappedFile, MappedLog, Part
 from lastwrite.storage.choice import Topics, choose, topic_of
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.problems import damaged
-from lastwrite.storage.reading import TRIES, one_try
+from lastwrite.storage.reading import TRIES, one_try, read_small, reader_of
 
 _RESTORE = "nothing was changed; restore the file from a replica or a backup"
 _REBUILD = (
@@ -74,6 +74,11 @@ def find_queues(path: str, topic: Topics = None, partition: int | None = None) -
     Raises:
         NotALog: nothing of the kind lies there, or nothing of that topic and queue.
     """
+    in_archive = archived.find(path)
+    if in_archive:
+        return choose(sorted(in_archive.items()), topic, partition, path, topic_of, *NAMES_OF_PARTS)
+    if is_address(path):
+        raise NotALog("no queue of an archive there", path=path, remedy="check the address")
     path = os.path.abspath(path)
     place = find_place(path)
     if place.root is None:
@@ -114,25 +119,36 @@ def _has_files(root: str, name: TopicPartition) -> bool:
 
 def folder_of(root: str, name: TopicPartition) -> str:
     """Where a queue's log files lie."""
-    return reading.queue_folder(os.path.join(root, Part.COMPACTION_LOG), name)
+    return reading.log_folder(root, name)
 
 
 def name_of(folder: str) -> TopicPartition:
     """The queue whose log files lie in ``folder``."""
+    if archived.is_archived(folder):
+        return archived.name_of(folder)
     above, queue = os.path.split(os.path.abspath(folder))
     return TopicPartition(os.path.basename(above), int(queue))
 
 
 def root_of(folder: str) -> str:
-    """The store of a queue's folder."""
+    """The store of a queue's folder; of an archive the folder that all topics lie in."""
+    if archived.is_archived(folder):
+        return archived.root_of(folder)
     root = os.path.abspath(folder)
     for _ in range(4):
         root = os.path.dirname(root)
     return root
 
 
+def name_of_file(log_path: str) -> TopicPartition:
+    """The queue of a log file, in a store or in an archive."""
+    return name_of(archived.queue_of_file(log_path) or os.path.dirname(log_path))
+
+
 def index_path(log_path: str) -> str:
-    """The index of a log file."""
+    """The index of a log file, in a store or in an archive."""
+    if archived.queue_of_file(log_path) is not None:
+        return log_path + archived.INDEX_SUFFIX
     folder, file = os.path.split(os.path.abspath(log_path))
     indexes = os.path.join(root_of(folder), Part.COMPACTION_INDEX)
     return os.path.join(reading.queue_folder(indexes, name_of(folder)), file)
@@ -152,15 +168,14 @@ def valid_units(path: str, is_growing: bool = False) -> Iterator[ByteArray]:
         LogError: the file cannot be read.
     """
     with _opened(path) as file:
-        seen = os.fstat(file.fileno())
-        listed = MappedFile(path, 0, seen.st_size, seen.st_mtime_ns)
+        listed = MappedFile(path, 0, file.size, 0)
         done = 0
         has_ended = False
         for start, end in list(reading.written_stretches(listed)):
             at = max(done, start - start % BATCH_UNIT.size)
             has_ended = has_ended or at > done  # what lies between was never written
             while at < end:
-                data = _whole_units(os.pread(file.fileno(), _BLOCK_UNITS * BATCH_UNIT.size, at))
+                data = _whole_units(file.read(_BLOCK_UNITS * BATCH_UNIT.size, at))
                 if not len(data):
                     break
                 used = 0
@@ -186,11 +201,29 @@ def _whole_units(data: bytes) -> ByteArray:
     return np.frombuffer(data, dtype=np.uint8)[: len(data) - len(data) % BATCH_UNIT.size]
 
 
+class _Index:
+    """An index that is open: a file, or all of an object."""
+
+    def __init__(self, handle: int, content: bytes = b"") -> None:
+        self._handle = handle
+        self._content = content
+        self.size = os.fstat(handle).st_size if handle >= 0 else len(content)
+
+    def read(self, count: int, at: int) -> bytes:
+        """``count`` bytes; fewer at the end."""
+        if self._handle < 0:
+            return self._content[at : at + count]
+        return os.pread(self._handle, count, at)
+
+
 @contextmanager
-def _opened(path: str) -> Iterator[FileIO]:
+def _opened(path: str) -> Iterator[_Index]:
+    if is_address(path):
+        yield _Index(-1, read_small(path))
+        return
     try:
         with open(path, "rb", buffering=0) as file:
-            yield file
+            yield _Index(file.fileno())
     except OSError as error:
         raise to_log_error(error, path, "read the index") from error
 
@@ -202,12 +235,11 @@ def index_end(path: str) -> tuple[int, bool]:
     Looks at the logarithm of its units, which are taken to be sound.
     """
     with _opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        end = _row_of(file, size // BATCH_UNIT.size, lambda unit: False) * BATCH_UNIT.size
-        return size, os.pread(file.fileno(), BATCH_UNIT.size, end) == END_UNIT
+        end = _row_of(file, file.size // BATCH_UNIT.size, lambda unit: False) * BATCH_UNIT.size
+        return file.size, file.read(BATCH_UNIT.size, end) == END_UNIT
 
 
-def _row_of(file: FileIO, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
+def _row_of(file: _Index, slots: int, is_there: Callable[[BatchUnit], bool]) -> int:
     """The first of the units that ``is_there`` accepts, and then all after it; the first after the
     valid ones if it is none.
     """
@@ -219,14 +251,14 @@ def _row_of(file: FileIO, slots: int, is_there: Callable[[BatchUnit], bool]) -> 
     return bisect_left(range(slots), True, key=accepts)
 
 
-def _row_at(file: FileIO, slots: int, address: int) -> int:
+def _row_at(file: _Index, slots: int, address: int) -> int:
     """The first of the units whose record lies at ``address`` or above."""
     return _row_of(file, slots, lambda unit: unit.physical_offset >= address)
 
 
-def _unit_at(file: FileIO, row: int) -> BatchUnit | None:
+def _unit_at(file: _Index, row: int) -> BatchUnit | None:
     """A unit, None where no valid one is."""
-    data = os.pread(file.fileno(), BATCH_UNIT.size, row * BATCH_UNIT.size)
+    data = file.read(BATCH_UNIT.size, row * BATCH_UNIT.size)
     if len(data) < BATCH_UNIT.size:
         return None
     unit = BatchUnit._make(BATCH_UNIT.unpack_from(data, 0))
@@ -246,6 +278,8 @@ def read_queue(folder: str) -> PartitionLog:
         CommitConflict: a broker exchanged the files every time that they were listed.
         LogError: a file cannot be read.
     """
+    if archived.is_archived(folder):
+        return archived.log_of(archived.read_contents(folder), folder)
     root = root_of(folder)
     for tries in range(1, TRIES + 1):
         with one_try(tries, is_open=beside_a_broker.is_open(root)):
@@ -272,7 +306,7 @@ def read_below(folder: str, end: int) -> PartitionLog:
             row = _row_of(file, count, lambda unit: unit.base >= end)
             found = _unit_at(file, row) if row < count else None
         if found is not None:
-            size = found.physical_offset - _address_of(last.path)
+            size = found.physical_offset - address_of(last.path)
             segments[-1] = replace(
                 last,
                 size_bytes=size,
@@ -451,13 +485,13 @@ def _wrong_unit(code: int, row: int, path: str) -> CorruptLog:
 def _is_closed(segment: Segment) -> bool:
     """Whether the file or its index says that nothing follows in it, or has no room for more."""
     with _opened(index_path(segment.path)) as index:
-        left = os.fstat(index.fileno()).st_size - segment.index_bytes
+        left = index.size - segment.index_bytes
         if segment.unused_bytes < BLANK_BYTES or left < BATCH_UNIT.size:
             return True
-        if os.pread(index.fileno(), BATCH_UNIT.size, segment.index_bytes) == END_UNIT:
+        if index.read(BATCH_UNIT.size, segment.index_bytes) == END_UNIT:
             return True
     with _opened(segment.path) as log:
-        head = os.pread(log.fileno(), BLANK_BYTES, segment.size_bytes)
+        head = log.read(BLANK_BYTES, segment.size_bytes)
         return int.from_bytes(head[4:], "big", signed=True) == MAGIC_BLANK
 
 
@@ -471,7 +505,11 @@ def end_offset_of(segment: Segment) -> int:
 
 def first_offset_from(log: PartitionLog, offset: int) -> int:
     """The lowest queue offset from ``offset`` on that a record has; ``offset`` where there is none."""
-    for segment in log.segments:
+    for n, segment in enumerate(log.segments):
+        if segment.size_bytes and segment.base_offset >= offset:
+            return segment.base_offset
+        if log.segment_end(n) <= offset:
+            continue
         if segment.size_bytes and end_offset_of(segment) > offset:
             with _opened(index_path(segment.path)) as file:
                 count = segment.index_bytes // BATCH_UNIT.size
@@ -485,6 +523,54 @@ def record_count(log: PartitionLog) -> int:
     return sum(segment.index_bytes for segment in log.segments) // BATCH_UNIT.size
 
 
+def gaps(log: PartitionLog, first: int, end: int) -> Iterator[tuple[int, int]]:
+    """The stretches of queue offsets in ``[first, end)`` that no record of a store's queue has."""
+    for n, segment in enumerate(log.segments):
+        if log.segment_end(n) <= first:
+            continue
+        for data in valid_units(index_path(segment.path), segment.growing > 0):
+            bases = batch_units(data.data)["base"].astype(np.int64)
+            bases = bases[(bases >= first) & (bases < end)]
+            if len(bases):
+                begins = np.concatenate(([first], bases[:-1] + 1))
+                for row in np.flatnonzero(begins < bases).tolist():
+                    yield int(begins[row]), int(bases[row])
+                first = int(bases[-1]) + 1
+    if first < end:
+        yield first, end
+
+
+def last_stored_before(log: PartitionLog, end: int) -> tuple[int, int] | None:
+    """Queue offset and store time of the message below ``end`` that was stored last."""
+    found: tuple[int, int] | None = None
+    for segment in log.segments:
+        if segment.base_offset >= end or not segment.size_bytes:
+            continue
+        for data in valid_units(index_path(segment.path), segment.growing > 0):
+            some = batch_units(data.data)
+            some = some[some["base"] < end]
+            if len(some):
+                row = int(np.argmax(some["store_time_ms"]))
+                stored = int(some["base"][row]), int(some["store_time_ms"][row])
+                found = stored if found is None or stored[1] > found[1] else found
+    return found
+
+
+def record_at(log: PartitionLog, offset: int) -> bytes | None:
+    """The record of a queue offset; None: the log has none."""
+    for n, segment in enumerate(log.segments):
+        if segment.base_offset <= offset < log.segment_end(n) and segment.size_bytes:
+            with _opened(index_path(segment.path)) as file:
+                count = segment.index_bytes // BATCH_UNIT.size
+                found = _unit_at(file, _row_of(file, count, lambda unit: unit.base >= offset))
+            if found is not None and found.base == offset:
+                data = np.empty(found.size, dtype=np.uint8)
+                with reader_of(segment) as reader:
+                    reader.read_into(data, found.physical_offset - address_of(segment.path))
+                return data.tobytes()
+    return None
+
+
 # ---------------------------------------------------------------------- pieces
 
 
@@ -493,7 +579,7 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
     cuts = [0]
     if segment.size_bytes > piece_bytes * 3 // 2:
         count, slots = -(-segment.size_bytes // piece_bytes), segment.index_bytes // BATCH_UNIT.size
-        start = _address_of(segment.path)
+        start = address_of(segment.path)
         with _opened(index_path(segment.path)) as file:
             for n in range(1, count):
                 wanted = start + segment.size_bytes * n // count
@@ -507,7 +593,8 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
     return cuts
 
 
-def _address_of(path: str) -> int:
+def address_of(path: str) -> int:
+    """The address that a log file begins at, by its name."""
     address = names.parse_file_name(os.path.basename(path))
     if address is None:
         raise LogError("no name of a log file", path=path, remedy=_RESTORE)
@@ -515,18 +602,25 @@ def _address_of(path: str) -> int:
 
 
 class IndexChecker:
-    """Holds the units of a piece of a log file against its records."""
+    """Holds the units of a piece of a log file against its records.
+
+    Those of an archive were made of its records as they were written, no round reads them, and
+    ``verify`` holds them against the records.
+    """
 
     def __init__(self, piece: Piece) -> None:
+        self._is_needed = not piece.etag
+        if not self._is_needed:
+            return
         self._path = index_path(piece.path)
-        self._start = _address_of(piece.path)
+        self._start = address_of(piece.path)
         with _opened(self._path) as file:
-            slots = os.fstat(file.fileno()).st_size // BATCH_UNIT.size
+            slots = file.size // BATCH_UNIT.size
             self._first, end = (
                 _row_at(file, slots, self._start + place) for place in (piece.start, piece.end)
             )
             count = max(end - self._first, 0)
-            data = os.pread(file.fileno(), count * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
+            data = file.read(count * BATCH_UNIT.size, self._first * BATCH_UNIT.size)
         self._units = _whole_units(data)
         self._seen = 0
 
@@ -536,6 +630,8 @@ class IndexChecker:
         Raises:
             CorruptLog: a unit says otherwise, or there is none.
         """
+        if not self._is_needed:
+            return
         code, row = compare_units(self._units, self._seen, table, self._start + shift)
         if code != FITS:
             raise _wrong_unit(code, int(row) + self._first + self._seen, self._path)

@@ -24,10 +24,13 @@ import numpy as np
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.model.log import Problem, ProblemKind, TopicPartition
 from lastwrite.rocketmq.format import names, units
+from lastwrite.rocketmq.store import archived
+from lastwrite.rocketmq.store.archived import ArchivedQueue
 from lastwrite.rocketmq.store.lock import was_killed
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.problems import damaged, recovered
-from lastwrite.storage.reading import SegmentReader
+from lastwrite.storage.reading import ObjectReader, SegmentReader, read_small
 
 # Inside a queue's folders, while a run or a rebuild is under way.
 WORK_FOLDERS = (names.COMPACTING, names.REPLICATING)
@@ -111,6 +114,7 @@ class MappedFile:
     mtime_ns: int
     inode: int = 0
     is_growing: bool = False  # a broker writes there, and the file is the same as its inode is
+    etag: str = ""  # as of ``Segment``
 
     @property
     def end(self) -> int:
@@ -122,8 +126,10 @@ class MappedFile:
         Raises:
             CommitConflict: it vanished or changed since it was listed.
         """
+        if is_address(self.path):
+            return ObjectReader(self.path, self.size_bytes, self.etag)
         growing = self.inode if self.is_growing else 0
-        return SegmentReader(self.path, self.size_bytes, self.mtime_ns, growing)
+        return SegmentReader(self.path, self.size_bytes, self.mtime_ns, growing, self.etag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +223,36 @@ def queue_folder(tree: str, name: TopicPartition) -> str:
     return os.path.join(tree, name.topic, str(name.partition))
 
 
+def log_folder(root: str, name: TopicPartition) -> str:
+    """Where a queue's log files lie, in a store or in an archive."""
+    if archived.is_root(root):
+        return archived.folder_of(root, name)
+    return queue_folder(os.path.join(root, Part.COMPACTION_LOG), name)
+
+
+def archived_pairs(queue: ArchivedQueue, folder: str) -> tuple[MappedLog, MappedLog]:
+    """The files of an archive's queue at ``folder``, and their indexes."""
+    logs, indexes = [], []
+    for stored in queue.files:
+        at, mtime_ns = stored.address, stored.mtime_ms * 1_000_000
+        path, index = f"{folder}/{stored.key}", f"{folder}/{stored.key}{archived.INDEX_SUFFIX}"
+        logs.append(MappedFile(path, at, stored.bytes, mtime_ns, etag=stored.etag))
+        indexes.append(MappedFile(index, at, stored.index_bytes, mtime_ns, etag=stored.index_etag))
+    starts = tuple(stored.address for stored in queue.files)
+    return (
+        MappedLog(tuple(logs), starts=starts),
+        MappedLog(tuple(indexes), starts=starts),
+    )
+
+
 def read_queue(root: str, part: Part, name: TopicPartition) -> MappedLog:
     """The files of one queue in one part of the store; without any where it has none."""
+    if archived.is_root(root):
+        if part not in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX):
+            return MappedLog()
+        folder = archived.folder_of(root, name)
+        pairs = archived_pairs(archived.read_contents(folder), folder)
+        return pairs[part is Part.COMPACTION_INDEX]
     return read_files(queue_folder(os.path.join(root, part), name))
 
 
@@ -270,6 +304,9 @@ def read_index_files(root: str) -> MappedLog:
 
 def list_queues(root: str, part: Part) -> list[TopicPartition]:
     """The queues that have a folder in ``part``, sorted; other entries are skipped."""
+    if archived.is_root(root):
+        is_there = part in (Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
+        return sorted(archived.find(root)) if is_there else []
     found = []
     folder = os.path.join(root, part)
     for topic in entries_of(folder):
@@ -376,6 +413,7 @@ class LogReader:
     def __init__(self, log: MappedLog) -> None:
         self.log = log
         self._open: OrderedDict[str, int] = OrderedDict()
+        self._readers: dict[str, SegmentReader] = {}  # of objects
 
     def read(self, address: int, size: int) -> bytes:
         """At most ``size`` bytes from ``address`` on: fewer where the file ends, none where there
@@ -388,6 +426,10 @@ class LogReader:
         if file is None or size <= 0:
             return b""
         size = min(size, file.end - address)
+        if is_address(file.path):
+            content = np.empty(size, dtype=np.uint8)
+            self._reader(file).read_into(content, address - file.start)
+            return content.tobytes()
         try:
             return os.pread(self._handle(file.path), size, address - file.start)
         except OSError as error:
@@ -400,6 +442,11 @@ class LogReader:
             out += part
         return out
 
+    def _reader(self, file: MappedFile) -> SegmentReader:
+        if file.path not in self._readers:
+            self._readers[file.path] = file.open()
+        return self._readers[file.path]
+
     def _handle(self, path: str) -> int:
         handle = self._open.get(path)
         if handle is None:
@@ -411,6 +458,8 @@ class LogReader:
         return handle
 
     def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
         while self._open:
             os.close(self._open.popitem()[1])
 
@@ -427,6 +476,8 @@ def read_whole(file: MappedFile, limit_bytes: int) -> bytes:
     Raises:
         LogError: it cannot be read.
     """
+    if is_address(file.path):
+        return read_small(file.path)[:limit_bytes]
     try:
         with open(file.path, "rb") as opened:
             # Python makes room for all that is asked for before it reads.
@@ -467,6 +518,8 @@ def map_whole(file: MappedFile) -> memoryview:
     Raises:
         LogError: it cannot be read.
     """
+    if is_address(file.path):
+        return memoryview(read_small(file.path))
     try:
         with open(file.path, "rb") as opened:
             if not os.fstat(opened.fileno()).st_size:

@@ -1,4 +1,4 @@
-"""What ``fetch`` brought of Kafka's logs into an archive, as values."""
+"""What ``fetch`` brought of Kafka's or RocketMQ's logs into an archive, as values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
 
 
 class LogsFetched(FrozenDocument, frozen=True, kw_only=True):
-    """All partitions of a fetch from Kafka's log directories."""
+    """All partitions of a fetch from Kafka's log directories, or from RocketMQ's stores."""
 
     archive: str = field(name="path")
     partitions: tuple[FetchedLog, ...]

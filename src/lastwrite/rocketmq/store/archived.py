@@ -1,0 +1,205 @@
+"""A queue of RocketMQ in an archive: what its manifest says of the compaction log, and the log that
+this is.
+
+    ARCHIVE/rocketmq/orders/3/manifest.json
+                              data/<round>-<attempt>/00000000000104857600
+                                                     00000000000104857600.index
+
+A file is a compaction log's up to its last record, its index the units up to the last one: a broker
+would have them full, with zeros. Queue offsets and all of a record but its address are as they
+were. The address, and with it the name, is the archive's: it rises from file to file. The
+manifest's ``log``::
+
+    end_offset       the queue offset after the last message that was brought, still here or not
+    checkpoint       the first dirty offset; null: no round was finished
+    files            see ``StoredFile``, oldest first
+    file_bytes       of a file of the store that came first: addresses are that far apart at least
+    last_stored_ms   the largest store time of all messages that were brought
+    last_message     digest of the message before ``end_offset``; null: it was not in the log
+    topic            the topic's settings as the store's ``topics.json`` had them, or null
+    source           the store that was fetched from last
+    brought_ms       when
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import structs
+
+from lastwrite.archive.layout import first_partition_at, partition_address, partitions_at
+from lastwrite.archive.manifest import DataObject, Manifest
+from lastwrite.archive.place import Seen, read_seen
+from lastwrite.errors import CorruptLog
+from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.rocketmq.format.names import file_name
+from lastwrite.rocketmq.format.sides import Topic
+from lastwrite.rocketmq.format.units import BATCH_UNIT
+from lastwrite.storage.objects.address import is_address
+
+SYSTEM = "rocketmq"
+INDEX_SUFFIX = ".index"
+_FILE = re.compile("(.*)/data/[0-9a-f]{32}-[^/]+/[^/]+$")
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A file of a compaction log among the objects of a queue."""
+
+    base_offset: int
+    end_offset: int  # after its last record
+    address: int  # of its first byte, as its records and its index have it
+    folder: str  # of its objects, relative to the queue's
+    bytes: int
+    etag: str = ""
+    index_bytes: int
+    index_etag: str = ""
+    largest_timestamp_ms: int
+    first_timestamp_ms: int
+    mtime_ms: int
+
+    @property
+    def key(self) -> str:
+        """The object with the records."""
+        return f"{self.folder}{file_name(self.address)}"
+
+    @property
+    def records(self) -> int:
+        return self.index_bytes // BATCH_UNIT.size
+
+    def objects(self) -> Iterable[DataObject]:
+        """Both that it is made of."""
+        yield DataObject(key=self.key, bytes=self.bytes, etag=self.etag)
+        yield DataObject(key=self.key + INDEX_SUFFIX, bytes=self.index_bytes, etag=self.index_etag)
+
+
+class ArchivedQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """See the module."""
+
+    end_offset: int = 0
+    checkpoint: int | None = None
+    files: tuple[StoredFile, ...] = ()
+    file_bytes: int = 0
+    last_stored_ms: int = -1
+    last_message: str | None = None
+    topic: Topic | None = None
+    source: str = ""
+    brought_ms: int = 0
+
+    def objects(self) -> tuple[DataObject, ...]:
+        """Every object that it names."""
+        return tuple(each for file in self.files for each in file.objects())
+
+    @property
+    def next_address(self) -> int:
+        """Of the file that is brought next."""
+        if not self.files or not self.file_bytes:
+            return 0
+        last = self.files[-1]
+        return last.address + max(-(-last.bytes // self.file_bytes), 1) * self.file_bytes
+
+
+def is_archived(folder: str) -> bool:
+    """Whether a queue's folder is one of an archive; in a store it lies below ``compaction``."""
+    return os.path.basename(root_of(folder)) == SYSTEM
+
+
+def is_root(root: str) -> bool:
+    """Whether topics of an archive lie in ``root``, where nobody locks anything."""
+    if is_address(root):
+        return True
+    if os.path.basename(root.rstrip("/")) != SYSTEM:
+        return False
+    return first_partition_at(root, SYSTEM) is not None
+
+
+def folder_of(root: str, name: TopicPartition) -> str:
+    """Where a queue of an archive lies."""
+    return partition_address(os.path.dirname(root), SYSTEM, name.topic, name.partition)
+
+
+def name_of(folder: str) -> TopicPartition:
+    """The queue of an archive that lies there."""
+    above, number = os.path.split(folder.rstrip("/"))
+    return TopicPartition(unquote(os.path.basename(above)), int(number))
+
+
+def root_of(folder: str) -> str:
+    """The folder that the topics of RocketMQ lie in."""
+    return os.path.dirname(os.path.dirname(folder.rstrip("/")))
+
+
+def queue_of_file(path: str) -> str | None:
+    """The queue's folder, of the address of a file in an archive; None: it is another file."""
+    found = _FILE.match(path)
+    return None if found is None else found[1]
+
+
+def find(path: str) -> dict[TopicPartition, str]:
+    """The queues in the archive at ``path``, by name."""
+    return {name_of(folder): folder for folder in partitions_at(path, SYSTEM)}
+
+
+def contents_of(manifest: Manifest, folder: str) -> ArchivedQueue:
+    """The system's part of a manifest.
+
+    Raises:
+        CorruptLog: it is not one of RocketMQ's.
+    """
+    try:
+        return msgspec.json.decode(manifest.log, type=ArchivedQueue)
+    except msgspec.MsgspecError as error:
+        raise CorruptLog(f"not the manifest of a queue of RocketMQ: {error}", 0, folder) from error
+
+
+def read_contents(folder: str) -> ArchivedQueue:
+    """What the manifest at ``folder`` says: one request.
+
+    Raises:
+        NotALog, CorruptLog, UnsupportedFormat, RemoteFailed: as ``place.read_seen``.
+    """
+    return contents_of(read_seen(folder).manifest, folder)
+
+
+def log_of(queue: ArchivedQueue, folder: str) -> PartitionLog:
+    """The log that a manifest describes; paths of its segments are whole addresses."""
+    return PartitionLog(
+        name=name_of(folder),
+        folder=folder,
+        segments=tuple(segment_of(each, folder) for each in queue.files),
+        log_start=queue.files[0].base_offset if queue.files else queue.end_offset,
+        end_offset=queue.end_offset,
+        high_watermark=queue.end_offset,
+        checkpoint=queue.checkpoint,
+        is_closed=True,
+    )
+
+
+def segment_of(stored: StoredFile, folder: str) -> Segment:
+    """A stored file as the rules see it."""
+    return Segment(
+        base_offset=stored.base_offset,
+        path=f"{folder}/{stored.key}",
+        size_bytes=stored.bytes,
+        mtime_ns=stored.mtime_ms * 1_000_000,
+        largest_timestamp_ms=stored.largest_timestamp_ms,
+        first_batch_timestamp_ms=stored.first_timestamp_ms,
+        index_bytes=stored.index_bytes,
+        etag=stored.etag or "-",
+    )
+
+
+def manifest_of(seen: Seen | None, queue: ArchivedQueue, folder: str) -> Manifest:
+    """The manifest of what the queue is then; ``Place.commit`` gives it what tells it from the
+    last.
+    """
+    log, objects = msgspec.Raw(msgspec.json.encode(queue)), queue.objects()
+    if seen is not None:
+        return structs.replace(seen.manifest, log=log, objects=objects)
+    name = name_of(folder)
+    return Manifest(
+        system=SYSTEM, topic=name.topic, partition=name.partition, objects=objects, log=log
+    )

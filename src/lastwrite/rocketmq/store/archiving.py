@@ -1,0 +1,140 @@
+"""A round on queues of RocketMQ in an archive: what it makes of their manifests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+from msgspec import structs
+
+from lastwrite.archive.layout import partition_address
+from lastwrite.archive.place import place_at
+from lastwrite.archive.rounds import Outcome, Rounds, each_at_once
+from lastwrite.engine.system import CommitPlan
+from lastwrite.errors import CommitConflict, LogError
+from lastwrite.model.log import PartitionLog
+from lastwrite.model.work import Limits, SegmentOutput
+from lastwrite.rocketmq.store import archived, fetching, queues
+from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
+from lastwrite.rocketmq.store.archived_file import ArchivedFile
+from lastwrite.rocketmq.store.topics import read_topics
+
+
+def _address_in(to: str, log: PartitionLog) -> str:
+    return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
+
+
+class QueueRounds(Rounds):
+    """See ``archive.rounds``."""
+
+    def read(self, folder: str) -> PartitionLog:
+        """The log, by ``now``."""
+        return archived.log_of(archived.contents_of(self.now(folder).manifest, folder), folder)
+
+    def contents(self, folder: str) -> ArchivedQueue:
+        """What the manifest that was read last says."""
+        return archived.contents_of(self.seen(folder).manifest, folder)
+
+    def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        """Where the round's tasks write, in the log's own queue or in that of the archive ``to``.
+
+        Raises:
+            InvalidConfig: ``to`` has the queue already.
+        """
+        folder = log.folder if to is None else _address_in(to, log)
+        return self.begin(folder, log.segments, is_new=to is not None)
+
+    def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
+        """Write the journals of these queues' rounds, many at once. Where that fails the next call
+        of ``output_folder`` says so.
+        """
+
+        def begin(log: PartitionLog) -> None:
+            self.output_folder(log, to)
+
+        each_at_once(begin, logs)
+
+    def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
+        """Commit each; plan for plan why it failed. Their journals go together."""
+        outcomes = each_at_once(self._swap, wave)
+        self.remove_journals()
+        return outcomes
+
+    def _swap(self, new: CommitPlan) -> None:
+        folder = new.log.folder
+        seen = self.base(folder)
+        before = archived.contents_of(seen.manifest, folder)
+        stored = {each.base_offset: each for each in before.files}
+        for sources, made in zip(new.sources, new.made, strict=True):
+            for source in sources:
+                there = stored.pop(source.base_offset, None)
+                if there is None or archived.segment_of(there, folder).path != source.path:
+                    raise CommitConflict(
+                        "another round has committed since the log was read",
+                        path=folder,
+                        remedy="run again: it begins with what that round left; nothing is lost",
+                    )
+            if isinstance(made.stored, StoredFile):
+                stored[made.base_offset] = made.stored
+        after = structs.replace(
+            before,
+            files=tuple(stored[base] for base in sorted(stored)),
+            checkpoint=before.checkpoint if new.first_dirty is None else new.first_dirty,
+        )
+        if self.is_open(folder) or after != before:
+            self.commit(folder, archived.manifest_of(seen, after, folder))
+
+    def publish(self, copies: Sequence[CommitPlan], to: str) -> list[Outcome]:
+        """Make a queue of the archive ``to`` of each; copy for copy why there is none."""
+        return each_at_once(lambda copy: self._publish(copy, to), copies)
+
+    def _publish(self, copy: CommitPlan, to: str) -> None:
+        log, folder = copy.log, _address_in(to, copy.log)
+        damage = next((problem for problem in log.problems if not problem.is_note), None)
+        if damage is not None:
+            raise LogError(f"damaged, and left out of {to}: {damage}", path=log.folder)
+        self.output_folder(log, to)
+        begun, place = self.take(folder), place_at(folder)
+        assert begun is not None
+        replaced = {source.path for sources in copy.sources for source in sources}
+        files = [made.stored for made in copy.made if isinstance(made.stored, StoredFile)]
+        with (
+            fetching.abandoned_if_broken_off(place, begun),
+            closing(fetching.Brought(log, "")) as brought,
+        ):
+            for n, segment in enumerate(log.segments):
+                if segment.path not in replaced:
+                    start = queues.address_of(segment.path)
+                    target, span = ArchivedFile(folder, begun.prefix, start), (0, log.end_offset)
+                    made = brought.take(n, segment, span, target, Limits(), lambda written: None)
+                    files += [made] if made is not None else []
+                    place.renew(begun)
+            after = structs.replace(
+                self._source_of(log),
+                files=tuple(sorted(files, key=lambda each: each.base_offset)),
+                checkpoint=log.checkpoint if copy.first_dirty is None else copy.first_dirty,
+            )
+        place.commit(begun, archived.manifest_of(None, after, folder))
+
+    def _source_of(self, log: PartitionLog) -> ArchivedQueue:
+        """What an archive says of a log beside its files."""
+        if archived.is_archived(log.folder):
+            return self.contents(log.folder)
+        root = queues.root_of(log.folder)
+        stored = (each.largest_timestamp_ms for each in log.segments if each.size_bytes)
+        return ArchivedQueue(
+            end_offset=log.end_offset,
+            file_bytes=log.segments[0].file_bytes if log.segments else 0,
+            last_stored_ms=max(stored, default=-1),
+            last_message=fetching.last_message(log),
+            topic=read_topics(root).get(log.name.topic),
+            source=root,
+            brought_ms=time.time_ns() // 1_000_000,
+        )
+
+    def discard_part(self, part: SegmentOutput) -> None:
+        """Remove the objects of a file, as ``discard``."""
+        folder = archived.queue_of_file(part.log_path)
+        if folder is not None and isinstance(part.stored, StoredFile):
+            self.discard(folder, [each.key for each in part.stored.objects()])

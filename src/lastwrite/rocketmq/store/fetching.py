@@ -1,0 +1,373 @@
+"""What a queue's compaction log in a store has beyond an archive's end, brought into the archive.
+
+    store       0 ── 12 ────── 600 ────── 1200 ─── 1366 (active)     compacted up to 950
+    archive     0 ────── 600 ── 900                                  ends at 900
+    brought                            900 ─ 1200 ─ 1366
+
+Files come and go in the store, where a broker compacts, and begin at address 0 again: what is new
+is told by queue offsets, and what the archive has below its end stays. Messages are proven by their
+checksums and written as they are, but for their address.
+
+A broker's compaction drops a delete at once. So where it has been beyond the archive's end, the
+queue offsets that are missing there are looked up in the commit log, and deletes are brought from
+it. Where that no longer has them the fetch is refused: the archive would keep what was deleted.
+
+It also refuses what would not be this log's continuation: a topic that was made anew, a log whose
+begin nobody compacted and that lies behind the archive's end, and one that ends before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.place import Place, Round, place_at
+from lastwrite.engine.chunks import Chunks
+from lastwrite.errors import CorruptLog, LogError, NotALog
+from lastwrite.model.columns import (
+    DROP,
+    ROW_BASE_OFFSET,
+    ROW_COLUMNS,
+    ROW_NEXT_OFFSET,
+    ROW_POSITION,
+    ROW_SIZE,
+    ByteArray,
+    Int64Array,
+)
+from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.work import Limits, Piece, SegmentOutput
+from lastwrite.rocketmq.format.chunk import RocketmqFormat
+from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, Message, body_of
+from lastwrite.rocketmq.format.sides import Topic
+from lastwrite.rocketmq.store import archived, beside_a_broker, queues
+from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
+from lastwrite.rocketmq.store.archived_file import ArchivedFile
+from lastwrite.rocketmq.store.ordinary import CommitLogMessages
+
+Advance = Callable[[int], None]  # is told of bytes that were written
+
+_ELSEWHERE = "bring it into an archive of its own: give another --to"
+_LIMIT_BYTES = 64 << 20  # of a body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What came into the archive."""
+
+    first_offset: int
+    end_offset: int
+    segments: int
+    bytes: int
+    is_new: bool  # the queue was not in the archive
+
+
+def fetch(
+    log: PartitionLog,
+    folder: str,
+    *,
+    topic: Topic | None,
+    source: str,
+    kept_deletes_ms: int,
+    include_active: bool,
+    limits: Limits,
+    advance: Advance,
+) -> Fetched:
+    """Take what ``log`` has beyond the end of the queue of an archive at ``folder``.
+
+    Args:
+        log: of a store, as it was listed.
+        folder: the queue's address in the archive; it need not be there yet.
+        topic: its settings; None: what is known already stays.
+        source: the store.
+        kept_deletes_ms: how long whoever compacts the store keeps deletes; a broker does not.
+        include_active: the active file too.
+        limits: how much memory may be taken.
+        advance: is told of bytes as they are written.
+
+    Raises:
+        LogError: what the log has is not what comes next in the archive.
+        CorruptLog: of the log, or the manifest.
+        CommitConflict: somebody else changed the archive meanwhile; RemoteFailed: the store.
+    """
+    place, now_ms = place_at(folder), time.time_ns() // 1_000_000
+    seen = place.read()
+    before = ArchivedQueue() if seen is None else archived.contents_of(seen.manifest, folder)
+    if not log.segments:
+        raise NotALog("the log has no file", path=log.folder, remedy="check the path")
+    end = log.end_offset if include_active else log.segments[-1].base_offset
+    dropped: Sequence[int] = ()
+    if seen is not None:
+        why = _another(log, before) or _begins_behind(log, before, source)
+        if why is None:
+            is_kept = now_ms - before.brought_ms < kept_deletes_ms
+            why, dropped = (None, ()) if is_kept else _dropped(log, before, end, source)
+        if why is not None:
+            words = f"{folder} cannot be continued: {why}"
+            raise LogError(words, path=log.folder, remedy=_ELSEWHERE)
+    first = before.end_offset
+    told = {"topic": topic or before.topic, "source": source, "brought_ms": now_ms}
+    if seen is not None and end <= first:
+        # Of what the archive lacks nothing has been compacted yet: the time of deletes begins anew.
+        if (
+            topic not in (None, before.topic)
+            or 0 < kept_deletes_ms // 2 < now_ms - before.brought_ms
+        ):
+            after = structs.replace(before, **told)
+            place.commit(place.begin(seen), archived.manifest_of(seen, after, folder))
+        return Fetched(first_offset=first, end_offset=first, segments=0, bytes=0, is_new=False)
+    begun = place.begin(seen)
+    file_bytes = before.file_bytes or log.segments[0].file_bytes
+    after = structs.replace(before, file_bytes=file_bytes, end_offset=end, **told)
+    with abandoned_if_broken_off(place, begun), closing(Brought(log, source, dropped)) as brought:
+        for n, segment in enumerate(log.segments):
+            target = ArchivedFile(folder, begun.prefix, after.next_address)
+            made = brought.take(n, segment, (first, end), target, limits, advance)
+            if made is not None:
+                after = structs.replace(
+                    after,
+                    files=(*after.files, made),
+                    last_stored_ms=max(after.last_stored_ms, made.largest_timestamp_ms),
+                )
+            place.renew(begun)
+        beside_a_broker.check_unmoved(log)
+        if brought.last is not None:
+            is_last = brought.last[0] == end - 1
+            after = structs.replace(after, last_message=brought.last[1] if is_last else None)
+    place.commit(begun, archived.manifest_of(seen, after, folder))
+    new = after.files[len(before.files) :]
+    return Fetched(
+        first_offset=first if seen is not None else min(end, log.log_start),
+        end_offset=end,
+        segments=len(new),
+        bytes=sum(each.bytes for each in new),
+        is_new=seen is None,
+    )
+
+
+@contextlib.contextmanager
+def abandoned_if_broken_off(place: Place, begun: Round) -> Iterator[None]:
+    """Before a commit was tried: let nothing stay of what an error, or Ctrl-C, breaks off."""
+    try:
+        yield
+    except BaseException:
+        place.abandon(begun)
+        raise
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def _another(log: PartitionLog, before: ArchivedQueue) -> str | None:
+    """Why ``log`` is not the log that goes on where the archive ends; None: it may be."""
+    end = before.end_offset
+    if log.end_offset < end:
+        return (
+            f"the log ends at queue offset {log.end_offset} and the archive has offsets up to "
+            f"{end}: it was cut, or the topic was made anew"
+        )
+    latest = queues.last_stored_before(log, end)
+    if latest is not None and latest[1] > before.last_stored_ms:
+        return (
+            f"the topic was made anew: its message of queue offset {latest[0]} was stored at time "
+            f"{latest[1]}, and the archive had all below offset {end} by {before.last_stored_ms}"
+        )
+    if before.last_message is not None and last_message(log, end) not in (
+        None,
+        before.last_message,
+    ):
+        return f"the topic was made anew: its message of queue offset {end - 1} is another one"
+    return None
+
+
+def _begins_behind(log: PartitionLog, before: ArchivedQueue, source: str) -> str | None:
+    """Why messages between the archive's end and the log's begin may be lost; None: none are.
+
+    Those that a round has compared are shadowed, and those without a key never come into the log.
+    """
+    first = max(before.end_offset, log.checkpoint or 0)
+    if log.log_start <= first:
+        return None
+    with closing(CommitLogMessages(source, log.name)) as messages:
+        for number in range(first, log.log_start):
+            found = messages.find(number)
+            if found is None or found[0].keys is not None:
+                return (
+                    f"the log begins at queue offset {log.log_start}, the archive ends at "
+                    f"{before.end_offset}, and no round has compared what lay between: it is lost"
+                )
+    return None
+
+
+def _dropped(
+    log: PartitionLog, before: ArchivedQueue, end: int, source: str
+) -> tuple[str | None, Sequence[int]]:
+    """The queue offsets from the archive's end on of deletes that a round has dropped from the log,
+    and that the commit log still has; or why it cannot be told which those are.
+    """
+    compared = min(log.checkpoint or 0, end)
+    found: list[int] = []
+    with closing(CommitLogMessages(source, log.name)) as messages:
+        for first, last in queues.gaps(log, before.end_offset, compared):
+            for number in range(first, last):
+                told = messages.find(number)
+                if told is None:
+                    return (
+                        f"a round has compacted the log up to queue offset {compared}, and deletes "
+                        f"may be gone that the archive needs: offset {number} is neither in the "
+                        "compaction log nor in the commit log"
+                    ), ()
+                if _is_delete(told[0]):
+                    found.append(number)
+    return None, found
+
+
+def _is_delete(message: Message) -> bool:
+    if message.keys is None:
+        return False
+    try:
+        return not body_of(message, _LIMIT_BYTES)
+    except LogError:  # a write like any other
+        return False
+
+
+def last_message(log: PartitionLog, end: int | None = None) -> str | None:
+    """Digest of the message before ``end``, or before the log's end; None: it is not there."""
+    data = queues.record_at(log, (log.end_offset if end is None else end) - 1)
+    return None if data is None else _digest(data)
+
+
+def _digest(data: bytes) -> str:
+    """Of a record, wherever it lies."""
+    rest = data[:PHYSICAL_OFFSET_AT] + data[PHYSICAL_OFFSET_AT + 8 :]
+    return blake2b(rest, digest_size=16).hexdigest()
+
+
+# ---------------------------------------------------------------------- what is brought
+
+
+@dataclass(slots=True)
+class Brought:
+    """Messages of a log on their way; ``dropped``: offsets of those that the commit log has."""
+
+    log: PartitionLog
+    source: str
+    dropped: Sequence[int] = ()
+    last: tuple[int, str] | None = None  # queue offset and digest of the last one
+    _messages: CommitLogMessages | None = field(default=None, init=False)
+    _done: int = field(default=0, init=False)  # of those dropped
+
+    def take(
+        self,
+        number: int,
+        segment: Segment,
+        span: tuple[int, int],
+        target: ArchivedFile,
+        limits: Limits,
+        advance: Advance,
+    ) -> StoredFile | None:
+        """What of a file lies in ``span``; None: nothing does."""
+        (first, end), until = span, self.log.segment_end(number)
+        if until <= first or segment.base_offset >= end:
+            return None
+        try:
+            if segment.size_bytes:
+                for data, rows in self._messages_of(number, segment, span, limits):
+                    self._append(target, data, rows)
+                    advance(int(rows[:, ROW_SIZE].sum()))
+            self._add_dropped(target, min(until, end))
+            result = SegmentOutput(0, 0, 0)
+            target.finish(result, segment.mtime_ns)
+        except BaseException:
+            target.abandon()
+            raise
+        return result.stored if isinstance(result.stored, StoredFile) else None
+
+    def _messages_of(
+        self, number: int, segment: Segment, span: tuple[int, int], limits: Limits
+    ) -> Iterator[tuple[ByteArray, Int64Array]]:
+        format = RocketmqFormat(limits.plain_bytes)
+        piece = Piece.of(
+            segment,
+            number=0,
+            place=number,
+            start=0,
+            end=segment.size_bytes,
+            end_offset=self.log.segment_end(number),
+            keyed=False,
+        )
+        checker = queues.IndexChecker(piece)
+        for chunk in Chunks(limits).of(format, piece):
+            checker.check(chunk.table, chunk.shift)
+            offsets = chunk.table["base_offset"]
+            actions = np.where((offsets < span[0]) | (offsets >= span[1]), DROP, 0)
+            out: ByteArray = np.empty(int(chunk.table["size"].sum()), dtype=np.uint8)
+            rows: Int64Array = np.zeros((len(chunk.table), ROW_COLUMNS), dtype=np.int64)
+            data, _, filled = format.rebuild(
+                chunk.buffer,
+                chunk.table,
+                actions.astype(np.uint8),
+                np.empty(0, dtype=np.int64),
+                np.empty(0, dtype=np.uint8),
+                out,
+                rows,
+            )
+            if filled:
+                yield data, rows[:filled]
+
+    def _append(self, target: ArchivedFile, data: ByteArray, rows: Int64Array) -> None:
+        """Append messages, and before each what was dropped there."""
+        begin = 0
+        while self._done < len(self.dropped):
+            at = int(np.searchsorted(rows[:, ROW_BASE_OFFSET], self.dropped[self._done]))
+            if at == len(rows):
+                break
+            target.append(data, rows[begin:at])
+            self._add_dropped(target, int(rows[at, ROW_BASE_OFFSET]))
+            begin = at
+        target.append(data, rows[begin:])
+        self._note_last(data, rows[-1])
+
+    def _add_dropped(self, target: ArchivedFile, below: int) -> None:
+        """The messages that were dropped below a queue offset, from the commit log."""
+        while self._done < len(self.dropped) and self.dropped[self._done] < below:
+            offset = self.dropped[self._done]
+            self._messages = self._messages or CommitLogMessages(self.source, self.log.name)
+            found = self._messages.find(offset)
+            if found is None:
+                raise LogError(
+                    f"the message of queue offset {offset} has gone from the commit log meanwhile",
+                    path=self.log.folder,
+                    remedy=_ELSEWHERE,
+                )
+            data, rows = _framed(found[1], self.log.folder)
+            target.append(data, rows)
+            self._note_last(data, rows[-1])
+            self._done += 1
+
+    def _note_last(self, data: ByteArray, row: Int64Array) -> None:
+        at, size = int(row[ROW_POSITION]), int(row[ROW_SIZE])
+        self.last = int(row[ROW_NEXT_OFFSET]) - 1, _digest(data[at : at + size].tobytes())
+
+    def close(self) -> None:
+        if self._messages is not None:
+            self._messages.close()
+
+
+def _framed(record: bytes, path: str) -> tuple[ByteArray, Int64Array]:
+    """One record, and the row that ``append`` wants of it."""
+    format, data = RocketmqFormat(), np.frombuffer(record, dtype=np.uint8).copy()
+    table, *_ = format.split(data, 0, len(data), 0)
+    if len(table) != 1:
+        raise CorruptLog("no whole record", 0, path)
+    none: Int64Array = np.empty(0, dtype=np.int64)
+    rows: Int64Array = np.zeros((1, ROW_COLUMNS), dtype=np.int64)
+    keep: ByteArray = np.zeros(1, dtype=np.uint8)
+    format.rebuild(data, table, keep, none, keep, np.empty_like(data), rows)
+    return data, rows

@@ -1,0 +1,552 @@
+"""RocketMQ's compaction logs in an archive: what ``fetch`` brings is the log as it lay, and a round
+there leaves what a round over the store leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+import lastwrite
+from lastwrite import cli
+from lastwrite.errors import LogHeld
+from lastwrite.model.log import TopicPartition
+from lastwrite.reports.fetching import FetchedLog
+from lastwrite.rocketmq.format.record import decode_message
+from lastwrite.rocketmq.format.units import BATCH_UNIT
+from lastwrite.spark.inline import INLINE
+from tests.support.objects import BUCKET, S3
+from tests.support.rocketmq.model import (
+    START_MS,
+    ModelMessage,
+    ModelQueue,
+    compact_like_broker,
+    message,
+    random_message,
+    write_store,
+)
+from tests.support.rocketmq.model import compact as compact_model
+from tests.support.rocketmq.stores import StoreWriter
+
+CORPUS = Path(__file__).parent.parent / "corpus" / "rocketmq"
+REAL = [CORPUS / "5.5.0", CORPUS / "5.5.0-compacted"]
+NOW_MS = 1_900_000_000_000
+RETENTION_MS = 1000
+UNCLEAN = {"unclean": "true"}
+
+Rows = list[dict[str, Any]]
+
+
+# ---------------------------------------------------------------------- judging
+
+
+@dataclass(frozen=True)
+class Archive:
+    """One queue of an archive in a folder, read by other eyes."""
+
+    to: Path
+    topic: str
+    queue: int
+
+    @property
+    def folder(self) -> Path:
+        return self.to / "rocketmq" / self.topic / str(self.queue)
+
+    def manifest(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "manifest.json").read_bytes())
+        return found
+
+    def log(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.manifest()["log"]
+        return found
+
+    def records(self) -> dict[int, bytes]:
+        """The bytes of each record by its queue offset, its address set to 0."""
+        found: dict[int, bytes] = {}
+        named = {each["key"]: each["bytes"] for each in self.manifest()["objects"]}
+        end = 0
+        for file in self.log()["files"]:
+            stem = self.folder / file["folder"] / f"{file['address']:020d}"
+            log, index = stem.read_bytes(), Path(f"{stem}.index").read_bytes()
+            for path, data in ((stem, log), (Path(f"{stem}.index"), index)):
+                assert named.pop(str(path.relative_to(self.folder))) == len(data)
+            assert file["address"] >= end and not file["address"] % self.log()["file_bytes"]
+            at, end = 0, file["address"] + len(log)
+            for unit in range(0, len(index), BATCH_UNIT.size):
+                place, size, _, stored_ms, base, count, *_ = BATCH_UNIT.unpack_from(index, unit)
+                assert (place, count) == (file["address"] + at, 1)
+                record = decode_message(log, at, len(log))
+                assert (record.size, record.physical_offset) == (size, place)
+                assert (record.queue_offset, record.store_time_ms) == (base, stored_ms)
+                assert base > max(found, default=-1)
+                found[base] = without_address(log[at : at + size])
+                at += size
+            assert at == len(log)
+            assert file["base_offset"] <= base < file["end_offset"] <= self.log()["end_offset"]
+        assert not named
+        return found
+
+
+def without_address(record: bytes) -> bytes:
+    return record[:28] + bytes(8) + record[36:]
+
+
+def fetch(source: Path, to: Path | str, **options: Any) -> list[FetchedLog]:
+    report = lastwrite.fetch([str(source)], str(to), **options)
+    worst = [each.reason and (3 if each.is_damaged else 1) or 0 for each in report.partitions]
+    assert report.exit_status == max(worst)
+    return [each for each in report.partitions if isinstance(each, FetchedLog)]
+
+
+def brought(source: Path, to: Path | str, **options: Any) -> FetchedLog:
+    (found,) = fetch(source, to, **options)
+    assert found.reason is None, found.reason
+    return found
+
+
+def compact(path: Path | str, now_ms: int = NOW_MS, **arguments: Any) -> Any:
+    config = {
+        "delete.retention.ms": str(RETENTION_MS),
+        "min.cleanable.dirty.ratio": "0",
+        **arguments.pop("config", {}),
+    }
+    report = lastwrite.compact(str(path), config=config, now_ms=now_ms, spark=INLINE, **arguments)
+    assert report.exit_status == 0, [str(each.reason) for each in report.partitions]
+    return report
+
+
+def rows(path: Path | str, **options: Any) -> Rows:
+    """What ``dump`` says, but for where it lies."""
+    where = ("file", "position", "physical_offset", "message_id")
+    return [
+        {name: value for name, value in row.items() if name not in where}
+        for row in lastwrite.dump(str(path), **options)
+    ]
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """Where an archive can lie, and how it is reached."""
+    if request.param == "folder":
+        return str(tmp_path / "archive"), {}
+    s3: S3 = request.getfixturevalue("s3")
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}", s3.config
+
+
+# ---------------------------------------------------------------------- real brokers' bytes
+
+
+@pytest.mark.parametrize("real", REAL, ids=lambda real: real.name)
+def test_a_real_brokers_log_is_brought_and_compacted(
+    tmp_path: Path, place: tuple[str, dict[str, str]], real: Path
+) -> None:
+    (to, config), store = place, tmp_path / "store"
+    shutil.copytree(real, store)
+    found = fetch(store, to, include_active=True, config=config)
+    assert [(each.topic, each.partition, each.is_new) for each in found] == [
+        ("ctopic", 0, True),
+        ("ctopic", 1, True),
+    ]
+    told: dict[str, Any] = {"config": config}
+    assert rows(to, **told) == rows(store, compacted=True)
+    check_looks(store, to, config)
+    copied, twin = to + "-copied", to + "-twin"
+    compact(to, to=copied, config=config)
+    if config:  # a copy of a store in a folder is a store
+        compact(store, to=twin, include_active=True, config=config)
+    plan = lastwrite.plan(to, spark=INLINE, now_ms=NOW_MS, config=config)
+    report = compact(to, config=config)
+    assert [(each.bytes_after, each.records_after) for each in plan.partitions] == [
+        (each.bytes_after, each.records_after) for each in report.partitions
+    ]
+    wanted = compact(store, include_active=True)
+    assert [each.bytes_after for each in report.partitions] == [
+        each.bytes_after for each in wanted.partitions
+    ]
+    for left in (to, copied, *([twin] if config else [])):
+        assert rows(left, **told) == rows(store, compacted=True)
+        check_looks(store, left, config)
+    verified = lastwrite.verify(to, before=str(real), config=config, now_ms=NOW_MS, spark=INLINE)
+    assert verified.exit_status == 0
+    again = fetch(store, to, include_active=True, config=config)
+    assert not any(each.segments or each.reason for each in again)
+    assert not any(each.reason for each in lastwrite.sweep(to, config=config).partitions)
+    assert rows(to, **told) == rows(store, compacted=True)
+
+
+def check_looks(store: Path, to: str, config: dict[str, str]) -> None:
+    """Every command that looks says of the archive what it says of the store."""
+    told: dict[str, Any] = {"config": config}
+    assert lastwrite.latest(to, "ctopic", **told) == lastwrite.latest(str(store), "ctopic")
+    ends = lastwrite.latest(to, **told, topic="ctopic").end_offsets
+    assert ends == lastwrite.latest(str(store), "ctopic").end_offsets
+    for queue in (0, 1):
+        said = []
+        for path, how in ((to, config), (str(store), {})):
+            reading = lastwrite.read(path, "ctopic", queue=queue, config=how)
+            said.append(([each["queue_offset"] for each in reading], reading.summary()))
+        assert said[0] == said[1]
+    found = lastwrite.inspect(to, **told)
+    assert found.exit_status == 0 and not found.problems
+    there = [each for each in lastwrite.inspect(str(store)).partitions if each.topic == "ctopic"]
+    for ours, its in zip(found.partitions, there, strict=True):
+        assert ours.compaction is not None and its.compaction is not None
+        assert ours.compaction.contents == its.compaction.contents
+        assert ours.compaction.keys == its.compaction.keys
+    verified = lastwrite.verify(to, **told, spark=INLINE)
+    assert verified.exit_status == 0
+    assert [each.topic for each in lastwrite.settings(to, **told).topics] == ["ctopic"]
+    all_rows = rows(to, **told)
+    key = all_rows[0]["properties"]["KEYS"]
+    of_key = [row for row in all_rows if row["properties"]["KEYS"] == key]
+    assert rows(to, key=key.encode(), **told) == of_key
+    explained = lastwrite.explain(to, key=key.encode(), **told)
+    assert explained.exit_status == 0
+    assert sum(len(each.records or ()) for each in explained.partitions) == len(of_key)
+    assert len(rows(to, index=True, **told)) == len(all_rows)
+
+
+# ---------------------------------------------------------------------- drawn by a seed
+
+
+def compacted(
+    messages: Sequence[ModelMessage], position: int, last: int, now_ms: int
+) -> list[ModelMessage]:
+    """A round over all of them; ``last``: the offset that stays whatever it is."""
+    latest = {each.key: each.offset for each in messages if each.offset > position}
+    return [
+        each
+        for each in messages
+        if each.offset == last
+        or (
+            each.offset >= latest.get(each.key, -1)
+            and not (each.is_delete and each.store_ms <= now_ms - RETENTION_MS)
+        )
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_happens_in_the_store_the_archive_has_all_or_says_no(
+    tmp_path: Path, seed: int
+) -> None:
+    """Messages, rounds over the store (a broker's and ours), fetches, rounds over the archive."""
+    rng = random.Random(f"archive-{seed}")
+    index_bytes = 46 * rng.randint(4, 9)
+    queue = ModelQueue(index_bytes * 30, index_bytes)
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", queue.topic, 0)
+    kept: list[ModelMessage] = []  # in the archive
+    end, position, offset, now_ms = 0, -1, rng.randint(0, 3), START_MS
+    for step in range(rng.randint(3, 7)):
+        for _ in range(rng.randint(1, 25)):
+            offset += rng.choice((1, 1, 1, 1, 1, 1, 2)) if seed % 2 else 1
+            now_ms += 100
+            queue.append(random_message(rng, offset, rng.choice((3, 9)), now_ms))
+        if rng.random() < 0.2:
+            compact_like_broker(queue)
+        elif rng.random() < 0.2:
+            compact_model(queue, now_ms, 500)
+        write_store(store, [queue])
+        active = rng.random() < 0.5 or not step
+        upto = queue.end_offset if active else queue.pairs[-1].messages[0].offset
+        offsets = {each.offset for each in queue.messages}
+        holes = set(range(end, min(queue.position + 1, upto))) - offsets
+        (found,) = fetch(store, archive.to, include_active=active)
+        if holes and end:
+            assert found.reason is not None and "deletes may be gone" in found.reason
+            shutil.rmtree(archive.to)
+            kept, end, position = [], 0, -1
+            (found,) = fetch(store, archive.to, include_active=active)
+        assert found.reason is None, found.reason
+        kept += [each for each in queue.messages if end <= each.offset < upto]
+        end = max(end, upto)
+        assert archive.records() == {each.offset: each.content for each in kept}
+        assert archive.log()["end_offset"] == end
+        if rng.random() < 0.6:
+            report = compact(archive.to, now_ms)
+            if any(each.offset > position for each in kept):
+                kept = compacted(kept, position, end - 1, now_ms)
+                position = end - 1
+                assert report.partitions[0].status in ("cleaned", "unchanged")
+            assert archive.records() == {each.offset: each.content for each in kept}
+            sizes = [file["bytes"] for file in archive.log()["files"]]
+            assert sum(sizes) == report.partitions[0].bytes_after
+    assert lastwrite.verify(str(archive.to), spark=INLINE).exit_status == 0
+    report = lastwrite.inspect(str(archive.to))
+    assert report.exit_status == 0 and not report.partitions[0].problems
+
+
+# ---------------------------------------------------------------------- one change of the store
+
+
+def orders(count: int = 40, first_ms: int = START_MS, keys: int = 5) -> ModelQueue:
+    queue = ModelQueue(6 * 46 * 30, 6 * 46, topic="orders")
+    for n in range(count):
+        body = b"" if n % 9 == 4 else b"value %d" % n
+        queue.append(message(n, f"key {n % keys}", body, first_ms + n, topic="orders"))
+    return queue
+
+
+def made_anew(queue: ModelQueue) -> ModelQueue:
+    return orders(50, START_MS + 1_000_000)
+
+
+def made_anew_with_an_old_clock(queue: ModelQueue) -> ModelQueue:
+    return orders(50, START_MS - 1_000_000, keys=3)
+
+
+def ends_before(queue: ModelQueue) -> ModelQueue:
+    return orders(12)
+
+
+def begins_behind(queue: ModelQueue) -> ModelQueue:
+    later = orders(60)
+    later.pairs = [pair for pair in later.pairs if pair.messages[0].offset > 45]
+    return later
+
+
+def ran_a_broker(queue: ModelQueue) -> ModelQueue:
+    later = orders(60)
+    assert compact_like_broker(later)
+    return later
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (made_anew, "the topic was made anew: its message of queue offset 39 was stored at"),
+        (made_anew_with_an_old_clock, "its message of queue offset 39 is another one"),
+        (ends_before, "the log ends at queue offset 12 and the archive has offsets up to 40"),
+        (begins_behind, "no round has compared what lay between: it is lost"),
+        (ran_a_broker, "offset 40 is neither in the compaction log nor in the commit log"),
+    ],
+)
+def test_what_does_not_continue_the_archive_is_refused(
+    tmp_path: Path, change: Callable[[ModelQueue], ModelQueue], words: str
+) -> None:
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
+    queue = orders()
+    write_store(store, [queue])
+    assert brought(store, archive.to, include_active=True).is_new
+    before = archive.manifest()
+    shutil.rmtree(store)
+    write_store(store, [change(queue)])
+    (found,) = fetch(store, archive.to, include_active=True)
+    assert found.reason is not None and words in found.reason
+    assert "give another --to" in found.reason
+    assert archive.manifest() == before
+    assert not list((archive.folder / "rounds").glob("*"))
+    assert brought(store, tmp_path / "other", include_active=True).is_new
+
+
+def test_rounds_that_keep_deletes_may_run_between_fetches_if_somebody_says_so(
+    tmp_path: Path,
+) -> None:
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
+    write_store(store, [orders()])
+    brought(store, archive.to, include_active=True)
+    write_store(store, [ran_a_broker(orders())])
+    config = {"delete.retention.ms": "86400000"}
+    assert brought(store, archive.to, include_active=True, config=config).segments
+
+
+def grown(root: Path, count: int) -> StoreWriter:
+    writer = StoreWriter(root, log_bytes=1 << 16)
+    for n in range(count):
+        pairs = {"KEYS": f"key-{n % 4}", "TAGS": f"tag{n % 2}"} if n % 10 != 7 else {}
+        writer.send("orders", b"" if n % 6 == 3 else b"value %d" % n, pairs)
+    writer.write_compaction("orders")
+    writer.write()
+    return writer
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_deletes_that_a_broker_has_dropped_come_from_the_commit_log(
+    tmp_path: Path, expired: bool
+) -> None:
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
+    brought(grown(store, 30).root, archive.to, include_active=True)
+    first = archive.records()
+    shutil.rmtree(store)
+    sent = grown(store, 90).sent
+    compact(store, like_broker=True)
+    left = {row["queue_offset"] for row in rows(store, compacted=True)}
+    dropped = {m.queue_offset for m in sent if m.keys and not m.body and m.queue_offset not in left}
+    assert any(offset >= 30 for offset in dropped)
+    if expired:
+        shutil.rmtree(store / "commitlog")
+        (found,) = fetch(store, archive.to, include_active=True)
+        assert found.reason is not None and "deletes may be gone" in found.reason
+        assert archive.records() == first
+        return
+    found = brought(store, archive.to, include_active=True)
+    assert (found.first_offset, found.end_offset) == (30, 90)
+    wanted = {*first, *(n for n in left | dropped if n >= 30)}
+    assert set(archive.records()) == wanted
+    by_offset = {m.queue_offset: m for m in sent}
+    for offset, record in archive.records().items():
+        told, was = decode_message(record, 0, len(record)), by_offset[offset]
+        assert (told.body, told.properties_bytes) == (was.body, was.properties_bytes)
+    assert lastwrite.verify(str(archive.to), spark=INLINE).exit_status == 0
+    compact(archive.to)
+    assert lastwrite.latest(str(archive.to), "orders") == lastwrite.latest(str(store), "orders")
+
+
+def test_a_log_that_begins_with_messages_without_a_key_goes_on(tmp_path: Path) -> None:
+    """What never came into the compaction log is not lost."""
+    store, to = tmp_path / "store", tmp_path / "archive"
+    writer = StoreWriter(store, log_bytes=1 << 16)
+    writer.send("orders", b"one", {"KEYS": "key"})
+    writer.write_compaction("orders")
+    writer.write()
+    brought(store, to, include_active=True)
+    for _ in range(5):
+        writer.send("orders", b"without")
+    writer.send("orders", b"two", {"KEYS": "key"})
+    shutil.rmtree(store)
+    writer.sent, sent = writer.sent[1:], writer.sent
+    writer.write_compaction("orders")
+    writer.sent = sent
+    writer.write()
+    assert brought(store, to, include_active=True).end_offset == 7
+    assert dict(lastwrite.latest(str(to), "orders")) == {"key": b"two"}
+
+
+# ---------------------------------------------------------------------- in an archive
+
+
+def test_small_files_become_one(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
+    for count in range(10, 50, 4):
+        write_store(store, [orders(count)])
+        brought(store, archive.to, include_active=True)
+    assert len(archive.log()["files"]) > 10
+    whole = archive.records()
+    compact(archive.to)
+    assert len(archive.log()["files"]) < 4
+    assert set(archive.records()) < set(whole)
+    write_store(store, [orders(60)])
+    assert brought(store, archive.to, include_active=True).segments
+    compact(archive.to)
+    archive.records()
+
+
+def test_the_second_of_two_rounds_has_lost(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
+    write_store(store, [orders()])
+    brought(store, archive.to, include_active=True)
+    from lastwrite.rocketmq.store.archiving import QueueRounds
+
+    swap, won = QueueRounds.swap, []
+
+    def late(self: QueueRounds, wave: Any) -> Any:
+        if not won:
+            won.append(True)
+            compact(archive.to)
+        return swap(self, wave)
+
+    with patch.object(QueueRounds, "swap", late):
+        config = {"min.cleanable.dirty.ratio": "0", "delete.retention.ms": str(RETENTION_MS)}
+        report = lastwrite.compact(str(archive.to), config=config, now_ms=NOW_MS, spark=INLINE)
+    assert report.exit_status == 1
+    assert "another round has committed" in str(report.partitions[0].reason)
+    archive.records()
+    named = {each["key"] for key in ("objects", "unused") for each in archive.manifest()[key]}
+    there = {str(f.relative_to(archive.folder)) for f in archive.folder.glob("data/*/*")}
+    assert there == named and not list((archive.folder / "rounds").glob("*"))
+
+
+@pytest.mark.parametrize("status", ["changed", "gone", "cut"])
+def test_damage_of_an_object_is_named_and_nothing_is_changed(tmp_path: Path, status: str) -> None:
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
+    write_store(store, [orders()])
+    brought(store, archive.to, include_active=True)
+    file = archive.log()["files"][1]
+    path = archive.folder / file["folder"] / f"{file['address']:020d}"
+    data = bytearray(path.read_bytes())
+    data[90] ^= 1
+    if status == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(data if status == "changed" else data[:-1])
+    before = archive.manifest()
+    report = lastwrite.compact(
+        str(archive.to), config={"min.cleanable.dirty.ratio": "0"}, now_ms=NOW_MS, spark=INLINE
+    )
+    assert report.exit_status == (3 if status == "changed" else 1)
+    assert str(path) in str(report.partitions[0].reason)
+    assert archive.manifest() == before
+    assert lastwrite.verify(str(archive.to), spark=INLINE).exit_status != 0
+
+
+def test_a_store_may_be_called_as_the_system_is(tmp_path: Path) -> None:
+    store, to = tmp_path / "rocketmq", tmp_path / "archives" / "rocketmq"
+    write_store(store, [orders()])
+    brought(store, to, include_active=True)
+    assert rows(to) == rows(store, compacted=True)
+    assert rows(to / "rocketmq") == rows(store, compacted=True)
+    compact(store, include_active=True)
+    compact(to)
+    assert rows(to / "rocketmq" / "orders" / "0") == rows(store, compacted=True)
+
+
+def test_a_topic_whose_name_no_key_could_have(tmp_path: Path) -> None:
+    store, to = tmp_path / "store", tmp_path / "archive"
+    queue = replace(orders(5), topic="%RETRY%a")
+    queue.pairs = []
+    for n in range(5):
+        queue.append(message(n, "key", b"value", START_MS + n, topic="%RETRY%a"))
+    write_store(store, [queue])
+    brought(store, to, include_active=True)
+    compact(to)
+    (row,) = rows(to)
+    assert (row["topic"], row["queue_offset"]) == ("%RETRY%a", 4)
+    assert [each.name for each in lastwrite.inspect(str(to)).partitions] == [
+        TopicPartition("%RETRY%a", 0)
+    ]
+
+
+def test_a_store_whose_broker_was_killed_is_refused(tmp_path: Path) -> None:
+    store, to = tmp_path / "store", tmp_path / "archive"
+    write_store(store, [orders()])
+    (store / "abort").touch()
+    with pytest.raises(LogHeld, match="was killed"):
+        lastwrite.fetch([str(store)], str(to))
+    assert not to.exists()
+    assert brought(store, to, config=UNCLEAN).segments
+
+
+def test_without_the_active_file_what_is_closed_comes(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
+    queue = orders()
+    write_store(store, [queue])
+    found = brought(store, archive.to)
+    assert found.end_offset == queue.pairs[-1].messages[0].offset
+    assert list(archive.records()) == list(range(found.end_offset))
+    log = archive.log()
+    assert (log["topic"], log["source"]) == (None, str(store))
+    assert log["last_stored_ms"] == START_MS + found.end_offset - 1
+
+
+def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    store, to = tmp_path / "store", tmp_path / "archive"
+    write_store(store, [orders()])
+    fetching = ["fetch", str(store), "--to", str(to), "--include-active"]
+    assert cli.run([*fetching, "--json"]) == 0
+    (found,) = json.loads(capfd.readouterr().out)["partitions"]
+    assert (found["topic"], found["first_offset"], found["end_offset"]) == ("orders", 0, 40)
+    assert cli.run(fetching) == 0
+    assert "nothing new" in capfd.readouterr().out
+    assert cli.run(["inspect", str(to)]) == 0
+    assert "orders" in capfd.readouterr().out
+    assert cli.run(["plan", str(to), "--like-broker"]) == 1
+    assert "no broker compacts an archive" in capfd.readouterr().out
+    assert cli.run(["fetch", str(to), "--to", str(tmp_path / "other")]) == 2
