@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
-from lastwrite.kafka.cluster.metadata_log import FOLDER, cluster_configs
+from lastwrite.kafka.cluster.metadata_log import (
+    FOLDER,
+    ClusterPartition,
+    cluster_configs,
+    cluster_topics,
+)
 from lastwrite.kafka.cluster.metadata_record import (
     BrokerSetting,
     RemovedTopic,
@@ -16,8 +21,9 @@ from lastwrite.kafka.cluster.metadata_record import (
     Transaction,
     decode_metadata_record,
 )
+from lastwrite.kafka.format.text import topic_id_text
 from tests.support.kafka.metadata import TOPIC_ID as ID
-from tests.support.kafka.metadata import setting, topic
+from tests.support.kafka.metadata import new_leader, partition, setting, topic
 from tests.support.kafka.metadata import write_records as write
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
@@ -196,3 +202,53 @@ def test_a_real_brokers_log() -> None:
     assert {path.name.rsplit("-", 1)[0] for path in CORPUS.glob("*-0")} - {
         "__cluster_metadata"
     } <= configs.keys()
+
+
+def test_where_partitions_are(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        f"{0:020d}.log",
+        0,
+        topic("orders"),
+        partition(0, ID, (1, 2), 3, (b"d" * 16, b"e" * 16)),
+        partition(1, ID, (2,)),
+        new_leader(0, ID),
+        new_leader(0, ID, 2),
+        BEGIN,
+        topic("broken-off", OTHER_ID),
+        ABORT,
+        BEGIN,
+        topic("made", OTHER_ID),
+        partition(0, OTHER_ID),
+        END,
+        new_leader(7, b"no topic's id ..."[:16]),
+        topic("gone", b"g" * 16),
+        removed(b"g" * 16),
+    )
+    found = cluster_topics(str(tmp_path / FOLDER))
+    assert set(found) == {"orders", "made"}
+    assert found["orders"].topic_id == topic_id_text(ID)
+    roots = topic_id_text(b"d" * 16), topic_id_text(b"e" * 16)
+    assert found["orders"].partitions == {
+        0: ClusterPartition((1, 2), roots, 5),
+        1: ClusterPartition((2,), (), 0),
+    }
+    assert found["made"].partitions == {0: ClusterPartition((1,), (), 0)}
+
+
+def test_the_partitions_of_a_real_cluster() -> None:
+    found = cluster_topics(str(CORPUS / FOLDER))
+    settings = topic_configs(str(CORPUS))
+    assert settings is not None and set(found) == set(settings)
+    for name, known in found.items():
+        for folder in CORPUS.glob(f"{name}-[0-9]"):
+            said = (folder / "partition.metadata").read_text()
+            assert said == f"version: 0\ntopic_id: {known.topic_id}"
+        assert all(each.replicas == (1,) for each in known.partitions.values())
+
+
+def test_a_partition_of_a_later_version_is_named(tmp_path: Path) -> None:
+    later = partition(0, ID)[:2] + b"\x63" + partition(0, ID)[3:]
+    write(tmp_path, f"{0:020d}.log", 0, topic("orders"), later)
+    with pytest.raises(LogError, match="version 99"):
+        cluster_topics(str(tmp_path / FOLDER))

@@ -1,14 +1,20 @@
-"""``lastwrite restore``: the old part of RocketMQ queues, from a live broker."""
+"""``lastwrite restore``: an archive of Kafka's topics into a log root; the old part of RocketMQ
+queues, from a live broker.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted
+from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.cli.plan import show_compaction
+from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.restored import LogsRestored, RestoredLog
+from lastwrite.rocketmq.reports import Restoration
 
 
 def restore(
@@ -16,50 +22,97 @@ def restore(
     path: Annotated[
         str,
         typer.Argument(
-            metavar="STORE",
-            help="A store (storePathRootDir) whose broker is stopped.",
+            metavar="ARCHIVE|STORE",
+            help="Of Kafka an archive, a folder or s3://bucket/prefix; of RocketMQ a store "
+            "(storePathRootDir) whose broker is stopped.",
         ),
     ],
+    to: Annotated[
+        str | None,
+        options.option(
+            "--to LOGROOT", "One of the log.dirs of a broker that is stopped.", options.KAFKA
+        ),
+    ] = None,
     name_server: Annotated[
-        str,
-        options.option("--from HOST:PORT", "The live cluster's name server."),
-    ],
-    topic: Annotated[
-        str,
-        options.option("--topic NAME", "The topic to restore."),
-    ],
-    partition: options.Partition = None,
+        str | None,
+        options.option("--from HOST:PORT", "The live cluster's name server.", options.ROCKETMQ),
+    ] = None,
+    topic: options.Topics = None,
+    partition: Annotated[
+        list[int] | None,
+        options.option(
+            "--partition, --queue NUMBER",
+            "Only this partition or queue of each topic; of Kafka may be repeated.",
+            min=0,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        options.option("--as NAME", "Restore the one topic under this name.", options.KAFKA),
+    ] = None,
+    until: Annotated[
+        str | None,
+        options.option(
+            "--until OFFSET|TIME",
+            "Leave out what lies at this offset or above, or is of this time "
+            "(2026-11-23T08:00) or later.",
+            options.KAFKA,
+        ),
+    ] = None,
+    drop_open: Annotated[
+        bool,
+        options.option(
+            "--drop-open",
+            "Leave out the records of transactions that are open at the archive's end.",
+            options.KAFKA,
+        ),
+    ] = False,
+    metadata: options.Metadata = None,
     broker: Annotated[
         str | None,
         options.option(
-            "--broker NAME", "Whose queues these are, where several brokers have the topic."
+            "--broker NAME",
+            "Whose queues these are, where several brokers have the topic.",
+            options.ROCKETMQ,
         ),
     ] = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     now: options.Now = None,
     unclean: Annotated[
-        bool, options.option("--unclean", "Go on though the store's own broker was killed.")
+        bool,
+        options.option(
+            "--unclean", "Go on though the store's own broker was killed.", options.ROCKETMQ
+        ),
     ] = False,
     trust_broker: Annotated[
         bool,
         options.option(
-            "--trust-broker", "Pull also from a broker that may skip messages since its restart."
+            "--trust-broker",
+            "Pull also from a broker that may skip messages since its restart.",
+            options.ROCKETMQ,
         ),
     ] = False,
     timeout: Annotated[
         float,
-        options.option("--timeout SECONDS", "Of every single request.", min=0.001),
+        options.option(
+            "--timeout SECONDS", "Of every single request.", options.ROCKETMQ, min=0.001
+        ),
     ] = 30.0,
     memory: options.Memory = None,
     master: options.Master = options.DEFAULT_MASTER,
     conf: options.Conf = None,
     json: options.Json = False,
 ) -> int:
-    """Put before a store's queues what a live RocketMQ broker still has of them, then compact them.
+    """Give back an archive of Kafka's topics: into a log root of a stopped broker, at the same
+    offsets. The cluster has the topics already, without records.
 
-    For a store whose commit log came back without its oldest files: what only the compaction log
-    had is pulled from another broker, from offset 0 up to where the store begins. Run "lastwrite
+    \b
+      lastwrite restore s3://backup/cluster1 --topic orders --to /var/lib/kafka
+
+    Or put before a RocketMQ store's queues what a live broker still has of them (--from), and
+    compact them: for a store whose commit log came back without its oldest files. What only the
+    compaction log had is pulled from offset 0 up to where the store begins. Run "lastwrite
     dispatch" first.
     """
     import lastwrite
@@ -69,7 +122,12 @@ def restore(
         path,
         name_server,
         topic,
+        to=to,
         partition=partition,
+        name=name,
+        until=None if until is None else _offset_or_time(until),
+        drop_open=drop_open,
+        metadata=metadata,
         broker=broker,
         config=options.settings(output, config, config_file),
         now_ms=now,
@@ -83,7 +141,55 @@ def restore(
     )
     if output.as_json:
         output.document(done)
-        return done.exit_status
+    elif isinstance(done, LogsRestored):
+        _show_logs(output, done)
+    else:
+        _show_queues(output, done)
+    return done.exit_status
+
+
+def _offset_or_time(text: str) -> int | datetime:
+    """
+    Raises:
+        InvalidConfig: neither.
+    """
+    if text.isdecimal():
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidConfig(
+            f"--until {text!r} is neither an offset nor a time",
+            remedy="write a time as 2026-11-23T08:00, of this machine's zone, or 2026-11-23T07:00Z",
+        ) from None
+
+
+def _show_logs(output: Output, done: LogsRestored) -> None:
+    output.table(
+        "partition | >from offset | >to | >segments | >bytes | what",
+        [
+            (
+                f"{each.topic}-{each.partition}",
+                "" if each.first_offset is None else str(each.first_offset),
+                "" if each.end_offset is None else str(each.end_offset),
+                counted(each.segments),
+                in_words(each.size_bytes),
+                _what(each),
+            )
+            for each in done.partitions
+        ],
+    )
+    for note in done.notes:
+        output.say(f"lastwrite: {note}")
+
+
+def _what(log: RestoredLog) -> str:
+    if log.reason is not None:
+        return f"{'damaged' if log.is_damaged else 'not restored'}: {log.reason}"
+    return "restored" if log.is_written else "was there" if log.end_offset else "empty"
+
+
+def _show_queues(output: Output, done: Restoration) -> None:
     output.text(
         f"{queue.name}: {counted(queue.pulled)} messages from {queue.broker} below offset {queue.pulled_below}, "
         f"{counted(queue.kept)} of the store after them"
@@ -93,4 +199,3 @@ def restore(
         output.say(f"lastwrite: {note}")
     if done.compaction is not None:
         show_compaction(output, done.compaction)
-    return done.exit_status

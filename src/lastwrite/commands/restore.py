@@ -1,8 +1,10 @@
-"""``restore``: the old part of a RocketMQ queue that a store has lost, from a live broker.
+"""``restore``: an archive of Kafka's topics into a stopped broker's log root; the old part of a
+RocketMQ queue that a store has lost, from a live broker.
 
-A broker's machine failed, and its commit log came back by replication: but a commit log loses its
-oldest files by age, and with them everything that only the compaction log still had. Say the local
-store begins at offset 70 and a live broker of the same data has, of keys a, b and c::
+Of Kafka see ``kafka.store.restoring``. Of RocketMQ: a broker's machine failed, and its commit log
+came back by replication: but a commit log loses its oldest files by age, and with them everything
+that only the compaction log still had. Say the local store begins at offset 70 and a live broker
+of the same data has, of keys a, b and c::
 
     live     a@3 b@12 c@66 a@71 …       pulled from 0 up to 70:  a@3 b@12 c@66
     local              a@71 b@75 …      behind it:               a@71 b@75 …
@@ -29,13 +31,16 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
 from lastwrite.commands.compact import compact
+from lastwrite.config.stores import store_settings
 from lastwrite.engine.system import system_named
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, RemoteFailed
+from lastwrite.kafka.restored import LogsRestored
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
@@ -51,6 +56,8 @@ from lastwrite.rocketmq.store.place import find_place
 from lastwrite.rocketmq.store.positions import UNKNOWN, read_positions
 from lastwrite.rocketmq.store.reading import Part, read_queue
 from lastwrite.rocketmq.store.writer import QueueWriter
+from lastwrite.storage.choice import Topics
+from lastwrite.storage.objects.address import use
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,10 +77,15 @@ _RETRY_SECONDS = 0.1
 
 def restore(  # one parameter an option of the command line
     path: str,
-    name_server: str,
-    topic: str,
+    name_server: str | None = None,
+    topic: Topics = None,
     *,
-    partition: int | None = None,
+    to: str | None = None,
+    partition: int | Sequence[int] | None = None,
+    name: str | None = None,
+    until: int | datetime | None = None,
+    drop_open: bool = False,
+    metadata: str | None = None,
     broker: str | None = None,
     config: Mapping[str, object] | None = None,
     now_ms: int | None = None,
@@ -85,30 +97,64 @@ def restore(  # one parameter an option of the command line
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-) -> Restoration:
-    """Put before each queue of ``topic`` in the store ``path`` what a live broker has of it and the
-    store has not.
+) -> Restoration | LogsRestored:
+    """Write an archive of Kafka's topics into the log root ``to`` of a stopped broker, with their
+    offsets; or put before each queue of ``topic`` in the store ``path`` of RocketMQ what a live
+    broker has of it and the store has not.
 
     Args:
-        path: a store whose broker is stopped; what its commit log has was dispatched.
-        name_server: ``HOST:PORT`` of the live cluster, several separated by semicolons.
-        topic: the topic's name.
-        partition: only this queue; None: all that the broker has.
+        path: of Kafka an archive, a folder or ``s3://bucket/prefix``. Of RocketMQ a store whose
+            broker is stopped; what its commit log has was dispatched.
+        name_server: of RocketMQ, ``HOST:PORT`` of the live cluster, several separated by
+            semicolons.
+        topic: of Kafka a name, a shell pattern, or several of either; None: every topic. Of
+            RocketMQ the topic's name.
+        to: of Kafka, one of the broker's ``log.dirs``. The cluster has the topics already.
+        partition: only this partition or queue, of Kafka also several; None: all.
+        name: of Kafka, under which the one topic is restored; None: its own.
+        until: of Kafka, the first offset that is left out, or the time from which on records are.
+            Of a transaction that had not ended there nothing is restored.
+        drop_open: of Kafka, leave out what a transaction wrote that is open at the archive's end.
+        metadata: of Kafka, where the cluster's metadata lies, as for ``compact``; None: in ``to``.
         broker: the broker to ask, by its name; None: the only one that has the topic.
-        config: settings of the compaction that follows, and file sizes where the store has no files
-            of the queue.
-        now_ms, memory, spark, master, conf, progress: of that compaction, as for ``compact``.
+        config: of Kafka the settings ``storage.*`` of a bucket; else of the compaction that
+            follows, and file sizes where the store has no files of the queue.
+        now_ms, spark, master, conf: of that compaction, as for ``compact``; memory, progress: too.
         unclean: go on though the store's broker was killed.
         trust_broker: pull also from a broker that may skip messages
             (docs/formats/rocketmq-compaction.md, "The read hole after a restart").
         timeout: seconds, of every single request.
 
     Raises:
-        NotALog, InvalidConfig, LogHeld: nothing was begun.
+        NotALog, InvalidConfig, LogHeld: nothing was begun. Of Kafka what single partitions met is
+            in the report.
         RemoteFailed: the broker does not answer, or not as it should; queues before that one are
             restored.
         CorruptLog: what came, or what lies there, is damaged; the queue stays as it was.
     """
+    numbers = [partition] if isinstance(partition, int) else partition
+    if to is not None or name_server is None:
+        from lastwrite.kafka.jobs.restore import Wanted, restore_logs  # not before
+
+        if to is None or name_server is not None:
+            raise InvalidConfig(
+                "it is not said from where or to where",
+                path=str(path),
+                remedy="give --to LOGROOT with an archive of Kafka's topics, or --from HOST:PORT with "
+                "a store of RocketMQ",
+            )
+        use(store_settings(config))
+        wanted = Wanted(
+            topic=topic, partitions=numbers, name=name, until=until, drop_open=drop_open
+        )
+        return restore_logs(str(path), str(to), wanted, metadata, memory, progress)
+    topics = [topic] if isinstance(topic, str) else list(topic or ())
+    if len(topics) != 1 or len(numbers or ()) > 1:
+        raise InvalidConfig(
+            "of RocketMQ one topic at a time, whole or one of its queues",
+            remedy="name it by --topic",
+        )
+    (topic,), partition = topics, numbers[0] if numbers else None
     root = find_place(str(path)).root
     if root is None:
         raise NotALog(
@@ -134,10 +180,10 @@ def restore(  # one parameter an option of the command line
         restored: list[RestoredQueue] = []
         with _naming_restored(restored, progress), lock.hold(root, named):
             lock.refuse_unclean(root, goes_on=unclean)
-            for queue, name in zip(queues, named, strict=True):
-                publish.recover(root, name)
+            for queue, place in zip(queues, named, strict=True):
+                publish.recover(root, place)
                 restored.append(
-                    _Rebuild(root, name, queue, client, _file_sizes(root, name, sizes)).run()
+                    _Rebuild(root, place, queue, client, _file_sizes(root, place, sizes)).run()
                 )
     notes = tuple(f"{queue.name}: {note}" for queue in restored for note in queue.notes)
     if not any(read_queue(root, Part.COMPACTION_LOG, name).files for name in named):

@@ -4,7 +4,8 @@ ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lastwrite.kafka.format.batch import encode_batch
@@ -24,6 +25,26 @@ def topic(name: str, topic_id: bytes = TOPIC_ID) -> bytes:
 
 def setting(whose: str, name: str, value: str | None, kind: int = 2) -> bytes:
     return b"\1\4\0" + bytes([kind]) + text(whose) + text(name) + text(value) + b"\0"
+
+
+def partition(
+    number: int,
+    topic_id: bytes,
+    replicas: Sequence[int] = (1,),
+    leader_epoch: int = 0,
+    directories: Sequence[bytes] = (),
+) -> bytes:
+    """A partition as it is made, of version 1."""
+    brokers = bytes([len(replicas) + 1]) + struct.pack(f">{len(replicas)}i", *replicas)
+    said = struct.pack(">iii", replicas[0], leader_epoch, 0)
+    roots = bytes([len(directories) + 1]) + b"".join(directories)
+    head = b"\1\3\1" + struct.pack(">i", number) + topic_id
+    return head + brokers + brokers + b"\1\1" + said + roots + b"\0"
+
+
+def new_leader(number: int, topic_id: bytes, leader: int = 1) -> bytes:
+    """A partition's change of leader, which begins a leader epoch."""
+    return b"\1\5\0" + struct.pack(">i", number) + topic_id + b"\1\1\4" + struct.pack(">i", leader)
 
 
 def write_records(root: Path, name: str, first_offset: int, *values: bytes) -> Path:

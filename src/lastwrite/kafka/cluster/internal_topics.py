@@ -20,6 +20,9 @@ classes in tests/corpus/kafka-4.4.0/coordinator-records.jsonl.gz.
 from __future__ import annotations
 
 import base64
+import struct
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lastwrite.encoding.layout import I8, I16, I32, I64, U16
@@ -35,6 +38,7 @@ from lastwrite.kafka.cluster.message import (
     Struct,
 )
 from lastwrite.kafka.cluster.metadata_tables import FRAME_VERSION, METADATA_RECORDS
+from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import METADATA_TOPIC
 
 GROUPS_TOPIC, TRANSACTIONS_TOPIC, SHARES_TOPIC = (
@@ -322,6 +326,9 @@ RECORD_TYPES = {
     SHARES_TOPIC: _SHARE_RECORDS,
 }
 
+_COMMITS = (0, 1)  # types of keys
+_WITH_EPOCH = 3  # the first version of a commit's value that has a leader epoch
+
 # Of ``transactionStatus``; from Kafka 4.4 ``TransactionState``.
 TRANSACTION_STATES = (
     "Empty",
@@ -363,6 +370,32 @@ def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -
     ):
         _decode_members(content["members"] or [])
     return Decoded(number, kind.name, fields, version, content, "; ".join(problems) or None)
+
+
+def commits_elsewhere(records: Iterable[Record]) -> list[Record]:
+    """Of records of ``__consumer_offsets``, where groups stand, as another cluster may have it.
+
+    Members are gone, and with them all other records. A commit's leader epoch would have a consumer
+    wait for a leader of that epoch, and by the id of another topic a broker does not know it: it
+    becomes one of version 3 without either. Nothing else has to be known of versions.
+    """
+    found = []
+    for record in records:
+        key = record.key or b""
+        if len(key) < 2 or int.from_bytes(key[:2], "big") not in _COMMITS:
+            continue
+        value = record.value
+        if value is not None and (_version(value) or 0) >= _WITH_EPOCH:
+            fields = _fields(_GROUP_RECORDS[1].value, value, _version(value), [])
+            if fields is not None:
+                metadata = (fields["metadata"] or "").encode()
+                value = (
+                    struct.pack(">hqih", _WITH_EPOCH, fields["offset"], -1, len(metadata))
+                    + metadata
+                    + fields["commitTimestamp"].to_bytes(8, "big", signed=True)
+                )
+        found.append(replace(record, value=value))
+    return found
 
 
 def _metadata_record(value: bytes) -> Decoded:

@@ -1,4 +1,4 @@
-"""The settings of topics and brokers, as far as they lie on this disk.
+"""The settings of topics and brokers, and where partitions are, as far as it lies on this disk.
 
 A partition's folder does not say whether its topic is compacted: settings live in the cluster's own
 log, ``__cluster_metadata-0``, which lies in the log root of every broker and controller that runs
@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from lastwrite.errors import CorruptLog, LogError, TruncatedLog
+from lastwrite.errors import CorruptLog, LogError, TruncatedLog, UnsupportedFormat
+from lastwrite.kafka.cluster.message import MessageReader
 from lastwrite.kafka.cluster.metadata_record import (
     MetadataRecord,
     RemovedTopic,
@@ -22,6 +24,7 @@ from lastwrite.kafka.cluster.metadata_record import (
     Transaction,
     decode_metadata_record,
 )
+from lastwrite.kafka.cluster.metadata_tables import FRAME_VERSION, METADATA_RECORDS
 from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
 from lastwrite.kafka.format.names import METADATA_TOPIC, FileKind, Suffix, classify
 from lastwrite.storage.files import to_log_error
@@ -31,6 +34,12 @@ _REMEDY = (
     "no topic's policy is known, and nothing was changed; give the metadata of another broker or controller of this "
     "cluster by --metadata PATH"
 )
+
+RecordT = TypeVar("RecordT")
+
+# What tells where partitions are.
+_TOPIC, _PARTITION, _CHANGE, _REMOVED = 2, 3, 5, 9
+_NO_LEADER_CHANGE = -2
 
 
 @dataclass(slots=True)
@@ -57,9 +66,84 @@ def cluster_configs(folder: str) -> ClusterConfigs | None:
     if not os.path.isdir(folder):
         return None
     topics = _Topics()
-    for record in _records(folder):
+    records: Iterator[MetadataRecord] = _records(folder, decode_metadata_record)
+    for record in records:
         topics.apply(record)
     return topics.found
+
+
+class ClusterPartition(NamedTuple):
+    """Where a partition is."""
+
+    replicas: tuple[int, ...]  # brokers
+    directories: tuple[str, ...]  # ids of their log roots, one each; of old releases none
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class ClusterTopic:
+    """A topic's id, and its partitions by number."""
+
+    topic_id: str
+    partitions: dict[int, ClusterPartition] = field(default_factory=dict)
+
+
+def cluster_topics(folder: str) -> dict[str, ClusterTopic]:
+    """The topics that there are, by the metadata log in ``folder``.
+
+    Raises:
+        CorruptLog, UnsupportedFormat: the metadata log is damaged or of a later version.
+        LogError: it cannot be read.
+    """
+    names: dict[str, str] = {}  # by id
+    topics: dict[str, ClusterTopic] = {}  # likewise
+    pending: list[tuple[int, dict[str, Any]]] | None = None  # of an open transaction
+    for number, fields in _records(folder, _decode_placement):
+        if number in (each.value for each in Transaction):
+            for held in (pending or ()) if number == Transaction.END.value else ():
+                _place(topics, names, *held)
+            pending = [] if number == Transaction.BEGIN.value else None
+        elif pending is not None:
+            pending.append((number, fields))
+        else:
+            _place(topics, names, number, fields)
+    return {names[topic_id]: topic for topic_id, topic in topics.items()}
+
+
+def _place(
+    topics: dict[str, ClusterTopic], names: dict[str, str], number: int, fields: dict[str, Any]
+) -> None:
+    topic_id: str = fields["topicId"]
+    if number == _TOPIC:
+        names[topic_id], topics[topic_id] = fields["name"], ClusterTopic(topic_id)
+    elif number == _REMOVED:
+        topics.pop(topic_id, None)
+    elif topic_id in topics:
+        partitions, partition = topics[topic_id].partitions, fields["partitionId"]
+        before = partitions.get(partition, ClusterPartition((), (), 0))
+        epoch = before.leader_epoch
+        if number == _PARTITION:
+            epoch = fields["leaderEpoch"]
+        elif fields.get("leader", _NO_LEADER_CHANGE) != _NO_LEADER_CHANGE:
+            epoch += 1
+        replicas, directories = fields.get("replicas"), fields.get("directories")
+        partitions[partition] = ClusterPartition(
+            before.replicas if replicas is None else tuple(replicas),
+            before.directories if directories is None else tuple(directories),
+            epoch,
+        )
+
+
+def _decode_placement(value: bytes) -> tuple[int, dict[str, Any]] | None:
+    """Number and fields of a record that tells where partitions are, or of a transaction's."""
+    reader = MessageReader(value)
+    frame = reader.unsigned()
+    if frame != FRAME_VERSION:
+        raise UnsupportedFormat(f"metadata record in a frame of version {frame}", 0)
+    number, version = reader.unsigned(), reader.unsigned()
+    if number in (_TOPIC, _PARTITION, _CHANGE, _REMOVED):
+        return number, METADATA_RECORDS[number].decode(value, version, reader.position)[0]
+    return (number, {}) if number in (each.value for each in Transaction) else None
 
 
 def state(folder: str) -> tuple[tuple[str, int, int], ...]:
@@ -104,7 +188,10 @@ class _Topics:
                 settings[record.name] = record.value
 
 
-def _records(folder: str) -> Iterator[MetadataRecord]:
+Decode: TypeAlias = Callable[[bytes], RecordT | None]
+
+
+def _records(folder: str, decode: Decode[RecordT]) -> Iterator[RecordT]:
     """The records that count: the newest snapshot's, then those of the log behind it."""
     names = sorted(os.listdir(folder))
     files = [(name, classify(name)) for name in names]
@@ -116,13 +203,13 @@ def _records(folder: str) -> Iterator[MetadataRecord]:
     start = 0
     if snapshots:
         start = classify(snapshots[-1]).offset or 0
-        yield from _decoded(os.path.join(folder, snapshots[-1]), 0)
+        yield from _decoded(os.path.join(folder, snapshots[-1]), 0, decode)
     for name, file in files:
         if file.kind is FileKind.LOG and file.suffix is Suffix.LIVE:
-            yield from _decoded(os.path.join(folder, name), start)
+            yield from _decoded(os.path.join(folder, name), start, decode)
 
 
-def _decoded(path: str, start: int) -> Iterator[MetadataRecord]:
+def _decoded(path: str, start: int, decode: Decode[RecordT]) -> Iterator[RecordT]:
     """The records of a file from offset ``start`` on; a torn tail ends it, as it does for Kafka."""
     try:
         with open(path, "rb") as file:
@@ -134,7 +221,7 @@ def _decoded(path: str, start: int) -> Iterator[MetadataRecord]:
     if content is None:
         return
     try:
-        yield from _decoded_batches(memoryview(content), start)
+        yield from _decoded_batches(memoryview(content), start, decode)
     except TruncatedLog:
         return
     except CorruptLog as error:
@@ -143,7 +230,7 @@ def _decoded(path: str, start: int) -> Iterator[MetadataRecord]:
         raise error.located(path) from error
 
 
-def _decoded_batches(view: memoryview, start: int) -> Iterator[MetadataRecord]:
+def _decoded_batches(view: memoryview, start: int, decode: Decode[RecordT]) -> Iterator[RecordT]:
     at = 0
     while at < len(view):
         header = decode_batch_header(view, at)
@@ -151,15 +238,15 @@ def _decoded_batches(view: memoryview, start: int) -> Iterator[MetadataRecord]:
             batch = decode_batch(view, at)
             for record in () if batch.attributes.control else batch.records:
                 if record.offset >= start and record.value is not None:
-                    decoded = _record(record.value, at)
+                    decoded = _record(record.value, at, decode)
                     if decoded is not None:
                         yield decoded
         at += header.size_bytes
 
 
-def _record(value: bytes, at: int) -> MetadataRecord | None:
+def _record(value: bytes, at: int, decode: Decode[RecordT]) -> RecordT | None:
     try:
-        return decode_metadata_record(value)
+        return decode(value)
     except TruncatedLog as error:
         raise CorruptLog(f"{error.problem}, in the batch that begins here", at) from error
     except LogError as error:

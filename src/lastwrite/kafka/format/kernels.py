@@ -437,6 +437,14 @@ def seal(
 
 
 @njit(cache=True, nogil=True)
+def reseal(data, positions, sizes):
+    """Write the checksums of the batches at ``positions`` anew."""
+    for n in range(len(positions)):
+        at = positions[n]
+        store32(data, at + 17, swap32(np.uint64(crc32c(data, at + 21, at + sizes[n]))))
+
+
+@njit(cache=True, nogil=True)
 def rebuild(data, table, first, last, actions, horizons, keep, keep_at, out, at, rows, filled):
     """Carry out the actions on ``table[first:last]`` up to the first batch that must be compressed
     anew.

@@ -66,7 +66,7 @@ def staging_folder(target_folder: str, source: str | None = None) -> str:
     """
     target_folder = os.path.abspath(target_folder)
     _refuse_existing(target_folder)
-    root, staging = os.path.dirname(target_folder), _staging_path(target_folder)
+    root, staging = os.path.dirname(target_folder), staging_path(target_folder)
     if source is None:
         files.make_folder(root)
         files.make_folder(staging, is_synced=False)  # it is renamed before anything rests on it
@@ -76,7 +76,8 @@ def staging_folder(target_folder: str, source: str | None = None) -> str:
     return staging
 
 
-def _staging_path(target_folder: str) -> str:
+def staging_path(target_folder: str) -> str:
+    """The name of the folder beside it in which its files are put together."""
     root, name = os.path.split(target_folder)
     topic, _, partition = name.rpartition("-")
     drawn = hashlib.blake2b(target_folder.encode(), digest_size=16).hexdigest()
@@ -154,7 +155,7 @@ class _Publishing:
             if self.errors[place] is not None:
                 # Of a full disk it gives back the room; where it fails the next run removes it.
                 with contextlib.suppress(LogError, OSError):
-                    files.remove_tree(_staging_path(self._copies[place].target_folder))
+                    files.remove_tree(staging_path(self._copies[place].target_folder))
 
     def _each(self, step: Callable[[Copy], None]) -> None:
         places = [place for place, error in enumerate(self.errors) if error is None]

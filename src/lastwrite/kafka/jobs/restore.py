@@ -1,0 +1,387 @@
+"""``restore`` into a log root of Kafka: where partitions go by the cluster's metadata, and several
+at once, each by ``store.restoring``.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from threading import Lock
+
+from msgspec import structs
+
+from lastwrite.archive.place import read_seen
+from lastwrite.config.system import Sources
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.kafka.cluster.internal_topics import (
+    GROUPS_TOPIC,
+    SHARES_TOPIC,
+    TRANSACTIONS_TOPIC,
+)
+from lastwrite.kafka.cluster.metadata_log import ClusterPartition, ClusterTopic, cluster_topics
+from lastwrite.kafka.cluster.roots import META_PROPERTIES, Clusters, identity_of
+from lastwrite.kafka.format.names import PARTITION_METADATA
+from lastwrite.kafka.format.text import decode_partition_metadata
+from lastwrite.kafka.restored import LogsRestored, RestoredLog
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.rules.topic_settings import Known, resolve
+from lastwrite.kafka.store import archived, index_files, lock, restoring
+from lastwrite.kafka.store.archived import ArchivedLog
+from lastwrite.kafka.store.restoring import Target
+from lastwrite.kafka.system import KafkaSystem
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Limits
+from lastwrite.spark.memory import plan_memory
+from lastwrite.storage.choice import Topics, choose
+from lastwrite.storage.machine import core_count
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.ownership import refuse_foreign
+
+_MOST_AT_ONCE = 4  # as for ``fetch``
+_NO_DIRECTORY = 20 * "A"  # directory ids that begin so say that a replica has none, or has lost it
+# What coordinators remember of producers and share groups of a cluster: another one gives it out.
+_OF_COORDINATORS = (TRANSACTIONS_TOPIC, SHARES_TOPIC, "__remote_log_metadata")
+
+Until = int | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A partition of the archive."""
+
+    address: str
+    name: TopicPartition
+    contents: ArchivedLog
+    partitions: int  # of its topic, in the archive
+    to: TopicPartition  # its name in the log root
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.bytes for segment in self.contents.segments)
+
+    @property
+    def settings(self) -> KafkaTopicConfig | None:
+        """What held for the topic where it was brought from; None: nobody said."""
+        known = self.contents.known
+        return _settings(self.name.topic, None if known is None else known.told())
+
+
+def _settings(topic: str, known: Known | None) -> KafkaTopicConfig | None:
+    return None if known is None else resolve(topic, (), known, {}, False).config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What of an archive is to be restored; see ``lastwrite.restore``."""
+
+    topic: Topics = None
+    partitions: Sequence[int] | None = None  # None: all
+    name: str | None = None
+    until: Until | None = None
+    drop_open: bool = False
+
+
+def restore_logs(
+    path: str,
+    to: str,
+    wanted: Wanted,
+    metadata: str | None,
+    memory: str | int | None,
+    progress: Progress | None,
+) -> LogsRestored:
+    """See ``lastwrite.restore``."""
+    progress = progress or NoProgress()
+    root = _root(to)
+    found, name = _in_archive(path, wanted), wanted.name
+    topics = {each.name.topic for each in found}
+    if name is not None and len(topics) > 1:
+        raise InvalidConfig(
+            f"one name for {len(topics)} topics: {', '.join(sorted(topics))}",
+            remedy="name one of them by --topic",
+        )
+    cluster = _Cluster(root, metadata)
+    if name is not None:
+        found = [replace(each, to=TopicPartition(name, each.name.partition)) for each in found]
+    found, notes = cluster.taken(found)
+    at_once = min(_MOST_AT_ONCE, core_count())
+    progress.stage("restore", sum(each.bytes for each in found))
+    turn = Lock()
+
+    def advance(done_bytes: int) -> None:
+        with turn:
+            progress.advance(done_bytes)
+
+    one = _Restore(cluster, wanted, plan_memory(memory, at_once).limits(), advance)
+    with lock.hold(root, [each.to for each in found]), ThreadPoolExecutor(at_once) as pool:
+        done = tuple(pool.map(one.restore, found))
+    for each, log in zip(found, done, strict=True):
+        notes += cluster.told_of(each, log)
+    return LogsRestored(path=root, partitions=done, notes=tuple(dict.fromkeys(notes)))
+
+
+def _root(to: str) -> str:
+    """The log root.
+
+    Raises:
+        NotALog: it is none of a broker's; LogHeld: the broker runs.
+    """
+    if is_address(to) or "://" in to:
+        raise InvalidConfig(
+            "--to is where a restore writes: a log root of a broker that is stopped",
+            path=to,
+            remedy="give one of its log.dirs; a copy of an archive is compact --to",
+        )
+    root = os.path.abspath(to)
+    if not os.path.isfile(os.path.join(root, META_PROPERTIES)):
+        raise NotALog(
+            f"no log root of a broker: it has no {META_PROPERTIES}",
+            path=root,
+            remedy="give one of the broker's log.dirs, which kafka-storage.sh format makes",
+        )
+    broker = lock.broker_of(root)
+    if broker is not None:
+        raise broker
+    refuse_foreign([root])
+    return root
+
+
+def _in_archive(path: str, wanted: Wanted) -> list[_Found]:
+    everything = archived.find(path)
+    if not everything:
+        words, remedy = "no archive of Kafka's topics", "check the address"
+        if not is_address(path) and os.path.isdir(path):
+            remedy = "of a log directory make one first: lastwrite fetch DIR --to ARCHIVE"
+        raise NotALog(words, path=path, remedy=remedy)
+    ends: dict[str, int] = {}
+    for name in everything:
+        ends[name.topic] = max(ends.get(name.topic, 0), name.partition + 1)
+    listed = sorted(everything.items())
+    numbers: Sequence[int | None] = [None] if wanted.partitions is None else wanted.partitions
+    folders = dict.fromkeys(
+        each for number in numbers for each in choose(listed, wanted.topic, number, path)
+    )
+
+    def read(folder: str) -> _Found:
+        contents = archived.contents_of(read_seen(folder).manifest, folder)
+        name = archived.name_of(folder)
+        return _Found(folder, name, contents, ends[name.topic], name)
+
+    with ThreadPoolExecutor(16) as pool:  # a request is mostly waiting
+        return list(pool.map(read, folders))
+
+
+class _Cluster:
+    """What the metadata say of the log root's cluster.
+
+    Raises:
+        CorruptLog, UnsupportedFormat, LogError: they cannot be read.
+    """
+
+    def __init__(self, root: str, metadata: str | None) -> None:
+        self.root = root
+        self._identity = identity_of(root)
+        folder = Clusters([root], metadata).spokesman(root).folder
+        self._topics = None if folder is None else cluster_topics(folder)
+        self._system = KafkaSystem(Sources(roots=(root,), metadata=metadata))
+
+    def taken(self, found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
+        """Those that are to be restored, and what to tell of the others.
+
+        Raises:
+            InvalidConfig: the cluster has not all of their topics.
+        """
+        left, notes = [], []
+        for each in found:
+            there = (self._topics or {}).get(each.to.topic)
+            is_same = there is not None and there.topic_id == each.contents.topic_id
+            if each.name.topic in _OF_COORDINATORS and not is_same:
+                notes.append(
+                    f"{each.name.topic} is left out: it is what another cluster's brokers remember"
+                )
+            else:
+                left.append(each)
+        topics = self._topics
+        missing = {each.to.topic: each for each in left if topics and each.to.topic not in topics}
+        if missing:
+            raise InvalidConfig(
+                f"the cluster has no topic {', '.join(missing)}",
+                path=self.root,
+                remedy="start the broker, make what is missing, stop the broker, and run again:\n"
+                + "\n".join(f"  {self._making(each)}" for each in missing.values()),
+            )
+        return left, notes
+
+    def _making(self, found: _Found) -> str:
+        """The command by which a topic is made as it was."""
+        topic, known = found.to.topic, found.contents.known
+        if topic == GROUPS_TOPIC:  # a broker makes it when it is first asked where a group is
+            return "kafka-consumer-groups.sh --bootstrap-server HOST:PORT --describe --group any"
+        words = ["--create", "--topic", topic, "--partitions", str(found.partitions)]
+        for name, value in sorted((known.topic if known else {}).items()):
+            if "throttled.replicas" not in name:  # which names brokers
+                words += ["--config", f"{name}={value}"]
+        return f"kafka-topics.sh --bootstrap-server HOST:PORT {shlex.join(words)}"
+
+    def target(self, found: _Found) -> Target:
+        """Where it goes.
+
+        Raises:
+            LogError: not into this log root.
+        """
+        name, folder = found.to, os.path.join(self.root, str(found.to))
+        if self._topics is None:
+            content = index_files.side_file(folder, PARTITION_METADATA)
+            if content is None:
+                raise LogError(
+                    "nothing tells the topic's id: the log root has no metadata of its cluster",
+                    path=self.root,
+                    remedy="show them by --metadata PATH, the first of the broker's log.dirs",
+                )
+            topic_id = decode_partition_metadata(content)
+            return Target(root=self.root, name=name, topic_id=topic_id, leader_epoch=None)
+        topic = self._topics[name.topic]
+        there = topic.partitions.get(name.partition)
+        if there is None or self._is_uneven(found, topic):
+            raise LogError(
+                f"{name.topic} has {len(topic.partitions)} partitions in the cluster, and "
+                f"{found.partitions} in the archive",
+                path=self.root,
+                remedy="make the topic anew with as many, stop the broker, and run again",
+            )
+        self._refuse_elsewhere(name, there)
+        return Target(
+            root=self.root,
+            name=name,
+            topic_id=topic.topic_id,
+            leader_epoch=there.leader_epoch,
+        )
+
+    def _is_uneven(self, found: _Found, topic: ClusterTopic) -> bool:
+        """Whether groups would be looked for in other partitions than they are in."""
+        number = len(topic.partitions)
+        return found.name.topic == GROUPS_TOPIC and number != found.partitions
+
+    def _refuse_elsewhere(self, name: TopicPartition, there: ClusterPartition) -> None:
+        node, directory = self._identity.node, self._identity.directory
+        if node is None or int(node) not in there.replicas:
+            brokers = ", ".join(map(str, there.replicas))
+            raise LogError(
+                f"the cluster has {name} on broker {brokers}, and this is of broker {node}",
+                path=self.root,
+                remedy="restore it into a log root of one of those",
+            )
+        if there.directories and directory is not None:
+            wanted = there.directories[there.replicas.index(int(node))]
+            if wanted != directory and not wanted.startswith(_NO_DIRECTORY):
+                raise LogError(
+                    f"the broker has {name} in another of its log.dirs",
+                    path=self.root,
+                    remedy=f"give the one whose {META_PROPERTIES} says directory.id={wanted}",
+                )
+
+    def told_of(self, found: _Found, log: RestoredLog) -> Iterator[str]:
+        """What to know of it before the broker starts."""
+        if log.reason is not None or log.end_offset is None:
+            return
+        topic = found.to.topic
+        if log.is_other_topic and log.is_written:
+            yield (
+                f"{topic} has another id in this cluster: producers, markers and records of "
+                "aborted transactions are left out, and leader epochs begin at 0"
+            )
+            if found.name.topic == GROUPS_TOPIC:
+                yield f"of {topic} only what groups have committed is restored, not their members"
+        there = None if self._topics is None else self._topics.get(topic)
+        if there is not None:
+            if len(there.partitions) > found.partitions:
+                yield (
+                    f"{topic} has {len(there.partitions)} partitions in the cluster, and "
+                    f"{found.partitions} in the archive: keys may go to others than before"
+                )
+            if len(there.partitions[found.to.partition].replicas) > 1:
+                yield (
+                    f"{topic} has several replicas: restore into the log root of each, or see that "
+                    "the others are empty, before any of these brokers starts"
+                )
+        folder = os.path.join(self.root, str(found.to))
+        here, before = _settings(topic, self._system.known_of(folder)), found.settings
+        if here is None:
+            return
+        if before is not None and set(here.cleanup_policy) != set(before.cleanup_policy):
+            yield (
+                f"{topic}: cleanup.policy is {','.join(here.cleanup_policy)} in the cluster, and "
+                f"was {','.join(before.cleanup_policy)}"
+            )
+        until_ms = time.time_ns() // 1_000_000 - here.retention_ms
+        if here.deletes and here.retention_ms >= 0:
+            if any(each.largest_timestamp_ms < until_ms for each in found.contents.segments):
+                yield (
+                    f"{topic}: retention.ms is {here.retention_ms}, and segments are older: the "
+                    "broker deletes them some minutes after its start, unless that is raised before"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Restore:
+    """What all partitions of a call share."""
+
+    cluster: _Cluster
+    wanted: Wanted
+    limits: Limits
+    advance: restoring.Advance
+
+    def restore(self, found: _Found) -> RestoredLog:
+        """One partition."""
+        log = RestoredLog(
+            topic=found.to.topic,
+            partition=found.to.partition,
+            source=found.address,
+            folder=os.path.join(self.cluster.root, str(found.to)),
+        )
+        try:
+            target = self.cluster.target(found)
+            done = restoring.restore(
+                found.address,
+                target,
+                until=self._until(found),
+                drop_open=self.wanted.drop_open,
+                limits=self.limits,
+                advance=self.advance,
+            )
+        except (LogError, OSError) as error:
+            is_damaged = isinstance(error, CorruptLog)
+            return structs.replace(log, reason=str(error), is_damaged=is_damaged)
+        return structs.replace(
+            log,
+            first_offset=done.first_offset,
+            end_offset=done.end_offset,
+            is_written=done.is_written,
+            segments=done.segments,
+            size_bytes=done.bytes,
+            is_other_topic=not done.is_same_topic,
+        )
+
+    def _until(self, found: _Found) -> int | None:
+        """
+        Raises:
+            LogError: what was written before that was cleaned by what was written later.
+        """
+        until = self.wanted.until
+        if isinstance(until, datetime):
+            ms = int(until.timestamp() * 1000)
+            until = restoring.first_offset_since(found.address, ms, self.limits)
+        cleaned = found.contents.checkpoint
+        if until is not None and cleaned is not None and cleaned > until:
+            raise LogError(
+                f"the archive is compacted up to offset {cleaned}, and --until is {until}: of keys "
+                "that were written again in between the values before are gone",
+                path=found.address,
+                remedy="restore all of it, or from an archive that was not compacted",
+            )
+        return until

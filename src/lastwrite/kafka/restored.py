@@ -1,0 +1,43 @@
+"""What ``restore`` wrote of an archive into a log root, as values."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import field
+
+from lastwrite.reports.document import FrozenDocument, figure
+
+
+class RestoredLog(FrozenDocument, frozen=True, kw_only=True):
+    """One partition: what was given back, or why nothing was."""
+
+    topic: str  # in the log root
+    partition: int
+    source: str  # its address in the archive
+    folder: str = field(name="path")
+    first_offset: int | None = None
+    end_offset: int | None = None
+    is_written: bool = field(default=False, name="written")  # else it was there, or is empty
+    segments: int = 0
+    size_bytes: int = field(default=0, name="bytes")
+    # without producers, markers and aborted records: the cluster has it under another id
+    is_other_topic: bool = field(default=False, name="other_topic")
+    reason: str | None = None  # why nothing of it was restored
+    is_damaged: bool = field(default=False, name="damaged")
+
+
+class LogsRestored(FrozenDocument, frozen=True, kw_only=True):
+    """All partitions of a restore into a log root of Kafka."""
+
+    path: str  # the log root
+    partitions: tuple[RestoredLog, ...]
+    notes: tuple[str, ...] = ()
+    # 3 where something of the archive is damaged, 1 where something could not be restored
+    exit_status: ClassVar[int] = figure(lambda self: self.worst())
+
+    def worst(self) -> int:
+        """The exit status."""
+        if any(each.is_damaged for each in self.partitions):
+            return 3
+        return 1 if any(each.reason is not None for each in self.partitions) else 0
