@@ -140,8 +140,8 @@ def restore(  # one parameter an option of the command line
             raise InvalidConfig(
                 "it is not said from where or to where",
                 path=str(path),
-                remedy="give --to LOGROOT with an archive of Kafka's topics, or --from HOST:PORT with "
-                "a store of RocketMQ",
+                remedy="give --to LOGROOT with an archive of Kafka's topics, or --from HOST:PORT "
+                "with a store of RocketMQ",
             )
         use(store_settings(config))
         wanted = Wanted(

@@ -2,8 +2,8 @@
 
 The smallest case: producer 7 writes sequences 0 to 4 at offsets 0 to 4, and commits at 5. A
 snapshot says of it: last sequence 4, last offset 4, and the time and the coordinator's epoch of the
-marker. Only the last batch and the last marker of each producer matter, so a table of thousands of batches
-costs a look at a few of them.
+marker. Only the last batch and the last marker of each producer matter, so a table of thousands of
+batches costs a look at a few of them.
 
 Source: Kafka 4.4 ``ProducerAppendInfo``, ``ProducerStateEntry``; docs/formats/kafka.md, "Producer
 snapshot".
