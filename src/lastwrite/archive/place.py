@@ -45,7 +45,7 @@ from lastwrite.errors import (
     UnsupportedFormat,
 )
 from lastwrite.model.stores import StoreSettings
-from lastwrite.storage.objects.address import store_at
+from lastwrite.storage.objects.address import store_at, used
 from lastwrite.storage.objects.store import Found, Store, Version
 
 MANIFEST = "manifest.json"
@@ -147,9 +147,10 @@ class Place:
 
     # ------------------------------------------------------------------ a round
 
-    def begin(self, seen: Seen | None, grace_ms: int = GRACE_MS) -> Round:
+    def begin(self, seen: Seen | None, grace_ms: int | None = None) -> Round:
         """Draw a round's id and write its journal, before any object of it is there; remove what
-        was replaced longer ago than ``grace_ms``, for which readers of old manifests need it.
+        was replaced longer ago than ``grace_ms`` (None: than ``storage.keepReplacedMs`` says), for
+        which readers of old manifests need it.
         """
         begun = Round(uuid.uuid4().hex, seen)
         key = self.journal(begun.id)
@@ -169,7 +170,7 @@ class Place:
             )
         begun.renewed_s = time.monotonic()
         if seen is not None and seen.manifest.unused:
-            begun.cleared = self._clear(seen, key, grace_ms)
+            begun.cleared = self._clear(seen, key, _grace_ms(grace_ms))
         return begun
 
     def renew(self, begun: Round) -> None:
@@ -368,7 +369,7 @@ class Place:
         self,
         older_than_ms: int = ABANDONED_MS,
         *,
-        grace_ms: int = GRACE_MS,
+        grace_ms: int | None = None,
         everything: bool = False,
         dry_run: bool = False,
     ) -> Swept:
@@ -406,7 +407,7 @@ class Place:
             for each in self._unnamed(data, seen)
             if _is_old(each, now_ms, older_than_ms) and self._writer_of(each) not in running
         ]
-        needless = self._needless(seen, now_ms, grace_ms)
+        needless = self._needless(seen, now_ms, _grace_ms(grace_ms))
         swept.objects, swept.bytes = len(needless), sum(each.bytes for each in needless)
         cleared = frozenset(each.key for each in needless)
         if not dry_run:
@@ -529,6 +530,10 @@ def read_seen(folder: str) -> Seen:
     if seen is None:
         raise NotALog("no manifest of an archive", path=folder, remedy="check the address")
     return seen
+
+
+def _grace_ms(given: int | None) -> int:
+    return used().keep_replaced_ms if given is None else given
 
 
 def _is_old(found: Found, now_ms: int, older_than_ms: int) -> bool:

@@ -16,7 +16,7 @@ from threading import Lock, Thread
 from typing import TypeVar
 
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import GRACE_MS, Round, Seen, place_at, read_seen
+from lastwrite.archive.place import Round, Seen, place_at, read_seen
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
 from lastwrite.storage.objects.store import Store
 
@@ -67,8 +67,7 @@ class Rounds:
     ``folder`` is a partition's address everywhere.
     """
 
-    def __init__(self, grace_ms: int = GRACE_MS) -> None:
-        self._grace_ms = grace_ms
+    def __init__(self) -> None:
         self._seen: dict[str, Seen] = {}
         self._ahead = _ReadAhead(())
         self._worked_on: set[str] = set()  # whose log somebody has
@@ -128,7 +127,7 @@ class Rounds:
                     path=folder,
                     remedy="give --to an archive without this partition",
                 )
-            begun = place.begin(None if is_new else self.seen(folder), self._grace_ms)
+            begun = place.begin(None if is_new else self.seen(folder))
             last = self._rounds[folder] = of, begun
             self._keep_renewing()
         return f"{folder}/{last[1].prefix}"
@@ -218,7 +217,7 @@ class Rounds:
             CommitConflict, RemoteFailed: as ``Place.commit``.
         """
         seen, place = self.base(folder), place_at(folder)
-        begun = self.take(folder) or place.begin(seen, self._grace_ms)
+        begun = self.take(folder) or place.begin(seen)
         self._seen[folder] = place.commit(begun, made, keeps_journal=True)
         self._journals.append((place.store, place.journal(begun.id)))
 

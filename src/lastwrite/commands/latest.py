@@ -248,7 +248,7 @@ def _kafka_table(path: str, topic: str | None, limit_bytes: int) -> Table:
     """
     for tries in range(1, TRIES + 1):
         logs = _kafka_logs(path, topic)
-        with one_try(tries, is_open=any(log.open_as is not None for log in logs)):
+        with beside_a_broker.one_try(tries, *logs):
             written = ((log.name.partition, kafka_writes(log, log.segments)) for log in logs)
             table = _table(written, limit_bytes)
             for log in logs:

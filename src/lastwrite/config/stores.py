@@ -37,6 +37,8 @@ class StoreConfig(SettingsTable):
     allow_http: bool = setting(False, "storage.allowHttp")
     timeout_ms: int  = setting(30_000, "storage.timeoutMs", 100, INT_MAX)  # of one request
     retries:    int  = setting(4, "storage.retries", 0, 100)  # of one request
+    # of a generation's objects, for who reads it while another replaces it
+    keep_replaced_ms: int = setting(3_600_000, "storage.keepReplacedMs", 0)
     secret_file: str = setting("", "storage.secretFile")  # under which kept scans are made
     # fmt: on
 
@@ -49,6 +51,7 @@ class StoreConfig(SettingsTable):
             self.allow_http,
             self.timeout_ms,
             self.retries,
+            keep_replaced_ms=self.keep_replaced_ms,
             secret_file=self.secret_file,
         )
 

@@ -1,4 +1,5 @@
-"""What a reader holds a log against that a broker has open: whether what it read was still there.
+"""What a reader holds a log against that a broker has open, or that rounds replace in an archive:
+whether what it read was still there.
 
 The broker appends, closes segments, lets its cleaner exchange them and deletes what has expired; a
 new leader may make it cut the log. All of this but appending changes the folder, a file that was
@@ -8,15 +9,18 @@ listed, or the leader epochs (docs/decisions/beside-a-broker.md).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
+from lastwrite.archive.place import place_at
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka.format.names import HIGH_WATERMARKS, LEADER_EPOCHS
 from lastwrite.kafka.format.text import decode_leader_epochs
 from lastwrite.model.log import PartitionLog
+from lastwrite.storage import reading
 from lastwrite.storage.files import to_log_error
-from lastwrite.storage.reading import TRIES, TRY_AGAIN, check_segments, one_try
+from lastwrite.storage.reading import TRIES, TRY_AGAIN, check_segments
 
 T = TypeVar("T")
 
@@ -93,6 +97,38 @@ def check_unmoved(log: PartitionLog) -> None:
         check_segments(log)
 
 
+@contextmanager
+def one_try(number: int, *logs: PartitionLog, is_last: bool = False) -> Iterator[None]:
+    """As ``reading.one_try``, of logs that brokers have open, or of archives: there a conflict is
+    passed over where another generation counts now. ``is_last``: nothing is passed over.
+
+    Raises:
+        CommitConflict: nobody changes them; or of the last try.
+    """
+    try:
+        yield
+    except CommitConflict as error:
+        for log in logs:
+            if log.generation and not is_last:
+                seen = place_at(log.folder).read()
+                if seen is not None and seen.manifest.generation != log.generation:
+                    if number < TRIES:
+                        return
+                    raise _lost(log) from error
+        is_open = any(log.open_as is not None for log in logs)
+        with reading.one_try(number, is_open=is_open and not is_last):
+            raise
+
+
+def _lost(log: PartitionLog) -> CommitConflict:
+    return CommitConflict(
+        f"generation {log.generation} was replaced while it was read, and its objects removed",
+        path=log.folder,
+        remedy="run again; let rounds and sweeps keep for longer what they replace "
+        "(storage.keepReplacedMs)",
+    )
+
+
 def read_again(
     log: PartitionLog, read: Callable[[str], PartitionLog], work: Callable[[PartitionLog], T]
 ) -> T:
@@ -103,7 +139,7 @@ def read_again(
         CommitConflict: it changed every time.
     """
     for tries in range(1, TRIES + 1):
-        with one_try(tries, is_open=log.open_as is not None):
+        with one_try(tries, log):
             found = work(log)
             check_unmoved(log)
             return found
@@ -113,16 +149,18 @@ def read_again(
 
 def go_on(log: PartitionLog, read: Callable[[str], PartitionLog], last: int) -> PartitionLog:
     """``log`` as ``read`` lists it now, to be read on behind the offset ``last``; -1: from its
-    start.
+    start. Offsets stay what they are from round to round.
 
     Raises:
         CommitConflict: what was read was cut off, or what comes next was deleted.
     """
     check_uncut(log)
+    before = log.generation
     log = read(log.folder)
     if last >= 0 and last + 1 < log.log_start:
         raise CommitConflict(
-            f"offsets {last + 1} to {log.log_start - 1} were deleted while the log was read",
+            f"offsets {last + 1} to {log.log_start - 1} were deleted while the log was read"
+            + (f" at generation {before}" if before else ""),
             path=log.folder,
             remedy=TRY_AGAIN,
         )

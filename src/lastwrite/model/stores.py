@@ -16,4 +16,5 @@ class StoreSettings:
     timeout_ms: int = 30_000  # of one request, its body included
     retries: int = 4  # of one request, where another try may help
     is_dry: bool = False  # what would be written is only counted
+    keep_replaced_ms: int = 3_600_000  # of the driver, as the next
     secret_file: str = ""  # of the driver alone: see ``scan_cache.secret``

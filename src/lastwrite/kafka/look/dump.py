@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.cluster.metadata_log import FOLDER
 from lastwrite.kafka.format.batch import decode_batch
@@ -39,7 +39,7 @@ from lastwrite.kafka.store import log_dir as store
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment, TopicPartition
 from lastwrite.reports.table import Row, last_of
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
-from lastwrite.storage.reading import TRIES, exists, one_try, read_small
+from lastwrite.storage.reading import exists, read_small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +117,7 @@ class _Dump:
         self._wanted = wanted
         self._say = say
         self._problems: list[Problem] = []
+        self._generation = 0  # of the manifest that is read
 
     def limited(self, rows: Iterator[Row], limit: int | None) -> Iterator[Row]:
         return limited(rows, limit, self._problems)
@@ -156,10 +157,12 @@ class _Dump:
                 self._say(str(problem))
         asked, last = self._wanted, -1
         at = "last_offset" if asked.batches else "offset"
-        for tries in range(1, TRIES + 1):
+        tries = 0
+        while True:
+            tries, since = tries + 1, last
+            self._generation = log.generation
             # An index is written as the broker appends: its rows cannot go on behind the last.
-            is_open = log.open_as is not None and not asked.index
-            with one_try(tries, is_open=is_open):
+            with beside_a_broker.one_try(tries, log, is_last=asked.index):
                 try:
                     for row in self._partition(log):
                         yield row
@@ -169,6 +172,7 @@ class _Dump:
                 beside_a_broker.check_uncut(log)
                 return
             log = beside_a_broker.go_on(log, store.read_partition, last)
+            tries = 0 if last > since else tries
             if last >= 0:
                 self._wanted = replace(asked, offset=last + 1, time_ms=None)
 
@@ -268,7 +272,8 @@ class _Dump:
         tail = segment.path.rpartition(".log")[2]  # ".swap" where a crash left it so
         for kind in (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX):
             path = f"{stem}{kind}{tail}"
-            if exists(path):
+            is_always = self._generation and kind is not FileKind.TRANSACTION_INDEX
+            if is_always or exists(path):
                 yield from self._index_file(path, kind, segment.base_offset, name)
 
     def _index_file(
@@ -277,6 +282,8 @@ class _Dump:
         try:
             data = read_small(path)
             rows = list(index_rows(data, kind, base_offset, name))
+        except CommitConflict:
+            raise
         except LogError as error:
             self.note(kafka_problem_of(error, path))
             return

@@ -28,7 +28,6 @@ from lastwrite.kafka.store import lock, log_dir, partitions
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.reports.table import Row
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES, limited
-from lastwrite.storage.reading import TRIES, one_try
 
 
 class Isolation(StrEnum):
@@ -136,9 +135,10 @@ class KafkaReading(Iterator[Row]):
         Raises:
             CommitConflict: the log changed again and again, or something of it is gone.
         """
-        last = -1
-        for tries in range(1, TRIES + 1):
-            with one_try(tries, is_open=self._log.open_as is not None):
+        tries, last = 0, -1
+        while True:
+            tries, since = tries + 1, last
+            with beside_a_broker.one_try(tries, self._log):
                 for row in self._read():
                     yield row
                     last = self.next_offset - 1
@@ -147,6 +147,7 @@ class KafkaReading(Iterator[Row]):
                 self.status = status
                 return
             self._log = beside_a_broker.go_on(self._log, log_dir.read_partition, last)
+            tries = 0 if last > since else tries
             self._aborted = AbortedData(self._log)
 
     def _read(self) -> Iterator[Row]:

@@ -1,0 +1,165 @@
+"""Readers of an archive whose objects are removed under them: a round replaced them, and the next
+or a sweep removed them at once, since nobody was to be waited for.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+import lastwrite
+from lastwrite.archive.place import place_at
+from lastwrite.commands import latest as latests
+from lastwrite.errors import CommitConflict
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.spark.inline import INLINE
+from lastwrite.storage.objects import address as addresses
+from tests.support.kafka.logs import NAME, write_segment
+from tests.support.objects import BUCKET, S3
+
+NOW_MS = 1_700_000_000_000
+EACH, SEGMENTS = 20, 6
+
+
+class Archive:
+    """One partition, whose segments have the same keys, but for one key of each segment's own."""
+
+    def __init__(self, address: str, log: Path, config: dict[str, object]) -> None:
+        self.address, self._log, self.stores = address, log, config or None
+        self.config = {**config, "storage.keepReplacedMs": 0, "cleanup.policy": "compact"}
+        self._bases = count(0, EACH)
+        for _ in range(SEGMENTS):
+            self._write()
+        self.bring()
+
+    def _write(self) -> None:
+        base = next(self._bases)
+        keys = [b"own %d" % base, *(b"key %d" % n for n in range(1, EACH))]
+        records = [Record(base + n, NOW_MS, key, b"v%d" % base) for n, key in enumerate(keys)]
+        write_segment(self._log / NAME, base, [encode_batch(records)], mtime_ms=NOW_MS)
+
+    def bring(self) -> None:
+        options = {"include_active": True, "config": self.stores}
+        report = lastwrite.fetch([str(self._log)], self.address, **options)
+        assert report.exit_status == 0
+
+    def replace(self) -> None:
+        """A round that replaces nearly all objects; what it replaced is gone then."""
+        self._write()
+        self.bring()
+        config = {**self.config, "min.cleanable.dirty.ratio": 0, "segment.bytes": 1000}
+        report = lastwrite.compact(self.address, config=config, now_ms=NOW_MS, spark=INLINE)
+        assert [each.status for each in report.partitions] == ["cleaned"]
+        stores = {name: value for name, value in self.config.items() if name[:8] == "storage."}
+        swept = lastwrite.sweep(self.address, config=stores)
+        assert [each.reason for each in swept.partitions] == [""]
+        seen = place_at(f"{self.address}/kafka/t/0").read()
+        assert seen is not None and seen.manifest.unused == ()
+
+
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.broker)])
+def archive(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Archive]:
+    before = addresses.used()
+    if request.param == "folder":
+        yield Archive(str(tmp_path / "archive"), tmp_path / "log", {})
+    else:
+        s3: S3 = request.getfixturevalue("s3")
+        address = f"s3://{BUCKET}/readers/{uuid.uuid4().hex}"
+        yield Archive(address, tmp_path / "log", dict(s3.config))
+    addresses.use(before)
+
+
+READERS: dict[str, Callable[[Archive], Iterator[dict[str, Any]]]] = {
+    "dump": lambda archive: lastwrite.dump(archive.address, config=archive.stores),
+    "read": lambda archive: lastwrite.read(archive.address, config=archive.stores),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("rounds", [1, 5])
+def test_a_reader_goes_on_behind_its_last_offset(
+    archive: Archive, reader: str, rounds: int
+) -> None:
+    all_rows = list(READERS[reader](archive))
+    end = EACH * SEGMENTS
+    rows = READERS[reader](archive)
+    got: list[dict[str, Any]] = []
+    for _ in range(rounds):
+        got += islice(rows, EACH)
+        archive.replace()
+    got += rows
+    offsets = [row["offset"] for row in got]
+    assert offsets == sorted(set(offsets)), "each once, in order"
+    assert got[:EACH] == all_rows[:EACH]
+    told = {row["offset"]: (row["key"], row["value"]) for row in got}
+    for row in READERS[reader](archive):  # what counts now, but for what was passed before it came
+        if row["offset"] in told:
+            assert told[row["offset"]] == (row["key"], row["value"])
+        else:
+            assert row["offset"] < offsets[-1] or row["offset"] >= end
+    assert len([offset for offset in offsets if offset < end]) < len(all_rows), "of another one"
+
+
+def test_a_table_is_made_anew_of_what_counts(archive: Archive) -> None:
+    writes = latests.kafka_writes
+    left = 1
+
+    def late(log: Any, segments: Any) -> Iterator[Any]:
+        nonlocal left
+        found = writes(log, segments)
+        yield from islice(found, 1)
+        if left:
+            left -= 1
+            archive.replace()
+        yield from found
+
+    with patch.object(latests, "kafka_writes", late):
+        table = lastwrite.latest(archive.address, config=archive.stores)
+    assert table == lastwrite.latest(archive.address, config=archive.stores)
+    assert not left and len(table) == EACH - 1 + SEGMENTS + 1
+
+
+def test_who_loses_every_time_says_which_generation(archive: Archive) -> None:
+    writes = latests.kafka_writes
+
+    def late(log: Any, segments: Any) -> Iterator[Any]:
+        found = writes(log, segments)
+        yield from islice(found, 1)
+        archive.replace()
+        yield from found
+
+    with (
+        patch.object(latests, "kafka_writes", late),
+        pytest.raises(
+            CommitConflict, match=r"generation \d was replaced while it was read"
+        ) as lost,
+    ):
+        lastwrite.latest(archive.address, config=archive.stores)
+    assert "storage.keepReplacedMs" in str(lost.value)
+    rows = lastwrite.dump(archive.address, index=True, config=archive.stores)
+    next(rows)
+    archive.replace()
+    with pytest.raises(CommitConflict, match="vanished|gone|no such"):
+        list(rows)
+
+
+def test_what_is_missing_in_what_counts_is_no_replacement(archive: Archive) -> None:
+    folder = f"{archive.address}/kafka/t/0"
+    place = place_at(folder)
+    seen = place.read()
+    assert seen is not None
+    logs = [each.key for each in seen.manifest.objects if each.key.endswith(".log")]
+    rows = lastwrite.dump(archive.address, config=archive.stores)
+    got = list(islice(rows, EACH))
+    place.store.remove([place.key(logs[3])])
+    with pytest.raises(CommitConflict, match="vanished|gone") as lost:
+        got.extend(rows)
+    assert logs[3] in str(lost.value) and "copy of the archive" in str(lost.value)
+    assert len(got) == 3 * EACH
