@@ -415,11 +415,11 @@ def _run(asked: _Asked) -> CompactionReport:
             system, exchange, runner.workers, limits, options, progress, ScanCache(runner)
         )
         report = (run_round if context.is_in_place else _run_beside)(context, folders)
-        _add_figures(report, before, runner)
         _clear_up(context, folders, report, tell_what_stays)
         _note_quarantine(
             system, folders, report, not options.dry_run and options.to is None, progress
         )
+        _add_figures(report, before, runner)
         return report
 
 
@@ -580,6 +580,6 @@ def _note_quarantine(
         succeeded = [
             name for name in found if found[name].status in (Status.CLEANED, Status.UNCHANGED)
         ]
-        if in_place:
+        if in_place and entries:
             for name in release(root, succeeded, system.notes):
                 found[name].uncleanable = None
