@@ -16,7 +16,9 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig
+from lastwrite.kafka.cluster.remote_log_metadata import FINISHED, decode_segment_state
 from lastwrite.kafka.store.log_dir import read_partition
+from lastwrite.kafka.store.tier_and_root import states_in
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.objects.bucket import BucketStore
 from tests.support.kafka.logs import headers_of
@@ -356,6 +358,82 @@ def test_a_compacted_copy_in_one_go(tier: Path, tmp_path: Path) -> None:
     for topic in TOPICS:
         assert dict(lastwrite.latest(archive, topic)) == dict(lastwrite.latest(str(tier), topic))
     assert files(tier) == before
+
+
+# ---------------------------------------------------------------------- and the log root beside it
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(CORPUS / "local", tmp_path / "local"))
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_local_segments_go_on_from_the_tiers_end(topic: str, tmp_path: Path) -> None:
+    both, archive = [str(TIER), str(CORPUS / "local")], str(tmp_path / "archive")
+    report = lastwrite.inspect(both, topic=topic, spark=INLINE)
+    assert [(each.topic, each.status) for each in report.partitions] == [(topic, "whole")]
+    wanted = consumed("committed", topic)
+    assert report.partitions[0].log_start == wanted[0]["offset"]  # which the tier does not know
+    lastwrite.fetch(both, archive, topic=topic, include_active=True)
+    rows = lastwrite.read(archive, topic=topic, isolation_level="read_committed")
+    assert seen(rows) == wanted
+    assert seen(lastwrite.read(archive, topic=topic)) == consumed("plain", topic)
+    lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE)
+    assert dict(lastwrite.latest(archive, topic)) == table_of(wanted)
+    assert lastwrite.fetch(both, archive, topic=topic).exit_status == 0
+
+
+def test_offsets_between_tier_and_log_root_are_damage(tier: Path) -> None:
+    for each in folder("orders", tier).glob(f"{331:020d}-*"):
+        each.unlink()
+    assert not read_partition(str(folder("orders", tier))).problems
+    both = [str(tier), str(CORPUS / "local")]
+    (found,) = lastwrite.inspect(both, topic="orders", spark=INLINE).partitions
+    assert "offsets 331 to 381 are in no segment" in str(found.problems[0])
+
+
+def test_only_finished_copies_count_where_the_tiers_metadata_is(tier: Path, local: Path) -> None:
+    (first,) = folder("orders", tier).glob(f"{60:020d}-*.log")
+    (second,) = folder("orders", tier).glob(f"{130:020d}-*.log")
+    longer = folder("orders", tier) / f"{60:020d}-AAAAAAAAAAAAAAAAAAAAAA.log"
+    longer.write_bytes(first.read_bytes() + second.read_bytes())
+    for kind in (".leader_epoch_checkpoint", ".snapshot"):
+        shutil.copy(second.with_suffix(kind), longer.with_suffix(kind))
+
+    def files_read(*paths: Path) -> list[str]:
+        report = lastwrite.inspect(list(map(str, paths)), topic="orders", spark=INLINE)
+        return [Path(each.file).name for each in report.partitions[0].segments]
+
+    assert longer.name in files_read(tier)
+    assert longer.name not in files_read(tier, local)
+    shutil.rmtree(local / "__remote_log_metadata-0")
+    assert longer.name in files_read(tier, local)
+
+
+def test_another_topic_of_that_name_is_not_joined(tier: Path, local: Path) -> None:
+    (local / "orders-0" / "partition.metadata").write_text(
+        "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+    )
+    report = lastwrite.inspect([str(tier), str(local)], topic="orders", spark=INLINE)
+    assert sorted(each.end_offset for each in report.partitions) == [382, 412]
+
+
+def test_the_tiers_metadata() -> None:
+    """The first record of a segment in a broker's log, and its parts."""
+    value = bytes.fromhex(
+        "010000076f7264657273942dc220266941f1b60191bca1d6675c0000000000415cd4322b924faa862eb56a1d7a"
+        "1c7d00000000000000000000000000000000c700000001000001a2027e48a7000001a2027e4dfc020000000000"
+        "000000000000000000004a96000001000101"
+    )
+    found = decode_segment_state(value)
+    assert found is not None
+    assert (found.topic_id, found.partition) == ("lC3CICZpQfG2AZG8odZnXA", 0)
+    assert (found.segment_id, found.state) == ("QVzUMiuST6qGLrVqHXocfQ", 0)
+    known = states_in(str(CORPUS / "local"))
+    for topic in TOPICS:
+        there = {each.name[21:43] for each in folder(topic).glob("*.log")}
+        assert known[(folder(topic).name[-22:], 0)] == dict.fromkeys(there, FINISHED)
 
 
 def in_bucket(s3: S3, source: Path, prefix: str) -> str:

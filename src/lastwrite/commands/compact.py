@@ -359,6 +359,7 @@ def find_told(
         map(os.path.realpath, filter(os.path.isdir, paths))
     )
     told = system.told(replace(sources, roots=tuple(roots), named=frozenset(named)))
+    folders = told.joined(folders)
     told.check_told(folders)
     return told, folders
 

@@ -35,6 +35,7 @@ from lastwrite.kafka.store import (
     lock,
     partitions,
     pieces,
+    tier_and_root,
     tiered,
     watching,
 )
@@ -113,6 +114,14 @@ class KafkaSystem(System):
     # ------------------------------------------------------------------ layout
 
     find = staticmethod(partitions.find_partitions)
+
+    def joined(self, folders: Sequence[str]) -> list[str]:
+        """Without what a log root has of a partition of a tier: it is read with that."""
+        roots = self._sources.roots
+        of_tier = (folder for folder in folders if tiered.is_tier(folder))
+        part = {tier_and_root.local_folder(folder, roots) for folder in of_tier}
+        return [folder for folder in folders if folder not in part]
+
     name_of = staticmethod(partitions.partition_name)
     root_of = staticmethod(partitions.root_of)
     hold = staticmethod(lock.hold)
@@ -325,6 +334,8 @@ class KafkaSystem(System):
     def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
         if archived.is_archived(folder):
             return self._rounds.read(folder)
+        if tiered.is_tier(folder):
+            return tier_and_root.read(folder, self._sources.roots).log
         return store.read_partition(folder)
 
     read_below = staticmethod(store.read_partition)

@@ -85,6 +85,12 @@ class Layout(ABC):
         """What to tell of the broker that runs on the root; by default no broker opens it."""
         return None
 
+    def joined(self, folders: Sequence[str], /) -> list[str]:
+        """Of the folders of partitions that were named together, those that are read; by default
+        each is, by itself.
+        """
+        return list(folders)
+
     def refuse_read_only(self, root: str, /) -> None:
         """Say no before a round in place where logs are only read; by default none are.
 

@@ -97,6 +97,7 @@ def tiered_broker(
             "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
             "rsm.config.dir": str(tier),
             "remote.log.manager.task.interval.ms": "500",
+            "replica.high.watermark.checkpoint.interval.ms": "200",
             "log.retention.check.interval.ms": "500",
             "log.segment.delete.delay.ms": "100",
             "log.initial.task.delay.ms": "500",

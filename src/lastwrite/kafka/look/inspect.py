@@ -25,7 +25,7 @@ from lastwrite.kafka.look.rows import index_rows, side_file_rows
 from lastwrite.kafka.look.single import SingleFile, identify, refuse_beyond, segment_of
 from lastwrite.kafka.look.survey import Surveyor
 from lastwrite.kafka.rules.producers import active
-from lastwrite.kafka.store import lock, partitions
+from lastwrite.kafka.store import lock, partitions, tiered
 from lastwrite.kafka.store import log_dir as store
 from lastwrite.kafka.system import KAFKA, KafkaSystem
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, TopicPartition
@@ -121,16 +121,20 @@ class _Inspection:
         unreadable: dict[str, PartitionInspection] = {}
         for folder in folders:
             try:
-                logs[folder] = store.read_partition(folder)
+                logs[folder] = self._read(folder)
             except CorruptLog as error:
                 unreadable[folder] = self._unreadable(folder, error)
         self._progress.stage("inspect", sum(log.size_bytes for log in logs.values()))
         return [
-            beside_a_broker.read_again(logs[folder], store.read_partition, self._partition)
+            beside_a_broker.read_again(logs[folder], self._read, self._partition)
             if folder in logs
             else unreadable[folder]
             for folder in folders
         ]
+
+    def _read(self, folder: str) -> PartitionLog:
+        """The log; of a tier with what the roots beside it have."""
+        return self._system.read(folder) if tiered.is_tier(folder) else store.read_partition(folder)
 
     def _unreadable(self, folder: str, error: LogError) -> PartitionInspection:
         name = partitions.partition_name(folder)

@@ -16,11 +16,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from lastwrite.errors import CorruptLog, NotALog, UnsupportedFormat, located
+from lastwrite.kafka.cluster.remote_log_metadata import FINISHED
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index, decode_time_index
@@ -145,7 +146,8 @@ class Beside:
     log: PartitionLog
     log_start: int  # of the whole log; that of ``log`` is where its local segments begin
     epochs: Epochs
-    states: Mapping[str, bool] = field(default_factory=dict)  # by segment id: whether it counts
+    states: Mapping[str, int]  # by segment id, see ``cluster.remote_log_metadata``
+    snapshots: tuple[tuple[int, str], ...]  # of the producers, by offset: paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,9 +209,13 @@ def read_tier(folder: str, beside: Beside | None = None) -> Tier:
         RemoteFailed, LogError: the store does not answer; a file cannot be read.
     """
     states = beside.states if beside else {}
-    whole = [files for id, files in _files_of(folder).items() if states.get(id, True)]
+    there = {
+        id: files
+        for id, files in _files_of(folder).items()
+        if states.get(id, FINISHED) <= FINISHED  # else it is being removed
+    }
     with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:  # a request is mostly waiting
-        found = list(pool.map(lambda files: _segment(folder, files), whole))
+        found = list(pool.map(lambda files: _segment(folder, files), there.values()))
     if not found and beside is None:
         raise NotALog(
             "no whole segment in this folder of a tier", path=folder, remedy="check the path"
@@ -222,7 +228,12 @@ def read_tier(folder: str, beside: Beside | None = None) -> Tier:
         log_start = beside.log_start
         end = beside.log.segments[0].base_offset if beside.log.segments else beside.log.end_offset
         end = max(end, log_start)
-    chained = chain(copies, lineage, log_start, end)
+    finished = [n for n, id in enumerate(there) if states.get(id) == FINISHED]
+    chained = chain([copies[n] for n in finished], lineage, log_start, end)
+    if chained.gaps or not states:  # what is known may be older than the tier: a copy that is whole
+        chained = chain(copies, lineage, log_start, end)
+    else:
+        chained = chained._replace(parts=tuple((finished[n], at) for n, at in chained.parts))
     tier = _tier(folder, found, chained, lineage, log_start, beside)
     for other in list(_known)[:-_MOST_KNOWN]:
         _known.pop(other, None)
@@ -262,6 +273,7 @@ def _tier(
     log = _log_of(folder, parts, snapshots, log_start)
     if beside is not None and beside.log.segments:
         log = _continued(log, beside.log)
+        snapshots |= dict(beside.snapshots)
     return Tier(
         log=replace(log, problems=(*problems, *log.problems)),
         lineage=lineage,

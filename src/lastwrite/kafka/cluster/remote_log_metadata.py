@@ -1,0 +1,112 @@
+"""Records of ``__remote_log_metadata``: what became of each segment that brokers copied to a tier.
+
+A record's value is a frame of three unsigned varints (1, what it is, version 0) and a flexible
+message behind them. States: 0 the copy began, 1 it is finished, 2 the removal began, 3 it is
+finished.
+
+Source: Kafka 4.4 ``RemoteLogMetadataSerde``, ``RemoteLogSegmentMetadataRecord``; KIP-405; a real
+broker's log in tests/corpus.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lastwrite.encoding.layout import I8, I32, I64
+from lastwrite.errors import UnsupportedFormat
+from lastwrite.kafka.cluster.message import (
+    BYTES,
+    STRING,
+    UUID,
+    Array,
+    MessageReader,
+    MessageSchema,
+    SchemaField,
+    Struct,
+)
+
+TOPIC = "__remote_log_metadata"
+FINISHED = 1
+_FRAME_VERSION = 1
+_ID = SchemaField(
+    "id",
+    Struct(
+        (
+            SchemaField(
+                "partition",
+                Struct(
+                    (
+                        SchemaField("topic", STRING),
+                        SchemaField("topicId", UUID),
+                        SchemaField("partition", I32),
+                    )
+                ),
+            ),
+            SchemaField("segmentId", UUID),
+        )
+    ),
+)
+_CUSTOM = SchemaField("customMetadata", BYTES)
+_STATE = SchemaField("state", I8)
+_COPIED = MessageSchema(
+    "RemoteLogSegmentMetadata",
+    flexible=0,
+    fields=(
+        _ID,
+        SchemaField("startOffset", I64),
+        SchemaField("endOffset", I64),
+        SchemaField("brokerId", I32),
+        SchemaField("maxTimestampMs", I64),
+        SchemaField("eventTimestampMs", I64),
+        SchemaField(
+            "leaderEpochs",
+            Array(Struct((SchemaField("epoch", I32), SchemaField("offset", I64)))),
+        ),
+        SchemaField("bytes", I32),
+        _CUSTOM,
+        _STATE,
+    ),
+)
+_UPDATE = MessageSchema(
+    "RemoteLogSegmentMetadataUpdate",
+    flexible=0,
+    fields=(
+        _ID,
+        SchemaField("brokerId", I32),
+        SchemaField("eventTimestampMs", I64),
+        _CUSTOM,
+        _STATE,
+    ),
+)
+_KINDS = {0: _COPIED, 1: _UPDATE}
+
+
+class SegmentState(NamedTuple):
+    """What a record says of a segment; the ids are the 22 characters of names in a tier."""
+
+    topic_id: str
+    partition: int
+    segment_id: str
+    state: int
+
+
+def decode_segment_state(value: bytes) -> SegmentState | None:
+    """None: the record is of no segment.
+
+    Raises:
+        UnsupportedFormat: a frame, or a record, of a version that we do not know.
+        TruncatedLog, CorruptLog: the value stops early, or is none.
+    """
+    fields = MessageReader(value)
+    frame = fields.unsigned()
+    if frame != _FRAME_VERSION:
+        raise UnsupportedFormat(f"a record of a tier's metadata in a frame of version {frame}", 0)
+    kind, version = fields.unsigned(), fields.unsigned()
+    schema = _KINDS.get(kind)
+    if schema is None:
+        return None
+    found, _ = schema.decode(value, version, fields.position)
+    partition = found["id"]["partition"]
+    return SegmentState(
+        partition["topicId"], partition["partition"], found["id"]["segmentId"], found["state"]
+    )

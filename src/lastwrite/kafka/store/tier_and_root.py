@@ -1,0 +1,107 @@
+"""A partition's segments in a tier, and what the log root of a broker beside it knows of them: the
+segments that are on its disk still, where the log begins, its leaders, and which copies are
+finished.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from lastwrite.errors import LogError
+from lastwrite.kafka.cluster.remote_log_metadata import TOPIC, decode_segment_state
+from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
+from lastwrite.kafka.format.batch_layout import BATCH_HEADER
+from lastwrite.kafka.format.names import LEADER_EPOCHS, LOG_STARTS, PARTITION_METADATA
+from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
+from lastwrite.kafka.store import index_files, log_dir, tiered
+from lastwrite.kafka.store.checkpoints import read_offsets
+from lastwrite.kafka.store.partitions import find_partitions, root_of
+from lastwrite.kafka.store.tiered import Beside, Tier
+from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.storage.reading import reader_of
+
+States = Mapping[tuple[str, int], Mapping[str, int]]  # by topic id and partition, segment id
+
+
+def local_folder(folder: str, roots: Sequence[str]) -> str | None:
+    """The folder of the same partition in one of the log roots; None: none has it."""
+    for root in roots:
+        local = os.path.join(root, str(tiered.name_of(folder)))
+        if local == folder or not os.path.isdir(local) or tiered.is_tier(local):
+            continue
+        content = index_files.side_file(local, PARTITION_METADATA)
+        if content is not None and str(decode_partition_metadata(content)) == tiered.topic_id_of(
+            folder
+        ):
+            return local
+    return None
+
+
+def read(folder: str, roots: Sequence[str]) -> Tier:
+    """What a tier has of a partition, and what one of the roots has behind it.
+
+    Raises:
+        LogError: as ``tiered.read_tier`` and ``log_dir.read_partition``.
+    """
+    local = local_folder(folder, roots)
+    if local is None:
+        return tiered.read_tier(folder)
+    log = log_dir.read_partition(local)
+    content = index_files.side_file(local, LEADER_EPOCHS)
+    epochs = () if content is None else decode_leader_epochs(content)
+    name, known = log.name, states_in(root_of(local))
+    return tiered.read_tier(
+        folder,
+        Beside(
+            log=log,
+            log_start=read_offsets(root_of(local), LOG_STARTS).get(name, 0),
+            epochs=tuple((each.epoch, each.start_offset) for each in epochs),
+            states=known.get((tiered.topic_id_of(folder), name.partition), {}),
+            snapshots=tuple(index_files.snapshots_of(local)),
+        ),
+    )
+
+
+def states_in(root: str) -> States:
+    """What became of copies, as far as the log root has the tier's metadata."""
+    try:
+        folders = find_partitions(root, TOPIC)
+    except LogError:
+        return {}
+    logs = [log_dir.read_partition(folder) for folder in folders]
+    seen = tuple((log.folder, log.log_start, log.end_offset) for log in logs)
+    return _states(seen)
+
+
+@lru_cache(maxsize=8)
+def _states(seen: tuple[tuple[str, int, int], ...]) -> States:
+    found: dict[tuple[str, int], dict[str, int]] = {}
+    for folder, _, _ in seen:
+        log: PartitionLog = log_dir.read_partition(folder)
+        for value in (value for segment in log.segments for value in _values(segment)):
+            state = decode_segment_state(value)
+            if state is not None:
+                states = found.setdefault((state.topic_id, state.partition), {})
+                states[state.segment_id] = state.state
+    return found
+
+
+def _values(segment: Segment) -> Iterator[bytes]:
+    """The values of a segment's records."""
+    with reader_of(segment) as reader:
+        at = 0
+        while at + BATCH_HEADER.size <= segment.size_bytes:
+            head = np.empty(BATCH_HEADER.size, dtype=np.uint8)
+            reader.read_into(head, at)
+            header = decode_batch_header(memoryview(head), 0)
+            data = np.empty(header.size_bytes, dtype=np.uint8)
+            reader.read_into(data, at)
+            batch = decode_batch(memoryview(data), 0)
+            for record in () if batch.attributes.control else batch.records:
+                if record.value is not None:
+                    yield bytes(record.value)
+            at += header.size_bytes
