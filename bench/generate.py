@@ -28,6 +28,7 @@ from lastwrite.kafka.producers.snapshot import encode_snapshot
 
 STAMP = 1_700_000_000_000  # of offset 0, in ms; a thousand records later it is one more
 A_BATCH = 500
+_BATCH_BYTES = 500_000  # of large records a batch has fewer
 _ROUND_BATCHES = 400
 _SCALE = 0x9E3779B97F4A7C15  # odd, so that multiplying by it can be undone
 _UNSCALE = pow(_SCALE, -1, 1 << 64)
@@ -53,13 +54,22 @@ def _number(key: Any) -> Any:
 
 @njit(cache=True)
 def _small_varint(out: Bytes, at: int, value: int) -> int:
-    """A zig-zag varint of 0 to 8191."""
+    """A zig-zag varint of 0 to a million."""
     if value < 64:
         out[at] = np.uint8(value << 1)
         return at + 1
     out[at] = np.uint8((value << 1) & 127 | 128)
-    out[at + 1] = np.uint8(value >> 6)
-    return at + 2
+    if value < 8192:
+        out[at + 1] = np.uint8(value >> 6)
+        return at + 2
+    out[at + 1] = np.uint8((value >> 6) & 127 | 128)
+    out[at + 2] = np.uint8(value >> 13)
+    return at + 3
+
+
+@njit(cache=True)
+def _varint_size(value: int) -> int:
+    return 1 if value < 64 else 2 if value < 8192 else 3
 
 
 @njit(cache=True)
@@ -78,7 +88,7 @@ def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int) -> int:
     count = len(numbers)
     value = 8 * words
     for i in range(count):
-        size = 1 + 1 + (1 if i < 64 else 2) + 1 + 8 + (1 if value < 64 else 2) + value + 1
+        size = 1 + 1 + _varint_size(i) + 1 + 8 + _varint_size(value) + value + 1
         at = _small_varint(out, at, size)
         out[at] = 0  # attributes
         out[at + 1] = 0  # timestamp delta
@@ -107,12 +117,14 @@ def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int) -> int:
 
 
 @njit(cache=True)
-def _fill(out: Bytes, first: int, numbers: Int64s, words: int, batches: Int64s) -> Any:
+def _fill(
+    out: Bytes, first: int, numbers: Int64s, words: int, batches: Int64s, batch_records: int
+) -> Any:
     """Whole batches of the offsets from ``first`` into ``out``; a row (position, size, last offset,
     timestamp) each to ``batches``. Returns (bytes, batches)."""
     at = rows = done = 0
     while done < len(numbers):
-        count = min(A_BATCH, len(numbers) - done)
+        count = min(batch_records, len(numbers) - done)
         size = _write_batch(out[at:], first + done, numbers[done : done + count], words)
         batches[rows, 0], batches[rows, 1] = at, size
         batches[rows, 2], batches[rows, 3] = (
@@ -146,7 +158,8 @@ def write_log(
     """
     begin = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
-    out = np.empty(_ROUND_BATCHES * (61 + A_BATCH * (20 + 8 * words)), dtype=np.uint8)
+    batch_records = min(A_BATCH, max(1, _BATCH_BYTES // (20 + 8 * words)))
+    out = np.empty(_ROUND_BATCHES * (61 + batch_records * (20 + 8 * words)), dtype=np.uint8)
     if segment_bytes < len(out):
         raise ValueError(
             f"segment_bytes is {segment_bytes}; with {words} words at least {len(out)}"
@@ -158,8 +171,8 @@ def write_log(
         indexer = SegmentIndexer(base, 4096)
         with open(folder / f"{base:020d}.log", "wb", buffering=0) as log:
             while at < end and at - base < segment_records and size + len(out) <= segment_bytes:
-                stop = min(at + _ROUND_BATCHES * A_BATCH, end, base + segment_records)
-                filled, rows = _fill(out, at, numbers(at, stop), words, batches)
+                stop = min(at + _ROUND_BATCHES * batch_records, end, base + segment_records)
+                filled, rows = _fill(out, at, numbers(at, stop), words, batches, batch_records)
                 log.write(out[:filled])
                 found = batches[:rows]
                 indexer.append(

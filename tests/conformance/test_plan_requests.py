@@ -75,7 +75,7 @@ def test_a_plan_says_to_the_request_what_the_round_asks(
         }
         with (
             patch.object(Rounds.__init__, "__defaults__", (0,)),
-            patch("lastwrite.scan_cache.cache._LEAST_SEGMENT_BYTES", 1),
+            patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1),
         ):
             if step == 0:  # the store is asked for its promises once
                 lastwrite.compact(to, **{**options, "keep_scans": False})

@@ -52,7 +52,7 @@ def test_kafka_loads_a_folder_with_kept_files(
         [encode_batch([Record(3 * EACH, NOW_MS, b"key 7", b"")])],
         mtime_ms=NOW_MS,
     )
-    with patch("lastwrite.scan_cache.cache._LEAST_SEGMENT_BYTES", 1):
+    with patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1):
         compact(root, {}, NOW_MS, keep_scans=True)
     kept = kept_files(root / NAME)
     assert len(kept) == 4

@@ -90,6 +90,7 @@ def same_stories(
         min_size=5,
         max_size=5,
     ),
+    fetches=st.lists(st.booleans(), min_size=5, max_size=5),
     sweeps=st.lists(st.booleans(), min_size=5, max_size=5),
 )
 def test_round_after_round_the_archive_is_that_of_an_engine_that_keeps_nothing(
@@ -98,6 +99,7 @@ def test_round_after_round_the_archive_is_that_of_an_engine_that_keeps_nothing(
     part_bytes: int,
     bits: list[int],
     spoilt: list[tuple[str, int]],
+    fetches: list[bool],
     sweeps: list[bool],
 ) -> None:
     with empty_root() as root:
@@ -107,8 +109,9 @@ def test_round_after_round_the_archive_is_that_of_an_engine_that_keeps_nothing(
             write_checkpoint(
                 root, HIGH_WATERMARKS, {NAME: replicated(root / NAME, phase.replicated)}
             )
-            for archive in (ours, wanted):
-                brought(root, archive.to, include_active=True)
+            with keeping_everything(piece_bytes, part_bytes, bits[n]):
+                brought(root, ours.to, include_active=True, keep_scans=fetches[n])
+            brought(root, wanted.to, include_active=True)
             kept = sorted(kept_of(ours).values())
             how, at = spoilt[n]
             if how == "secret":

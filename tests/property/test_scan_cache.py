@@ -28,11 +28,12 @@ Story = dict[str, object]
 def keeping_everything(piece_bytes: int, part_bytes: int, bits: int) -> Iterator[None]:
     """However little there is, it is kept, in pieces that are small."""
     with (
-        patch("lastwrite.scan_cache.cache._LEAST_SEGMENT_BYTES", 1),
+        patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1),
         patch("lastwrite.scan_cache.cache._LEAST_FILLED", 0),
         patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
         patch("lastwrite.engine.shares._LEAST_PART_BYTES", part_bytes),
         patch("lastwrite.engine.plan.bucket_bits", lambda _: bits),
+        patch("lastwrite.kafka.store.keeping.bucket_bits", lambda _: bits),
     ):
         yield
 

@@ -200,7 +200,7 @@ def test_what_is_kept_is_not_read_again_where_workers_share_a_folder(
         "spark": spark,
         "topic": "t",
     }
-    with patch("lastwrite.scan_cache.cache._LEAST_SEGMENT_BYTES", 1):
+    with patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1):
         lastwrite.compact(str(root), keep_scans=True, **arguments)
         shares_a_folder = spark.sparkContext.getConf().get("spark.lastwrite.exchange") == "folder"
         assert len(list((root / "t-0").glob("*.kept"))) == (3 if shares_a_folder else 0)

@@ -83,7 +83,7 @@ def test_after_a_round_each_file_has_what_the_one_before_had(place: Path) -> Non
     dress(root)
     before = owners(root)
     with (
-        patch("lastwrite.scan_cache.cache._LEAST_SEGMENT_BYTES", 1),
+        patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1),
         patch("lastwrite.scan_cache.cache._LEAST_FILLED", 0),
     ):
         [report] = compact(root, keep_scans=True).partitions

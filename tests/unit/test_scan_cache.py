@@ -38,7 +38,7 @@ EACH = 20
 def small() -> Iterator[None]:
     """However little there is, it is kept."""
     with (
-        patch("lastwrite.scan_cache.cache._LEAST_SEGMENT_BYTES", 1),
+        patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1),
         patch("lastwrite.scan_cache.cache._LEAST_FILLED", 0),
         patch("lastwrite.engine.pieces._PIECE_BYTES", 600),
     ):

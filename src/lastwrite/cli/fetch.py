@@ -73,6 +73,15 @@ def fetch(
             "watermark.",
         ),
     ] = False,
+    keep_scans: Annotated[
+        bool,
+        options.option(
+            "--keep-scans",
+            "Leave in the archive what compact --keep-scans would: 16 bytes a record, so that not "
+            "even the first round reads what was fetched.",
+            options.KAFKA,
+        ),
+    ] = False,
     memory: options.Memory = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
@@ -103,6 +112,7 @@ def fetch(
         topic=topic,
         partition=partition,
         include_active=include_active,
+        keep_scans=keep_scans,
         memory=memory,
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,

@@ -50,6 +50,7 @@ def fetch(
     copies: bool = False,
     recover: bool = False,
     include_active: bool = False,
+    keep_scans: bool = False,
     memory: str | int | None = None,
     topic_config: TopicConfig | None = None,
     config: Mapping[str, object] | None = None,
@@ -79,6 +80,8 @@ def fetch(
         recover: of an open ledger in bookies' files, also entries that no writer had confirmed.
         include_active: of Kafka, the active segment too, up to the high watermark; of RocketMQ the
             active file.
+        keep_scans: of Kafka's log directories, leave beside each segment in the archive what a
+            scan of it finds, as ``compact`` does; the log is read twice for it.
         memory: of Kafka and RocketMQ, of this process, in bytes or as ``"2g"``; None: a quarter of
             all.
         topic_config: of Kafka, settings of single topics, as for ``compact``.
@@ -99,6 +102,11 @@ def fetch(
     """
     address.use(store_settings(config))
     progress = progress or NoProgress()
+    is_live = any(source.startswith((KAFKA_SCHEME, SCHEME)) for source in sources)
+    if keep_scans and (is_live or _whose(sources[0]) != KAFKA):
+        raise InvalidConfig(
+            "scans are kept of Kafka's log directories", remedy="leave out --keep-scans"
+        )
     if any(source.startswith(KAFKA_SCHEME) for source in sources):
         from lastwrite.kafka.live import fetch_live  # its network is for nobody else
 
@@ -110,14 +118,16 @@ def fetch(
         refuse_inside(to, sources)
         told_by = Sources(overrides=overrides(topic_config), metadata=metadata)
         told, logs = find_told(sources, whose, topic, partition, told_by)
-        how = to, dict(config or {}), include_active, memory, progress
+        stated = dict(config or {})
         if whose == ROCKETMQ:
             from lastwrite.rocketmq.jobs.fetch import fetch_queues  # not before it is needed
 
-            return fetch_queues(logs, *how)
-        from lastwrite.kafka.jobs.fetch import fetch_logs  # not before it is needed
+            return fetch_queues(logs, to, stated, include_active, memory, progress)
+        from lastwrite.kafka.jobs.fetch import Wanted, fetch_logs  # not before it is needed
 
-        return fetch_logs(cast("KafkaSystem", told), logs, *how, copies)
+        wanted = Wanted(include_active=include_active, copies=copies, keep_scans=keep_scans)
+        kafka = cast("KafkaSystem", told)
+        return fetch_logs(kafka, logs, to, stated, wanted, memory, progress)
     if topic is not None and not isinstance(topic, str):
         if len(topic) > 1:
             raise InvalidConfig("several topics at once are for Kafka", remedy="name one at a time")

@@ -276,7 +276,7 @@ class _Scanner:
                 np.take(self._entries, order, axis=0, out=rows)
                 lengths, keys = self._keys.ordered(order)
             # whose records meet in the log's order alone
-            if self._unit.policy.strategy is not Strategy.EVENT_TIME:
+            if self._unit.thins and self._unit.policy.strategy is not Strategy.EVENT_TIME:
                 rows, lengths, keys = self._thin(rows, ends, lengths, keys, result)
         result.keyed += count
         self._hand_on(EntryBlock(result.piece, rows, ends, lengths, keys))

@@ -170,6 +170,7 @@ class ScanUnit:
     scratch: str
     memory_scratch: str = ""  # a folder that is memory, of which this unit may use ``memory_bytes``
     memory_bytes: int = 0
+    thins: bool = True  # what a block's own records shadow need not be handed on
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,19 +34,19 @@ from lastwrite.engine.context import Context
 from lastwrite.engine.partition import RewrittenPartition
 from lastwrite.engine.plan import new_secret
 from lastwrite.engine.system import Decision
-from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.errors import LogError
 from lastwrite.model.log import KeptScan, PartitionLog
 from lastwrite.model.policy import Strategy
 from lastwrite.model.work import Failed, Piece, PieceScan, SegmentOutput
 from lastwrite.scan_cache import files, objects
 from lastwrite.scan_cache.format import digest_of
 from lastwrite.scan_cache.objects import CachedObject
-from lastwrite.scan_cache.secret import partition_secret, secret_of
+from lastwrite.scan_cache.secret import partition_secret, secret_or_none
 from lastwrite.scan_cache.segment import NOBODY, CachedPiece, CachedSegment, FileIdentity
 from lastwrite.scan_cache.task import CachedScan, WriteUnit, write_object, write_segment
 from lastwrite.spark.work import Runner
 
-_LEAST_SEGMENT_BYTES = 1 << 20  # reading it costs less than a file beside it
+LEAST_SEGMENT_BYTES = 1 << 20  # reading it costs less than a file beside it
 # buckets may be four times as large as they should be, before all is scanned again
 _MOST_COARSE_BITS = 2
 _AT_ONCE = 16  # requests wait for the store, not for us
@@ -94,7 +94,7 @@ def open_log(log: PartitionLog, end: int, bits: int) -> CachedLog | None:
         n: files.identity_of(segment.path)
         for n, segment in enumerate(log.segments)
         if segment.base_offset < end
-        and segment.size_bytes >= _LEAST_SEGMENT_BYTES
+        and segment.size_bytes >= LEAST_SEGMENT_BYTES
         and segment.is_indexed
         and not segment.torn_bytes
     }
@@ -124,7 +124,7 @@ def open_archived(
     before = {
         n: NOBODY
         for n, segment in enumerate(log.segments)
-        if segment.base_offset < end and segment.size_bytes >= _LEAST_SEGMENT_BYTES
+        if segment.base_offset < end and segment.size_bytes >= LEAST_SEGMENT_BYTES
     }
     if not before:
         return None
@@ -171,8 +171,7 @@ class ScanCache:
             secret = self._secret_of(context, archive)
             if secret is None:
                 return None
-            name = f"{context.system.name}/{log.name.topic}/{log.name.partition}"
-            secret = partition_secret(secret, name)
+            secret = partition_secret(secret, context.system.name, log.name)
             is_same = options.to is None
             found = open_archived(log, decision.end, bits, secret, is_same=is_same)
         else:
@@ -183,14 +182,7 @@ class ScanCache:
 
     def _secret_of(self, context: Context, archive: str) -> bytes | None:
         if archive not in self._secrets:
-            try:
-                found = secret_of(archive, may_draw=True)
-            except InvalidConfig:
-                raise
-            except LogError as error:
-                context.progress.note(f"no scan is kept: {error}")
-                found = None
-            self._secrets[archive] = found
+            self._secrets[archive] = secret_or_none(archive, context.progress)
         return self._secrets[archive]
 
     def keep(
@@ -277,7 +269,7 @@ class ScanCache:
         yield from _untouched_units(partition, cached)
         for each in partition.replacements:
             size = sum(part.bytes_written for part in each.parts)
-            if size < _LEAST_SEGMENT_BYTES or not all(part.left for part in each.parts):
+            if size < LEAST_SEGMENT_BYTES or not all(part.left for part in each.parts):
                 continue
             path = context.system.segment_path(plan.log, each.parts[0].base_offset)
             place = path, plan.log.segments[each.places[0]].base_offset
@@ -291,7 +283,7 @@ class ScanCache:
         """The same in an archive, where parts are segments of their own."""
         units = [*_untouched_units(partition, cached)]
         for part in (part for each in partition.replacements for part in each.parts):
-            if part.bytes_written < _LEAST_SEGMENT_BYTES or not part.left:
+            if part.bytes_written < LEAST_SEGMENT_BYTES or not part.left:
                 continue
             left = [*_as_left((part,), partition.scans)]
             known, scans = tuple(piece for piece, _ in left), tuple(scan for _, scan in left)

@@ -17,7 +17,9 @@ from dataclasses import replace
 from hashlib import shake_256
 
 from lastwrite.encoding.fingerprint import SECRET_WORDS
-from lastwrite.errors import InvalidConfig
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import Progress
 from lastwrite.scan_cache.format import decode_secret, encode_secret
 from lastwrite.storage import files, ownership
 from lastwrite.storage.objects.address import is_address, join, store_at, used
@@ -27,18 +29,17 @@ _BYTES = 32
 _MOST_BYTES = 1 << 16
 
 
-def partition_secret(archive_secret: bytes, partition: str) -> bytes:
-    """What the partition of this name (``kafka/orders/0``) takes in the place of a secret that a
-    round draws.
-    """
+def partition_secret(archive_secret: bytes, system: str, name: TopicPartition) -> bytes:
+    """What a partition takes in the place of a secret that a round draws."""
+    partition = f"{system}/{name.topic}/{name.partition}"
     size = len(archive_secret).to_bytes(8, "little")
     whole = b"lastwrite kept scans 1" + size + archive_secret + partition.encode()
     return shake_256(whole).digest(8 * SECRET_WORDS)
 
 
-def secret_of(archive: str, *, may_draw: bool) -> bytes | None:
-    """The archive's secret; one that is missing, or not whole, is drawn and written where that
-    ``may`` be; None: there is none.
+def secret_of(archive: str) -> bytes | None:
+    """The archive's secret; one that is missing, or not whole, is drawn and written; None: it is
+    not to be had.
 
     Raises:
         InvalidConfig: the file that the settings name is none of a secret.
@@ -47,11 +48,11 @@ def secret_of(archive: str, *, may_draw: bool) -> bytes | None:
     if used().secret_file:
         return _of_file(used().secret_file)
     if not is_address(archive):
-        return _of_folder(archive, may_draw)
+        return _of_folder(archive)
     store, key = store_at(join(archive, _NAME))
     found = store.get(key)
     secret = None if found is None else decode_secret(found[0], _BYTES)
-    if secret is None and may_draw:
+    if secret is None:
         drawn = encode_secret(secrets.token_bytes(_BYTES))
         if found is None:
             store.create(key, drawn)
@@ -60,6 +61,21 @@ def secret_of(archive: str, *, may_draw: bool) -> bytes | None:
         found = store.get(key)  # another round may have been faster
         secret = None if found is None else decode_secret(found[0], _BYTES)
     return secret
+
+
+def secret_or_none(archive: str, progress: Progress) -> bytes | None:
+    """The same, or a note why no scan is kept.
+
+    Raises:
+        InvalidConfig: as ``secret_of``.
+    """
+    try:
+        return secret_of(archive)
+    except InvalidConfig:
+        raise
+    except LogError as error:
+        progress.note(f"no scan is kept: {error}")
+        return None
 
 
 def _of_file(path: str) -> bytes:
@@ -82,10 +98,10 @@ def _of_file(path: str) -> bytes:
     return content
 
 
-def _of_folder(archive: str, may_draw: bool) -> bytes | None:
+def _of_folder(archive: str) -> bytes | None:
     path = os.path.join(archive, _NAME)
     secret = _read_private(path)
-    if secret is None and may_draw:
+    if secret is None:
         files.make_new_folder(os.path.dirname(path))
         aside = f"{path}.{uuid.uuid4().hex}.aside"
         like = ownership.of_new(os.path.dirname(path))

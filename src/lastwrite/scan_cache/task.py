@@ -10,14 +10,16 @@ import numpy as np
 
 from lastwrite.encoding.checksum import crc32c
 from lastwrite.engine.profile import step
+from lastwrite.engine.scan import EntryBlock, scan
 from lastwrite.errors import LogError
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import KeptScan
 from lastwrite.model.stores import StoreSettings
 from lastwrite.model.work import Block, Piece, PieceScan, ScanUnit
 from lastwrite.scan_cache.files import CacheWriter, identity_of
-from lastwrite.scan_cache.format import block_bytes, split_block
+from lastwrite.scan_cache.format import block_bytes, digest_of, split_block
 from lastwrite.scan_cache.objects import ObjectWriter, object_name
+from lastwrite.scan_cache.objects import identity_of as identity_of_object
 from lastwrite.scan_cache.segment import CachedPiece, CachedSegment, FileIdentity
 from lastwrite.scan_cache.survivors import keep_entries, renumber
 from lastwrite.storage.scratch import ScratchReader, read_states
@@ -118,6 +120,44 @@ def write_object(unit: WriteUnit) -> KeptScan:
             for piece, scan in zip(unit.segment.pieces, unit.scans, strict=True)
         )
         return writer.finish(replace(unit.segment, pieces=pieces))
+
+
+def scan_into_object(unit: ScanUnit, address: str, base_offset: int) -> KeptScan | None:
+    """Scan the unit's pieces, which are all of a segment that is copied from the first one's start
+    on, and write its cache object; None: nothing is known of it.
+
+    Raises:
+        LogError, OSError: the store refuses, or the segment cannot be read.
+    """
+    held: list[tuple[ByteArray, int]] = []
+    start, pieces = unit.pieces[0].start, []
+
+    def hold(block: EntryBlock) -> None:
+        if block.rows.nbytes + sum(len(data) for data, _ in held) <= unit.limits.slice_bytes:
+            parts = block.ends.view(np.uint8), block.rows.reshape(-1).view(np.uint8)
+            held.append((np.concatenate(parts), len(block.rows)))
+
+    with ObjectWriter(address, unit.secret, unit.limits.stores) as writer:
+        for piece, (found, _) in zip(unit.pieces, scan(unit, hold), strict=True):
+            known = CachedPiece(piece.start - start, piece.end - start)
+            is_held = sum(count for _, count in held) == found.records > 0
+            if found.problem is None and found.is_plain and not found.losers and is_held:
+                known = replace(
+                    known,
+                    records=found.records,
+                    batches=found.batches,
+                    first_offset=found.first_offset,
+                    next_offset=found.next_offset,
+                    blocks=tuple(writer.append(data, count) for data, count in held),
+                )
+            pieces.append(known)
+            held.clear()
+        if all(piece.records < 0 for piece in pieces):
+            return None
+        identity, digest = identity_of_object(pieces[-1].end), digest_of(unit.secret)
+        return writer.finish(
+            CachedSegment(address, base_offset, unit.bits, identity, digest, tuple(pieces))
+        )
 
 
 def _write_piece(

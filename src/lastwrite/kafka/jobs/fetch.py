@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
@@ -18,6 +19,7 @@ from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.reports.fetching import FetchedLog, LogsFetched
+from lastwrite.scan_cache.secret import partition_secret, secret_or_none
 from lastwrite.spark.memory import plan_memory
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.promises import refuse_if_broken
@@ -25,19 +27,26 @@ from lastwrite.storage.objects.promises import refuse_if_broken
 _MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What of logs is brought, and how."""
+
+    include_active: bool = False
+    copies: bool = False  # segments of a tier, too, which else are named where they lie
+    keep_scans: bool = False  # with what a scan of them finds, under the archive's secret
+
+
 def fetch_logs(
     system: KafkaSystem,
     folders: Sequence[str],
     to: str,
     config: Mapping[str, object],
-    include_active: bool,
+    wanted: Wanted,
     memory: str | int | None,
     progress: Progress | None,
-    copies: bool = False,
 ) -> LogsFetched:
     """Bring the partitions in ``folders`` into the archive ``to``. One that is damaged, or does not
-    continue what the archive has, is not touched; the others are brought. Of a tier
-    segments are named where they lie, without ``copies``.
+    continue what the archive has, is not touched; the others are brought.
 
     Raises:
         LogHeld: somebody who is no broker works on them.
@@ -47,8 +56,9 @@ def fetch_logs(
     for folder in folders:
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     at_once = min(_MOST_AT_ONCE, core_count())
-    one = _Fetch(system, to, config, include_active, plan_memory(memory, at_once).limits(), copies)
     progress = progress or NoProgress()
+    secret = secret_or_none(to, progress) if wanted.keep_scans else None
+    one = _Fetch(system, to, config, wanted, plan_memory(memory, at_once).limits(), secret)
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
     turn = Lock()
 
@@ -69,26 +79,26 @@ class _Fetch:
         system: KafkaSystem,
         to: str,
         config: Mapping[str, object],
-        include_active: bool,
+        wanted: Wanted,
         limits: Limits,
-        copies: bool,
+        secret: bytes | None,
     ) -> None:
         self._system = system
         self._to = to
         self._config = config
-        self._include_active = include_active
+        self._wanted = wanted
         self._limits = limits
-        self._copies = copies
+        self._secret = secret
 
     def bytes_of(self, folder: str) -> int:
         """What of the log may travel at most; of a tier that is little, and to ask takes long."""
-        if tiered.is_tier(folder) and not self._copies:
+        if tiered.is_tier(folder) and not self._wanted.copies:
             return 0
         try:
             log = self._system.read(folder)
         except (LogError, OSError):  # its report will say so
             return 0
-        is_whole = self._include_active or log.is_closed
+        is_whole = self._wanted.include_active or log.is_closed
         return sum(segment.size_bytes for segment in log.segments[: None if is_whole else -1])
 
     def _address(self, folder: str) -> str:
@@ -133,10 +143,11 @@ class _Fetch:
             to,
             known=None if known is None else Known.of(known),
             delete_retention_ms=settings.delete_retention_ms,
-            include_active=self._include_active,
+            include_active=self._wanted.include_active,
             limits=self._limits,
             advance=advance,
-            copies=self._copies,
+            copies=self._wanted.copies,
+            secret=self._secret and partition_secret(self._secret, SYSTEM, name),
         )
         return structs.replace(
             found,

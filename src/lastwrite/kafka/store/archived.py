@@ -61,6 +61,7 @@ from lastwrite.storage.layout import Glance
 from lastwrite.storage.objects.address import is_address
 
 SYSTEM = "kafka"
+_AS_IT_IS = KeptScan("", 0, "")
 _SIDES = (FileKind.INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 
 
@@ -70,6 +71,12 @@ class StoredScan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     key: str  # relative to the partition's folder
     bytes: int
     etag: str = ""
+
+    @classmethod
+    def of(cls, kept: KeptScan, folder: str) -> StoredScan:
+        """As the manifest of the partition at ``folder`` names it."""
+        key = kept.address.removeprefix(f"{folder}/")
+        return cls(key=key, bytes=kept.size_bytes, etag=kept.etag)
 
     def at(self, folder: str) -> KeptScan:
         """The same, as others take it."""
@@ -263,18 +270,11 @@ def kept_after(
 ) -> tuple[StoredSegment, ...]:
     """The segments, with what a round has ``kept`` of their scans: see ``CommitPlan``."""
     return tuple(
-        structs.replace(each, kept=_stored_scan(folder, kept[each.base_offset]))
-        if each.base_offset in kept
+        structs.replace(each, kept=found and StoredScan.of(found, folder))
+        if (found := kept.get(each.base_offset, _AS_IT_IS)) is not _AS_IT_IS
         else each
         for each in segments
     )
-
-
-def _stored_scan(folder: str, kept: KeptScan | None) -> StoredScan | None:
-    if kept is None:
-        return None
-    key = kept.address.removeprefix(f"{folder}/")
-    return StoredScan(key=key, bytes=kept.size_bytes, etag=kept.etag)
 
 
 def side_file(folder: str, name: str) -> bytes | None:

@@ -45,6 +45,7 @@ from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
 from lastwrite.kafka.store import archived, index_files, tiered
 from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
 from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
+from lastwrite.kafka.store.keeping import Keep, keeper
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits, Piece, SegmentOutput
@@ -82,6 +83,7 @@ def fetch(
     limits: Limits,
     advance: Advance,
     copies: bool = False,
+    secret: bytes | None = None,
 ) -> Fetched:
     """Take what ``log`` has beyond the end of the partition of an archive at ``folder``.
 
@@ -94,6 +96,8 @@ def fetch(
         limits: how much memory may be taken.
         advance: is told of bytes as they are written.
         copies: write segments of a tier, too, instead of naming them where they lie.
+        secret: the partition's, under which what a scan of its segments finds is kept beside them;
+            None: nothing is.
 
     Raises:
         LogError: what the log has is not what comes next in the archive.
@@ -129,12 +133,13 @@ def fetch(
     begun = place.begin(seen)
     with abandoned_if_broken_off(place, begun):
         made: list[StoredSegment] = []
+        keep = None if secret is None else keeper(log, before, (folder, begun), secret, limits)
         for n, segment in enumerate(log.segments):
             named = None if copies else _named(log, n, segment, (first, end))
             if named is not None:
                 made.append(named)
                 continue
-            made += _segment(log, n, segment, (first, end), (folder, begun), limits, advance)
+            made += _segment(log, n, segment, (first, end), (folder, begun), limits, advance, keep)
             place.renew(begun)
         after = _after(log, before, made, end, epochs, topic_id, (folder, begun))
     after = structs.replace(after, known=known or before.known, brought_ms=now_ms)
@@ -355,6 +360,7 @@ def _segment(
     target: tuple[str, Round],
     limits: Limits,
     advance: Advance,
+    keep: Keep | None = None,
 ) -> Iterator[StoredSegment]:
     """What of a segment lies in ``span``, as a segment of the archive; nothing where none does."""
     (first, end), (folder, begun) = span, target
@@ -372,7 +378,7 @@ def _segment(
         keyed=False,
     )
     appender = ArchivedSegment(folder, f"data/{begun.id}-", base)
-    records = 0
+    records, begin = 0, -1
     try:
         with reader_of(segment) as reader:
             for chunk in Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece):
@@ -383,6 +389,7 @@ def _segment(
                 refuse_across(table, base, end, segment.path)
                 rows = rows_of(table)
                 start = int(table["origin"][0]) + chunk.shift
+                begin = start if begin < 0 else begin
                 size = int(table["origin"][-1] + table["origin_size"][-1] - table["origin"][0])
                 exact = np.empty(size, dtype=np.uint8)
                 reader.read_into(exact, start)
@@ -396,7 +403,8 @@ def _segment(
         appender.abandon()
         raise
     if isinstance(result.stored, StoredSegment):
-        yield structs.replace(result.stored, records=records)
+        kept = keep and keep(number, begin, begin + result.bytes_written, base)
+        yield structs.replace(result.stored, records=records, kept=kept)
 
 
 def refuse_across(table: BatchTable, base: int, end: int, path: str) -> None:

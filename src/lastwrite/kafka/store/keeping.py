@@ -1,0 +1,88 @@
+"""What ``fetch --keep-scans`` leaves beside the segments that it brings, as a round would: a first
+round, too, need not read what a scan of them finds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable
+from itertools import pairwise
+
+from lastwrite.archive.place import Round
+from lastwrite.engine.pieces import piece_bytes_of
+from lastwrite.engine.rules.election import bucket_bits
+from lastwrite.engine.rules.transactions import aborted_table
+from lastwrite.errors import LogError
+from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.archived import ArchivedLog, StoredScan
+from lastwrite.kafka.store.pieces import cuts_of, estimate_records
+from lastwrite.model.log import PartitionLog
+from lastwrite.model.policy import Policy
+from lastwrite.model.work import Limits, Piece, ScanUnit
+from lastwrite.scan_cache import cache
+from lastwrite.scan_cache.objects import object_name
+from lastwrite.scan_cache.task import scan_into_object
+from lastwrite.storage.objects.address import is_address
+
+# (segment, start, end, base offset): what is kept of the stretch of it that is brought
+Keep = Callable[[int, int, int, int], StoredScan | None]
+
+
+def keeper(
+    log: PartitionLog, before: ArchivedLog, target: tuple[str, Round], secret: bytes, limits: Limits
+) -> Keep:
+    """What keeps, of a stretch of a segment of ``log``, what a scan of it finds.
+
+    Args:
+        log: that is brought.
+        before: what the archive has.
+        target: the partition's address there, and the round that brings it.
+        secret: the partition's.
+        limits: how much memory may be taken.
+    """
+    folder, begun = target
+    known = sum(each.records or 0 for each in before.segments)
+    records = estimate_records(log)
+    bits = bucket_bits(known + records)
+    piece_bytes = piece_bytes_of(limits, log.size_bytes, records)
+
+    def keep(number: int, start: int, end: int, base: int) -> StoredScan | None:
+        segment = log.segments[number]
+        # To read it again from a bucket would cost what a round can save.
+        if end - start < cache.LEAST_SEGMENT_BYTES or is_address(segment.path):
+            return None
+        cuts = (cut for cut in cuts_of(log, number, piece_bytes) if start < cut < end)
+        pieces = tuple(
+            Piece.of(
+                segment,
+                number=n,
+                place=number,
+                start=first,
+                end=last,
+                end_offset=log.segment_end(number),
+                keyed=True,
+            )
+            for n, (first, last) in enumerate(pairwise((start, *cuts, end)))
+        )
+        unit = ScanUnit(
+            partition=0,
+            system=archived.SYSTEM,
+            pieces=pieces,
+            first_dirty=0,
+            bits=bits,
+            exact=False,
+            secret=secret,
+            policy=Policy(now_ms=0, tombstone_retention_ms=0),
+            aborted=aborted_table(log.aborted, segment.base_offset, log.segment_end(number)),
+            limits=limits,
+            scratch="",
+            thins=False,
+        )
+        address = object_name(f"{folder}/{begun.prefix}", uuid.uuid4().hex[:12], base)
+        found = None
+        with contextlib.suppress(LogError, OSError):  # the round does without
+            found = scan_into_object(unit, address, base)
+        return None if found is None else StoredScan.of(found, folder)
+
+    return keep
