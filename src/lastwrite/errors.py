@@ -34,11 +34,16 @@ _OF_ARCHIVE_AGAIN = (
 )
 
 
+def is_of_archive(path: str) -> bool:
+    """Whether it is of an object that an archive's round has written, under a name of its own."""
+    return _ARCHIVED.search(path) is not None
+
+
 def remedy_at(path: str | None, remedy: str | None, of_archive: str = _OF_ARCHIVE) -> str | None:
     """What to do where the file at ``path`` is damaged: ``remedy``, unless an archive has it, of
     which no broker knows.
     """
-    is_archived = remedy is not None and path is not None and _ARCHIVED.search(path)
+    is_archived = remedy is not None and path is not None and is_of_archive(path)
     return of_archive if is_archived else remedy
 
 

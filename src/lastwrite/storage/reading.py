@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget
+from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget, is_of_archive
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits, Piece
@@ -104,7 +105,9 @@ class ObjectReader(SegmentReader):
 
     What is read in order is asked for in ranges of ``ahead_bytes``, of which one is on its way
     while the caller has another; elsewhere little more is asked for than is wanted. Each request
-    says which object is meant, so that no look before or after has to.
+    says which object is meant, so that no look before or after has to. An object of an archive is
+    never changed under its name, but has another etag in a copy of the archive: where it has its
+    size it is read by that etag, and its batches' checksums prove it.
 
     ``etag`` empty: of the object that is there now, if it has the size. ``start``: from there the
     caller reads in order; below 0: nobody knows. Nothing is read ahead from ``end`` on.
@@ -131,19 +134,31 @@ class ObjectReader(SegmentReader):
         self._end = size_bytes if end is None else end
         self._ranges: deque[_Range] = deque()  # in order; the first is being read
         self._threads: ThreadPoolExecutor | None = None
-        self._etag = etag or self._etag_now(size_bytes)
+        self._size_bytes, self._turn = size_bytes, threading.Lock()
+        self._planned = self._etag = etag or self._etag_now()
 
-    def _etag_now(self, size_bytes: int) -> str:
+    def _etag_now(self) -> str:
         found = self._store.head(self._key)
         if found is None:
             raise CommitConflict(
                 "the segment vanished while we worked", path=self._path, remedy=_AGAIN
             )
-        if found.size_bytes != size_bytes:
+        if found.size_bytes != self._size_bytes:
             raise CommitConflict(
                 "the segment changed while we worked", path=self._path, remedy=_AGAIN
             )
         return found.version.etag
+
+    def _is_of_copy(self, asked: str) -> bool:
+        """After a conflict: whether the object has another etag than was planned, and no more than
+        that. It keeps this one from then on.
+        """
+        if asked != self._planned or not is_of_archive(self._path):
+            return False
+        with self._turn:
+            if self._etag == self._planned:
+                self._etag = self._etag_now()
+            return self._etag != self._planned
 
     def check_unchanged(self) -> None:
         """Nothing is left to do: each answer was of the object that was planned."""
@@ -181,7 +196,13 @@ class ObjectReader(SegmentReader):
 
     def _fetch(self, start: int, end: int) -> ByteArray:
         content = np.empty(end - start, dtype=np.uint8)
-        self._store.read_into(self._key, content, start, self._etag)
+        etag = self._etag
+        try:
+            self._store.read_into(self._key, content, start, etag)
+        except CommitConflict:
+            if not self._is_of_copy(etag):
+                raise
+            self._store.read_into(self._key, content, start, self._etag)
         return content
 
     def close(self) -> None:
