@@ -127,6 +127,14 @@ class Oracle:
         answer: dict[str, Any] = self._asked.ask(op, **arguments)
         return answer
 
+    def play(self, seed: int, folder: Path) -> dict[str, Any]:
+        """Let Kafka write, clean and retain what the peer draws for ``seed``; every state of the
+        log is in ``folder`` then, the steps are given back.
+        """
+        peer = _gen_log()
+        made: dict[str, Any] = peer.play(self._asked, peer.scenario(seed), folder)
+        return made
+
     def close(self) -> None:
         self._asked.close()
 

@@ -1,0 +1,110 @@
+"""``fetch`` of a live Kafka cluster whose partitions are the peer's random logs: transactions,
+producers, all codecs and formats, holes and raised starts. What comes is what the files hold.
+
+LASTWRITE_LONG=1: 300 of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import lastwrite
+from lastwrite.kafka.fetched import LogsFetched
+from lastwrite.kafka.network.live_log import Bounds, LiveLog
+from tests.conformance.test_kafka_archive import LOG_STARTS, Archive
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.logs import bases, headers_of, read_aborted, write_checkpoint
+from tests.support.kafka.oracle import Oracle
+
+pytest.importorskip("kio")
+pytestmark = [pytest.mark.broker, pytest.mark.oracle, pytest.mark.slow]
+
+SEEDS = range(1, 301 if "LASTWRITE_LONG" in os.environ else 9)
+
+
+@pytest.fixture
+def oracle() -> Iterator[Oracle]:
+    made = Oracle()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def home() -> Path:
+    try:
+        return kafka_home()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+def batches_of(folder: Path, log_start: int) -> list[tuple[int, bytes]]:
+    """(Next offset, bytes) of each batch that is not wholly below the log's start."""
+    found = []
+    for base in bases(folder):
+        file = folder / f"{base:020d}.log"
+        data = file.read_bytes()
+        for at, header in headers_of(file):
+            if header.next_offset > log_start:
+                found.append((header.next_offset, data[at : at + header.size_bytes]))
+    return found
+
+
+def test_what_comes_is_what_the_files_hold(
+    home: Path, oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(home, tmp_path / "data")
+    with broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        settings = {"cleanup.policy": "compact", "internal.segment.bytes": "4000"}
+        topics = [NewTopic(f"seed-{seed}", 1, 1, config=settings) for seed in SEEDS]
+        for done in admin.create_topics(topics).values():
+            done.result(120)
+    starts = {}
+    for seed in SEEDS:
+        made = oracle.play(seed, tmp_path / "played")
+        state = [step for step in made["steps"] if "state" in step][-1 - seed % 2]
+        partition = broker.data / f"seed-{seed}-0"
+        for file in partition.iterdir():
+            if file.name != "partition.metadata":
+                file.unlink()
+        for file in (tmp_path / "played" / state["state"] / "t-0").glob("*.log"):
+            shutil.copy2(file, partition)
+        starts[f"seed-{seed}-0"] = state["log_start"]
+    (broker.data / ".kafka_cleanshutdown").unlink()  # so that the broker recovers what it finds
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (broker.data / name).unlink()
+    write_checkpoint(broker.data, LOG_STARTS, {n: start for n, start in starts.items() if start})
+    with broker:
+        stored = {name: batches_of(broker.data / name, start) for name, start in starts.items()}
+        real, rng = LiveLog.bounds, random.Random(1)
+
+        def some(log: LiveLog) -> Bounds:
+            ends = [end for end, _ in stored[str(log.name)]]
+            return real(log)._replace(high_watermark=rng.choice([0, *ends]))
+
+        for bounds in (some, real):  # in two goes, of which the first ends anywhere
+            monkeypatch.setattr(LiveLog, "bounds", bounds)
+            found = lastwrite.fetch([f"kafka://{broker.address}"], str(tmp_path / "archive"))
+            assert isinstance(found, LogsFetched)
+            assert [each.reason for each in found.partitions] == [None] * len(SEEDS)
+        for name, expected in stored.items():
+            archive, folder = Archive(tmp_path / "archive", name), broker.data / name
+            assert archive.batches() == [batch for _, batch in expected], name
+            theirs = [
+                astuple(each) for base in bases(folder) for each in read_aborted(folder, base)
+            ]
+            assert [tuple(each) for each in archive.log()["aborted"]] == theirs, name
+            if archive.log()["segments"]:
+                archive.lay_out(tmp_path / "laid-out")  # its indexes are a broker's
+    assert sum(len(each) for each in stored.values()) > 20 * len(SEEDS)
+    assert sum(1 for start in starts.values() if start) or len(SEEDS) < 50
