@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +19,14 @@ import pytest
 
 import lastwrite
 from lastwrite import cli
+from lastwrite.cleaner.events import Event, RoundEnded
 from lastwrite.errors import LogHeld
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.fetching import FetchedLog
 from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.format.units import BATCH_UNIT
+from lastwrite.rocketmq.store.archived_file import ArchivedFile
+from lastwrite.rocketmq.store.archiving import QueueRounds
 from lastwrite.spark.inline import INLINE
 from tests.support.objects import BUCKET, S3
 from tests.support.rocketmq.model import (
@@ -133,7 +137,7 @@ def rows(path: Path | str, **options: Any) -> Rows:
     ]
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.broker)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
     """Where an archive can lie, and how it is reached."""
     if request.param == "folder":
@@ -358,6 +362,21 @@ def test_rounds_that_keep_deletes_may_run_between_fetches_if_somebody_says_so(
     assert brought(store, archive.to, include_active=True, config=config).segments
 
 
+def test_a_replica_that_is_not_compacted_goes_on(tmp_path: Path) -> None:
+    """It still has the last message before the archive's end, which the first one had dropped."""
+    queues = [(orders(count), orders(count)) for count in range(20, 60)]
+    one, other = next(
+        pair for pair in queues if not pair[0].pairs[-2].messages[-1].body and pair[0].pairs[2:]
+    )
+    assert compact_like_broker(one)
+    for name, queue in (("one", one), ("other", other)):
+        write_store(tmp_path / name, [queue])
+    to = tmp_path / "archive"
+    end = brought(tmp_path / "one", to).end_offset
+    assert end is not None and end - 1 not in Archive(to, "orders", 0).records()
+    assert brought(tmp_path / "other", to, include_active=True).first_offset == end
+
+
 def grown(root: Path, count: int) -> StoreWriter:
     writer = StoreWriter(root, log_bytes=1 << 16)
     for n in range(count):
@@ -443,8 +462,6 @@ def test_the_second_of_two_rounds_has_lost(tmp_path: Path) -> None:
     store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
     write_store(store, [orders()])
     brought(store, archive.to, include_active=True)
-    from lastwrite.rocketmq.store.archiving import QueueRounds
-
     swap, won = QueueRounds.swap, []
 
     def late(self: QueueRounds, wave: Any) -> Any:
@@ -533,7 +550,46 @@ def test_without_the_active_file_what_is_closed_comes(tmp_path: Path) -> None:
     assert list(archive.records()) == list(range(found.end_offset))
     log = archive.log()
     assert (log["topic"], log["source"]) == (None, str(store))
-    assert log["last_stored_ms"] == START_MS + found.end_offset - 1
+    assert log["last_stored_ms"] == START_MS + found.end_offset  # of the message that comes next
+
+
+def test_the_daemon_cleans_what_is_due(tmp_path: Path, place: tuple[str, dict[str, str]]) -> None:
+    (to, config), store = place, tmp_path / "store"
+    write_store(store, [orders()])
+    brought(store, to, include_active=True, config=config)
+
+    def clean() -> list[str]:
+        told: list[Event] = []
+        assert lastwrite.clean([to], config, once=True, spark=INLINE, tell=told.append) == 0
+        return [str(each.report.name) for each in told if isinstance(each, RoundEnded)]
+
+    assert clean() == ["orders-0"]
+    left = rows(to, config=config)
+    assert len(left) < 40 and clean() == []
+    write_store(store, [orders(140)])
+    brought(store, to, include_active=True, config=config)
+    assert clean() == ["orders-0"]
+    compact(store, time.time_ns() // 1_000_000, include_active=True)
+    table = lastwrite.latest(to, "orders", config=config)
+    assert table == lastwrite.latest(str(store), "orders")
+
+
+def test_a_fetch_that_is_broken_off_leaves_nothing(tmp_path: Path) -> None:
+    store, archive = tmp_path / "store", Archive(tmp_path / "archive", "orders", 0)
+    write_store(store, [orders()])
+    finish, done = ArchivedFile.finish, []
+
+    def broken(self: ArchivedFile, *arguments: Any) -> None:
+        done.append(self)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        finish(self, *arguments)
+
+    with patch.object(ArchivedFile, "finish", broken), pytest.raises(KeyboardInterrupt):
+        lastwrite.fetch([str(store)], str(archive.to))
+    assert not [path for path in archive.to.rglob("*") if path.is_file()]
+    assert brought(store, archive.to, include_active=True).is_new
+    assert len(archive.records()) == 40
 
 
 def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -82,6 +82,7 @@ def fetch(
             options.KAFKA,
         ),
     ] = False,
+    unclean: options.Unclean = False,
     memory: options.Memory = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
@@ -119,7 +120,7 @@ def fetch(
         cursor=cursor,
         copies=copy,
         recover=recover,
-        config=options.settings(output, config, config_file),
+        config=options.settings(output, config, config_file, unclean),
         progress=output.progress(),
     )
     if output.as_json:

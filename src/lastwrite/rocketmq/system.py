@@ -13,7 +13,8 @@ Source: RocketMQ 5.5.0 CompactionLog, CompactionStore; docs/formats/rocketmq-com
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import lru_cache, partial
 
@@ -23,7 +24,7 @@ from lastwrite.config.system import Sources
 from lastwrite.engine.rules.ranges import Range, cleanable_range, is_at_rest
 from lastwrite.engine.system import CommitPlan, Decision, Format, SegmentAppender, System
 from lastwrite.errors import InvalidConfig, LogError
-from lastwrite.model.log import PartitionLog
+from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
 from lastwrite.reports.settings import Setting
@@ -38,7 +39,9 @@ from lastwrite.rocketmq.store.copies import copy_config
 from lastwrite.rocketmq.store.publish import Change, Pair
 from lastwrite.rocketmq.store.staging import StagedFiles
 from lastwrite.storage import quarantine
+from lastwrite.storage.layout import Glance
 from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.parallel_sync import Outcome, outcome
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.throttle import Spend
@@ -53,7 +56,14 @@ class RocketmqSystem(System):
     offset_span = LONG_MAX
     joins_parts = False  # a file has at most 2 GiB, and its records tell where they lie in it
     # No scans are kept: a file of ours among its own keeps a broker from loading a queue.
-    notes = QuarantineFile(lock.PLACE, str, quarantine.name_of, queues.folder_of)
+    notes = QuarantineFile(
+        lock.PLACE,
+        str,
+        quarantine.name_of,
+        queues.folder_of,
+        archived.SYSTEM,
+        lambda root, names: archived.is_root(root),
+    )
     damage_remedy = RocketmqFormat.damage_remedy
     governs_keyless = "keyless.messages"
     policy_remedy = ""  # what has a compaction log is compacted
@@ -69,9 +79,20 @@ class RocketmqSystem(System):
     name_of = staticmethod(queues.name_of)
     root_of = staticmethod(queues.root_of)
     hold = staticmethod(lock.hold)
-    try_hold = staticmethod(lock.try_hold)
     refuse_if_held = staticmethod(lock.refuse_if_held)
     broker_of = staticmethod(lock.broker_of)
+
+    def glance(self, root: str, /) -> list[Glance]:
+        return archived.glance(root) or ([] if is_address(root) else super().glance(root))
+
+    def try_hold(
+        self, root: str, names: Collection[TopicPartition], /
+    ) -> AbstractContextManager[set[TopicPartition]]:
+        if not archived.is_root(root):
+            return lock.try_hold(root, names)
+        refuse_if_broken(os.path.dirname(root))
+        folders = {name: archived.folder_of(root, name) for name in names}
+        return self._rounds.try_hold(folders, lambda folder: self._rounds.read(folder).segments)
 
     def __init__(self) -> None:
         self._rounds = QueueRounds()  # on archives

@@ -31,7 +31,12 @@ from urllib.parse import unquote
 import msgspec
 from msgspec import structs
 
-from lastwrite.archive.layout import first_partition_at, partition_address, partitions_at
+from lastwrite.archive.layout import (
+    first_partition_at,
+    manifests_at,
+    partition_address,
+    partitions_at,
+)
 from lastwrite.archive.manifest import DataObject, Manifest
 from lastwrite.archive.place import Seen, read_seen
 from lastwrite.errors import CorruptLog
@@ -39,6 +44,7 @@ from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.rocketmq.format.names import file_name
 from lastwrite.rocketmq.format.sides import Topic
 from lastwrite.rocketmq.format.units import BATCH_UNIT
+from lastwrite.storage.layout import Glance
 from lastwrite.storage.objects.address import is_address
 
 SYSTEM = "rocketmq"
@@ -164,8 +170,17 @@ def read_contents(folder: str) -> ArchivedQueue:
     return contents_of(read_seen(folder).manifest, folder)
 
 
-def log_of(queue: ArchivedQueue, folder: str) -> PartitionLog:
+def glance(path: str) -> list[Glance]:
+    """For the daemon: the queues in the archive at ``path``, with their manifests' versions: a
+    request each.
+    """
+    found = manifests_at(path, SYSTEM)
+    return sorted(Glance(name_of(each), each, seen.version, True) for each, seen in found)
+
+
+def log_of(manifest: Manifest, folder: str) -> PartitionLog:
     """The log that a manifest describes; paths of its segments are whole addresses."""
+    queue = contents_of(manifest, folder)
     return PartitionLog(
         name=name_of(folder),
         folder=folder,
@@ -175,6 +190,7 @@ def log_of(queue: ArchivedQueue, folder: str) -> PartitionLog:
         high_watermark=queue.end_offset,
         checkpoint=queue.checkpoint,
         is_closed=True,
+        generation=manifest.generation,
     )
 
 

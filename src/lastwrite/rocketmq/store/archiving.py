@@ -30,7 +30,7 @@ class QueueRounds(Rounds):
 
     def read(self, folder: str) -> PartitionLog:
         """The log, by ``now``."""
-        return archived.log_of(archived.contents_of(self.now(folder).manifest, folder), folder)
+        return archived.log_of(self.now(folder).manifest, folder)
 
     def contents(self, folder: str) -> ArchivedQueue:
         """What the manifest that was read last says."""

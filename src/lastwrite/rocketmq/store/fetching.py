@@ -113,6 +113,9 @@ def fetch(
             raise LogError(words, path=log.folder, remedy=_ELSEWHERE)
     first = before.end_offset
     told = {"topic": topic or before.topic, "source": source, "brought_ms": now_ms}
+    stored = before.last_stored_ms
+    if not include_active:  # the last message before it may have gone, and be in another replica
+        stored = max(stored, log.segments[-1].first_batch_timestamp_ms or stored)
     if seen is not None and end <= first:
         # Of what the archive lacks nothing has been compacted yet: the time of deletes begins anew.
         if (
@@ -124,7 +127,9 @@ def fetch(
         return Fetched(first_offset=first, end_offset=first, segments=0, bytes=0, is_new=False)
     begun = place.begin(seen)
     file_bytes = before.file_bytes or log.segments[0].file_bytes
-    after = structs.replace(before, file_bytes=file_bytes, end_offset=end, **told)
+    after = structs.replace(
+        before, file_bytes=file_bytes, end_offset=end, last_stored_ms=stored, **told
+    )
     with abandoned_if_broken_off(place, begun), closing(Brought(log, source, dropped)) as brought:
         for n, segment in enumerate(log.segments):
             target = ArchivedFile(folder, begun.prefix, after.next_address)

@@ -23,6 +23,7 @@ from lastwrite.rocketmq.format.names import COMMIT_LOG, CUT_GUARD
 from lastwrite.rocketmq.store import archived, links
 from lastwrite.storage import lock
 from lastwrite.storage.files import to_log_error
+from lastwrite.storage.objects.promises import refuse_if_broken
 
 FILE = "lock"
 ABORT = "abort"
@@ -42,6 +43,7 @@ def hold(root: str, names: Iterable[TopicPartition]) -> AbstractContextManager[N
         InvalidConfig: a part of the store is another one's, by a link.
     """
     if archived.is_root(root):
+        refuse_if_broken(os.path.dirname(root))
         return nullcontext()
     links.refuse_others(root)
     return lock.hold(root, names, PLACE)
@@ -51,8 +53,6 @@ def try_hold(
     root: str, names: Iterable[TopicPartition]
 ) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, of those queues that are free now: the context gives which."""
-    if archived.is_root(root):
-        return nullcontext(set(names))
     links.refuse_others(root)
     return lock.try_hold(root, names, PLACE)
 

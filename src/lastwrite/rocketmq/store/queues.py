@@ -25,6 +25,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from lastwrite.archive.place import read_seen
 from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import PartitionLog, Problem, Segment, TopicPartition, any_damaged
@@ -279,7 +280,7 @@ def read_queue(folder: str) -> PartitionLog:
         LogError: a file cannot be read.
     """
     if archived.is_archived(folder):
-        return archived.log_of(archived.read_contents(folder), folder)
+        return archived.log_of(read_seen(folder).manifest, folder)
     root = root_of(folder)
     for tries in range(1, TRIES + 1):
         with one_try(tries, is_open=beside_a_broker.is_open(root)):
@@ -504,7 +505,7 @@ def end_offset_of(segment: Segment) -> int:
 
 
 def first_offset_from(log: PartitionLog, offset: int) -> int:
-    """The lowest queue offset from ``offset`` on that a record has; ``offset`` where there is none."""
+    """The lowest queue offset from ``offset`` on that a record has; ``offset`` where none has."""
     for n, segment in enumerate(log.segments):
         if segment.size_bytes and segment.base_offset >= offset:
             return segment.base_offset
