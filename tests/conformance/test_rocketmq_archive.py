@@ -172,6 +172,7 @@ def test_a_real_brokers_log_is_brought_and_compacted(
     assert [(each.bytes_after, each.records_after) for each in plan.partitions] == [
         (each.bytes_after, each.records_after) for each in report.partitions
     ]
+    assert plan.requests == report.requests
     wanted = compact(store, include_active=True)
     assert [each.bytes_after for each in report.partitions] == [
         each.bytes_after for each in wanted.partitions

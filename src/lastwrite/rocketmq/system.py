@@ -239,6 +239,12 @@ class RocketmqSystem(System):
             root if to is None else os.path.abspath(to), log.name, root
         )
 
+    def archive_of(self, folder: str, to: str | None = None) -> str | None:
+        is_archived = archived.is_archived(folder)
+        if to is not None:
+            return to.rstrip("/") if is_archived or is_address(to) else None
+        return os.path.dirname(archived.root_of(folder)) if is_archived else None
+
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
         if logs and _is_for_archive(logs[0], to):
             self._rounds.begin_all(logs, to)
