@@ -18,7 +18,7 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import lastwrite
@@ -511,3 +511,45 @@ def test_producers_are_those_of_the_brokers_snapshot(restarting: Broker, tmp_pat
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def test_where_groups_are(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "groups", {})
+    write_plain(broker, "groups", 30)
+    archive = Archive(tmp_path / "archive", "groups-0")
+
+    def commit(group: str, offset: int, word: str | None = None) -> None:
+        consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+        at = TopicPartition("groups", 0, offset)
+        if word is not None:
+            at = TopicPartition("groups", 0, offset, metadata=word, leader_epoch=0)
+        consumer.commit(offsets=[at], asynchronous=False)
+        consumer.close()
+
+    one(broker, archive.to, "groups")
+    assert archive.log()["groups"] == []
+    commit("plain", 7)
+    commit("älter", 30, "up to here")
+    assert one(broker, archive.to, "groups").segments == 0  # positions alone are news
+    word = "up to here\0"  # librdkafka commits the zero that ends it
+    assert archive.log()["groups"] == [["plain", 7, -1, ""], ["älter", 30, 0, word]]
+    commit("plain", 9)
+    write_plain(broker, "groups", 5)
+    lastwrite.compact(str(archive.to), topic="groups", spark=INLINE)
+    one(broker, archive.to, "groups")
+    assert archive.log()["groups"] == [["plain", 9, -1, ""], ["älter", 30, 0, word]]
+    assert archive.log()["end_offset"] == 35
+
+
+def test_a_rate(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "slow", {})
+    value = random.Random(1).randbytes(100_000)
+    produce(broker, "slow", [Sent(b"k", value, START_MS)] * 20, batch_records=1)
+    begun = time.monotonic()
+    assert one(broker, tmp_path / "slow", "slow", rate="1m").end_offset == 20
+    assert time.monotonic() - begun > 1.2  # 2 MB, less what is saved up at the begin
+    for rate in ("nothing", 0, "-1m"):
+        with pytest.raises(InvalidConfig, match="a rate of"):
+            one(broker, tmp_path / "none", "slow", rate=rate)
+    with pytest.raises(InvalidConfig, match="a rate is for a live"):
+        lastwrite.fetch([str(tmp_path)], str(tmp_path / "none"), rate="1m")

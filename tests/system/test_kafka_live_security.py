@@ -46,8 +46,8 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("broker", "client", "stranger"):
         line = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key"
         more = ["-out", f"{name}.pem", "-addext", "subjectAltName=IP:127.0.0.1"]
-        subprocess.run(["openssl", *line.split(), *more], cwd=folder, check=True, timeout=60,
-                       stderr=subprocess.DEVNULL)  # fmt: skip
+        command = ["openssl", *line.split(), *more]
+        subprocess.run(command, cwd=folder, check=True, timeout=60, stderr=subprocess.DEVNULL)
     both = (folder / "broker.key").read_text() + (folder / "broker.pem").read_text()
     (folder / "broker.both").write_text(both)
     return folder

@@ -83,6 +83,12 @@ def fetch(
         ),
     ] = False,
     unclean: options.Unclean = False,
+    rate: Annotated[
+        str | None,
+        options.option(
+            "--rate SIZE", "Of a live cluster, at most so many bytes a second.", options.KAFKA
+        ),
+    ] = None,
     memory: options.Memory = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
@@ -115,6 +121,7 @@ def fetch(
         include_active=include_active,
         keep_scans=keep_scans,
         memory=memory,
+        rate=rate,
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         cursor=cursor,

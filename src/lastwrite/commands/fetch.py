@@ -54,6 +54,7 @@ def fetch(
     memory: str | int | None = None,
     topic_config: TopicConfig | None = None,
     config: Mapping[str, object] | None = None,
+    rate: str | int | None = None,
     progress: Progress | None = None,
 ) -> FetchReport | LogsFetched:
     """Bring topics into the archive ``to``; it may be fetched into again, which adds what is new.
@@ -89,6 +90,7 @@ def fetch(
             for ``compact``, and of a live cluster what a client needs, under its names; of RocketMQ
             ``delete.retention.ms``: how long those who compact the store keep deletes, which a
             broker does not.
+        rate: of a live Kafka cluster, bytes a second at most, as ``"50m"``; None: without a limit.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
@@ -108,10 +110,13 @@ def fetch(
             "scans are kept of Kafka's log directories", remedy="leave out --keep-scans"
         )
     if any(source.startswith(KAFKA_SCHEME) for source in sources):
-        from lastwrite.kafka.live import fetch_live  # its network is for nobody else
+        from lastwrite.kafka.live import fetch_live, limits_of  # its network is for nobody else
 
         own = overrides(topic_config)
-        return fetch_live(sources, to, topic, partition, config or {}, own, memory, progress)
+        limits = limits_of(memory, rate)
+        return fetch_live(sources, to, topic, partition, config or {}, own, limits, progress)
+    if rate is not None:
+        raise InvalidConfig("a rate is for a live Kafka cluster", remedy="leave it out")
     urls = [source for source in sources if source.startswith(SCHEME)]
     whose = None if urls else _whose(sources[0])
     if whose is not None:

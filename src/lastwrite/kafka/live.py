@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 
@@ -13,22 +15,24 @@ from msgspec import structs
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.cluster import Cluster, Position
 from lastwrite.kafka.network.live_log import LiveLog
 from lastwrite.kafka.rules import topic_settings
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of, rules_of
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import resolve
 from lastwrite.kafka.store.archived import SYSTEM, Known
-from lastwrite.kafka.store.intake import Intake, LiveSource
+from lastwrite.kafka.store.intake import Groups, Intake, LiveSource
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Limits, Throttle
 from lastwrite.reports.fetching import FetchedLog, LogsFetched
 from lastwrite.reports.settings import Override
-from lastwrite.spark.memory import plan_memory
+from lastwrite.spark.memory import parse_bytes, plan_memory
 from lastwrite.storage.choice import Topics, choose, is_named
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.throttle import spender
 
 _MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
 _SETTINGS_AT_ONCE = 500  # topics whose settings one request asks for
@@ -41,7 +45,7 @@ def fetch_live(
     partition: int | None,
     config: Mapping[str, object],
     overrides: Sequence[Override],
-    memory: str | int | None,
+    limits: Limits,
     progress: Progress | None,
 ) -> LogsFetched:
     """Bring topics of the cluster at ``urls`` into the archive ``to``, up to what is replicated
@@ -51,6 +55,7 @@ def fetch_live(
     Args:
         urls: one, ``kafka://HOST:PORT[,HOST:PORT…]``: brokers to begin with.
         topic, partition: as for ``fetch``; Kafka's own topics only by name.
+        limits: see ``limits_of``.
 
     Raises:
         NotALog: there is no such topic.
@@ -67,11 +72,10 @@ def fetch_live(
     refuse_if_broken(to)
     progress = progress or NoProgress()
     at_once = min(_MOST_AT_ONCE, core_count())
-    limits = plan_memory(memory, at_once).limits()
     with Cluster(brokers_of(url), client) as cluster:
         cluster.refresh()
         names = _chosen(cluster, topic, partition, url)
-        run = _Run(cluster, client, to, limits.plain_bytes, progress)
+        run = _Run(cluster, client, to, limits, progress)
         run.learn(names, topic, overrides, rules)
         progress.stage("fetch", 0)
         with ThreadPoolExecutor(at_once, "fetch") as pool:
@@ -92,6 +96,22 @@ def _chosen(
     return [there[key] for key in choose(listed, topic, partition, url)]
 
 
+def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
+    """What a partition's fetch may take: its part of ``memory``, and together ``rate``, ``50m``, a
+    second.
+
+    Raises:
+        InvalidConfig: no sizes.
+    """
+    limits = plan_memory(memory, min(_MOST_AT_ONCE, core_count())).limits()
+    if rate is None:
+        return limits
+    with contextlib.suppress(InvalidConfig):
+        if (bytes_a_second := parse_bytes(rate)) > 0:
+            return replace(limits, reading=(Throttle("", bytes_a_second),))
+    raise InvalidConfig(f"a rate of {rate!r}", remedy="bytes a second, as 50m")
+
+
 class _Run:
     """What all partitions of a call share."""
 
@@ -100,15 +120,17 @@ class _Run:
         cluster: Cluster,
         client: KafkaClientConfig,
         to: str,
-        plain_bytes: int,
+        limits: Limits,
         progress: Progress,
     ) -> None:
+        self._spend = spender(limits.reading)
         self._cluster = cluster
         self._client = client
         self._to = to
-        self._plain_bytes = plain_bytes
+        self._plain_bytes = limits.plain_bytes
         self._progress = progress
         self._turn = Lock()
+        self._positions: dict[TopicPartition, list[Position]] | None = None
         self._settings: dict[str, tuple[topic_settings.Known | None, KafkaTopicConfig]] = {}
 
     def learn(
@@ -118,11 +140,15 @@ class _Run:
         overrides: Sequence[Override],
         rules: Mapping[str, object],
     ) -> None:
-        """Ask what is set for the topics.
+        """Ask what is set for the topics, and where groups are.
 
         Raises:
             RemoteFailed: no broker answers.
         """
+        try:  # before any log's end is asked for: no group is beyond what is brought
+            self._positions = self._cluster.patiently(self._cluster.positions)
+        except LogError as error:
+            self._progress.note(f"{error}; no groups' positions are brought")
         topics = list(dict.fromkeys(name.topic for name in names))
         for begin in range(0, len(topics), _SETTINGS_AT_ONCE):
             some = topics[begin : begin + _SETTINGS_AT_ONCE]
@@ -166,6 +192,7 @@ class _Run:
                 topic_id=self._cluster.topic(name.topic).id_text,
                 lineage=partial(log.lineage, log_start=bounds.log_start),
                 known=None if known is None else Known.of(known),
+                groups=self._groups_of(name),
                 config=config,
                 asked_ms=asked_ms,
             )
@@ -174,7 +201,9 @@ class _Run:
                 format = KafkaFormat(self._plain_bytes)
                 for data, table in log.batches(intake.first, intake.end, format):
                     intake.append(data, table)
-                    self._advance(int(table["origin_size"].sum()))
+                    size = int(table["origin_size"].sum())
+                    self._advance(size)
+                    self._spend(size)
                 done = intake.finish()
             except BaseException:
                 intake.abandon()
@@ -189,6 +218,12 @@ class _Run:
             size_bytes=done.bytes,
             is_new=done.is_new,
         )
+
+    def _groups_of(self, name: TopicPartition) -> Groups | None:
+        if self._positions is None:
+            return None
+        found = self._positions.get(name, ())
+        return tuple((each.group, each.offset, each.leader_epoch, each.metadata) for each in found)
 
     def _advance(self, done_bytes: int) -> None:
         with self._turn:

@@ -7,8 +7,8 @@ SCRAM, with the client's messages on the left::
     c=biws,r=abcXYZ,p=PROOF   →
                               ←   v=SIGNATURE
 
-Neither side learns the other's secret: the proof shows that we know the password, the signature that
-the broker knows what is derived of it.
+Neither side learns the other's secret: the proof shows that we know the password, the signature
+that the broker knows what is derived of it.
 
 Source: RFC 5802, RFC 7677; Kafka 4.4 ``ScramSaslClient``, ``PlainSaslServer``; KIP-152.
 """
@@ -49,8 +49,8 @@ def tls_context(config: KafkaClientConfig) -> ssl.SSLContext | None:
     except OSError as error:  # of ssl, too
         raise InvalidConfig(
             f"a certificate or key cannot be read: {error.strerror or error}",
-            remedy="give PEM files by ssl.ca.location, ssl.certificate.location, ssl.key.location; of "
-            "a JKS or PKCS12 store: keytool -exportcert -rfc, openssl pkcs12",
+            remedy="give PEM files by ssl.ca.location, ssl.certificate.location, ssl.key.location; "
+            "of a JKS or PKCS12 store: keytool -exportcert -rfc, openssl pkcs12",
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if config.ssl_identification.lower() in ("", "none"):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from lastwrite.errors import LogError, NotALog, RemoteFailed
 from lastwrite.kafka.format.text import topic_id_text
@@ -19,6 +19,7 @@ from lastwrite.kafka.network.access import tls_context
 from lastwrite.kafka.network.connection import Connection, Passing
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from lastwrite.kafka.rules.topic_settings import Known
+from lastwrite.model.log import TopicPartition
 
 # What a while, or another leader, may mend.
 _PASSING = {
@@ -51,7 +52,20 @@ _NO_ID = bytes(16)
 _OF_TOPIC, _OF_BROKER, _OF_BROKERS, _OF_FILE = 1, 2, 3, 4
 _WORDS = {_OF_BROKER: "broker", _OF_BROKERS: "brokers", _OF_FILE: "file"}
 
+# A group that was removed meanwhile, or is of a kind that has no offsets.
+_NO_GROUP = (24, 69)
+_SHARE = "share"
+
 T = TypeVar("T")
+
+
+class Position(NamedTuple):
+    """Where a consumer group is in a partition."""
+
+    group: str
+    offset: int  # of the record that it wants next
+    leader_epoch: int  # of the record before; -1: it has not said so
+    metadata: str  # its own word
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +273,40 @@ class Cluster:
                 found[each.resource_name] = error
         missing = NotALog("no broker tells its settings", path=self.address)
         return {topic: found.get(topic, missing) for topic in topics}
+
+    def positions(self) -> dict[TopicPartition, list[Position]]:
+        """Where consumer groups are, of each partition that one has a position in, by group.
+
+        Raises:
+            RemoteFailed: nobody tells, or it is refused.
+        """
+        doing = "ask for the groups' positions"
+        found: dict[TopicPartition, list[Position]] = {}
+        for address in list(self._brokers.values()):  # each tells of the groups that it coordinates
+            with self.connection(address) as connection:
+                listed = connection.ask("list_groups", doing, states_filter=())
+                self.check(listed.error_code, doing, address)
+                for group in sorted(
+                    each.group_id for each in listed.groups if each.protocol_type != _SHARE
+                ):
+                    answer = connection.ask(
+                        "offset_fetch", doing, group_id=group, topics=None, require_stable=False
+                    )
+                    if answer.error_code not in _NO_GROUP:
+                        self.check(answer.error_code, doing, address)
+                    for name, part in _parts(answer):
+                        if part.error_code or part.committed_offset < 0:
+                            continue
+                        epoch = getattr(part, "committed_leader_epoch", -1)
+                        at = Position(group, part.committed_offset, epoch, part.metadata or "")
+                        found.setdefault(name, []).append(at)
+        return {name: sorted(each) for name, each in found.items()}
+
+
+def _parts(answer: Any) -> Iterator[tuple[TopicPartition, Any]]:
+    for topic in answer.topics:
+        for part in topic.partitions:
+            yield TopicPartition(topic.name, part.partition_index), part
 
 
 def _known(configs: Sequence[Any]) -> Known:

@@ -3,7 +3,7 @@
 A request is a header and a body, an answer likewise; from a certain version on a message is
 *flexible*: its structures, and the headers, end in a section of tagged fields::
 
-    request  i16 api key · i16 version · i32 correlation id · client id · tags if flexible · body
+    request  i16 api key, i16 version, i32 correlation id · client id · tags if flexible · body
     answer   i32 correlation id · tags if flexible · body
 
 The answer about versions never has tags in its header, so that whoever asked can read it.
@@ -38,6 +38,8 @@ APIS = {
     "fetch": Api(1, 4, 13),
     "list_offsets": Api(2, 1, 9),
     "metadata": Api(3, 1, 12),
+    "offset_fetch": Api(9, 2, 7),
+    "list_groups": Api(16, 0, 4),
     "sasl_handshake": Api(17, 1, 1),
     "api_versions": Api(18, 0, 3),
     "offset_for_leader_epoch": Api(23, 2, 4),

@@ -65,7 +65,7 @@ class KafkaClientConfig(SettingsTable):
         if self.uses_sasl and not (self.user and self.password):
             raise InvalidConfig(
                 f"{self.security_protocol} needs a user and a password",
-                remedy="give sasl.username and sasl.password, or sasl.jaas.config, in --config-file",
+                remedy="by sasl.username and sasl.password, or sasl.jaas.config, in --config-file",
             )
 
     @property

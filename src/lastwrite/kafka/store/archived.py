@@ -23,6 +23,8 @@ where they lie, and never changed or removed. The manifest's ``log``::
                                broker's dynamic defaults, all brokers', and where the broker was
                                asked its file's; null: nothing
     brought_ms                 when something was brought from the cluster last
+    groups                     consumer group, its position, the leader epoch before it or -1, its
+                               own word: as they were before the last fetch from a live cluster
 """
 
 from __future__ import annotations
@@ -165,6 +167,7 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
     topic_id: str | None = None
     known: Known | None = None
     brought_ms: int = 0
+    groups: tuple[tuple[str, int, int, str], ...] = ()
 
     def objects(self) -> tuple[DataObject, ...]:
         """Every object that it names."""

@@ -43,6 +43,7 @@ from lastwrite.model.log import AbortedTransaction, Producer
 from lastwrite.model.work import SegmentOutput
 
 _COMMIT_BYTES = 256 << 20  # after so many what has come counts
+Groups: TypeAlias = tuple[tuple[str, int, int, str], ...]
 Epochs: TypeAlias = tuple[tuple[int, int], ...]
 
 _ALL_REPLICATED = (1 << 63) - 1
@@ -59,6 +60,7 @@ class LiveSource:
     # leader epochs above one, and where they begin; see ``LiveLog.lineage``
     lineage: Callable[[int], Epochs]
     known: Known | None  # None: what the archive knows already stays
+    groups: Groups | None  # positions; None: those that the archive knows already stay
     config: KafkaTopicConfig
     asked_ms: int  # before ``end`` was asked for
 
@@ -243,7 +245,9 @@ class Intake:
         self._at = self.end
         before, source = self._log, self._source
         is_due = source.asked_ms - before.brought_ms > source.config.delete_retention_ms // 2
-        if self._begun or self._is_new or is_due or source.known not in (None, before.known):
+        is_other = source.known not in (None, before.known)
+        is_other = is_other or source.groups not in (None, before.groups)
+        if self._begun or self._is_new or is_due or is_other:
             self._commit()
         return Fetched(
             first_offset=self.first,
@@ -295,6 +299,7 @@ class Intake:
             topic_id=source.topic_id or before.topic_id,
             known=source.known or before.known,
             brought_ms=source.asked_ms,
+            groups=before.groups if source.groups is None else source.groups,
         )
 
     def _put_snapshot(self, begun: Round, producers: Sequence[Producer]) -> tuple[str | None, int]:
