@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from lastwrite.kafka.fetched import LogsFetched
 
 import lastwrite
-from lastwrite.kafka.fetched import LogsFetched
 from lastwrite.kafka.network.live_log import Bounds, LiveLog
 from tests.conformance.test_kafka_archive import LOG_STARTS, Archive
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
