@@ -90,7 +90,8 @@ def test_what_comes_is_what_the_files_hold(
 
         def some(log: LiveLog) -> Bounds:
             ends = [end for end, _ in stored[str(log.name)]]
-            return real(log)._replace(high_watermark=rng.choice([0, *ends]))
+            begin = starts[str(log.name)]
+            return real(log)._replace(high_watermark=rng.choice([begin, *ends]))
 
         for bounds in (some, real):  # in two goes, of which the first ends anywhere
             monkeypatch.setattr(LiveLog, "bounds", bounds)
