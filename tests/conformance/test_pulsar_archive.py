@@ -4,22 +4,39 @@ topic as it lay in its folder, by every command that reads.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.pulsar.fetched import FetchReport
+from lastwrite.pulsar.format.compacted import decode_record
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.archiving import PulsarRounds
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.topic import list_topic
+from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.spark.inline import INLINE
+from tests.property.test_pulsar_compaction import EVENT_TIME, life, rules, run, seeds
+from tests.support.kafka.crashing import run_until
 from tests.support.objects import BUCKET, S3
 from tests.support.pulsar.corpus import CORPUS, TOPICS, unpack
+from tests.support.pulsar.model import START_MS, ModelTopic, Rules, content
+from tests.support.pulsar.topics import put_ledger, read_compacted, read_ledger, topic_folder
+from tests.unit.test_pulsar_topic import single
 
 NOW_MS = 1_800_000_000_000
 PLACES = ("file", "position")  # of a row, that differ by where it lies
@@ -246,3 +263,280 @@ def test_an_archive_of_the_older_form_is_no_target(tmp_path: Path, older: Path) 
     shutil.copytree(older, target)
     with pytest.raises(InvalidConfig, match="older form"):
         lastwrite.fetch([str(older)], str(target))
+
+
+# ---------------------------------------------------------------------- rounds
+
+
+@dataclass
+class Archived:
+    """One topic of an archive in a folder, read by other eyes."""
+
+    archive: Path
+    topic: str
+
+    @property
+    def folder(self) -> Path:
+        return self.archive / "pulsar" / TopicName.parse(self.topic).managed_ledger
+
+    def manifest(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "manifest.json").read_bytes())
+        return found
+
+    def compacted(self) -> list[tuple[Position, bytes]]:
+        """Ids and bodies of the compacted ledger, its parts one after the other."""
+        said = self.manifest()["log"]["compacted"]
+        if said is None:
+            return []
+        parts = [read_ledger(self.folder / part["key"]) for part in said["parts"]]
+        records = [decode_record(each) for part in parts for each in part]
+        places = [position for position, _, _ in records]
+        assert places == sorted(set(places))
+        assert said["entries"] == len(records)
+        assert (said["first"], said["last"]) == (
+            (str(places[0]), str(places[-1])) if places else (said["horizon"],) * 2
+        )
+        for part, entries in zip(said["parts"], parts, strict=True):
+            assert (part["entries"], part["length"]) == (len(entries), sum(map(len, entries)))
+        return [(position, body) for position, _, body in records]
+
+    def raw(self) -> dict[str, bytes]:
+        keys = [each["key"] for each in self.manifest()["log"]["ledgers"]]
+        return {key: (self.folder / key).read_bytes() for key in keys}
+
+    def named(self) -> set[str]:
+        """The files that the manifest names or lists as unused, and it."""
+        said = self.manifest()
+        return {each["key"] for each in (*said["objects"], *said["unused"])} | {"manifest.json"}
+
+    def files(self) -> set[str]:
+        found = (path for path in self.folder.rglob("*") if path.is_file())
+        names = {str(path.relative_to(self.folder)) for path in found}
+        return names - {"manifest.json.lock"}
+
+
+@contextlib.contextmanager
+def small_pieces(piece_bytes: int, block_bytes: int = 1500) -> Iterator[None]:
+    """A ledger is cut into many pieces, and the result is of many parts, as of a large one."""
+    with (
+        patch("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes),
+        patch("lastwrite.engine.pieces._LEAST_PIECE_BYTES", piece_bytes),
+        patch("lastwrite.engine.shares._LEAST_PART_BYTES", 1),
+        patch("lastwrite.spark.work.InlineRunner.workers", 3),
+        patch("lastwrite.pulsar.store.survey._MARK_BYTES", 400),
+        patch("lastwrite.pulsar.store.staging.BLOCK_BYTES", block_bytes),
+    ):
+        yield
+
+
+def check_round(found: Archived, model: ModelTopic, moved: bool, report: CompactionReport) -> None:
+    (told,) = report.partitions
+    assert told.status is (Status.CLEANED if moved else Status.SKIPPED), told.reason
+    said = found.manifest()["log"]["compacted"]
+    assert (said and said["horizon"]) == (model.horizon and str(model.horizon))
+    assert [content(*each) for each in found.compacted()] == [
+        content(*each) for each in model.compacted
+    ]
+    assert found.files() == found.named()
+
+
+@settings(max_examples=12)
+@given(seeds, rules(), st.sampled_from([1, 500, 3000]), st.sampled_from([200, 1500]))
+def test_rounds_leave_what_the_rules_say(
+    seed: int, of: Rules, piece_bytes: int, block_bytes: int
+) -> None:
+    with life(seed) as topic:
+        base = topic.folder.parents[3]
+        found = Archived(base.with_name("new"), name_of(str(topic.folder)).full)
+        for _ in range(3):
+            topic.grow()
+            brought(base, str(found.archive))
+            raw = found.raw()
+            with small_pieces(piece_bytes, block_bytes):
+                report = run(found.archive, of)
+                check_round(found, topic.model, topic.model.compact(of), report)
+            assert found.raw() == raw
+            assert lastwrite.verify(str(found.archive)).exit_status == 0
+        # A copy is what the place is.
+        if topic.model.horizon is not None:
+            copy = Archived(base.with_name("copy"), found.topic)
+            topic.grow()
+            brought(base, str(found.archive))
+            before = {name: (found.folder / name).read_bytes() for name in found.files()}
+            copied = run(found.archive, of, to=str(copy.archive))
+            assert {name: (found.folder / name).read_bytes() for name in found.files()} == before
+            check_round(copy, topic.model, topic.model.compact(of), copied)
+
+
+@pytest.mark.parametrize(("seed", "of"), [(1, Rules()), (2, Rules(True, True, False, True))])
+def test_rounds_in_a_bucket_leave_the_same(s3: S3, seed: int, of: Rules) -> None:
+    config = {
+        **s3.config,
+        "topicCompactionRetainNullKey": of.retain,
+        "exposingBrokerEntryMetadataToClientEnabled": of.keeps_prefix,
+        **({"compactionServiceFactoryClassName": EVENT_TIME} if of.event_time else {}),
+    }
+    with life(seed) as topic:
+        base, prefix = topic.folder.parents[3], f"rounds/{uuid.uuid4().hex}"
+        address = f"s3://{BUCKET}/{prefix}"
+        found = Archived(s3.data / BUCKET / prefix, name_of(str(topic.folder)).full)
+        for _ in range(2):
+            topic.grow()
+            brought(base, address, config=s3.config)
+            with small_pieces(500):
+                report = lastwrite.compact(
+                    address,
+                    config=config,
+                    now_ms=START_MS,
+                    spark=INLINE,
+                    like_broker=of.like_broker,
+                )
+                check_round(found, topic.model, topic.model.compact(of), report)
+        verified = lastwrite.verify(address, config=s3.config)
+        assert verified.exit_status == 0, verified.to_dict()
+        # From a topic folder into the bucket at once.
+        topic.grow()
+        copy = Archived(s3.data / BUCKET / f"{prefix}-copy", found.topic)
+        copied = lastwrite.compact(
+            str(base),
+            to=f"{address}-copy",
+            config=config,
+            now_ms=START_MS,
+            spark=INLINE,
+            like_broker=of.like_broker,
+        )
+        (told,) = copied.partitions
+        assert told.status in (Status.CLEANED, Status.SKIPPED), told.reason
+        assert lastwrite.verify(f"{address}-copy", config=s3.config).exit_status == 0
+        rows = list(lastwrite.read(f"{address}-copy", config=s3.config, read_compacted=True))
+        here = lastwrite.compact(
+            str(base),
+            config={name: value for name, value in config.items() if name[:8] != "storage."},
+            now_ms=START_MS,
+            spark=INLINE,
+            like_broker=of.like_broker,
+        )
+        assert [each.status for each in here.partitions] == [told.status]
+        wanted = lastwrite.read(str(base), read_compacted=True)
+        assert [row["message_id"] for row in rows] == [row["message_id"] for row in wanted]
+        if told.status is Status.CLEANED:
+            assert copy.compacted() == read_compacted(topic.folder)
+
+
+@pytest.mark.parametrize("name", ["shapes", "odd", "parts-partition-1", "events"])
+@pytest.mark.parametrize("is_parted", [False, True])
+def test_a_round_says_what_one_over_the_topic_folder_says(
+    tmp_path: Path, bookies: list[str], name: str, is_parted: bool
+) -> None:
+    """On what real brokers left, by every command."""
+    older, to = tmp_path / "older", tmp_path / "archive"
+    said = CORPUS / "topics" / name / "2" / "managed-ledger"
+    fetched = lastwrite.fetch(
+        bookies, str(older), topic=TOPICS[name], metadata=str(said), recover=True
+    )
+    assert fetched.exit_status == 0
+    brought(older, str(to))
+    reports = []
+    for path in (older, to):
+        with small_pieces(500) if is_parted else contextlib.nullcontext():
+            done = lastwrite.compact(str(path), now_ms=NOW_MS, spark=INLINE)
+        (one,) = done.to_dict()["partitions"]
+        one.pop("seconds")
+        if is_parted:  # each is a segment, and begins with a header
+            for each in ("bytes_written", "bytes_after", "segments_after"):
+                one.pop(each)
+        reports.append(without_paths(one))
+    assert reports[0] == reports[1]
+    if is_parted and name == "shapes":
+        assert len(Archived(to, TOPICS[name]).manifest()["log"]["compacted"]["parts"]) > 1
+    folder = next(older.glob("*/*/persistent/*"))
+    assert Archived(to, TOPICS[name]).compacted() == read_compacted(folder)
+    found, wanted = said_of(str(to), TOPICS[name], {}), said_of(str(older), TOPICS[name], {})
+    of_bytes = ("blocks", "inspect", "verify", "plan", "compacted", "explain")
+    for command, words in wanted.items():
+        if not is_parted or command not in of_bytes:
+            assert found[command] == words, command
+    assert found["verify"][0] == found["inspect"][0] == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_parts_go_from_one_archive_into_another(tmp_path: Path, seed: int) -> None:
+    folder = topic_folder(tmp_path / "older")
+    bodies = [single(f"key-{n % 37}", b"%d" % n) for n in range(seed, 40)]
+    put_ledger(folder, 10, bodies, 500)
+    base, name = folder.parents[3], name_of(str(folder)).full
+    first, second = (Archived(tmp_path / each, name) for each in ("first", "second"))
+    brought(base, str(first.archive))
+    brought(base, str(second.archive))
+    with small_pieces(1, 200):
+        run(first.archive, Rules())
+    parts = first.manifest()["log"]["compacted"]["parts"]
+    assert len(parts) > 1 and len({part["ledger"] for part in parts}) == 1
+    brought(first.archive, str(second.archive))
+    assert first.compacted() == second.compacted() != []
+    ends = [each.manifest()["log"]["compacted"]["horizon"] for each in (first, second)]
+    assert ends[0] == ends[1]
+    assert lastwrite.verify(str(second.archive)).exit_status == 0
+    table = {f"key-{n % 37}": b"%d" % n for n in range(seed, 40)}
+    for path in (base, first.archive, second.archive):
+        assert lastwrite.latest(str(path)) == table
+
+
+def test_of_two_rounds_at_once_one_wins(tmp_path: Path, older: Path) -> None:
+    to = tmp_path / "archive"
+    brought(older, str(to), topic=TOPICS["events"])
+    swap, first = PulsarRounds.swap, []
+
+    def later(self: PulsarRounds, wave: Any) -> Any:
+        if not first:
+            first.append(True)
+            first.append(lastwrite.compact(str(to), now_ms=NOW_MS, spark=INLINE))
+        return swap(self, wave)
+
+    with patch.object(PulsarRounds, "swap", later):
+        lost = lastwrite.compact(str(to), now_ms=NOW_MS, spark=INLINE)
+    (won,), (told,) = first[1].partitions, lost.partitions
+    assert won.status is Status.CLEANED
+    assert told.status is Status.FAILED and "another round has committed" in (told.reason or "")
+    found = Archived(to, TOPICS["events"])
+    assert found.manifest()["generation"] == 2
+    assert found.files() == found.named()
+    assert lastwrite.verify(str(to)).exit_status == 0
+
+
+def test_a_round_that_is_killed_anywhere_leaves_the_old_topic_or_the_new(tmp_path: Path) -> None:
+    with life(5) as topic:
+        base = topic.folder.parents[3]
+        topic.grow()
+        found = Archived(tmp_path / "archive", name_of(str(topic.folder)).full)
+        brought(base, str(found.archive))
+        run(found.archive, Rules())
+        topic.grow()
+        brought(base, str(found.archive))
+        shutil.copytree(found.archive, tmp_path / "begin")
+        old = found.compacted()
+        run(found.archive, Rules())
+        new = found.compacted()
+        assert old != new
+        seen, point = set(), 0
+        while True:
+            shutil.rmtree(found.archive)
+            shutil.copytree(tmp_path / "begin", found.archive)
+            point += 1
+            if not run_until(point, lambda: void(run(found.archive, Rules()))):
+                break
+            now = found.compacted()
+            assert now in (old, new), point
+            seen.add(now == new)
+            assert lastwrite.verify(str(found.archive)).exit_status == 0, point
+            run(found.archive, Rules())
+            assert found.compacted() == new, point
+            if point % 3 == 0:
+                lastwrite.sweep(str(found.archive), older_than_ms=0)
+                assert found.files() >= found.named()
+                assert not [name for name in found.files() if name.endswith(".aside")]
+        assert seen == {False, True}
+
+
+def void(report: object) -> None:
+    """For who wants no report."""

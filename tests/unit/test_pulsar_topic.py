@@ -375,7 +375,7 @@ def test_a_topics_first_ledger_may_be_0(tmp_path: Path) -> None:
     raw = put_ledger(folder, 0, [single("a"), single("b"), single("a", b"w")])
     log = topic_log.read_topic(str(folder))
     assert (log.log_start, [segment.base_offset for segment in log.segments]) == (0, [0])
-    assert topic_log.record_count(log) == 3
+    assert PULSAR.estimate_records(log) == 3
     report = compact(folder)
     assert report.status is Status.CLEANED and positions(folder) == ["0:1", "0:2"]
     manifest = read_manifest(str(folder))
@@ -389,7 +389,7 @@ def test_a_topics_first_ledger_may_be_0(tmp_path: Path) -> None:
     assert manifest is not None and manifest.ledgers == (1,)
     assert raw.exists() and not former.exists()
     log = topic_log.read_topic(str(folder))
-    assert topic_log.record_count(log) == 1
+    assert PULSAR.estimate_records(log) == 1
     explained = lastwrite.explain(str(folder), key=b"a", now_ms=1).partitions[0]
     assert [record.message_id for record in explained.records or ()] == ["0:2:-1"]
     assert lastwrite.verify(str(folder), spark=INLINE).exit_status == 0

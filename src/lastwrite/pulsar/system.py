@@ -15,9 +15,11 @@ from functools import lru_cache
 
 from msgspec import structs
 
+from lastwrite.archive.rounds import partition_and_round
 from lastwrite.config.declaration import LONG_MAX
+from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.system import CommitPlan, Decision, Format, Parts, SegmentAppender, System
-from lastwrite.errors import LogError
+from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
@@ -26,14 +28,18 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.rules.backlog import backlog_of
 from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig, states_retention
 from lastwrite.pulsar.store import lock, publish, staging, topic_log, watching
+from lastwrite.pulsar.store.archived import holds_archived
+from lastwrite.pulsar.store.archiving import NewCompacted, PulsarRounds
 from lastwrite.pulsar.store.backlog import raw_ledgers
-from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING
-from lastwrite.pulsar.store.place import name_of
+from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING, Manifest
+from lastwrite.pulsar.store.place import locate, name_of
 from lastwrite.pulsar.store.publish import NewLedger
 from lastwrite.pulsar.store.topic import find_topics, partition_of, topic_names
 from lastwrite.reports.compaction import Backlog
 from lastwrite.reports.settings import Setting
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.parallel_sync import overlapped
+from lastwrite.storage.throttle import Spend
 
 # Parts are joined for next to nothing, so that a single ledger is work for all.
 _PIECE_BYTES = 8 << 20
@@ -56,6 +62,24 @@ class PulsarSystem(System):
     no_retention = "compaction removes no raw ledger"
     no_deletes = "a compacted ledger of Pulsar keeps no delete"
     look_ms = 60_000  # brokerServiceCompactionMonitorIntervalInSeconds
+
+    def __init__(self) -> None:
+        self._rounds = PulsarRounds()
+
+    def told(self, sources: Sources) -> PulsarSystem:
+        """Of topics of an archive another system; what one command begins is its own."""
+        no_topics_of_kafka(self.kind_of_path, sources)
+        found = {root: holds_archived(root) for root in sources.roots}
+        archived = [root for root, is_in_archive in found.items() if is_in_archive]
+        if not archived:
+            return PulsarSystem()
+        if any(not found[root] and locate(root) is not None for root in found):
+            raise InvalidConfig(
+                "topics of an archive, and topic folders",
+                path=archived[0],
+                remedy="name one of the two at a time",
+            )
+        return ArchivedPulsar()
 
     # ------------------------------------------------------------------ layout
 
@@ -102,7 +126,7 @@ class PulsarSystem(System):
         # By event time the fold begins with what survived; a broker compares all it reads, and so
         # parts of messages.
         strategy = Strategy.EVENT_TIME if settings.by_event_time else Strategy.OFFSET
-        if strategy is Strategy.OFFSET and not like_broker and topic_log.has_parts(log):
+        if strategy is Strategy.OFFSET and not like_broker and self._has_parts(log):
             strategy = Strategy.GROUPS
         compares_all = strategy is not Strategy.OFFSET or like_broker
         reading = LIKE_BROKER if like_broker else 0
@@ -128,6 +152,9 @@ class PulsarSystem(System):
             ),
         )
 
+    def _has_parts(self, log: PartitionLog) -> bool:
+        return topic_log.has_parts(log, self._compacted_of(log))
+
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
     ) -> list[list[int]]:
@@ -149,9 +176,15 @@ class PulsarSystem(System):
 
     recover = staticmethod(publish.recover)
     read = staticmethod(topic_log.read_topic)
-    # By the surveys, with the places of a compacted batch that are empty.
-    estimate_records = staticmethod(topic_log.record_count)
     index_checker = staticmethod(topic_log.IndexChecker)
+
+    def _compacted_of(self, log: PartitionLog) -> Manifest | None:
+        """What is said of the topic's compacted ledger."""
+        return topic_log.read_compacted(log.folder)
+
+    def estimate_records(self, log: PartitionLog) -> int:
+        """By the surveys, with the places of a compacted batch that are empty."""
+        return topic_log.record_count(log, self._compacted_of(log))
 
     def new_format(self, plain_bytes: int, reading: int = 0) -> Format:
         return PulsarFormat(plain_bytes, reading)
@@ -163,12 +196,17 @@ class PulsarSystem(System):
         return topic_log.cuts_of(log.segments[segment], min(piece_bytes, _PIECE_BYTES))
 
     def appender(self, base_offset: int, unit: RewriteUnit) -> SegmentAppender:
-        return staging.StagedLedger(unit)
+        in_archive = unit.folder and partition_and_round(unit.folder)
+        return staging.StagedPart(unit) if in_archive else staging.StagedLedger(unit)
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        if to is not None and is_address(to):
+            return self._rounds.output_folder(log, to)
         return log.folder if to is None else publish.copy_staging_folder(log, to)
 
     def join_parts(self, parts: Parts) -> SegmentOutput:
+        if partition_and_round(parts.folder) is not None:
+            return staging.join_stored(parts.parts, parts.base_offset)
         if len(parts.parts) == 1:
             return parts.parts[0]
         first = parts.log.segments[0].path
@@ -176,11 +214,14 @@ class PulsarSystem(System):
 
     def discard(self, part: SegmentOutput) -> None:
         """Remove what was written aside."""
-        staging.discard(part.log_path)
+        if part.stored is not None:
+            self._rounds.discard_part(part)
+        else:
+            staging.discard(part.log_path)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
         def publish_one(new: CommitPlan) -> LogError | OSError | None:
-            ledger = _new_ledger(new)
+            ledger = self._new_ledger(new)
             return None if ledger is None else publish.publish(new.log, ledger)
 
         return list(overlapped(publish_one, wave))
@@ -192,11 +233,88 @@ class PulsarSystem(System):
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
         """Topics of another archive: all that readers of compacted topics need."""
+        if is_address(to):
+            return self._publish_in_archive(copies, to)
 
         def publish_one(copy: CommitPlan) -> LogError | OSError | None:
-            return publish.publish_copy(copy.log, _new_ledger(copy), to)
+            return publish.publish_copy(copy.log, self._new_ledger(copy), to)
 
         return list(overlapped(publish_one, copies))
+
+    def _publish_in_archive(
+        self, copies: Sequence[CommitPlan], to: str
+    ) -> list[LogError | OSError | None]:
+        return self._rounds.publish([(copy.log, self._new_compacted(copy)) for copy in copies], to)
+
+    def _new_ledger(self, new: CommitPlan) -> NewLedger | None:
+        """What was written aside, and what it is; None: nothing was."""
+        if not new.made or new.policy is None or new.first_dirty is None:
+            return None
+        (made,) = new.made
+        return NewLedger(
+            path=made.log_path,
+            horizon=Position.of(new.first_dirty - 1),
+            messages=made.records,
+            order=_order_of(new.policy),
+            retain_null_key=new.policy.keep_keyless,
+            parts=self._has_parts(new.log),
+            read=sum(made.counts),
+            ledgers=_raw_of(new),
+        )
+
+    def _new_compacted(self, new: CommitPlan) -> NewCompacted | None:
+        """The same, of objects of an archive."""
+        if not new.made or new.policy is None or new.first_dirty is None:
+            return None
+        (made,) = new.made
+        assert isinstance(made.stored, tuple)
+        return NewCompacted(
+            parts=made.stored,
+            horizon=Position.of(new.first_dirty - 1),
+            messages=made.records,
+            order=_order_of(new.policy),
+            retain_null_key=new.policy.keep_keyless,
+            chunks=self._has_parts(new.log),
+            read=sum(made.counts),
+            ledgers=_raw_of(new),
+        )
+
+
+class ArchivedPulsar(PulsarSystem):
+    """The same of topics of an archive: manifests tell, and nobody locks anything."""
+
+    def check_told(self, folders: Sequence[str]) -> None:
+        self._rounds.expect(folders)
+
+    def recover(self, folder: str) -> None:
+        """A manifest is whole or not there; what a round left that died, a sweep finds."""
+
+    def read(self, folder: str, spend: Spend | None = None) -> PartitionLog:
+        return self._rounds.read(folder, spend)
+
+    def _compacted_of(self, log: PartitionLog) -> Manifest | None:
+        return self._rounds.contents(log.folder).told(name_of(log.folder))
+
+    def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
+        """Each object is new."""
+
+    def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
+        self._rounds.begin_all(logs, to)
+
+    def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        return self._rounds.output_folder(log, to)
+
+    def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
+        return self._rounds.swap([(new.log, self._new_compacted(new)) for new in wave])
+
+    def tidy(self, logs: Sequence[PartitionLog]) -> list[LogError | OSError | None]:
+        """The next round removes what was replaced."""
+        return [None] * len(logs)
+
+    def publish_copies(
+        self, copies: Sequence[CommitPlan], to: str
+    ) -> list[LogError | OSError | None]:
+        return self._publish_in_archive(copies, to)
 
 
 def waits(fresh: int, threshold: int) -> str | None:
@@ -224,26 +342,15 @@ def _nothing_new(log: PartitionLog) -> str:
     return "there is no message"
 
 
-def _new_ledger(new: CommitPlan) -> NewLedger | None:
-    """What was written aside, and what it is; None: nothing was."""
-    if not new.made or new.policy is None or new.first_dirty is None:
-        return None
-    (made,), (sources,) = new.made, new.sources
-    raw = {
-        Position.of(segment.base_offset).ledger
-        for segment in sources
-        if not topic_log.is_of_compacted(new.log, segment)
-    }
-    return NewLedger(
-        path=made.log_path,
-        horizon=Position.of(new.first_dirty - 1),
-        messages=made.records,
-        order=EVENT_TIME if new.policy.strategy is Strategy.EVENT_TIME else PUBLISHING,
-        retain_null_key=new.policy.keep_keyless,
-        parts=topic_log.has_parts(new.log),
-        read=sum(made.counts),
-        ledgers=tuple(sorted(raw)),
-    )
+def _order_of(policy: Policy) -> str:
+    return EVENT_TIME if policy.strategy is Strategy.EVENT_TIME else PUBLISHING
+
+
+def _raw_of(new: CommitPlan) -> tuple[int, ...]:
+    """The raw ledgers that a round read."""
+    (sources,) = new.sources
+    raw = (each for each in sources if not topic_log.is_of_compacted(new.log, each))
+    return tuple(sorted({Position.of(each.base_offset).ledger for each in raw}))
 
 
 def _config_of(config: Mapping[str, object]) -> PulsarConfig:

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from lastwrite.archive.layout import partitions_at
+from lastwrite.archive.layout import partitions_at, systems_at
 from lastwrite.archive.manifest import DataObject
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
 from lastwrite.archive.place import MANIFEST
@@ -51,7 +51,8 @@ class StoredLedger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     entries: int  # the id behind the last
     stored: int  # entries that are there
     length: int  # their bytes
-    first: str | None = None  # of a part: the id of its first message
+    first: str | None = None  # of a part: the ids of its first and its last record
+    last: str | None = None
     mtime_ms: int
     is_foreign: bool = msgspec.field(default=False, name="foreign")
 
@@ -138,6 +139,10 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
         """The compacted ledger's."""
         return () if self.compacted is None else self.compacted.parts
 
+    def told(self, name: TopicName) -> Manifest | None:
+        """Of the compacted ledger, as a topic folder's manifest says it."""
+        return None if self.compacted is None else self.compacted.told(name.full)
+
     def objects(self) -> tuple[DataObject, ...]:
         """Every object that it names."""
         return tuple(each for ledger in (*self.parts, *self.ledgers) for each in ledger.objects())
@@ -146,6 +151,11 @@ class ArchivedTopic(msgspec.Struct, frozen=True, kw_only=True):
 def is_archived(folder: str) -> bool:
     """Whether a topic's folder is one of an archive: a manifest of such lies there."""
     return is_address(folder) or os.path.exists(os.path.join(folder, MANIFEST))
+
+
+def holds_archived(path: str) -> bool:
+    """Whether a topic of an archive lies there, or several."""
+    return is_archived(path) or SYSTEM in systems_at(path)
 
 
 def address_in(archive: str, name: TopicName) -> str:

@@ -15,6 +15,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from threading import Lock
 
 import msgspec
@@ -23,11 +24,12 @@ from msgspec import structs
 
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
 from lastwrite.archive.place import Place, Round, place_at, read_seen
+from lastwrite.archive.rounds import Outcome, Rounds, each_at_once
 from lastwrite.engine.chunks import Chunks
 from lastwrite.errors import CommitConflict, CorruptLog, LogError
-from lastwrite.model.log import Problem, ProblemKind
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Limits, Piece, SegmentOutput
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport, HowFetched
 from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.names import (
@@ -36,16 +38,18 @@ from lastwrite.pulsar.format.names import (
     MANAGED_LEDGER,
     MANAGED_LEDGER_JSON,
     SURVEY_SUFFIX,
+    TopicName,
 )
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.store import archived, lock
+from lastwrite.pulsar.store import archived, lock, topic_log
 from lastwrite.pulsar.store.archived import ArchivedTopic, StoredCompacted, StoredLedger
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.survey import survey_of
-from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic
+from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, topic_of
 from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.problems import problem_of
-from lastwrite.storage.reading import read_small
+from lastwrite.storage.reading import check_segments, read_small
+from lastwrite.storage.throttle import Spend
 
 Advance = Callable[[int], None]  # is told of bytes that were written
 
@@ -194,9 +198,7 @@ class _Bringing:
         place, topic = self._place, self._topic
         begun = place.begin(self._seen)
         with _abandoned_if_broken_off(place, begun):
-            copy = _Copy(place, begun, self._advance)
-            with ThreadPoolExecutor(_AT_ONCE, "ledgers") as pool:
-                made = list(copy.each(pool, (*new, *parts)))
+            made = _Copy(place, begun, self._advance).all([*new, *parts])
             raw = {each.ledger: each for each in (*after.ledgers, *made[: len(new)])}
             compacted = after.compacted
             if self._is_further() and topic.manifest is not None:
@@ -204,10 +206,7 @@ class _Bringing:
             after = structs.replace(
                 after, ledgers=tuple(raw[id] for id in sorted(raw)), compacted=compacted
             )
-        manifest = ArchiveManifest(
-            system=archived.SYSTEM, topic=topic.name.base, partition=topic.name.partition
-        )
-        seen = manifest if self._seen is None else self._seen.manifest
+        seen = _new_manifest(topic.name) if self._seen is None else self._seen.manifest
         place.commit(begun, successor(seen, after))
         return after
 
@@ -236,17 +235,21 @@ class _Copy:
 
     def __init__(self, place: Place, begun: Round, advance: Advance) -> None:
         self._place, self._begun, self._advance = place, begun, advance
-        self._folder = f"{begun.prefix}{uuid.uuid4().hex[:12]}/"
 
-    def each(self, pool: ThreadPoolExecutor, ledgers: Sequence[Ledger]) -> Iterator[StoredLedger]:
+    def all(self, ledgers: Sequence[Ledger]) -> list[StoredLedger]:
         """Copy them, some at once; in their order."""
-        for made in pool.map(self._one, ledgers):
-            self._place.renew(self._begun)
-            yield made
+        found = []
+        with ThreadPoolExecutor(_AT_ONCE, "ledgers") as pool:
+            for made in pool.map(self._one, ledgers):
+                self._place.renew(self._begun)
+                found.append(made)
+        return found
 
     def _one(self, ledger: Ledger) -> StoredLedger:
-        prove(ledger)
-        place, key = self._place, self._folder + os.path.basename(ledger.path)
+        first, last = prove(ledger)
+        # A folder for each: parts of a compacted ledger have one name.
+        folder = f"{self._begun.prefix}{uuid.uuid4().hex[:12]}"
+        place, key = self._place, f"{folder}/{os.path.basename(ledger.path)}"
         mtime_ms = ledger.mtime_ns // 1_000_000
         writer = place.store.writer(place.key(key))
         try:
@@ -278,18 +281,20 @@ class _Copy:
             entries=ledger.entries,
             stored=ledger.stored_entries,
             length=ledger.metadata.length,
-            first=_first_id(ledger) if ledger.is_compacted else None,
+            first=_id_of(first) if ledger.is_compacted else None,
+            last=_id_of(last) if ledger.is_compacted else None,
             mtime_ms=mtime_ms,
         )
 
 
-def prove(ledger: Ledger) -> None:
-    """Read every entry of a ledger, and prove it by its checksum.
+def prove(ledger: Ledger) -> tuple[int | None, int | None]:
+    """Read every entry of a ledger, and prove it by its checksum; the first and the last offset.
 
     Raises:
         CorruptLog: one is damaged, or not in its place.
     """
     limits = Limits()
+    lowest_of_all = highest = None
     for first, end, start, stop in ledger.runs():
         lowest = 0 if ledger.is_compacted else Position(ledger.id, first).offset
         piece = Piece.of(
@@ -301,27 +306,15 @@ def prove(ledger: Ledger) -> None:
             end_offset=_END if ledger.is_compacted else Position(ledger.id, end).offset,
             keyed=False,
         )
-        for _ in Chunks(limits).of(PulsarFormat(limits.plain_bytes), piece):
-            pass
+        for chunk in Chunks(limits).of(PulsarFormat(limits.plain_bytes), piece):
+            base = chunk.table["base_offset"]
+            lowest_of_all = int(base[0]) if lowest_of_all is None else lowest_of_all
+            highest = int(base[-1])
+    return lowest_of_all, highest
 
 
-def _first_id(ledger: Ledger) -> str | None:
-    """The id of a compacted ledger's first message; None: it has none."""
-    if ledger.first_id is not None:
-        return str(ledger.first_id)
-    limits = Limits()
-    piece = Piece.of(
-        ledger.segment(0),
-        number=0,
-        place=0,
-        start=0,
-        end=ledger.size_bytes,
-        end_offset=_END,
-        keyed=False,
-    )
-    for chunk in Chunks(limits).of(PulsarFormat(limits.plain_bytes), piece):
-        return str(Position.of(int(chunk.table["base_offset"][0])))
-    return None
+def _id_of(offset: int | None) -> str | None:
+    return None if offset is None else str(Position.of(offset))
 
 
 @contextlib.contextmanager
@@ -358,3 +351,137 @@ def successor(manifest: ArchiveManifest, after: ArchivedTopic) -> ArchiveManifes
     return structs.replace(
         manifest, log=msgspec.Raw(msgspec.json.encode(after)), objects=after.objects()
     )
+
+
+def _new_manifest(name: TopicName) -> ArchiveManifest:
+    return ArchiveManifest(system=archived.SYSTEM, topic=name.base, partition=name.partition)
+
+
+# ---------------------------------------------------------------------- rounds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewCompacted:
+    """What a round made of a topic's compacted ledger, but for its number."""
+
+    parts: tuple[StoredLedger, ...]
+    horizon: Position
+    messages: int
+    order: str
+    retain_null_key: bool
+    chunks: bool
+    read: int  # messages
+    ledgers: tuple[int, ...]  # raw ones
+
+    def numbered(self, ledger: int) -> StoredCompacted:
+        """The ledger under its number."""
+        parts = tuple(structs.replace(part, ledger=ledger) for part in self.parts)
+        return StoredCompacted(
+            ledger=ledger,
+            first=(parts[0].first if parts else None) or str(self.horizon),
+            last=(parts[-1].last if parts else None) or str(self.horizon),
+            horizon=str(self.horizon),
+            entries=sum(part.entries for part in parts),
+            bytes=sum(part.length for part in parts),
+            messages=self.messages,
+            order=self.order,
+            retain_null_key=self.retain_null_key,
+            chunks=self.chunks,
+            read=self.read,
+            ledgers=self.ledgers,
+            parts=parts,
+        )
+
+
+class PulsarRounds(Rounds):
+    """See ``archive.rounds``."""
+
+    def read(self, folder: str, spend: Spend | None) -> PartitionLog:
+        """The topic's log, by ``now``."""
+        return topic_log.log_of(topic_of(self.now(folder).manifest, folder), spend)
+
+    def contents(self, folder: str) -> ArchivedTopic:
+        """What the manifest that was read last says."""
+        return archived.contents_of(self.seen(folder).manifest, folder)
+
+    def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        """Where the round's tasks write, in the log's own topic or in that of the archive ``to``.
+
+        Raises:
+            InvalidConfig: ``to`` has the topic already.
+        """
+        folder = log.folder if to is None else archived.address_in(to, name_of(log.folder))
+        return self.begin(folder, log.segments, is_new=to is not None)
+
+    def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
+        """Write the journals of these topics' rounds, many at once. Where that fails the next call
+        of ``output_folder`` says so.
+        """
+
+        def begin(log: PartitionLog) -> None:
+            self.output_folder(log, to)
+
+        each_at_once(begin, logs)
+
+    def swap(self, wave: Sequence[tuple[PartitionLog, NewCompacted | None]]) -> list[Outcome]:
+        """Let each topic have its new compacted ledger; one for one why it failed."""
+        outcomes = each_at_once(lambda one: self._swap(*one), wave)
+        self.remove_journals()
+        return outcomes
+
+    def _swap(self, log: PartitionLog, new: NewCompacted | None) -> None:
+        folder = log.folder
+        if new is None:
+            begun = self.take(folder)
+            if begun is not None:
+                place_at(folder).abandon(begun)
+            return
+        manifest = self.base(folder).manifest
+        before = archived.contents_of(manifest, folder)
+        named = {each.path(folder) for each in (*before.parts, *before.ledgers)}
+        if any(segment.path not in named for segment in log.segments):
+            raise CommitConflict(
+                "another round has committed since the topic was read",
+                path=folder,
+                remedy="run again: it begins with what that round left; nothing is lost",
+            )
+        number = topic_of(manifest, folder).highest_ledger + 1
+        after = structs.replace(before, compacted=new.numbered(number))
+        self.commit(folder, successor(manifest, after))
+
+    def publish(
+        self, copies: Sequence[tuple[PartitionLog, NewCompacted | None]], to: str
+    ) -> list[Outcome]:
+        """Make a topic of the archive ``to`` of each; copy for copy why there is none."""
+        return each_at_once(lambda copy: self._publish(*copy, to), copies)
+
+    def _publish(self, log: PartitionLog, new: NewCompacted | None, to: str) -> None:
+        damage = next((problem for problem in log.problems if not problem.is_note), None)
+        if damage is not None:
+            raise LogError(f"damaged, and left out of {to}: {damage}", path=log.folder)
+        self.output_folder(log, to)
+        topic, folder = list_topic(log.folder), archived.address_in(to, name_of(log.folder))
+        begun = self.take(folder)
+        assert begun is not None
+        place = place_at(folder)
+        with _abandoned_if_broken_off(place, begun):
+            check_segments(log)
+            horizon = topic.horizon if new is None else new.horizon
+            beyond = [ledger for ledger in topic.ledgers if ledger.is_beyond(horizon)]
+            parts = list(topic.compacted or ()) if new is None else []
+            made = _Copy(place, begun, lambda written: None).all([*beyond, *parts])
+            compacted = None if new is None else new.numbered(topic.highest_ledger + 1)
+            if new is None and topic.manifest is not None:
+                compacted = StoredCompacted.of(topic.manifest, tuple(made[len(beyond) :]))
+            after = structs.replace(
+                _with_sides(ArchivedTopic(), log.folder),
+                ledgers=tuple(made[: len(beyond)]),
+                compacted=compacted,
+            )
+        place.commit(begun, successor(_new_manifest(topic.name), after))
+
+    def discard_part(self, part: SegmentOutput) -> None:
+        """Remove the objects of a part of a compacted ledger, as ``discard``."""
+        for stored in part.stored if isinstance(part.stored, tuple) else ():
+            folder = part.log_path.rpartition("/data/")[0]
+            self.discard(folder, [each.key for each in stored.objects()])

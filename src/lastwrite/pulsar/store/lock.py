@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
-from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.format.names import MANAGED_LEDGER, MANAGED_LEDGER_JSON, MANIFEST
-from lastwrite.pulsar.store.archived import is_archived
+from lastwrite.pulsar.store.archived import archive_of, is_archived
 from lastwrite.storage import lock
+from lastwrite.storage.objects.promises import refuse_if_broken
 
 FILE = "lastwrite.lock"
 
@@ -29,9 +29,12 @@ PLACE = lock.LockPlace(
 
 
 def hold(folder: str, names: Iterable[TopicPartition]) -> AbstractContextManager[None]:
-    """Keep other runs away from the topic of this folder; see ``storage.lock.hold``."""
+    """Keep other runs away from the topic of this folder; see ``storage.lock.hold``. In an archive
+    nobody locks anything: of two rounds one wins.
+    """
     if is_archived(folder):
-        raise _not_yet(folder)
+        refuse_if_broken(archive_of(folder))
+        return nullcontext()
     _allow_files()
     return lock.hold(folder, names, PLACE)
 
@@ -41,17 +44,10 @@ def try_hold(
 ) -> AbstractContextManager[set[TopicPartition]]:
     """As ``hold``, if it is free now: the context gives whether."""
     if is_archived(folder):
-        raise _not_yet(folder)
+        refuse_if_broken(archive_of(folder))
+        return nullcontext(set(names))
     _allow_files()
     return lock.try_hold(folder, names, PLACE)
-
-
-def _not_yet(folder: str) -> LogError:
-    return InvalidConfig(
-        "a topic of an archive is only read so far",
-        path=folder,
-        remedy="compact its topic folder, and fetch that into the archive",
-    )
 
 
 def _allow_files() -> None:

@@ -43,7 +43,6 @@ from lastwrite.pulsar.format.names import (
 from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, IndexObject
 from lastwrite.pulsar.format.position import COMPACTED, MAX_LEDGER, Position
 from lastwrite.pulsar.store import lock
-from lastwrite.pulsar.store.archived import is_archived
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX, Manifest, read_manifest, replace_manifest
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.place import name_of
@@ -56,7 +55,6 @@ from lastwrite.pulsar.store.topic import (
     partition_of,
 )
 from lastwrite.storage import files, preflight
-from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.parallel_sync import Outcome, outcome
 from lastwrite.storage.reading import AGAIN, check_segments
 
@@ -277,12 +275,6 @@ def copy_staging_folder(log: PartitionLog, to: str) -> str:
         InvalidConfig: the topic exists already.
         LogError: it cannot be made.
     """
-    if is_address(to) or is_archived(log.folder):
-        raise InvalidConfig(
-            "of Pulsar's topics copies are made from topic folders, into folders",
-            path=to,
-            remedy="make it there, and lastwrite fetch it into the archive",
-        )
     folder = copy_folder(log, to)
     _refuse_topic(folder)
     _make_copy_folder(log, folder)

@@ -206,8 +206,8 @@ class LedgerReader:
         return self._last[1], 0, start
 
     def _place(self, blocks: Blocks, number: int) -> tuple[memoryview, int, int, int]:
-        """Bytes of the object, where in it they begin, where in them an entry's own begin, and how many
-        those are.
+        """Bytes of the object, where in it they begin, where in them an entry's own begin, and how
+        many those are.
         """
         block = bisect_right(self._firsts, number) - 1
         if block < 0:

@@ -14,9 +14,12 @@ import os
 import uuid
 from collections.abc import Sequence
 from io import FileIO
+from itertools import chain
 
 import numpy as np
 
+from lastwrite.archive.place import place_at
+from lastwrite.archive.rounds import partition_and_round, partition_of
 from lastwrite.errors import LogError
 from lastwrite.model.columns import (
     ROW_BASE_OFFSET,
@@ -34,7 +37,7 @@ from lastwrite.pulsar.format.ledger_metadata import (
     LedgerState,
     custom_items,
 )
-from lastwrite.pulsar.format.names import INDEX_SUFFIX
+from lastwrite.pulsar.format.names import INDEX_SUFFIX, TopicName
 from lastwrite.pulsar.format.offload import (
     BLOCK_HEADER_BYTES,
     IndexEntry,
@@ -42,11 +45,13 @@ from lastwrite.pulsar.format.offload import (
     block_header,
 )
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.store.archived import StoredLedger, is_archived
 from lastwrite.pulsar.store.manifest import ASIDE_SUFFIX
 from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.place import name_of, name_or_none
 from lastwrite.pulsar.store.topic import MADE_BY
 from lastwrite.storage import files, ownership
+from lastwrite.storage.objects.store import Writer
 from lastwrite.storage.ownership import Ownership
 from lastwrite.storage.parallel_sync import overlapped
 from lastwrite.storage.staging import changing, remove_staged, sync_staged
@@ -55,6 +60,7 @@ BLOCK_BYTES = 1 << 20  # the size of a block, head included, unless one entry is
 
 _VERSION = b"1"
 _WRITEBACK_BYTES = 8 << 20
+_PART = "compacted"  # the name of a part's object, in a folder of its own
 _QUORUM = 2  # a broker's default; of no consequence where no bookie holds the ledger
 _MISTAKE = "nothing was changed; please report this"
 
@@ -63,11 +69,10 @@ class StagedLedger:
     """Appends records to ``<folder>/<attempt>.aside``; ``unit.folder`` None: it only counts."""
 
     def __init__(self, unit: RewriteUnit) -> None:
-        name = name_or_none(
-            unit.folder or os.path.dirname(unit.pieces[0].path if unit.pieces else "")
-        )
+        name = name_or_none(_topic_folder(unit))
         self._tail = framing.id_tail(-1 if name is None else name.partition)
         self._is_part = unit.parts > 1
+        self._first: int | None = None
         self._last = unit.base_offset
         self._largest_timestamp_ms = -1
         self._block_bytes = unit.index_interval_bytes
@@ -82,14 +87,27 @@ class StagedLedger:
         self._path = ""
         self._like: Ownership | None = None
         self._file: FileIO | None = None
+        self._counts_only = unit.folder is None
         if unit.folder is not None:
-            self._path = new_path(unit.folder)
-            with changing("create", self._path):
-                # A part is put together with others in place.
-                self._like = (
-                    ownership.private() if self._is_part else owner_of_new(unit.folder, unit.source)
-                )
-                self._file = files.create(self._path, self._like)
+            self._open(unit, unit.folder)
+
+    def _open(self, unit: RewriteUnit, folder: str) -> None:
+        self._path = new_path(folder)
+        with changing("create", self._path):
+            # A part is put together with others in place.
+            self._like = ownership.private() if self._is_part else owner_of_new(folder, unit.source)
+            self._file = files.create(self._path, self._like)
+
+    def _write(self, data: memoryview) -> None:
+        """Take the next block's bytes; they are used again."""
+        assert self._file is not None
+        with changing("append", self._path):
+            while len(data):
+                data = data[self._file.write(data) :]
+        written = self._size + self._filled
+        if written - self._begun >= _WRITEBACK_BYTES:
+            files.start_writeback(self._file.fileno(), self._begun, written - self._begun)
+            self._begun = written
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
         """Append framed entries; ``rows`` of each as ``ROW_COLUMNS`` says."""
@@ -98,6 +116,7 @@ class StagedLedger:
         self._largest_timestamp_ms = max(
             self._largest_timestamp_ms, int(rows[:, ROW_MAX_TIMESTAMP].max())
         )
+        self._first = int(rows[0, ROW_BASE_OFFSET]) if self._first is None else self._first
         self._last = int(rows[-1, ROW_BASE_OFFSET])
         sizes = np.empty(len(rows), dtype=np.int64)
         framing.framed_sizes(rows, len(self._tail), sizes)
@@ -118,7 +137,7 @@ class StagedLedger:
             done, before = end, int(ends[end - 1]) if end else 0
 
     def _add(self, data: ByteArray, rows: Int64Array, first: int, last: int, size: int) -> None:
-        if self._file is not None:
+        if not self._counts_only:
             if self._filled + size > len(self._block):
                 grown = np.empty(self._filled + size, dtype=np.uint8)
                 grown[: self._filled] = self._block[: self._filled]
@@ -130,18 +149,12 @@ class StagedLedger:
         self._entries += last - first
 
     def _close_block(self) -> None:
-        if self._file is not None:
+        if not self._counts_only:
             head = block_header(self._filled, self._blocks[-1][0])
             self._block[:BLOCK_HEADER_BYTES] = np.frombuffer(head, dtype=np.uint8)
-            with changing("append", self._path):
-                view = memoryview(self._block)[: self._filled]
-                while len(view):
-                    view = view[self._file.write(view) :]
+            self._write(memoryview(self._block)[: self._filled])
         self._size += self._filled
         self._filled = 0
-        if self._file is not None and self._size - self._begun >= _WRITEBACK_BYTES:
-            files.start_writeback(self._file.fileno(), self._begun, self._size - self._begun)
-            self._begun = self._size
 
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
@@ -166,6 +179,87 @@ class StagedLedger:
         if self._file is not None:
             self._file.close()
             discard(self._path)
+
+
+class StagedPart(StagedLedger):
+    """Appends records to a new object of an archive's topic: a part of its compacted ledger, which
+    nobody joins with the others.
+    """
+
+    def _open(self, unit: RewriteUnit, folder: str) -> None:
+        place = partition_and_round(folder)
+        assert place is not None
+        self._topic, prefix = place
+        self._place = place_at(self._topic, unit.limits.stores)
+        self._key = f"{prefix}{uuid.uuid4().hex[:12]}/{_PART}"
+        self._writer: Writer | None = None
+
+    def _write(self, data: memoryview) -> None:
+        if self._writer is None:  # a part without a record is no object
+            self._writer = self._place.store.writer(self._place.key(self._key))
+        self._writer.write(np.frombuffer(data, dtype=np.uint8))
+
+    def finish(
+        self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
+    ) -> None:
+        """Give the objects their names, and say in ``result`` what they are."""
+        if self._filled:
+            self._close_block()
+        result.bytes_written = self._size
+        result.largest_timestamp_ms = self._largest_timestamp_ms
+        result.stored = ()
+        if self._writer is None or self._first is None:
+            return
+        last = Position.of(self._last)
+        index = _index_of(name_of(self._topic), self._entries, self._size, self._blocks, last)
+        content = index.encode()
+        self._place.put(self._key + INDEX_SUFFIX, content)
+        found = self._writer.close()
+        part = StoredLedger(
+            ledger=0,  # its number is known at the commit
+            key=self._key,
+            bytes=self._size,
+            etag=found.version.etag,
+            index_bytes=len(content),
+            entries=self._entries,
+            stored=self._entries,
+            length=index.metadata.length,
+            first=str(Position.of(self._first)),
+            last=str(last),
+            mtime_ms=mtime_ns // 1_000_000,
+        )
+        result.stored = (part,)
+        result.log_path = part.path(self._topic)
+
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
+
+
+def _topic_folder(unit: RewriteUnit) -> str:
+    """The folder of the topic that a unit is of."""
+    if unit.folder is not None:
+        return partition_of(unit.folder) if partition_and_round(unit.folder) else unit.folder
+    path = unit.pieces[0].path if unit.pieces else ""
+    in_archive = path.rpartition("/data/")[0]
+    return in_archive if in_archive and is_archived(in_archive) else os.path.dirname(path)
+
+
+def join_stored(parts: Sequence[SegmentOutput], base_offset: int) -> SegmentOutput:
+    """The parts of a compacted ledger of an archive as one output: ``stored`` has them all."""
+    whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
+    made = [part.stored for part in parts if isinstance(part.stored, tuple)]
+    whole.stored = tuple(chain.from_iterable(made))
+    _add_up(whole, parts)
+    whole.bytes_written = sum(part.bytes_written for part in parts)
+    whole.log_path = next((part.log_path for part in parts if part.log_path), "")
+    return whole
+
+
+def _add_up(whole: SegmentOutput, parts: Sequence[SegmentOutput]) -> None:
+    whole.largest_timestamp_ms = max(part.largest_timestamp_ms for part in parts)
+    whole.records = sum(part.records for part in parts)
+    whole.counts = tuple(map(sum, zip(*(part.counts for part in parts), strict=True)))
 
 
 def new_path(folder: str) -> str:
@@ -197,7 +291,19 @@ def _write_index(
     like: Ownership | None,
 ) -> str:
     """The index object of a compacted ledger whose data lie at ``path``; where it lies."""
-    name = name_of(os.path.dirname(path))
+    index = _index_of(name_of(os.path.dirname(path)), entries, size_bytes, blocks, last)
+    files.write(path + INDEX_SUFFIX, index.encode(), is_synced=False, like=like)
+    return path + INDEX_SUFFIX
+
+
+def _index_of(
+    name: TopicName,
+    entries: int,
+    size_bytes: int,
+    blocks: Sequence[tuple[int, int]],
+    last: Position,
+) -> IndexObject:
+    """The index of a compacted ledger of ours."""
     custom = ledger_custom_metadata(name.full, last, name.partition) | {MADE_BY: _VERSION}
     metadata = LedgerMetadata(
         quorum=_QUORUM,
@@ -209,13 +315,11 @@ def _write_index(
         custom_items=custom_items(custom),
         length=size_bytes - len(blocks) * BLOCK_HEADER_BYTES - entries * framing.ENTRY_HEAD_BYTES,
     )
-    index = IndexObject(
+    return IndexObject(
         data_bytes=size_bytes,
         metadata_bytes=metadata.encode(),
         blocks=tuple(IndexEntry(first, n + 1, offset) for n, (first, offset) in enumerate(blocks)),
     )
-    files.write(path + INDEX_SUFFIX, index.encode(), is_synced=False, like=like)
-    return path + INDEX_SUFFIX
 
 
 # ---------------------------------------------------------------------- parts
@@ -262,9 +366,7 @@ def join(
             discard(each)
         raise
     whole.log_path, whole.bytes_written = path, size
-    whole.largest_timestamp_ms = max(part.largest_timestamp_ms for part in parts)
-    whole.records = sum(part.records for part in parts)
-    whole.counts = tuple(map(sum, zip(*(part.counts for part in parts), strict=True)))
+    _add_up(whole, parts)
     sync_staged([whole])
     if whole.error is not None:
         discard(path)

@@ -538,7 +538,7 @@ class _ArchivedListing(_Listing):
 
     def topic(self) -> Topic:
         name, seen = name_of(self._folder), self._seen
-        manifest = None if seen.compacted is None else seen.compacted.told(name.full)
+        manifest = seen.told(name)
         place = place_at(self._folder).address
         info = None
         if seen.metadata is not None:
@@ -558,10 +558,8 @@ class _ArchivedListing(_Listing):
     def _indexed(self, stored: StoredLedger) -> Ledger | None:
         """A ledger with its index; None: that is damaged."""
         path = stored.path(self._folder)
-        parsed = parse_object_name(os.path.basename(path))
+        parsed = parse_object_name(os.path.basename(path))  # None: of a part that a round wrote
         try:
-            if parsed is None:
-                raise CorruptLog("it is not named as a ledger's object is", path=path)
             index = read_index(path)
             if index.data_bytes != stored.bytes:
                 words = f"it is of {index.data_bytes} bytes, and the manifest says {stored.bytes}"
@@ -571,7 +569,7 @@ class _ArchivedListing(_Listing):
             self._damaged(error.problem, error.path or path + INDEX_SUFFIX, at=error.at)
             return None
         mtime_ns = stored.mtime_ms * 1_000_000
-        identity = parsed[1], parsed[0], path, stored.bytes, mtime_ns
+        identity = stored.ledger, parsed[0] if parsed else UUID(int=0), path, stored.bytes, mtime_ns
         first = None if stored.first is None else Position.parse(stored.first)
         return Ledger(*identity, index, metadata, missing, stored.etag or "-", first)
 

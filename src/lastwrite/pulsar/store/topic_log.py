@@ -19,6 +19,7 @@ from functools import partial
 
 import numpy as np
 
+from lastwrite.archive.place import read_seen
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment
@@ -28,8 +29,10 @@ from lastwrite.pulsar.format.offload import BLOCK_HEADER_BYTES, ENTRY_HEAD, Entr
 from lastwrite.pulsar.format.position import COMPACTED, MAX_ENTRY, Position
 from lastwrite.pulsar.format.remedy import RESTORE
 from lastwrite.pulsar.store import lock
+from lastwrite.pulsar.store.archived import contents_of, is_archived
 from lastwrite.pulsar.store.manifest import Manifest, read_manifest
 from lastwrite.pulsar.store.objects import read_index
+from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.survey import (
     DATA,
     LedgerSurvey,
@@ -273,29 +276,42 @@ def cuts_of(segment: Segment, piece_bytes: int) -> list[int]:
     return cuts
 
 
-def record_count(log: PartitionLog) -> int:
-    """About how many records there are."""
+def record_count(log: PartitionLog, compacted: Manifest | None) -> int:
+    """About how many records there are; ``compacted``: what is said of the compacted ledger."""
     count = 0
     for segment in log.segments:
-        found = _told_of(log, segment)
+        found = _told_of(log, segment, compacted)
         if found is not None:
             share = segment.size_bytes / segment.file_bytes
             count += int(found.messages * share)
     return count
 
 
-def has_parts(log: PartitionLog) -> bool:
+def has_parts(log: PartitionLog, compacted: Manifest | None) -> bool:
     """Whether there are chunks of messages besides the last ones, as far as is known."""
-    told = (_told_of(log, segment) for segment in log.segments)
+    told = (_told_of(log, segment, compacted) for segment in log.segments)
     return any(found is not None and found.parts for found in told)
 
 
-def _told_of(log: PartitionLog, segment: Segment) -> LedgerSurvey | Manifest | None:
+def _told_of(
+    log: PartitionLog, segment: Segment, compacted: Manifest | None
+) -> LedgerSurvey | Manifest | None:
     """The survey of a raw ledger, or what the manifest says of the compacted one."""
     if not is_of_compacted(log, segment):
         return kept_survey(segment.path, segment.file_bytes, segment.mtime_ns)
     # It tells of all parts of the compacted ledger.
-    return read_manifest(log.folder) if segment.base_offset == COMPACTED else None
+    return compacted if segment.base_offset == COMPACTED else None
+
+
+def read_compacted(folder: str) -> Manifest | None:
+    """What is said of the topic's compacted ledger; None: it has none.
+
+    Raises:
+        LogError: it cannot be read.
+    """
+    if is_archived(folder):
+        return contents_of(read_seen(folder).manifest, folder).told(name_of(folder))
+    return read_manifest(folder)
 
 
 def is_of_compacted(log: PartitionLog, segment: Segment) -> bool:

@@ -248,7 +248,8 @@ def _key(ledger: Ledger) -> tuple[object, ...]:
 def _identity(folder: str) -> tuple[object, ...]:
     """What changes when a file of the folder comes, goes or is replaced.
 
-    In an archive nothing does: who has read a manifest reads by it to the end, unless an object goes.
+    In an archive nothing does: who has read a manifest reads by it to the end, unless an object is
+    gone.
     """
     if is_archived(folder):
         return (folder,)
