@@ -32,6 +32,7 @@ __all__ = [
     "send",
     "settings",
     "sweep",
+    "table",
     "verify",
 ]
 
@@ -52,6 +53,7 @@ _PLACES = {
     "send": "lastwrite.rocketmq.network.send",
     "settings": "lastwrite.commands.settings",
     "sweep": "lastwrite.commands.sweep",
+    "table": "lastwrite.commands.table",
     "latest": "lastwrite.commands.latest",
     "read": "lastwrite.commands.read",
 }
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from lastwrite.commands.restore import restore as restore
     from lastwrite.commands.settings import settings as settings
     from lastwrite.commands.sweep import sweep as sweep
+    from lastwrite.commands.table import table as table
     from lastwrite.commands.verify import verify as verify
     from lastwrite.rocketmq.jobs.cut import cut as cut
     from lastwrite.rocketmq.jobs.dispatch import dispatch as dispatch

@@ -26,8 +26,8 @@ from tests.support.rocketmq.queues import (
 
 pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 
-from lastwrite.kafka.look.table import kafka_batches
-from lastwrite.model.stores import StoreSettings
+from lastwrite.kafka.look.columns import row_units
+from lastwrite.kafka.look.table import COLUMNS, kafka_batches
 from lastwrite.rocketmq.look.table import LogFile, rocketmq_batches
 
 NAME = TopicPartition("t", 0)
@@ -108,8 +108,8 @@ def test_records_of_a_kafka_segment() -> None:
     log = kafka_store.read_partition(folder)
     rows = [
         row
-        for number in range(len(log.segments))
-        for b in kafka_batches((log, number, StoreSettings()))
+        for unit in row_units(log, COLUMNS, is_committed=True)
+        for b in kafka_batches(unit)
         for row in b.to_pylist()
     ]
     assert len(rows) == 60 and {row["topic"] for row in rows} == {"client-zstd"}

@@ -13,11 +13,11 @@ The session is the caller's; nothing of pyspark is imported here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from lastwrite.errors import EnvironmentUnfit
-from lastwrite.kafka.look.table import KAFKA_SCHEMA, kafka_batches
+from lastwrite.commands.rows import refuse_without_arrow
+from lastwrite.kafka.look.columns import row_units
+from lastwrite.kafka.look.table import COLUMNS, KAFKA_SCHEMA, kafka_batches
 from lastwrite.model.log import PartitionLog
 from lastwrite.pulsar.look.table import PULSAR_SCHEMA, ledger_units, pulsar_batches
 from lastwrite.rocketmq.look.table import ROCKETMQ_SCHEMA, LogFile, rocketmq_batches
@@ -57,14 +57,13 @@ def rocketmq_frame(
 
 
 def kafka_frame(spark: SparkSession, logs: Sequence[PartitionLog]) -> DataFrame:
-    """The last writes over these partitions of a topic; a task a segment.
+    """The last writes over these partitions of a topic; a task a piece of a segment.
 
     Raises:
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
-    stores = address.used()
-    segments = [(log, number, stores) for log in logs for number in range(len(log.segments))]
-    return _last_writes(spark, segments, kafka_batches, KAFKA_SCHEMA, "timestamp", "partition")
+    units = [unit for log in logs for unit in row_units(log, COLUMNS, is_committed=True)]
+    return _last_writes(spark, units, kafka_batches, KAFKA_SCHEMA, "timestamp", "partition")
 
 
 def pulsar_frame(spark: SparkSession, folders: Sequence[str]) -> DataFrame:
@@ -95,12 +94,7 @@ def _last_writes(
     queue: str,
     offset: str = "offset",
 ) -> DataFrame:
-    for package in ("pyarrow", "pandas"):
-        if find_spec(package) is None:
-            raise EnvironmentUnfit(
-                f"a DataFrame needs {package}",
-                remedy="pip install 'lastwrite[frames]', or take a dictionary: no spark=",
-            )
+    refuse_without_arrow()
     if not units:
         return spark.createDataFrame([], schema)
     refuse_workers_without_us(spark)
@@ -112,12 +106,3 @@ def _last_writes(
 
     rows = spark.range(0, len(units), 1, len(units)).mapInArrow(rows_of, schema)
     return spark.sql(_LAST_WRITES.format(time=time, queue=queue, offset=offset), rows=rows)
-
-
-# ---------------------------------------------------------------------- RocketMQ
-
-
-# ---------------------------------------------------------------------- Pulsar
-
-
-# ---------------------------------------------------------------------- Kafka

@@ -12,8 +12,8 @@ The table is true up to an offset in each partition, which ``end_offsets`` names
 is not in it. What lies there or beyond was not written, not replicated or not decided when the
 files were listed.
 
-A dictionary holds the table in this process, up to a limit. A DataFrame holds nothing: its tasks
-read the files, one task a file, and Spark finds the last writes (see ``frames``).
+A dictionary holds the table in this process, up to a limit; of Kafka it is ``table``, read once. A
+DataFrame holds nothing: its tasks read the files, and Spark finds the last writes (see ``frames``).
 """
 
 from __future__ import annotations
@@ -21,16 +21,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
+from lastwrite.commands.table import table, whole_topic
 from lastwrite.config.stores import store_settings
-from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, OutOfMemoryBudget
+from lastwrite.errors import CommitConflict, InvalidConfig, OutOfMemoryBudget
 from lastwrite.kafka import beside_a_broker
-from lastwrite.kafka.look.problems import loses_records
-from lastwrite.kafka.look.table import kafka_writes
-from lastwrite.kafka.store import lock as kafka_lock
-from lastwrite.kafka.store import log_dir as kafka_store
-from lastwrite.kafka.store import partitions
-from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.look.table import pulsar_topics, pulsar_writes, topic_end
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.reports.table import Write
@@ -134,10 +130,10 @@ def latest(
     if spark is not None:
         from lastwrite.commands.frames import kafka_frame
 
-        logs = _kafka_logs(path, topic)
+        logs = whole_topic(path, topic)
         ends = {log.name.partition: log.last_stable_offset for log in logs}
         return _true_up_to(ends, kafka_frame(spark, logs))
-    return _kafka_table(path, topic, limit_bytes)
+    return _kafka_table(path, topic, limit_bytes, config)
 
 
 def _true_up_to(ends: Mapping[int, Any], frame: DataFrame) -> DataFrame:
@@ -161,10 +157,7 @@ def _table(queues: Iterable[tuple[int, Iterable[Write]]], limit_bytes: int) -> d
             held += _bytes_of(write.key, write.value)
             own[write.key] = (write.time_ms, queue, write.value)
             if held > limit_bytes:
-                raise OutOfMemoryBudget(
-                    f"the table takes more than {limit_bytes} bytes",
-                    remedy="raise limit_bytes, or give a session as spark= and take it as a DataFrame",
-                )
+                raise _too_large(limit_bytes, "give a session as spark= and take it as a DataFrame")
         for key, entry in own.items():
             other = table.get(key)
             if other is None or entry[:2] > other[:2]:
@@ -173,6 +166,11 @@ def _table(queues: Iterable[tuple[int, Iterable[Write]]], limit_bytes: int) -> d
             else:
                 held -= _bytes_of(key, entry[2])
     return {key: value for key, (_, _, value) in table.items() if value is not None}
+
+
+def _too_large(limit_bytes: int, remedy: str) -> OutOfMemoryBudget:
+    words = f"the table takes more than {limit_bytes} bytes"
+    return OutOfMemoryBudget(words, remedy=f"raise limit_bytes, or {remedy}")
 
 
 def _bytes_of(key: str | bytes, value: bytes | None) -> int:
@@ -240,53 +238,31 @@ def _rocketmq_ends(queues: Sequence[CompactedQueue]) -> dict[int, int]:
 # ---------------------------------------------------------------------- Kafka
 
 
-def _kafka_table(path: str, topic: str | None, limit_bytes: int) -> Table:
-    """The table of a topic; from anew where a broker changed a partition meanwhile, a few times.
+def _kafka_table(
+    path: str, topic: str | None, limit_bytes: int, config: Mapping[str, object] | None
+) -> Table:
+    """The table of a topic, all of which is held; from anew where what it is made of was replaced
+    meanwhile, a few times.
 
     Raises:
-        CommitConflict: it changed every time.
+        CommitConflict: it was, every time.
     """
     for tries in range(1, TRIES + 1):
-        logs = _kafka_logs(path, topic)
-        with beside_a_broker.one_try(tries, *logs):
-            written = ((log.name.partition, kafka_writes(log, log.segments)) for log in logs)
-            table = _table(written, limit_bytes)
-            for log in logs:
-                beside_a_broker.check_unmoved(log)
-            return Table(table, {log.name.partition: log.last_stable_offset for log in logs})
+        with table(path, topic, system=KAFKA, config=config) as found:
+            with beside_a_broker.one_try(tries, *found.logs):
+                return Table(_held(found.items(), limit_bytes), found.end_offsets)
     raise AssertionError("unreachable")
 
 
-def _kafka_logs(path: str, topic: str | None) -> list[PartitionLog]:
-    """The topic's partitions.
-
-    Raises:
-        NotALog, InvalidConfig, LogHeld: as ``latest``.
+def _held(items: Iterable[tuple[bytes, bytes]], limit_bytes: int) -> dict[bytes, bytes]:
     """
-    folders = partitions.find_partitions(path, topic, None)
-    topics = {partitions.partition_name(folder).topic for folder in folders}
-    if len(topics) != 1:
-        raise InvalidConfig(
-            f"{len(topics)} topics are there",
-            path=path,
-            remedy=f"name one: {', '.join(sorted(topics)[:20])}",
-        )
-    if len(folders) < len(partitions.of_topic(folders[0])):
-        raise InvalidConfig(
-            "a table is of a whole topic",
-            path=path,
-            remedy="give the log root, and the topic's name",
-        )
-    for folder in folders:
-        kafka_lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
-    logs = [kafka_store.read_partition(folder) for folder in folders]
-    for log in logs:
-        _refuse_if_records_are_missing(log)
-    return logs
-
-
-def _refuse_if_records_are_missing(log: PartitionLog) -> None:
-    """Damage of an offset or a time index does no harm here; other damage does."""
-    for problem in log.problems:
-        if loses_records(problem, log):
-            raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
+    Raises:
+        OutOfMemoryBudget: they take more than ``limit_bytes``.
+    """
+    held, last = 0, {}
+    for key, value in items:
+        held += _bytes_of(key, value)
+        if held > limit_bytes:
+            raise _too_large(limit_bytes, "take table(), which holds only an index")
+        last[key] = value
+    return last

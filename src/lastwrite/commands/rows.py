@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from lastwrite.commands.systems import KAFKA, system_of
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
-from lastwrite.kafka.look.columns import read_rows, refuse_if_records_are_missing, row_units
+from lastwrite.kafka.look.columns import logs_of, read_rows, row_units
 from lastwrite.kafka.look.read import Isolation
-from lastwrite.kafka.store import lock, log_dir, partitions
-from lastwrite.model.log import PartitionLog
 from lastwrite.spark.use import refuse_workers_without_us
 
 if TYPE_CHECKING:
@@ -77,7 +75,8 @@ def refuse_without_arrow() -> None:
     for package in ("pyarrow", "pandas"):
         if find_spec(package) is None:
             raise EnvironmentUnfit(
-                f"a DataFrame needs {package}", remedy="pip install 'lastwrite[frames]'"
+                f"a DataFrame needs {package}",
+                remedy="pip install 'lastwrite[frames]', or leave out spark=",
             )
 
 
@@ -89,20 +88,3 @@ def isolation_of(level: str | None) -> Isolation:
     if level is not None and level not in list(Isolation):
         raise InvalidConfig(f"isolation level {level!r}", remedy=f"one of: {', '.join(Isolation)}")
     return Isolation(level or Isolation.UNCOMMITTED)
-
-
-def logs_of(
-    path: str, topic: str | None = None, partition: int | None = None
-) -> list[PartitionLog]:
-    """Kafka's partitions at ``path``, each whole as far as listing tells.
-
-    Raises:
-        NotALog, InvalidConfig, LogHeld, CorruptLog: one is not.
-    """
-    logs: list[PartitionLog] = []
-    for folder in partitions.find_partitions(path, topic, partition):
-        lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
-        log = log_dir.read_partition(folder)
-        refuse_if_records_are_missing(log)
-        logs.append(log)
-    return logs

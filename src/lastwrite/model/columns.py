@@ -111,8 +111,48 @@ class RecordColumns(NamedTuple):
     header_names: Slices | None = None  # of all headers, one behind another; None: not asked for
     header_values: Slices | None = None
 
-    def __len__(self) -> int:
+    @property
+    def rows(self) -> int:
         return len(self.offsets)
+
+    def take(self, which: Int64Array) -> RecordColumns:
+        """Some of them; of records whose headers were not asked for."""
+        assert self.header_names is None
+        return self._replace(
+            offsets=self.offsets[which],
+            times_ms=self.times_ms[which],
+            time_types=self.time_types[which],
+            keys=(self.keys[0][which], self.keys[1][which]),
+            values=(self.values[0][which], self.values[1][which]),
+            headers=self.headers[which],
+        )
+
+
+PLACE_TYPES = np.uint64, np.uint32, np.uint32, np.int64, np.int64, np.int64
+
+
+class Places(NamedTuple):
+    """Where records with keys lie: a place in each column a record."""
+
+    lanes: UInt64Array  # of the key's fingerprint, the first
+    other_lanes: npt.NDArray[np.uint32]  # the high half of the second
+    segments: npt.NDArray[np.uint32]  # the number of a segment, in a list of the caller's
+    positions: Int64Array  # of the batch in it; inverted (~): the record deletes its key
+    offsets: Int64Array
+    times_ms: Int64Array
+
+    @classmethod
+    def room(cls, rows: int) -> Places:
+        """Uninitialised columns."""
+        return cls._make(np.empty(rows, dtype=kind) for kind in PLACE_TYPES)
+
+    def take(self, which: slice | Int64Array) -> Places:
+        """Some of them."""
+        return Places._make(column[which] for column in self)
+
+    @property
+    def rows(self) -> int:
+        return len(self.lanes)
 
 
 def batch_table(rows: int) -> BatchTable:

@@ -77,8 +77,6 @@ def batches_of(
     records: RecordColumns, name: TopicPartition, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The records as batches of ``columns``, each of a few thousand rows; they own their memory."""
-    if not len(records):
-        return
     arrays = [_MADE[column](records, name).cast(_TYPES[column]) for column in columns]
     whole = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
     rows = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * len(whole) // max(whole.nbytes, 1)))
@@ -102,7 +100,7 @@ def _headers(records: RecordColumns, name: TopicPartition) -> pa.Array:
     names = _text(_slices(records.data, records.header_names, pa.binary()))
     values = _slices(records.data, records.header_values, pa.binary())
     headers = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
-    ends = np.zeros(len(records) + 1, np.int32)
+    ends = np.zeros(records.rows + 1, np.int32)
     np.cumsum(records.headers, out=ends[1:])
     return pa.ListArray.from_arrays(
         pa.array(ends), headers, type=_TYPES[HEADERS], mask=pa.array(records.headers == 0)
@@ -134,8 +132,8 @@ def _numbers(of: Callable[[RecordColumns], np.ndarray]) -> Callable[..., pa.Arra
 _MADE: dict[str, Callable[[RecordColumns, TopicPartition], pa.Array]] = {
     "key": lambda records, name: _slices(records.data, records.keys, pa.binary()),
     "value": lambda records, name: _slices(records.data, records.values, pa.binary()),
-    "topic": lambda records, name: pa.repeat(name.topic, len(records)),
-    "partition": lambda records, name: pa.repeat(name.partition, len(records)),
+    "topic": lambda records, name: pa.repeat(name.topic, records.rows),
+    "partition": lambda records, name: pa.repeat(name.partition, records.rows),
     "offset": _numbers(lambda records: records.offsets),
     "timestamp": lambda records, name: pa.array(_microseconds(records.times_ms)),
     "timestampType": _numbers(lambda records: records.time_types),

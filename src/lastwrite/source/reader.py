@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from lastwrite.commands.rows import logs_of
 from lastwrite.config.stores import store_settings
 from lastwrite.errors import InvalidConfig
-from lastwrite.kafka.look.columns import PIECE_BYTES, RowUnit, read_rows, row_units
+from lastwrite.kafka.look.columns import PIECE_BYTES, RowUnit, logs_of, read_rows, row_units
 from lastwrite.kafka.look.read import Isolation
 from lastwrite.rows.arrow import arrow_schema, chosen_columns, spark_schema
 from lastwrite.source.options import SourceOptions, parse

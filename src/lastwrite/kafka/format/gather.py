@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from lastwrite.encoding.big_endian import i64
+from lastwrite.encoding.fingerprint import fingerprint
 from lastwrite.encoding.intrinsics import address
 from lastwrite.kafka.format.chunk import record_error
 from lastwrite.kafka.format.kernels import BAD_OFFSET, BAD_RECORD, OK, TRAILING, _record, _varint
@@ -18,8 +19,10 @@ from lastwrite.model.columns import (
     IS_OLD,
     BatchTable,
     ByteArray,
+    Places,
     RecordColumns,
     Run,
+    UInt64Array,
 )
 
 _OFFSET, _TIME, _TIME_TYPE, _KEY_AT, _KEY, _VALUE_AT, _VALUE, _HEADERS_AT, _HEADERS = range(9)
@@ -74,6 +77,93 @@ def gather(
         header_names=None if found is None else (found[0], found[1]),
         header_values=None if found is None else (found[2], found[3]),
     )
+
+
+def add_places(
+    buffer: ByteArray,
+    run: Run,
+    table: BatchTable,
+    span: tuple[int, int],
+    secret: UInt64Array,
+    source: tuple[int, int],
+    places: Places,
+    filled: int,
+) -> int:
+    """Write a place for each record of ``run`` that has a key, lies in ``span``, and is of no
+    control batch and no aborted transaction; returns how many ``places`` has then.
+
+    Args:
+        source: the number of the segment, and what positions in the buffer lack to those in it.
+
+    Raises:
+        CorruptLog: a record contradicts the format.
+    """
+    filled, code, b, at = _add_places(
+        run.plain, buffer, table, run.first, run.last, *span, secret, *source, *places, filled
+    )
+    if code != OK:
+        raise record_error(code, table[b], at)
+    return int(filled)
+
+
+@njit(cache=True, nogil=True)
+def _add_places(
+    plain,
+    buffer,
+    table,
+    first,
+    last,
+    low,
+    high,
+    secret,
+    segment,
+    shift,
+    lanes,
+    other_lanes,
+    segments,
+    positions,
+    offsets,
+    times,
+    filled,
+):
+    """Returns (places filled, code, batch at fault, position in ``plain``)."""
+    source = address(plain)
+    for b in range(first, last):
+        row = table[b]
+        if row.flags & (IS_CONTROL | IS_ABORTED):
+            continue
+        if row.next_offset <= low or row.base_offset >= high:
+            continue
+        base_time = i64(buffer, row.position + 27)
+        max_time = i64(buffer, row.position + 35)
+        is_append = (buffer[row.position + 22] & _APPEND_TIME) != 0
+        before = np.int64(-1)
+        top = row.next_offset - 1 - row.base_offset
+        at = row.plain_start
+        for _ in range(row.records):
+            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(
+                source, at, row.plain_end
+            )
+            if stop < 0:
+                return filled, BAD_RECORD, b, at
+            if delta <= before or delta > top:
+                return filled, BAD_OFFSET, b, at
+            before = delta
+            offset = row.base_offset + delta
+            if key_length >= 0 and low <= offset < high:
+                one, two = fingerprint(source, key_at, key_length, secret)
+                position = row.origin + shift
+                lanes[filled] = one
+                other_lanes[filled] = np.uint32(two >> np.uint64(32))
+                segments[filled] = segment
+                positions[filled] = ~position if value_length < 0 else position
+                offsets[filled] = offset
+                times[filled] = max_time if is_append else base_time + stamp
+                filled += 1
+            at = stop
+        if at != row.plain_end:
+            return filled, TRAILING, b, at
+    return filled, OK, last, np.int64(0)
 
 
 @njit(cache=True, nogil=True)

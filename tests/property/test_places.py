@@ -1,0 +1,89 @@
+"""The index of last writes against a dictionary."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lastwrite.model.columns import Places
+from lastwrite.rows import places as module
+from lastwrite.rows.places import PlaceIndexBuilder
+
+# A key's fingerprint: lanes that collide in one half, in the other, and far apart.
+KEYS = [(lane, other) for lane in (1, 2, 1 << 40, (1 << 64) - 1) for other in (0, 7)]
+WRITES = st.lists(
+    st.tuples(
+        st.integers(0, len(KEYS) - 1),
+        st.integers(0, 3),  # segment
+        st.booleans(),  # a delete
+        st.integers(0, 2),  # time
+    ),
+    max_size=60,
+)
+PARTITIONS = [0, 0, 1, 5]  # of each segment
+
+
+def as_places(writes: list[tuple[int, int, bool, int]], first: int) -> Places:
+    places = Places.room(len(writes))
+    for n, (key, segment, is_delete, time) in enumerate(writes):
+        places.lanes[n], places.other_lanes[n] = KEYS[key]
+        places.segments[n], places.offsets[n], places.times_ms[n] = segment, first + n, time
+        places.positions[n] = ~(first + n) if is_delete else first + n
+    return places
+
+
+def model(writes: list[tuple[int, int, bool, int]]) -> dict[int, int]:
+    """Key to the offset of its last write, without deleted keys."""
+    of_partition: dict[tuple[int, int], tuple[int, int, int, bool]] = {}
+    for offset, (key, segment, is_delete, time) in enumerate(writes):
+        partition = PARTITIONS[segment]
+        of_partition[key, partition] = (time, partition, offset, is_delete)
+    last: dict[int, tuple[int, int, int, bool]] = {}
+    for (key, _), write in of_partition.items():
+        last[key] = max(last.get(key, write), write)
+    return {key: offset for key, (_, _, offset, is_delete) in last.items() if not is_delete}
+
+
+@settings(deadline=None)
+@given(WRITES, st.integers(1, 20), st.sampled_from([1, 300, 1 << 20]), st.randoms())
+def test_it_is_the_dictionary(
+    writes: list[tuple[int, int, bool, int]], block: int, memory: int, chance: object
+) -> None:
+    """Blocks come in any order, as threads hand them on; runs are files where memory is short."""
+    blocks = [
+        as_places(writes[start : start + block], start) for start in range(0, len(writes), block)
+    ]
+    chance.shuffle(blocks)  # type: ignore[attr-defined]
+    builder = PlaceIndexBuilder(PARTITIONS, memory)
+    for each in blocks:
+        builder.add(each)
+    index = builder.finish()
+    expected = model(writes)
+    found = {n: index.find(*key) for n, key in enumerate(KEYS)}
+    assert {n: int(index.places.offsets[row]) for n, row in found.items() if row >= 0} == expected
+    assert len(index) == len(expected)
+    inside = [index.offsets_in(segment).tolist() for segment in range(len(PARTITIONS))]
+    assert sorted(offset for some in inside for offset in some) == sorted(expected.values())
+    index.close()
+
+
+def test_a_key_is_found_among_many_and_none_that_is_not_there() -> None:
+    count = 200_000
+    lanes = np.random.default_rng(7).integers(1, 1 << 64, count, dtype=np.uint64)
+    places = Places.room(count)
+    places.lanes[:], places.other_lanes[:] = lanes, np.arange(count)
+    places.segments[:] = places.times_ms[:] = 0
+    places.positions[:] = places.offsets[:] = np.arange(count)
+    builder = PlaceIndexBuilder([0], 1 << 22)
+    for start in range(0, count, 30_000):
+        builder.add(places.take(slice(start, start + 30_000)))
+    index = builder.finish()
+    assert index._folder is not None
+    for n in range(0, count, 997):
+        assert index.places.offsets[index.find(int(lanes[n]), n)] == n
+        assert index.find(int(lanes[n]) ^ 1, n) == -1
+        assert index.find(int(lanes[n]), n + 1) == -1
+    assert index.find(1, 0) == index.find((1 << 64) - 1, 0) == -1
+    index.close()
+    assert module.PLACE_BYTES == sum(column.itemsize for column in places)
