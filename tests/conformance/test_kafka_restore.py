@@ -409,15 +409,18 @@ def test_a_topic_that_the_cluster_has_not_is_told_how_to_make(tmp_path: Path) ->
     for n in range(3):
         write_segment(root / f"orders-{n}", 0, [])
     lastwrite.fetch([str(root)], str(archive.to), include_active=True)
-    target = log_root(tmp_path / "target")
-    before = tree(target)
-    with pytest.raises(InvalidConfig) as refused:
-        lastwrite.restore(str(archive.to), to=str(target), partition=1)
-    assert (
-        "kafka-topics.sh --bootstrap-server HOST:PORT --create --topic orders --partitions 3 "
-        "--config cleanup.policy=compact,delete\n" in f"{refused.value.remedy}\n"
-    )
-    assert tree(target) == before
+    new = tmp_path / "new"  # of a cluster without any topic
+    metadata.write_identity(new, "c")
+    metadata.write_records(new, f"{0:020d}.log", 0)
+    for target in (log_root(tmp_path / "target"), new):
+        before = tree(target)
+        with pytest.raises(InvalidConfig) as refused:
+            lastwrite.restore(str(archive.to), to=str(target), partition=1)
+        assert (
+            "kafka-topics.sh --bootstrap-server HOST:PORT --create --topic orders --partitions 3 "
+            "--config cleanup.policy=compact,delete\n" in f"{refused.value.remedy}\n"
+        )
+        assert tree(target) == before
 
 
 def test_without_a_metadata_log_the_brokers_own_folder_tells_the_id(tmp_path: Path) -> None:

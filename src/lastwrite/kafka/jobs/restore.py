@@ -207,7 +207,9 @@ class _Cluster:
             else:
                 left.append(each)
         topics = self._topics
-        missing = {each.to.topic: each for each in left if topics and each.to.topic not in topics}
+        missing = {}
+        if topics is not None:
+            missing = {each.to.topic: each for each in left if each.to.topic not in topics}
         if missing:
             raise InvalidConfig(
                 f"the cluster has no topic {', '.join(missing)}",
