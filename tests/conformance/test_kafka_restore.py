@@ -276,8 +276,13 @@ def test_what_is_given_back_is_what_was_brought(life: Life, data: st.DataObject)
         assert not again.is_written and again.end_offset == stop
 
 
-@pytest.mark.parametrize("folder", REAL, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
-@pytest.mark.parametrize("is_same", [True, False])
+@pytest.mark.parametrize(
+    ("folder", "is_same"),
+    [
+        pytest.param(each, n % 2 > 0, id=f"{each.parent.name}/{each.name}-{n % 2 > 0}")
+        for n, each in enumerate(REAL)
+    ],
+)
 def test_a_real_brokers_log_is_given_back(tmp_path: Path, folder: Path, is_same: bool) -> None:
     root = copy(folder, tmp_path / "log")
     archive = Archive(tmp_path / "archive", folder.name)
@@ -418,7 +423,7 @@ def test_a_topic_that_the_cluster_has_not_is_told_how_to_make(tmp_path: Path) ->
             lastwrite.restore(str(archive.to), to=str(target), partition=1)
         assert (
             "kafka-topics.sh --bootstrap-server HOST:PORT --create --topic orders --partitions 3 "
-            "--config cleanup.policy=compact,delete\n" in f"{refused.value.remedy}\n"
+            "--config cleanup.policy=compact,delete;" in f"{refused.value.remedy};"
         )
         assert tree(target) == before
 
@@ -570,6 +575,15 @@ def test_wrong_addresses_are_named(tmp_path: Path) -> None:
         with pytest.raises(LogError) as refused:
             lastwrite.restore(str(path), to=None if to is None else str(to))
         assert isinstance(refused.value, kind) and words in (refused.value.remedy or "")
+
+
+def test_a_copy_into_a_log_root_is_told_to_be_restore(tmp_path: Path) -> None:
+    archive, target = written(tmp_path), log_root(tmp_path / "target")
+    before = tree(target)
+    with pytest.raises(InvalidConfig) as refused:
+        compact(archive.to, {}, START_MS, to=str(target))
+    assert f"lastwrite restore {archive.to} --to {target}" in (refused.value.remedy or "")
+    assert tree(target) == before
 
 
 def test_the_command_shows_a_table_and_prints_json(

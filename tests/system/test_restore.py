@@ -4,10 +4,12 @@ a new cluster and into the old one. Real brokers, and clients of two kinds, judg
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +18,10 @@ import pytest
 from confluent_kafka import Producer
 
 import lastwrite
-from lastwrite.errors import InvalidConfig, LogHeld
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import METADATA_TOPIC
 from lastwrite.kafka.restored import LogsRestored
-from lastwrite.spark.inline import INLINE
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import Seen, Sent, bounds, consume, create_topic, produce
 from tests.support.kafka.groups import PROTOCOLS, committed, join_and_commit, transact
@@ -45,6 +45,7 @@ TOPICS = {
 }
 GROUPS = {f"{protocol}-{n}": protocol for protocol in PROTOCOLS for n in range(2)}
 STANDS = {"table": 90, "once": 31}
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "restore.md"
 JAVA = Path(__file__).parents[1] / "support" / "kafka" / "Resume.java"
 # What a start says of each log, and whether it looks into it.
 LOG_LINES = " ".join(
@@ -114,8 +115,8 @@ def restore(address: str, broker: Broker, s3: S3, **options: object) -> LogsRest
 
 
 def make_topics(broker: Broker, commands: str) -> None:
-    """Do what the lines say, as the tools that they name would."""
-    lines = [line.strip() for line in commands.splitlines() if line.startswith("  ")]
+    """Do what the commands say, as the tools that they name would."""
+    lines = commands.partition("run again: ")[2].split("; ")
     assert len(lines) == len(TOPICS) + 1
     for line in lines:
         tool, *words = shlex.split(line)
@@ -178,35 +179,54 @@ def next_batch(log: Path) -> bytes:
     )
 
 
-def test_into_a_new_cluster(brokers: tuple[Broker, Broker], s3: S3) -> None:
+def drill_lines() -> list[str]:
+    """The commands of the guide's drill."""
+    drill = GUIDE.read_text().partition("## A drill")[2]
+    blocks = re.findall(r"```sh\n(.*?)```", drill, re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def run(line: str, status: int) -> str:
+    """A line of a shell, and what it says."""
+    program, *arguments = shlex.split(os.path.expandvars(line))
+    assert program == "lastwrite"
+    command = [sys.executable, "-m", "lastwrite.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_into_a_new_cluster(
+    brokers: tuple[Broker, Broker], s3: S3, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lost, new = brokers
     address = f"s3://{BUCKET}/drill"
     before = fill(lost)
     lost.stop()
     sent_next = next_batch(lost.data / "once-0" / f"{0:020d}.log")
-    fetched = lastwrite.fetch([str(lost.data)], address, include_active=True, config=s3.config)
-    assert fetched.exit_status == 0
-    lastwrite.compact(address, config={**s3.config, "min.cleanable.dirty.ratio": 0}, spark=INLINE)
+    told = {
+        "OLD": str(lost.data),
+        "NEW": str(new.data),
+        "ARCHIVE": address,
+        "STORE": " ".join(f"--config {name}={value}" for name, value in s3.config.items()),
+    }
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    fetch, compact, too_early, again, verify = drill_lines()
+    run(fetch, 0)
+    run(compact, 0)
     table = lastwrite.latest(address, topic="table", config=s3.config)
     shutil.rmtree(lost.data)
 
     new.start()
-    with pytest.raises(LogHeld, match="a broker, process"):
-        restore(address, new, s3)
+    assert "a broker, process" in run(too_early, 4)
     new.stop()
-    with pytest.raises(InvalidConfig) as refused:
-        restore(address, new, s3)
+    commands = run(too_early, 2)
     new.start()
-    make_topics(new, str(refused.value.remedy))
+    make_topics(new, commands)
     new.stop()
-    report = restore(address, new, s3)
-    assert {(each.topic, each.is_written) for each in report.partitions} == {
-        *((topic, True) for topic in TOPICS),
-        ("__consumer_offsets", True),
-        *(("__consumer_offsets", False) for each in report.partitions if not each.is_written),
-    }
-    assert "__transaction_state is left out" in report.notes[0]
-    assert lastwrite.verify(str(new.data), spark=INLINE).exit_status == 0
+    assert "__transaction_state is left out" in run(again, 0)
+    run(verify, 0)
     assert lastwrite.latest(str(new.data), topic="table") == table
 
     new.start()
@@ -245,6 +265,7 @@ def test_into_a_new_cluster(brokers: tuple[Broker, Broker], s3: S3) -> None:
     new.stop()
 
 
+@pytest.mark.long
 def test_into_the_cluster_that_lost_the_folders(brokers: tuple[Broker, Broker], s3: S3) -> None:
     broker, _ = brokers
     address = f"s3://{BUCKET}/native"

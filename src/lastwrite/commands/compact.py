@@ -388,6 +388,7 @@ def _run(asked: _Asked) -> CompactionReport:
     if options.to is not None:
         refuse_inside(options.to, [*asked.paths, *folders])
         refuse_around(options.to, [*asked.paths, *folders])
+        _refuse_log_root(system, folders, options.to)
         _refuse_one_place_for_two(system, folders)
     tell_what_stays: Callable[[], None] | None = None
     with contextlib.ExitStack() as stack:
@@ -534,6 +535,21 @@ def _recover(
             with contextlib.suppress(LogError, OSError):  # then the next round does it
                 if system.leaves_alone(folder, config) is None:
                     system.recover(folder)
+
+
+def _refuse_log_root(system: System, folders: Sequence[str], to: str) -> None:
+    """
+    Raises:
+        InvalidConfig: of an archive the copy is one, which no broker would take there.
+    """
+    archives = (system.archive_of(folder) for folder in folders)
+    archive = next((each for each in archives if each is not None), None)
+    if archive is not None and os.path.isfile(os.path.join(to, META_PROPERTIES)):
+        raise InvalidConfig(
+            "a broker's log root, and the copy of an archive is an archive",
+            path=to,
+            remedy=f"to give it back: lastwrite restore {archive} --to {to}",
+        )
 
 
 def _refuse_one_place_for_two(system: System, folders: Sequence[str]) -> None:

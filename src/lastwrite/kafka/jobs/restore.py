@@ -214,8 +214,8 @@ class _Cluster:
             raise InvalidConfig(
                 f"the cluster has no topic {', '.join(missing)}",
                 path=self.root,
-                remedy="start the broker, make what is missing, stop the broker, and run again:\n"
-                + "\n".join(f"  {self._making(each)}" for each in missing.values()),
+                remedy="start the broker, run these commands, stop the broker, and run again: "
+                + "; ".join(map(self._making, missing.values())),
             )
         return left, notes
 
