@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 import lastwrite
 from lastwrite.kafka.format.batch import encode_batch
@@ -104,6 +104,16 @@ def fill(broker: Broker) -> State:
 
 
 def state(broker: Broker) -> State:
+    deadline = time.monotonic() + 120
+    for topic in TOPICS:
+        while True:  # a broker that has just started leads nothing for a moment
+            try:
+                bounds(broker, topic)
+                break
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
     return {topic: (bounds(broker, topic), consume(broker, topic)) for topic in TOPICS}
 
 
