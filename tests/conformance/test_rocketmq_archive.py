@@ -177,6 +177,7 @@ def test_a_real_brokers_log_is_brought_and_compacted(
     assert [each.bytes_after for each in report.partitions] == [
         each.bytes_after for each in wanted.partitions
     ]
+    assert plan.requests == report.requests and (report.requests is not None) == bool(config)
     for left in (to, copied, *([twin] if config else [])):
         assert rows(left, **told) == rows(store, compacted=True)
         check_looks(store, left, config)

@@ -125,6 +125,8 @@ def fetch(
         told, logs = find_told(sources, whose, topic, partition, told_by)
         stated = dict(config or {})
         if whose == ROCKETMQ:
+            if keep_scans:
+                raise InvalidConfig("keep_scans is for Kafka", remedy="leave it out")
             from lastwrite.rocketmq.jobs.fetch import fetch_queues  # not before it is needed
 
             return fetch_queues(logs, to, stated, include_active, memory, progress)

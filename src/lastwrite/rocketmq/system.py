@@ -232,7 +232,7 @@ class RocketmqSystem(System):
             super().discard(part)
 
     def output_folder(self, log: PartitionLog, to: str | None) -> str:
-        if _is_for_archive(log, to):
+        if self.archive_of(log.folder, to) is not None:
             return self._rounds.output_folder(log, to)
         root = queues.root_of(log.folder)
         return publishing.staging_folder(
@@ -246,7 +246,7 @@ class RocketmqSystem(System):
         return os.path.dirname(archived.root_of(folder)) if is_archived else None
 
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
-        if logs and _is_for_archive(logs[0], to):
+        if logs and self.archive_of(logs[0].folder, to) is not None:
             self._rounds.begin_all(logs, to)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
@@ -274,7 +274,7 @@ class RocketmqSystem(System):
         self, copies: Sequence[CommitPlan], to: str
     ) -> list[LogError | OSError | None]:
         """Copies of queues, which with their topics' settings are what a broker can start on."""
-        if copies and _is_for_archive(copies[0].log, to):
+        if copies and self.archive_of(copies[0].log.folder, to) is not None:
             return self._rounds.publish(copies, to)
         root = os.path.abspath(to)
         changes = [
@@ -290,11 +290,6 @@ class RocketmqSystem(System):
 
         late = outcome(finish) if made else None
         return [error or late for error in errors]
-
-
-def _is_for_archive(log: PartitionLog, to: str | None) -> bool:
-    """Whether what is made of the log is for an archive: its own, or another."""
-    return archived.is_archived(log.folder) or (to is not None and is_address(to))
 
 
 def _joined(log: PartitionLog, places: Sequence[int], file_bytes: int) -> list[list[int]]:
