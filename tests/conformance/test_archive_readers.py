@@ -15,7 +15,7 @@ import pytest
 
 import lastwrite
 from lastwrite.archive.place import place_at
-from lastwrite.commands import latest as latests
+from lastwrite.commands.table import KeyedTable
 from lastwrite.errors import CommitConflict
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
@@ -108,35 +108,31 @@ def test_a_reader_goes_on_behind_its_last_offset(
 
 
 def test_a_table_is_made_anew_of_what_counts(archive: Archive) -> None:
-    writes = latests.kafka_writes
+    items = KeyedTable.items
     left = 1
 
-    def late(log: Any, segments: Any) -> Iterator[Any]:
+    def late(table: KeyedTable) -> Iterator[tuple[bytes, bytes]]:
         nonlocal left
-        found = writes(log, segments)
-        yield from islice(found, 1)
         if left:
             left -= 1
             archive.replace()
-        yield from found
+        return items(table)
 
-    with patch.object(latests, "kafka_writes", late):
+    with patch.object(KeyedTable, "items", late):
         table = lastwrite.latest(archive.address, config=archive.stores)
     assert table == lastwrite.latest(archive.address, config=archive.stores)
     assert not left and len(table) == EACH - 1 + SEGMENTS + 1
 
 
 def test_who_loses_every_time_says_which_generation(archive: Archive) -> None:
-    writes = latests.kafka_writes
+    items = KeyedTable.items
 
-    def late(log: Any, segments: Any) -> Iterator[Any]:
-        found = writes(log, segments)
-        yield from islice(found, 1)
+    def late(table: KeyedTable) -> Iterator[tuple[bytes, bytes]]:
         archive.replace()
-        yield from found
+        return items(table)
 
     with (
-        patch.object(latests, "kafka_writes", late),
+        patch.object(KeyedTable, "items", late),
         pytest.raises(
             CommitConflict, match=r"generation \d was replaced while it was read"
         ) as lost,
