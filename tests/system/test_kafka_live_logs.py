@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from lastwrite.kafka.fetched import LogsFetched
 
 import lastwrite
 from lastwrite.kafka.network.live_log import Bounds, LiveLog
+from lastwrite.reports.fetching import LogsFetched
 from tests.conformance.test_kafka_archive import LOG_STARTS, Archive
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.logs import bases, headers_of, read_aborted, write_checkpoint

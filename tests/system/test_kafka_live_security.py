@@ -15,10 +15,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from lastwrite.kafka.fetched import LogsFetched
 
 import lastwrite
 from lastwrite.errors import LogError
+from lastwrite.reports.fetching import LogsFetched
 from tests.conformance.test_kafka_archive import Archive
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home

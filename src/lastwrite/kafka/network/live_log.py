@@ -26,7 +26,8 @@ from lastwrite.model.log import TopicPartition
 
 _EARLIEST, _LATEST = -2, -1
 _OUT_OF_RANGE = 1
-_FETCH_BYTES = 16 << 20
+# What is worked on shall still be in a cache: 16 MiB took three times as long.
+_FETCH_BYTES = 4 << 20
 _MOST_BYTES = (1 << 31) - 1
 _WAIT_MS = 500  # that a broker may wait for records
 _LOOKS = 3  # at bytes that are damaged: once more may be on the way, not in the log
