@@ -436,6 +436,65 @@ def test_the_tiers_metadata() -> None:
         assert known[(folder(topic).name[-22:], 0)] == dict.fromkeys(there, FINISHED)
 
 
+# ---------------------------------------------------------------------- Aiven's plugin
+
+CHUNKS = CORPUS / "chunks"
+
+
+@pytest.mark.parametrize("kind", ["zstd", "plain"])
+def test_a_tier_in_chunks(kind: str, tmp_path: Path) -> None:
+    source, before = CHUNKS / kind, files(CHUNKS / kind)
+    partition = next(source.glob("orders-*/0"))
+    for path in (source, partition.parent, partition):
+        rows = lastwrite.read(str(path), topic="orders", isolation_level="read_committed")
+        wanted = below_end(consumed("committed", "orders"), "orders")
+        assert seen(rows)[-len(wanted) :] == wanted
+    assert dict(lastwrite.latest(str(source))) == dict(lastwrite.latest(str(TIER), "orders"))
+    report = lastwrite.inspect(str(source), spark=INLINE)
+    assert [(each.topic, each.status) for each in report.partitions] == [("orders", "whole")]
+    proof = lastwrite.verify(str(source), str(folder("orders")), spark=INLINE)
+    assert [each.status for each in proof.partitions] == ["verified"]
+    with pytest.raises(InvalidConfig, match="fetch .* --to ARCHIVE"):
+        lastwrite.compact(str(source), spark=INLINE)
+    archive = str(tmp_path / "archive")
+    found = lastwrite.fetch([str(source)], archive).partitions[0]
+    assert found.size_bytes == 0 and found.segments == 9
+    named = {each["key"]: each["bytes"] for each in manifest(Path(archive), "orders")["objects"]}
+    assert {key: size for key, size in named.items() if not key.startswith("data/")} == {
+        path: len(content) for path, content in before.items()
+    }
+    lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE)
+    lastwrite.sweep(archive, older_than_ms=0, everything=True)
+    assert dict(lastwrite.latest(archive)) == dict(lastwrite.latest(str(TIER), "orders"))
+    assert files(source) == before
+
+
+def test_a_tier_in_chunks_goes_on_in_the_log_root(tmp_path: Path) -> None:
+    both, archive = [str(CHUNKS / "zstd"), str(CORPUS / "local")], str(tmp_path / "archive")
+    lastwrite.fetch(both, archive, topic="orders", include_active=True)
+    rows = lastwrite.read(archive, topic="orders", isolation_level="read_committed")
+    assert seen(rows) == consumed("committed", "orders")
+
+
+def test_a_copy_in_chunks_without_a_manifest_is_a_gap(tmp_path: Path) -> None:
+    source = Path(shutil.copytree(CHUNKS / "zstd", tmp_path / "tier"))
+    (lost,) = source.rglob(f"{130:020d}-*.rsm-manifest")
+    lost.unlink()
+    with pytest.raises(CorruptLog, match="offsets 130 to 203"):
+        lastwrite.latest(str(source))
+    report = lastwrite.fetch([str(CHUNKS / "encrypted")], str(tmp_path / "archive"))
+    assert "encrypted" in str(report.partitions[0].reason) and report.exit_status == 1
+
+
+def test_a_topic_of_an_archive_that_is_called_like_a_tier(tmp_path: Path) -> None:
+    name = "orders-AAAAAAAAAAAAAAAAAAAAAA"
+    local = tmp_path / "local" / f"{name}-0"
+    shutil.copytree(CORPUS / "local" / "orders-0", local)
+    archive = str(tmp_path / "archive")
+    lastwrite.fetch([str(local.parent)], archive, include_active=True)
+    assert seen(lastwrite.read(archive)) == seen(lastwrite.read(str(local)))
+
+
 def in_bucket(s3: S3, source: Path, prefix: str) -> str:
     store = BucketStore(f"s3://{BUCKET}", s3.settings)
     for path in source.rglob("*"):
@@ -456,6 +515,10 @@ def test_in_a_bucket(s3: S3) -> None:
     assert [each.status for each in proof.partitions] == ["verified", "verified"]
     with pytest.raises(InvalidConfig, match="fetch .* --to ARCHIVE"):
         lastwrite.compact(root, spark=INLINE, config=config)
+    chunks = in_bucket(s3, CHUNKS / "zstd", "kafka")  # as archives have a folder
+    assert dict(lastwrite.latest(chunks, config=config)) == dict(
+        lastwrite.latest(str(TIER), "orders")
+    )
     archive = f"s3://{BUCKET}/named"
     lastwrite.fetch([root], archive, config=config)
     lastwrite.compact(archive, topic_config={"*": COMPACT}, config=config, spark=INLINE)

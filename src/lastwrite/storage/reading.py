@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -14,10 +15,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lastwrite.errors import CommitConflict, LogError, OutOfMemoryBudget, is_of_archive
+from lastwrite.errors import (
+    CommitConflict,
+    LogError,
+    OutOfMemoryBudget,
+    is_of_archive,
+    located,
+)
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits, Piece
+from lastwrite.storage import chunked
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects.address import is_address, store_at
 
@@ -33,6 +41,8 @@ TRY_AGAIN = "run again when its cleaner rests; or read a copy, or stop the broke
 _LEAST_BYTES = 64 << 10  # asked for of an object: less costs no less time
 
 SMALL_LIMIT_BYTES = 256 << 20  # no side file of a log comes near
+
+_STRETCH = re.compile(r"([0-9]+)\+([0-9]+)")
 
 _AGAIN = "nothing was changed; stop whatever writes here and start again"
 
@@ -211,6 +221,65 @@ class ObjectReader(SegmentReader):
             self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+class ChunkedReader(SegmentReader):
+    """A segment that lies in chunks, see ``chunked``, read by position in the segment.
+
+    Raises:
+        CommitConflict: it is gone, or another one.
+        CorruptLog, UnsupportedFormat, OutOfMemoryBudget: its manifest.
+    """
+
+    def __init__(self, path: str, size_bytes: int, limits: Limits | None = None) -> None:
+        self._path = path
+        try:
+            manifest = chunked.decode_manifest(read_small(path), path)
+        except LogError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise CommitConflict(
+                    "the segment vanished while we worked", path=path, remedy=_AGAIN
+                ) from error
+            raise
+        with located(path):
+            self._chunks = chunked.Chunks(manifest)
+        if self._chunks.size_bytes != size_bytes:
+            raise CommitConflict("the segment changed while we worked", path=path, remedy=_AGAIN)
+        log, stored = path.removesuffix(chunked.MANIFEST) + chunked.LOG, self._chunks.stored_bytes
+        if is_address(log):
+            self._stored: SegmentReader = ObjectReader(log, stored, "", limits=limits)
+        else:
+            self._stored = SegmentReader(log, stored, 0, etag="-")
+        self._held: dict[int, ByteArray] = {}  # the last chunks that were opened
+
+    def check_unchanged(self) -> None:
+        """Nothing is left to do: nobody changes what has a manifest."""
+
+    def read_into(self, target: ByteArray, position: int) -> None:
+        """Fill ``target`` with the bytes from ``position`` on."""
+        done = 0
+        while done < len(target):
+            number = self._chunks.at(position + done)
+            at = position + done - self._chunks.start(number)
+            part = self._opened(number)[at : at + len(target) - done]
+            target[done : done + len(part)] = part
+            done += len(part)
+
+    def _opened(self, number: int) -> ByteArray:
+        if number not in self._held:
+            begin, end = self._chunks.place(number)
+            stored = np.empty(end - begin, dtype=np.uint8)
+            self._stored.read_into(stored, begin)
+            with located(self._path):
+                plain = self._chunks.opened(number, stored.tobytes())
+            for other in list(self._held)[:-1]:
+                del self._held[other]
+            self._held[number] = np.frombuffer(plain, dtype=np.uint8)
+        return self._held[number]
+
+    def close(self) -> None:
+        self._held.clear()
+        self._stored.close()
+
+
 class _Range(NamedTuple):
     start: int
     end: int
@@ -223,6 +292,8 @@ def reader_of(segment: Segment) -> SegmentReader:
     Raises:
         CommitConflict: it vanished or changed since it was listed.
     """
+    if segment.path.endswith(chunked.MANIFEST):
+        return ChunkedReader(segment.path, segment.file_bytes)
     if is_address(segment.path):
         return ObjectReader(segment.path, segment.file_bytes, segment.etag)
     return SegmentReader(segment.path, segment.file_bytes, *_identity(segment))
@@ -249,6 +320,8 @@ def reader_of_piece(piece: Piece, limits: Limits | None = None) -> SegmentReader
     """As ``reader_of``, of what a piece lies in, who reads it from its begin to its end; by the
     ``limits`` of a worker.
     """
+    if piece.path.endswith(chunked.MANIFEST):
+        return ChunkedReader(piece.path, piece.size_bytes, limits)
     if is_address(piece.path):
         return ObjectReader(
             piece.path,
@@ -284,12 +357,16 @@ def _is_as_seen(
 
 
 def read_small(path: str) -> bytes:
-    """The bytes of a side file, or of an object.
+    """The bytes of a side file, or of an object; of ``PATH#POSITION+SIZE`` those there.
 
     Raises:
         LogError: it cannot be read.
         OutOfMemoryBudget: it is far larger than any side file.
     """
+    whole, _, place = path.rpartition("#")
+    if whole.endswith(chunked.INDEXES) and (part := _STRETCH.fullmatch(place)):
+        position, size = int(part[1]), int(part[2])
+        return read_small(whole)[position : position + size]
     try:
         if is_address(path):
             data = _read_object(path)
@@ -342,7 +419,8 @@ def check_segments(log: PartitionLog) -> None:
         CommitConflict: one changed or vanished.
     """
     for segment in log.segments:
-        if is_address(segment.path):  # nobody changes an object, and every answer named it
+        is_object = is_address(segment.path) or segment.path.endswith(chunked.MANIFEST)
+        if is_object:  # nobody changes an object, and every answer named it
             continue
         try:
             seen = os.stat(segment.path)

@@ -12,7 +12,8 @@ Kafka's loader looks at the digits in front and the suffix at the end and delete
 
 The folder ``a-b.c-3`` is partition 3 of topic ``a-b.c``. In a tier (KIP-405) it is
 ``a-b.c-3-lC3CICZpQfG2AZG8odZnXA``, with the topic's id, and in it each file of a segment has the
-segment's own id: ``00000000000000004711-CwoYPswdTs2OEaqyLhWSDA.log``.
+segment's own id: ``00000000000000004711-CwoYPswdTs2OEaqyLhWSDA.log``. Aiven's plugin makes two
+folders of it, ``a-b.c-lC3CICZpQfG2AZG8odZnXA/3``, and three files of a segment.
 
 Source: Kafka 4.4 ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Snapshots``,
 ``RemoteLogSegmentFileset`` of the storage module's tests;
@@ -61,6 +62,8 @@ class FileKind(StrEnum):
     TIME_INDEX = ".timeindex"
     TRANSACTION_INDEX = ".txnindex"
     SNAPSHOT = ".snapshot"
+    CHUNKED_INDEXES = ".indexes"  # of a tier in chunks: all that stand beside a segment
+    CHUNK_MANIFEST = ".rsm-manifest"  # likewise: how it was cut
     LEADER_EPOCHS = LEADER_EPOCHS
     PARTITION_METADATA = PARTITION_METADATA
     METADATA_SNAPSHOT = ".checkpoint"  # only KRaft's own log has them
@@ -132,7 +135,8 @@ _ID = r"[A-Za-z0-9_-]{21}[AQgw]"  # 16 bytes in URL-safe base 64
 _TIER_FOLDER = re.compile(rf"(?P<partition>.+)-(?P<id>{_ID})")
 _TIER_FILE = re.compile(
     rf"(?P<offset>[0-9]{{20}})-(?P<id>{_ID})"
-    r"(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.leader_epoch_checkpoint)"
+    r"(?P<kind>\.log|\.index|\.timeindex|\.txnindex|\.snapshot|\.leader_epoch_checkpoint"
+    r"|\.indexes|\.rsm-manifest)"
 )
 _FOLDER = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})"
@@ -250,11 +254,16 @@ def live_partition(name: str) -> TopicPartition | None:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def decode_tier_folder(name: str) -> TierFolder | None:
-    """The partition whose segments lie in a folder of a tier; None: no such folder has that name.
+def decode_tier_folder(above: str, name: str) -> TierFolder | None:
+    """The partition whose segments lie in a folder of a tier, by its name and that of the folder
+    above; None: no such folder has these names.
 
-    A folder of a log root may have such a name too, of a topic that somebody called so.
+    A folder of a log root, or of an archive, may be called so too, of a topic of such a name.
     """
+    if name.isdigit():
+        topic = _TIER_FOLDER.fullmatch(above)
+        found = None if topic is None else decode_folder_name(f"{topic['partition']}-{name}")
+        return None if topic is None or found is None else TierFolder(found.partition, topic["id"])
     match = _TIER_FOLDER.fullmatch(name)
     found = None if match is None else decode_folder_name(match["partition"])
     if match is None or found is None or found.state is not FolderState.LIVE:

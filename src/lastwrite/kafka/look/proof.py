@@ -123,7 +123,7 @@ class KafkaProof(LogProof):
             next_offset = max(next_offset, part.next_offset)
             largest = max(largest, part.largest_timestamp)
         indexes.ends(segment.size_bytes, next_offset, largest if is_closed and parts else None)
-        if is_closed and parts:
+        if is_closed and parts and segment.is_indexed:
             if largest >= 0 and not len(indexes.times):
                 advice.append(
                     f"{segment.path}: its time index is empty, so lookups by time go by the file's own time"

@@ -51,7 +51,8 @@ def identify(path: str) -> SingleFile:
         NotALog: no file of a log has such a name.
     """
     base = os.path.basename(path).removesuffix(".tmp")
-    above = os.path.basename(links.home_of(os.path.dirname(os.path.abspath(path))))
+    home = links.home_of(os.path.dirname(os.path.abspath(path)))
+    over, above = os.path.basename(os.path.dirname(home)), os.path.basename(home)
     folder = names.decode_folder_name(above)
     found = SingleFile(
         path,
@@ -59,8 +60,11 @@ def identify(path: str) -> SingleFile:
         folder.partition if folder else None,
         base if base in _ROOT_FILES else None,
     )
-    tier, file = names.decode_tier_folder(above), names.decode_tier_file(os.path.basename(path))
-    if file is not None:
+    tier, file = (
+        names.decode_tier_folder(over, above),
+        names.decode_tier_file(os.path.basename(path)),
+    )
+    if file is not None and not above.isdigit():  # there it is in chunks
         name = FileName(file.kind, offset=file.offset)
         found = SingleFile(path, name, tier.partition if tier else None)
     known = found.root_file is not None or not found.name.is_foreign

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 from msgspec import structs
@@ -43,6 +44,7 @@ from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     FileKind,
+    decode_tier_folder,
     segment_file_name,
 )
 from lastwrite.kafka.format.text import (
@@ -60,7 +62,8 @@ from lastwrite.model.log import (
     TopicPartition,
 )
 from lastwrite.storage.layout import Glance
-from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.address import is_address, join
+from lastwrite.storage.reading import exists
 
 SYSTEM = "kafka"
 _AS_IT_IS = KeptScan("", 0, "")
@@ -102,6 +105,7 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     kept: StoredScan | None = None
     # of a segment of a broker's tier, which is only read where it lies: its whole address
     address: str = ""
+    in_chunks: tuple[DataObject, ...] = ()  # its objects, where it lies in chunks
 
     def key(self, kind: FileKind) -> str:
         """The object of this kind; of a foreign one the whole address."""
@@ -112,10 +116,15 @@ class StoredSegment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def objects(self) -> Iterable[DataObject]:
         """All that it is made of."""
         is_foreign = bool(self.address)
-        log = self.key(FileKind.LOG)
-        yield DataObject(key=log, bytes=self.bytes, etag=self.etag, is_foreign=is_foreign)
+        if self.in_chunks:
+            yield from self.in_chunks
+        else:
+            log = self.key(FileKind.LOG)
+            yield DataObject(key=log, bytes=self.bytes, etag=self.etag, is_foreign=is_foreign)
         sizes = self.index_bytes, self.time_index_bytes, self.transaction_index_bytes
         for kind, size in zip(_SIDES, sizes, strict=True):
+            if self.in_chunks:
+                continue
             if size or kind is not FileKind.TRANSACTION_INDEX:
                 yield DataObject(key=self.key(kind), bytes=size, is_foreign=is_foreign)
         if self.kept is not None:
@@ -179,7 +188,18 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_archived(folder: str) -> bool:
     """Whether a partition's folder is one of an archive: its name is a number."""
-    return os.path.basename(folder.rstrip("/")).isdigit()
+    above, name = os.path.split(folder.rstrip("/"))
+    if not name.isdigit():
+        return False
+    if decode_tier_folder(os.path.basename(above), name) is None:
+        return True
+    # Of a tier, unless the topic is called so: then it has a manifest where archives have it.
+    return os.path.basename(os.path.dirname(above)) == SYSTEM and _has_manifest(folder)
+
+
+@lru_cache(maxsize=1024)
+def _has_manifest(folder: str) -> bool:
+    return exists(join(folder, MANIFEST))
 
 
 def name_of(folder: str) -> TopicPartition:
@@ -264,6 +284,8 @@ def segment_of(stored: StoredSegment, folder: str) -> Segment:
         index_bytes=stored.index_bytes,
         time_index_bytes=stored.time_index_bytes,
         etag=stored.etag or "-",
+        is_indexed=not stored.in_chunks,
+        is_abort_indexed=not stored.in_chunks,
         kept=None if stored.kept is None else stored.kept.at(folder),
     )
 

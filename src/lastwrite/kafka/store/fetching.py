@@ -349,6 +349,7 @@ def _named(
         largest_timestamp_ms=segment.largest_timestamp_ms,
         first_batch_timestamp_ms=segment.first_batch_timestamp_ms,
         mtime_ms=segment.mtime_ms,
+        in_chunks=found.in_chunks(),
     )
 
 

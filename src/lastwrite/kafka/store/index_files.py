@@ -21,7 +21,7 @@ IndexT = TypeVar("IndexT")
 
 
 def read_file(path: str) -> bytes:
-    if is_address(path):
+    if is_address(path) or "#" in path:
         return read_small(path)
     try:
         with open(path, "rb") as file:

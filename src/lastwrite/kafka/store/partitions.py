@@ -153,6 +153,6 @@ def root_of(folder: str) -> str:
     """
     if archived.is_archived(folder):
         return archived.root_of(folder)
-    if is_address(folder):
-        return os.path.dirname(folder.rstrip("/"))
+    if tiered.is_tier(folder):
+        return tiered.root_of(folder)
     return os.path.dirname(os.path.abspath(folder))

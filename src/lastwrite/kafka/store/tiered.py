@@ -6,8 +6,10 @@
                                                     .snapshot                producers at its end
                                                     .leader_epoch_checkpoint leaders up to its end
 
-as Kafka's ``LocalTieredStorage`` lays it out. Which segments count, and up to where, is told by
-their leaders (``rules.lineage``); ``Beside`` is what a broker's log root knows better.
+as Kafka's ``LocalTieredStorage`` lays it out; Aiven's plugin has ``orders-lC3C…ZnXA/0/`` and of a
+segment ``….log`` in chunks, ``….indexes`` and ``….rsm-manifest`` (``storage.chunked``).
+
+Which segments count, and up to where, is told by their leaders (``rules.lineage``); ``Beside`` is what a broker's log root knows better.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lastwrite.archive.manifest import DataObject
 from lastwrite.errors import CorruptLog, NotALog, UnsupportedFormat, located
 from lastwrite.kafka.cluster.remote_log_metadata import FINISHED
 from lastwrite.kafka.format.batch import decode_batch_header
@@ -29,6 +32,7 @@ from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     FileKind,
+    TierFolder,
     classify,
     decode_tier_file,
     decode_tier_folder,
@@ -43,6 +47,7 @@ from lastwrite.kafka.producers.history import decode_aborted, read_producers
 from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
 from lastwrite.kafka.recovery.walking import NO_END, walk_tail
 from lastwrite.kafka.rules.lineage import Chain, Copied, Epochs, chain, lineage_of
+from lastwrite.kafka.store.archived import is_archived
 from lastwrite.model.log import (
     AbortedTransaction,
     PartitionLog,
@@ -51,12 +56,14 @@ from lastwrite.model.log import (
     Segment,
     TopicPartition,
 )
+from lastwrite.storage.chunked import Stretch, decode_manifest
 from lastwrite.storage.objects.address import is_address, join, store_at
 from lastwrite.storage.objects.store import Found
 from lastwrite.storage.reading import read_small, reader_of
 
 _MANAGERS = "kafka-tiered-storage"  # what LocalTieredStorage makes in the folder that it is given
 _MOST_KNOWN = 16
+_LAST = {FileKind.LEADER_EPOCHS, FileKind.CHUNK_MANIFEST}  # of a segment's files to be written
 _AT_ONCE = 16  # requests wait for the store, not for us
 _REMEDY = (
     "bring the segments back from the bucket's versions or a copy of the tier; "
@@ -67,9 +74,14 @@ _REMEDY = (
 def is_tier(folder: str) -> bool:
     """Whether a partition's folder is one of a tier. A topic of a log root may be called alike."""
     folder = folder.rstrip("/")
-    if decode_tier_folder(os.path.basename(folder)) is None:
+    if _decoded(folder) is None or is_archived(folder):
         return False
     return is_address(folder) or _holds_tier_files(folder)
+
+
+def _decoded(folder: str) -> TierFolder | None:
+    above, name = os.path.split(folder.rstrip("/"))
+    return decode_tier_folder(os.path.basename(above), name)
 
 
 def _holds_tier_files(folder: str) -> bool:
@@ -87,14 +99,20 @@ def _holds_tier_files(folder: str) -> bool:
 
 def name_of(folder: str) -> TopicPartition:
     """The partition whose segments lie there."""
-    found = decode_tier_folder(os.path.basename(folder.rstrip("/")))
+    found = _decoded(folder)
     assert found is not None
     return found.partition
 
 
+def root_of(folder: str) -> str:
+    """The folder in which the folders of topics and partitions lie."""
+    above, name = os.path.split(folder.rstrip("/"))
+    return os.path.dirname(above) if name.isdigit() else above
+
+
 def topic_id_of(folder: str) -> str:
     """The id of the topic, as the folder's name says it."""
-    found = decode_tier_folder(os.path.basename(folder.rstrip("/")))
+    found = _decoded(folder)
     assert found is not None
     return found.topic_id
 
@@ -113,10 +131,13 @@ def find(path: str) -> list[tuple[TopicPartition, str]]:
 
 
 def _below(path: str) -> Iterator[tuple[TopicPartition, str]]:
+    is_topics = decode_tier_folder(os.path.basename(path), "0") is not None
     for name in _folders(path):
         folder = join(path, name)
         if is_tier(folder):
             yield name_of(folder), folder if is_address(folder) else _real(folder)
+        elif not is_topics and decode_tier_folder(name, "0") is not None:
+            yield from _below(folder)
 
 
 def _real(path: str) -> str:
@@ -161,6 +182,21 @@ class TierSegment:
     snapshot: str | None  # of the producers at its end
     files: Mapping[FileKind, Found]
 
+    def in_chunks(self) -> tuple[DataObject, ...]:
+        """The objects of one that lies in chunks; none: it does not."""
+        stem = self.segment.path.removesuffix(FileKind.CHUNK_MANIFEST)
+        if stem == self.segment.path:
+            return ()
+        return tuple(
+            DataObject(
+                key=f"{stem}{kind}",
+                bytes=found.size_bytes,
+                etag=found.version.etag,
+                is_foreign=True,
+            )
+            for kind, found in self.files.items()
+        )
+
     def size(self, kind: FileKind) -> int:
         """Of a file of it, in bytes; 0: it has none."""
         return self.files[kind].size_bytes if kind in self.files else 0
@@ -180,7 +216,7 @@ class Tier:
         """A segment that counts whole, and so can be named where it lies; None: it cannot."""
         for each in self.segments:
             if each.segment == segment:
-                return each if segment.is_indexed else None
+                return None if segment.unused_bytes else each
         return None
 
     def side_file(self, name: str) -> bytes | None:
@@ -268,7 +304,7 @@ def _tier(
     snapshots = {
         part.copied.end_offset: part.snapshot
         for part in parts
-        if part.snapshot is not None and part.segment.is_indexed
+        if part.snapshot is not None and not part.segment.unused_bytes
     }
     log = _log_of(folder, parts, snapshots, log_start)
     if beside is not None and beside.log.segments:
@@ -327,7 +363,7 @@ def _continued(log: PartitionLog, local: PartitionLog) -> PartitionLog:
 
 def _files_of(folder: str) -> dict[str, dict[FileKind, Found]]:
     """By segment id the files of each segment that is there whole: of a copy that was broken off
-    the leaders, which come last, are missing.
+    the leaders, or the manifest of chunks, which come last, are missing.
     """
     store, prefix = store_at(folder)
     found: dict[str, dict[FileKind, Found]] = {}
@@ -339,7 +375,7 @@ def _files_of(folder: str) -> dict[str, dict[FileKind, Found]]:
     return {
         name.partition("-")[2]: files
         for name, files in sorted(found.items())
-        if FileKind.LOG in files and FileKind.LEADER_EPOCHS in files
+        if FileKind.LOG in files and _LAST & files.keys()
     }
 
 
@@ -349,6 +385,8 @@ def _segment(folder: str, files: Mapping[FileKind, Found]) -> TierSegment:
     file = decode_tier_file(os.path.basename(path))
     assert file is not None
     base = file.offset
+    if FileKind.CHUNK_MANIFEST in files:
+        return _segment_in_chunks(base, paths, files)
 
     def read(kind: FileKind) -> bytes:
         return read_small(paths[kind]) if kind in paths and files[kind].size_bytes else b""
@@ -373,25 +411,68 @@ def _segment(folder: str, files: Mapping[FileKind, Found]) -> TierSegment:
         time_index_bytes=_size(files, FileKind.TIME_INDEX),
         etag=log.version.etag,
     )
+    return _whole(segment, index, epochs, aborted, paths.get(FileKind.SNAPSHOT), files)
+
+
+def _segment_in_chunks(
+    base: int, paths: Mapping[FileKind, str], files: Mapping[FileKind, Found]
+) -> TierSegment:
+    path, found = paths[FileKind.CHUNK_MANIFEST], files[FileKind.CHUNK_MANIFEST]
+    manifest = decode_manifest(read_small(path), path)
+    at, beside = manifest.segment_indexes, paths[FileKind.CHUNKED_INDEXES]
+    content = read_small(beside)
+
+    def part(stretch: Stretch) -> bytes:
+        return content[stretch.position : stretch.position + stretch.size]
+
+    with located(beside):
+        epochs = decode_leader_epochs(part(at.leader_epoch))
+        aborted = decode_aborted(part(at.transaction) if at.transaction else b"", base)
+        index = decode_offset_index(part(at.offset), base)
+        times = decode_time_index(part(at.timestamp), base)
+    largest = int(times.timestamps_ms[-1]) if len(times) else -1
+    segment = Segment(
+        base_offset=base,
+        path=path,
+        size_bytes=manifest.chunk_index.original_file_size,
+        mtime_ns=found.modified_ms * 1_000_000,
+        largest_timestamp_ms=largest if largest >= 0 else found.modified_ms,
+        is_indexed=False,
+        is_abort_indexed=False,
+        etag=found.version.etag,
+    )
+    snapshot = f"{beside}#{at.producer_snapshot.position}+{at.producer_snapshot.size}"
+    return _whole(segment, index, epochs, aborted, snapshot, files)
+
+
+def _whole(
+    segment: Segment,
+    index: OffsetIndex,
+    epochs: Sequence[LeaderEpoch],
+    aborted: tuple[AbortedTransaction, ...],
+    snapshot: str | None,
+    files: Mapping[FileKind, Found],
+) -> TierSegment:
+    """A segment with what its batches say: where it ends."""
     with reader_of(segment) as reader:
-        tail = walk_tail(path, segment.size_bytes, index, NO_END, reader)
+        tail = walk_tail(segment.path, segment.size_bytes, index, NO_END, reader)
         first = None
         if tail.end:
-            head = bytearray(BATCH_HEADER.size)
-            reader.read_into(np.frombuffer(head, dtype=np.uint8), 0)
+            head = np.empty(BATCH_HEADER.size, dtype=np.uint8)
+            reader.read_into(head, 0)
             with suppress(CorruptLog, UnsupportedFormat):  # the scan says so
                 first = decode_batch_header(memoryview(head), 0).max_timestamp_ms
     return TierSegment(
         segment=replace(segment, first_batch_timestamp_ms=first),
         copied=Copied(
-            base,
+            segment.base_offset,
             tail.end_offset,
             tuple((each.epoch, each.start_offset) for each in epochs),
-            files[FileKind.LEADER_EPOCHS].modified_ms,
+            segment.mtime_ms,
         ),
         index=index,
         aborted=aborted,
-        snapshot=paths.get(FileKind.SNAPSHOT),
+        snapshot=snapshot,
         files=files,
     )
 

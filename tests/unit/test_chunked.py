@@ -1,0 +1,134 @@
+"""Segments in chunks: manifests against what Aiven's own classes wrote, and what lies."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+
+from lastwrite.errors import CommitConflict, CorruptLog, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.storage.chunked import ChunkIndex, decode_manifest
+from lastwrite.storage.reading import ChunkedReader, read_small
+
+CORPUS = Path(__file__).parent.parent / "corpus" / "tiered"
+KINDS = ("zstd", "plain")
+
+
+def packed(values: list[int], width: int) -> str:
+    """Sizes of chunks as ``ChunkSizesBinaryCodec`` has them."""
+    data = struct.pack(">i", len(values))
+    if len(values) > 1:
+        least = min(values[:-1])
+        data += struct.pack(">iB", least, width)
+        data += b"".join((each - least).to_bytes(width, "big") for each in values[:-1])
+    data += b"".join(struct.pack(">i", each) for each in values[-1:])
+    return base64.b64encode(zstandard.ZstdCompressor().compress(data)).decode()
+
+
+def index(**fields: Any) -> ChunkIndex:
+    known: dict[str, Any] = {"type": "variable", "original_chunk_size": 10}
+    return ChunkIndex(**(known | {"original_file_size": 25} | fields))
+
+
+@pytest.mark.parametrize(
+    ("values", "width"),
+    [([], 1), ([7], 1), ([300, 5], 1), ([3, 258, 9], 2), ([1, 70_000, 2], 3), ([0, 1 << 30, 8], 4)],
+)
+def test_sizes(values: list[int], width: int) -> None:
+    found = index(original_file_size=10 * len(values), transformed_chunks=packed(values, width))
+    assert found.sizes() == values
+
+
+def test_sizes_that_lie() -> None:
+    with pytest.raises(CorruptLog, match="sizes of 2 chunks, where there are 3"):
+        index(transformed_chunks=packed([1, 2], 1)).sizes()
+    with pytest.raises(CorruptLog):
+        index(transformed_chunks="no base 64").sizes()
+    with pytest.raises(CorruptLog):
+        index(transformed_chunks=base64.b64encode(b"no zstd").decode()).sizes()
+    short = struct.pack(">iiBhi", 3, 1, 2, 1, 3)  # one of two sizes beyond the least
+    text = base64.b64encode(zstandard.ZstdCompressor().compress(short)).decode()
+    with pytest.raises(CorruptLog, match="bytes of sizes"):
+        index(transformed_chunks=text).sizes()
+    with pytest.raises(CorruptLog, match="sizes of 3 chunks"):
+        index(type="fixed", transformed_chunk_size=-1, final_transformed_chunk_size=1).sizes()
+    with pytest.raises(CorruptLog, match="without sizes"):
+        index(type="fixed").sizes()
+    with pytest.raises(UnsupportedFormat):
+        index(type="another").sizes()
+    with pytest.raises(OutOfMemoryBudget):
+        index(original_chunk_size=1 << 30).sizes()
+
+
+def manifests(kind: str) -> list[Path]:
+    return sorted((CORPUS / "chunks" / kind).rglob("*.rsm-manifest"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_segment_reads_as_it_was(kind: str) -> None:
+    for path in manifests(kind):
+        (whole,) = (CORPUS / "tier").rglob(f"{path.stem}.log")
+        plain = whole.read_bytes()
+        with ChunkedReader(str(path), len(plain)) as reader:
+            for begin, end in [(0, len(plain)), (100, 110), (len(plain) - 90, len(plain)), (0, 61)]:
+                target = np.empty(end - begin, dtype=np.uint8)
+                reader.read_into(target, begin)
+                assert target.tobytes() == plain[begin:end]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_sides_are_those_of_the_segment(kind: str) -> None:
+    for path in manifests(kind):
+        at = decode_manifest(path.read_bytes(), str(path)).segment_indexes
+        indexes = path.with_suffix(".indexes")
+        for side, stretch in [
+            (".index", at.offset),
+            (".timeindex", at.timestamp),
+            (".snapshot", at.producer_snapshot),
+            (".leader_epoch_checkpoint", at.leader_epoch),
+            (".txnindex", at.transaction),
+        ]:
+            found = list((CORPUS / "tier").rglob(f"{path.stem}{side}"))
+            assert bool(found) == (stretch is not None)
+            if stretch is not None:
+                part = read_small(f"{indexes}#{stretch.position}+{stretch.size}")
+                assert part == found[0].read_bytes()
+
+
+def test_what_is_there_no_more_or_is_another(tmp_path: Path) -> None:
+    source = manifests("zstd")[0]
+    size = json.loads(source.read_bytes())["chunkIndex"]["originalFileSize"]
+    path = tmp_path / source.name
+    with pytest.raises(CommitConflict, match="vanished"):
+        ChunkedReader(str(path), size)
+    path.write_bytes(source.read_bytes())
+    with pytest.raises(CommitConflict, match="vanished"):
+        ChunkedReader(str(path), size)
+    log = path.with_suffix(".log")
+    log.write_bytes(source.with_suffix(".log").read_bytes())
+    with pytest.raises(CommitConflict, match="changed"):
+        ChunkedReader(str(path), size + 1)
+    content = bytearray(log.read_bytes())
+    content[:4] = b"none"
+    log.write_bytes(content)
+    with (
+        ChunkedReader(str(path), size) as reader,
+        pytest.raises(CorruptLog, match="does not decompress") as error,
+    ):
+        reader.read_into(np.empty(10, dtype=np.uint8), 0)
+    assert error.value.path == str(path)
+    path.write_bytes(b"{}")
+    with pytest.raises(CorruptLog, match="not the manifest of a segment"):
+        ChunkedReader(str(path), size)
+
+
+def test_what_is_encrypted_is_refused() -> None:
+    (path,) = manifests("encrypted")
+    with pytest.raises(UnsupportedFormat, match="encrypted"):
+        decode_manifest(path.read_bytes(), str(path))
