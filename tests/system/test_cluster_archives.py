@@ -238,6 +238,49 @@ def test_executors_die_in_every_stage_and_requests_on_the_way(site: Site) -> Non
     assert site.content("dying") == site.content("local")
 
 
+@pytest.mark.long
+def test_executors_die_while_the_driver_writes_journals_and_commits(site: Site) -> None:
+    site.fetch("idle")
+    with fault_proxy(site.s3.endpoint) as proxy:
+        proxy.spoil(
+            {"method": "PUT", "path": "/rounds/", "do": "slow", "seconds": 3},
+            {"method": "PUT", "path": "manifest.json", "do": "slow", "seconds": 3},
+        )
+        with site.start(*site.compaction("idle"), endpoint=proxy.endpoint) as driver:
+            for requests in (1, PARTITIONS + 1):
+                wait_for(driver, lambda least=requests: proxy.used() >= least)
+                executors = site.cluster.executors()
+                assert executors
+                for each in executors:
+                    each.kill()
+            _, said = driver.communicate(timeout=SECONDS)
+    assert driver.returncode == 0, said
+    assert site.content("idle") == site.content("local")
+
+
+@pytest.mark.long
+def test_a_byte_that_flips_on_the_way_to_a_worker_is_found(site: Site) -> None:
+    """And a connection that is refused, or ends within what is sent, is begun anew."""
+    site.fetch("garbled")
+    before, after = site.content("garbled"), site.content("local")
+    with fault_proxy(site.s3.endpoint) as proxy:
+        where = "garbled/kafka/t/0/.*[.]log$"
+        proxy.spoil(
+            {"method": "GET", "path": where, "do": "garble", "times": 1},
+            {"method": "GET", "path": "1/.*[.]log$", "do": "refuse", "times": 2},
+            {"method": "PUT", "path": "[.]log$", "do": "cutput", "bytes": 200, "times": 1},
+        )
+        done = site.compact("garbled", endpoint=proxy.endpoint)
+        assert proxy.used() == 4
+    assert done.returncode == 3, done.stderr
+    partitions = json.loads(done.stdout)["partitions"]
+    assert [each["status"] for each in partitions] == ["damaged", "cleaned"]
+    assert site.content("garbled") == [before[0], after[1]]
+    done = site.compact("garbled", master="local[3]")
+    assert done.returncode == 0, done.stderr
+    assert site.content("garbled") == after
+
+
 @pytest.mark.parametrize(
     "stage",
     [
@@ -257,6 +300,18 @@ def test_the_driver_dies_and_the_archive_is_as_it_was(site: Site, stage: str) ->
     done = site.compact(archive, master="local[3]")
     assert done.returncode == 0, done.stderr
     assert site.content(archive) == site.content("local")
+
+
+@pytest.mark.long
+def test_the_driver_dies_as_it_plans(site: Site) -> None:
+    site.fetch("planned")
+    before = site.content("planned")
+    with fault_proxy(site.s3.endpoint) as proxy:
+        proxy.spoil({"method": "GET", "path": "manifest.json", "do": "hang"})
+        with site.start(*site.compaction("planned"), endpoint=proxy.endpoint) as driver:
+            wait_for(driver, lambda: proxy.used() >= PARTITIONS)
+            driver.kill()
+    assert site.content("planned") == before
 
 
 def test_the_driver_dies_in_the_commit(site: Site) -> None:
