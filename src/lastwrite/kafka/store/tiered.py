@@ -9,7 +9,8 @@
 as Kafka's ``LocalTieredStorage`` lays it out; Aiven's plugin has ``orders-lC3C…ZnXA/0/`` and of a
 segment ``….log`` in chunks, ``….indexes`` and ``….rsm-manifest`` (``storage.chunked``).
 
-Which segments count, and up to where, is told by their leaders (``rules.lineage``); ``Beside`` is what a broker's log root knows better.
+Which segments count, and up to where, is told by their leaders (``rules.lineage``); ``Beside`` is
+what a broker's log root knows better.
 """
 
 from __future__ import annotations
