@@ -8,7 +8,10 @@ import os
 import random
 import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -553,3 +556,36 @@ def test_a_rate(broker: Broker, tmp_path: Path) -> None:
             one(broker, tmp_path / "none", "slow", rate=rate)
     with pytest.raises(InvalidConfig, match="a rate is for a live"):
         lastwrite.fetch([str(tmp_path)], str(tmp_path / "none"), rate="1m")
+
+
+def test_an_interrupt_leaves_what_was_committed(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "interrupted", {})
+    value = random.Random(1).randbytes(500_000)
+    produce(broker, "interrupted", [Sent(b"k", value, START_MS)] * 20, batch_records=1)
+    archive = Archive(tmp_path / "archive", "interrupted-0")
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "lastwrite",
+            "fetch",
+            f"kafka://{broker.address}",
+            "--topic",
+            "interrupted",
+            "--to",
+            str(archive.to),
+            "--rate",
+            "1k",
+        ],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # at this rate it would take hours
+    while not list(archive.folder.glob("rounds/*")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 1
+    assert not list(archive.folder.rglob("*.log")) and not list(archive.folder.glob("rounds/*"))
+    assert one(broker, archive.to, "interrupted").end_offset == 20
+    assert b"".join(archive.batches()) == stored(broker, "interrupted-0")

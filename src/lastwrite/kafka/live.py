@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ from lastwrite.spark.memory import parse_bytes, plan_memory
 from lastwrite.storage.choice import Topics, choose, is_named
 from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.promises import refuse_if_broken
-from lastwrite.storage.throttle import spender
+from lastwrite.storage.throttle import Pacer
 
 _MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
 _SETTINGS_AT_ONCE = 500  # topics whose settings one request asks for
@@ -79,7 +80,12 @@ def fetch_live(
         run.learn(names, topic, overrides, rules)
         progress.stage("fetch", 0)
         with ThreadPoolExecutor(at_once, "fetch") as pool:
-            return LogsFetched(archive=to, partitions=tuple(pool.map(run.fetch, names)))
+            coming = pool.map(run.fetch, names)
+            try:
+                return LogsFetched(archive=to, partitions=tuple(coming))
+            except BaseException:  # Ctrl-C: what has come since the last commit goes
+                run.stop()
+                raise
 
 
 def _chosen(
@@ -123,7 +129,8 @@ class _Run:
         limits: Limits,
         progress: Progress,
     ) -> None:
-        self._spend = spender(limits.reading)
+        unhindered = Throttle("", math.inf)
+        self._pacer = Pacer(limits.reading[0] if limits.reading else unhindered)
         self._cluster = cluster
         self._client = client
         self._to = to
@@ -203,7 +210,7 @@ class _Run:
                     intake.append(data, table)
                     size = int(table["origin_size"].sum())
                     self._advance(size)
-                    self._spend(size)
+                    self._pacer.spend(size)
                 done = intake.finish()
             except BaseException:
                 intake.abandon()
@@ -224,6 +231,10 @@ class _Run:
             return None
         found = self._positions.get(name, ())
         return tuple((each.group, each.offset, each.leader_epoch, each.metadata) for each in found)
+
+    def stop(self) -> None:
+        """Let whoever fetches leave off at the next batches."""
+        self._pacer.stop()
 
     def _advance(self, done_bytes: int) -> None:
         with self._turn:
