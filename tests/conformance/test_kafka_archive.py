@@ -578,17 +578,47 @@ def test_a_spoilt_manifest_is_named_and_nothing_changed(
     path = spoil_manifest(archive, change)
     before = tree(archive.to)
     for command in ("inspect", "dump", "read", "explain"):
-        wanted = status if command != "explain" else 3  # where nothing can be explained
-        assert cli.run([command, str(archive.folder)]) == wanted, command
+        assert cli.run([command, str(archive.folder)]) == status, command
         said = "".join(capsys.readouterr())
+        assert "None" not in said
         assert words in said and str(path) in said and " — " in said, (command, said)
         assert "broker" not in said and "log root" not in said
-    [compacted] = compact(archive.to, {}, START_MS).partitions
-    assert compacted.status == ("damaged" if status == 3 else "skipped")
-    assert words in str(compacted.reason)
+    report = compact(archive.to, {}, START_MS)
+    planned = lastwrite.plan(str(archive.to), config={"cleanup.policy": "compact"}, spark=INLINE)
+    verified = lastwrite.verify(str(archive.to), spark=INLINE)
+    for found in (report, planned, verified):
+        assert found.exit_status == status
+        assert words in str(found.partitions[0].reason)
+    assert report.partitions[0].status == ("damaged" if status == 3 else "failed")
     found = fetch(root, archive.to, include_active=True)
     assert words in str(found.reason)
     assert tree(archive.to) == before
+
+
+def test_a_topic_id_in_other_words_is_the_same(tmp_path: Path) -> None:
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive")
+    write_log(root, {0: range(20), 20: range(20, 21)}, {0: 0})
+    said = root / NAME / PARTITION_METADATA
+    said.write_text("version: 0\ntopic_id: lC3CICZpQfG2AZG8odZnXA\n")
+    brought(root, archive.to, include_active=True)
+    said.write_text("version: 0\ntopic_id: lC3CICZpQfG2AZG8odZnXA")
+    assert lastwrite.verify(str(archive.to), str(root), spark=INLINE).exit_status == 0
+    said.write_text("version: 0\ntopic_id: mC3CICZpQfG2AZG8odZnXA\n")
+    [other] = lastwrite.verify(str(archive.to), str(root), spark=INLINE).partitions
+    assert "the topic's id" in str(other)
+
+
+def test_indexes_of_a_segment_that_is_cut_are_as_dense_as_the_topic_says(tmp_path: Path) -> None:
+    root, found = tmp_path / "log", {}
+    write_log(root, {0: range(100)}, {0: 0})
+    write_checkpoint(root, HIGH_WATERMARKS, {NAME: 90})
+    for interval in ("1", "4096"):
+        archive = Archive(tmp_path / interval)
+        config = {"index.interval.bytes": interval}
+        brought(root, archive.to, include_active=True, config=config)
+        [(_, stem)] = archive.segments()
+        found[interval] = stem.with_suffix(".index").stat().st_size
+    assert found["1"] > found["4096"]
 
 
 @pytest.mark.parametrize("change", ["missing", "cut", "flipped"])

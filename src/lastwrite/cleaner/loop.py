@@ -367,7 +367,8 @@ class Cleaner(Daemon[_Outcome]):
             self._wait(candidate, str(error))
             return True
         self._events.note(
-            f"{candidate.name} in {candidate.root} changed while it was read, and is looked at again later"
+            f"{candidate.name} in {candidate.root} changed while it was read, "
+            "and is looked at again later"
         )
         self._pause(candidate)
         return True

@@ -92,7 +92,8 @@ def _show_logs(output: Output, report: InspectReport, segments: bool) -> None:
         _partitions(output, report)
         if len(report.partitions) == 1 or segments:
             for partition in report.partitions:
-                _details(output, partition, segments)
+                if not partition.is_unread:
+                    _details(output, partition, segments)
     for file in report.files:
         output.text(_file(file))
     output.text(problem_lines(_problems(report)))
@@ -114,7 +115,7 @@ def _partitions(output: Output, report: InspectReport) -> None:
         [
             (
                 f"{p.topic}-{p.partition}",
-                "damaged" if p.is_damaged else "whole",
+                "damaged" if p.is_damaged else "not read" if p.is_unread else "whole",
                 len(p.segments),
                 counted(p.contents.records),
                 "" if p.keys is None else counted(p.keys),
@@ -122,7 +123,7 @@ def _partitions(output: Output, report: InspectReport) -> None:
                 in_words(p.bytes),
                 in_words(p.dirty_bytes),
                 "?" if p.dirty_ratio is None else f"{p.dirty_ratio:.2f}",
-                f"{p.log_start}–{p.end_offset}",
+                "?" if p.is_unread else f"{p.log_start}–{p.end_offset}",
                 shares(p.contents.codecs),
             )
             for p in report.partitions

@@ -47,10 +47,10 @@ def plan_partition(context: Context, folder: str, number: int) -> PartitionPlan 
         if report.status is Status.CLEANED:
             decision = _decide(context, log)
             report = _with_decision(report, decision)
-    except UnsupportedFormat as error:
-        report = structs.replace(report, status=Status.SKIPPED, reason=str(error))
     except (LogError, OSError) as error:
         report = failed(report, error)
+        if isinstance(error, UnsupportedFormat) and log is not None:
+            report = structs.replace(report, status=Status.SKIPPED)
     if log is not None and decision is not None and report.status is Status.CLEANED:
         try:
             return _plan(context, log, decision, report, (number, started))

@@ -35,7 +35,7 @@ from lastwrite.model.columns import (
     SHADOWED,
     TOMBSTONE,
 )
-from lastwrite.model.log import PartitionLog, Problem, ProblemKind
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, any_damaged
 from lastwrite.reports.explanation import (
     Fate,
     Part,
@@ -221,7 +221,8 @@ class _Explanation:
         out.problems.append(self._problem(error))
         out.reasons = [*_damage(out.problems), *out.reasons]
         out.is_due = False
-        out.summary = "it is damaged"
+        is_damaged = any_damaged(out.problems)
+        out.summary = "it is damaged" if is_damaged else "it cannot be read"
 
     @property
     def _is_wrong(self) -> bool:

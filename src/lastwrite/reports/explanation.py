@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from msgspec import field
 
-from lastwrite.model.log import Problem
+from lastwrite.model.log import Problem, any_damaged
 from lastwrite.reports.document import Document, FrozenDocument, figure
 
 
@@ -137,11 +137,12 @@ class ExplainReport(Document, kw_only=True):
     now_ms: int
     system: str
     partitions: list[PartitionExplanation] = []
-    # 0, or 3 where something was damaged
-    exit_status: ClassVar[int] = figure(
-        lambda self: (
-            3
-            if any(not problem.is_note for each in self.partitions for problem in each.problems)
-            else 0
-        )
-    )
+    # 0, or 3 where something is damaged, or 1 where something cannot be read
+    exit_status: ClassVar[int] = figure(lambda self: self.worst())
+
+    def worst(self) -> int:
+        """The exit status of the worst that was found."""
+        problems = [problem for each in self.partitions for problem in each.problems]
+        if any_damaged(problems):
+            return 3
+        return int(any(not problem.is_note for problem in problems))

@@ -247,7 +247,8 @@ class _Verifier:
                 for is_after, side in job.sides.items():
                     self._judge_structure(job, side, is_after)
             for job in wave:
-                if not job.can_settle:  # whatever is to blame, it must not pass
+                # Whatever is to blame, it must not pass.
+                if not job.can_settle and job.found.status is not VerifyStatus.UNSUPPORTED:
                     job.found.worsen(VerifyStatus.FAILED, "it could not be read to its end")
             self._settle([job for job in wave if job.can_settle], folder)
             self._compare([job for job in wave if job.is_compared])

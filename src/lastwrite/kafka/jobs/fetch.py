@@ -142,7 +142,7 @@ class _Fetch:
             log,
             to,
             known=None if known is None else Known.of(known),
-            delete_retention_ms=settings.delete_retention_ms,
+            config=settings,
             include_active=self._wanted.include_active,
             limits=self._limits,
             advance=advance,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from lastwrite.engine.context import LOOKING, Context, Options
 from lastwrite.engine.rules.ranges import cleanable_range
 from lastwrite.engine.system import System
-from lastwrite.errors import CorruptLog, LogError
+from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.explanation.record_states import count_keys
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format import names
@@ -122,7 +122,7 @@ class _Inspection:
         for folder in folders:
             try:
                 logs[folder] = self._read(folder)
-            except CorruptLog as error:
+            except (CorruptLog, UnsupportedFormat) as error:
                 unreadable[folder] = self._unreadable(folder, error)
         self._progress.stage("inspect", sum(log.size_bytes for log in logs.values()))
         return [

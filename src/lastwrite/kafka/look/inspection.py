@@ -129,6 +129,11 @@ class PartitionInspection(Document, kw_only=True):
     problems: list[Problem] = []
 
     @property
+    def is_unread(self) -> bool:
+        """Whether nothing is known of it but why."""
+        return self.end_offset is None
+
+    @property
     def is_damaged(self) -> bool:
         return any_damaged(self.problems)
 
@@ -188,7 +193,7 @@ class InspectReport(Document, kw_only=True):
 
     @property
     def exit_status(self) -> int:
-        return 3 if self.damaged else 0
+        return 3 if self.damaged else int(any(each.is_unread for each in self.partitions))
 
     def sums(self) -> InspectTotals:
         contents = Contents()

@@ -11,7 +11,7 @@ from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedForm
 from lastwrite.kafka.format.index import ABORTED_TRANSACTION, OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
 from lastwrite.kafka.format.remedy import REBUILD, RESTORE
-from lastwrite.kafka.format.text import decode_leader_epochs
+from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
 from lastwrite.kafka.look.content import KafkaContents, seed_from
 from lastwrite.kafka.producers.snapshot import decode_snapshot
 from lastwrite.kafka.recovery import index_truth
@@ -161,9 +161,9 @@ class KafkaProof(LogProof):
 
 def _meaning(name: str, content: bytes, first: int, end: int) -> object:
     """What a side file says of offsets ``first`` to ``end``; a broker may forget other epochs."""
-    if name != LEADER_EPOCHS:
-        return content
     try:
+        if name == PARTITION_METADATA:
+            return decode_partition_metadata(content)
         epochs = decode_leader_epochs(content)
     except UnsupportedFormat:  # of a version that we do not know: the bytes count
         return content

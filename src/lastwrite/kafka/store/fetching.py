@@ -42,6 +42,7 @@ from lastwrite.kafka.format.names import (
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
 from lastwrite.kafka.producers.history import read_producers
 from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import archived, index_files, tiered
 from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
 from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
@@ -78,7 +79,7 @@ def fetch(
     folder: str,
     *,
     known: Known | None,
-    delete_retention_ms: int,
+    config: KafkaTopicConfig,
     include_active: bool,
     limits: Limits,
     advance: Advance,
@@ -91,7 +92,7 @@ def fetch(
         log: of a log directory, as it was listed.
         folder: the partition's address in the archive; it need not be there yet.
         known: what the cluster says of the topic; None: what is known already stays.
-        delete_retention_ms: after which a broker may have dropped a delete.
+        config: the topic's; by ``delete.retention.ms`` a broker may have dropped a delete.
         include_active: the active segment too, up to the log's end.
         limits: how much memory may be taken.
         advance: is told of bytes as they are written.
@@ -117,13 +118,13 @@ def fetch(
         why = (
             another(log.log_start, before, topic_id)
             or fork(before, epochs, end, None in (topic_id, before.topic_id))
-            or _lost_deletes(log, before, now_ms, delete_retention_ms)
+            or _lost_deletes(log, before, now_ms, config.delete_retention_ms)
         )
         if why is not None:
             raise no_continuation(folder, why, log.folder)
     if seen is not None and end <= before.end_offset:
         # Of what the archive lacks nothing has been cleaned yet: the time of deletes begins anew.
-        is_due = now_ms - before.brought_ms > delete_retention_ms // 2
+        is_due = now_ms - before.brought_ms > config.delete_retention_ms // 2
         if is_due or known not in (None, before.known):
             after = structs.replace(before, known=known or before.known, brought_ms=now_ms)
             place.commit(place.begin(seen), manifest_of(seen, after, folder))
@@ -139,7 +140,9 @@ def fetch(
             if named is not None:
                 made.append(named)
                 continue
-            made += _segment(log, n, segment, (first, end), (folder, begun), limits, advance, keep)
+            base = max(first, segment.base_offset)
+            new = ArchivedSegment(folder, f"data/{begun.id}-", base, config.index_interval_bytes)
+            made += _segment(log, n, segment, (first, end), new, limits, advance, keep)
             place.renew(begun)
         after = _after(log, before, made, end, epochs, topic_id, (folder, begun))
     after = structs.replace(after, known=known or before.known, brought_ms=now_ms)
@@ -169,7 +172,9 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
     with abandoned_if_broken_off(place, begun):
         for n, segment in enumerate(log.segments):
             if segment.base_offset not in replaced:
-                made += _segment(log, n, segment, span, target, Limits(), lambda written: None)
+                base = max(span[0], segment.base_offset)
+                new = ArchivedSegment(folder, f"data/{begun.id}-", base)
+                made += _segment(log, n, segment, span, new, Limits(), lambda written: None)
                 place.renew(begun)
         made.sort(key=lambda each: each.base_offset)
         made = [*archived.kept_after(made, folder, copy.kept)]
@@ -358,13 +363,13 @@ def _segment(
     number: int,
     segment: Segment,
     span: tuple[int, int],
-    target: tuple[str, Round],
+    appender: ArchivedSegment,
     limits: Limits,
     advance: Advance,
     keep: Keep | None = None,
 ) -> Iterator[StoredSegment]:
     """What of a segment lies in ``span``, as a segment of the archive; nothing where none does."""
-    (first, end), (folder, begun) = span, target
+    first, end = span
     until = log.segment_end(number)
     if until <= first or segment.base_offset >= end or not segment.size_bytes:
         return
@@ -378,7 +383,6 @@ def _segment(
         end_offset=until,
         keyed=False,
     )
-    appender = ArchivedSegment(folder, f"data/{begun.id}-", base)
     records, begin = 0, -1
     try:
         with reader_of(segment) as reader:
