@@ -25,10 +25,12 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.reports.fetching import FetchedLog
 from lastwrite.rocketmq.format.record import decode_message
 from lastwrite.rocketmq.format.units import BATCH_UNIT
+from lastwrite.rocketmq.network.client import Client
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.archiving import QueueRounds
 from lastwrite.spark.inline import INLINE
 from tests.support.objects import BUCKET, S3
+from tests.support.rocketmq.broker import COMPACTED, Broker, Unavailable, rocketmq_home
 from tests.support.rocketmq.model import (
     START_MS,
     ModelMessage,
@@ -39,6 +41,7 @@ from tests.support.rocketmq.model import (
     write_store,
 )
 from tests.support.rocketmq.model import compact as compact_model
+from tests.support.rocketmq.scenario import Topic, wait_until_dispatched
 from tests.support.rocketmq.stores import StoreWriter
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "rocketmq"
@@ -608,3 +611,36 @@ def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     assert cli.run(["plan", str(to), "--like-broker"]) == 1
     assert "no broker compacts an archive" in capfd.readouterr().out
     assert cli.run(["fetch", str(to), "--to", str(tmp_path / "other")]) == 2
+
+
+@pytest.mark.broker
+@pytest.mark.long
+def test_beside_a_broker_that_compacts_between_fetches(tmp_path: Path) -> None:
+    store, to, rng = tmp_path / "store", tmp_path / "archive", random.Random(1)
+    sizes = {"compactionMappedFileSize": "60000", "compactionCqMappedFileSize": "10000"}
+    settings = {**sizes, "compactionScheduleInternal": "2000"}
+    position = store / "compaction" / "position-checkpoint"
+    try:
+        broker = Broker(rocketmq_home(), store, settings).start()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    try:
+        topic = Topic("prices", 2)
+        with Client(broker.name_server) as client:
+            client.create_topic(topic.name, topic.queues, COMPACTED)
+            for _ in range(3):
+                before = position.read_bytes() if position.exists() else b""
+                topic.produce(client, 700, rng)
+                wait_until_dispatched(topic, client)
+                while not position.exists() or position.read_bytes() == before:
+                    time.sleep(0.1)
+                found = fetch(store, to, include_active=True)
+                assert [each.reason for each in found] == [None, None]
+                assert all(each.segments for each in found)
+        broker.stop()
+    finally:
+        broker.kill()
+    assert not any(each.segments or each.reason for each in fetch(store, to, include_active=True))
+    compact(to)
+    table = lastwrite.latest(str(to), topic.name)
+    assert table == lastwrite.latest(str(store), topic.name) and len(table) > 10
