@@ -49,6 +49,7 @@ class Pair:
         self.name = tmp_path.name
         self.config = {**POLICY, **s3.config, "storage.endpoint": endpoint or s3.endpoint}
         self.end = 0
+        self.on: dict[str, Any] = {"spark": INLINE}
 
     @property
     def kept(self) -> str:
@@ -76,7 +77,7 @@ class Pair:
 
     def round(self, path: str, **options: Any) -> CompactionReport:
         return lastwrite.compact(
-            path, config=self.config, now_ms=NOW_MS, spark=INLINE, drop_keyless=True, **options
+            path, config=self.config, now_ms=NOW_MS, drop_keyless=True, **(self.on | options)
         )
 
     def rounds(self) -> tuple[CompactionReport, CompactionReport]:
@@ -149,6 +150,25 @@ def test_a_second_round_reads_new_data_and_fingerprints(pair: Pair) -> None:
     again = pair.round(pair.kept, keep_scans=True, drop_expired_deletes=True)
     assert again.partitions[0].status == "unchanged"
     assert read_bytes(again) < 20 * 6 * EACH + 40_000
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("exchange", ["folder", "shuffle"])
+def test_by_tasks_of_spark_and_by_its_shuffle(pair: Pair, exchange: str) -> None:
+    """Where no file is shared, what scans found goes to those who write it by the shuffle."""
+    conf = {"spark.lastwrite.exchange": exchange}
+    pair.on = {"master": "local[2]", "conf": conf}
+    pair.rounds()
+    assert list(pair.objects()) == [0, EACH, 2 * EACH, 3 * EACH]
+    pair.grow([5, *range(5 * EACH, 6 * EACH)])
+    ours, wanted = pair.rounds()
+    assert read_bytes(ours) < read_bytes(wanted) * 3 / 4
+    pair.grow([EACH + 7, 7 * EACH])
+    pair.on = {"spark": INLINE}  # which uses what was kept by another exchange
+    ours, wanted = pair.rounds()
+    assert read_bytes(ours) < read_bytes(wanted) * 3 / 4
+    assert pair.log(pair.kept).segments[0].records == EACH - 1
 
 
 def test_what_fetch_has_kept_not_even_the_first_round_reads(pair: Pair) -> None:

@@ -113,8 +113,8 @@ def compact(
             does.
         keep_scans: keep beside the log, about 16 bytes a record, what need not be read again as
             long as its segment is the same; use what earlier rounds kept. Such segments' checksums
-            are not proven again in this round. Not with ``exact``, not on a cluster without a
-            shared folder, and of a copy only in an archive.
+            are not proven again in this round. Not with ``exact``; of a log directory not in a
+            copy, and not on a cluster without a shared folder.
         archive: of a live Pulsar topic (``path`` is ``persistent://…``), where what is brought of
             it stays.
         drop_keyless: of a Kafka topic, records without a key may go; without it a partition that

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lastwrite.engine.system import Decision, System
 from lastwrite.model.log import KeptScan, PartitionLog
@@ -14,6 +14,7 @@ from lastwrite.model.work import (
     Elected,
     ElectUnit,
     Failed,
+    KeepUnit,
     Limits,
     PieceScan,
     RewriteUnit,
@@ -45,6 +46,17 @@ class Exchange(Protocol):
     def rewrite(
         self, units: Sequence[RewriteUnit], progress: Progress
     ) -> list[SegmentOutput | Failed[RewriteUnit]]: ...
+
+    def keep(
+        self,
+        units: Sequence[KeepUnit],
+        work: Callable[..., KeptScan],
+        progress: Progress,
+    ) -> list[KeptScan | Failed[Any]]:
+        """Write what is kept of scans. ``work`` is given a unit, and by piece what its scan found
+        (``ScannedEntries``), unless that lies where the results say.
+        """
+        ...
 
 
 class CachedLog(Protocol):

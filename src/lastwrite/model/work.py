@@ -293,6 +293,24 @@ class RewriteUnit:
     source: str | None = None
 
 
+class ScannedEntries(NamedTuple):
+    """What a piece's scan found, where no file has it."""
+
+    blocks: list[npt.NDArray[np.uint8]]  # as in a scratch file, in their order
+    states: npt.NDArray[np.uint8]  # as election left them
+
+
+class KeepUnit(Protocol):
+    """A segment of which it is to be kept what its scan found."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def scans(self) -> tuple[PieceScan, ...]: ...
+    @property
+    def entry_bytes(self) -> int: ...
+
+
 @dataclass(slots=True)
 class PieceLeft:
     """What a rewrite left of a piece, as a scan of it would find it."""

@@ -162,7 +162,7 @@ class ScanCache:
         """
         self._opened.pop(number, None)
         options = context.options
-        if not options.keep_scans or options.exact or not context.exchange.scratch:
+        if not options.keep_scans or options.exact:
             return None
         if decision.policy.strategy is not Strategy.OFFSET:
             return None
@@ -175,7 +175,8 @@ class ScanCache:
             is_same = options.to is None
             found = open_archived(log, decision.end, bits, secret, is_same=is_same)
         else:
-            found = open_log(log, decision.end, bits) if context.is_in_place else None
+            may_cache = context.is_in_place and context.exchange.scratch
+            found = open_log(log, decision.end, bits) if may_cache else None
         if found is not None:
             self._opened[number] = found
         return found
@@ -208,8 +209,7 @@ class ScanCache:
                     if each.plan.number in logs
                 }
                 units = [replace(unit, folder=folders[unit.partition]) for unit in units]
-                weights = [unit.entry_bytes for unit in units]
-                answers = self._runner.run("keep", write_object, units, weights, context.progress)
+                answers = context.exchange.keep(units, write_object, context.progress)
         except LogError as error:
             context.progress.note(f"no scan was kept: {error}")
         kept: dict[int, dict[int, KeptScan | None]] = {}

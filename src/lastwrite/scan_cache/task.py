@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from lastwrite.errors import LogError
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import KeptScan
 from lastwrite.model.stores import StoreSettings
-from lastwrite.model.work import Block, Piece, PieceScan, ScanUnit
+from lastwrite.model.work import Block, Piece, PieceScan, ScannedEntries, ScanUnit
 from lastwrite.scan_cache.files import CacheWriter, identity_of
 from lastwrite.scan_cache.format import block_bytes, digest_of, split_block
 from lastwrite.scan_cache.objects import ObjectWriter, object_name
@@ -107,8 +108,8 @@ def write_segment(unit: WriteUnit) -> str:
         return writer.path
 
 
-def write_object(unit: WriteUnit) -> KeptScan:
-    """Write a segment's cache object.
+def write_object(unit: WriteUnit, scanned: Mapping[int, ScannedEntries] | None = None) -> KeptScan:
+    """Write a segment's cache object; ``scanned``: see ``Exchange.keep``.
 
     Raises:
         LogError, OSError: as ``write_segment``.
@@ -116,7 +117,7 @@ def write_object(unit: WriteUnit) -> KeptScan:
     name = object_name(unit.folder, uuid.uuid4().hex[:12], unit.segment.base_offset)
     with ObjectWriter(name, unit.secret, unit.stores) as writer:
         pieces = tuple(
-            _write_piece(unit, piece, scan, writer)
+            _write_piece(unit, piece, scan, writer, scanned[scan.piece] if scanned else None)
             for piece, scan in zip(unit.segment.pieces, unit.scans, strict=True)
         )
         return writer.finish(replace(unit.segment, pieces=pieces))
@@ -161,23 +162,25 @@ def scan_into_object(unit: ScanUnit, address: str, base_offset: int) -> KeptScan
 
 
 def _write_piece(
-    unit: WriteUnit, piece: CachedPiece, scan: PieceScan, writer: CacheWriter | ObjectWriter
+    unit: WriteUnit,
+    piece: CachedPiece,
+    scan: PieceScan,
+    writer: CacheWriter | ObjectWriter,
+    scanned: ScannedEntries | None = None,
 ) -> CachedPiece:
     if piece.records < 0:
         return piece
     states = ordinals = None
     if piece.records < scan.records:
-        states = read_states(*scan.place_of_states)
+        states = scanned.states if scanned else read_states(*scan.place_of_states)
         ordinals = np.empty(scan.records, dtype=np.uint32)
         if renumber(states, ordinals) != piece.records:
             raise LogError("the survivors are not those that were written", path=unit.log_path)
     bits = unit.segment.bits
     blocks = []
-    for block in scan.blocks:
+    for n, block in enumerate(scan.blocks):
         with step("read entries"):
-            data = np.empty(block_bytes(block.count, bits + block.finer), dtype=np.uint8)
-            with contextlib.closing(ScratchReader(block.path)) as reader:
-                reader.read_into(data, block.position)
+            data = scanned.blocks[n] if scanned else _read_block(block, bits)
         count = block.count
         if states is not None or block.finer:
             with step("keep entries"):
@@ -188,6 +191,13 @@ def _write_piece(
     if sum(block.entries for block in blocks) != piece.records:
         raise LogError("not every survivor has an entry", path=unit.log_path)
     return replace(piece, blocks=tuple(blocks))
+
+
+def _read_block(block: Block, bits: int) -> ByteArray:
+    data = np.empty(block_bytes(block.count, bits + block.finer), dtype=np.uint8)
+    with contextlib.closing(ScratchReader(block.path)) as reader:
+        reader.read_into(data, block.position)
+    return data
 
 
 def _thinned(

@@ -12,21 +12,24 @@ Both exchanges give the same results; tests hold them against each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from lastwrite.engine.buffers import Buffers
 from lastwrite.engine.elect import elect
 from lastwrite.engine.profile import step
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
 from lastwrite.engine.scan import EntryBlock, scan
+from lastwrite.model.log import KeptScan
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
     Block,
     Elected,
     ElectUnit,
     Failed,
+    KeepUnit,
     PieceScan,
     RewriteUnit,
     ScanUnit,
@@ -148,6 +151,15 @@ class FolderExchange:
     ) -> list[SegmentOutput | Failed[RewriteUnit]]:
         weights = [unit.cost for unit in units]
         return self._runner.run_tasks("rewrite", rewrite_staged, units, weights, progress)
+
+    def keep(
+        self,
+        units: Sequence[KeepUnit],
+        work: Callable[..., KeptScan],
+        progress: Progress,
+    ) -> list[KeptScan | Failed[Any]]:
+        weights = [unit.entry_bytes for unit in units]
+        return self._runner.run("keep", work, units, weights, progress)
 
     def close(self) -> None:
         self._folders.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from lastwrite.engine.rewrite import fsync_outputs, rewrite
 from lastwrite.engine.scan import EntryBlock, scan
 from lastwrite.errors import LogError
 from lastwrite.model.columns import SHADOWED, ByteArray
+from lastwrite.model.log import KeptScan
 from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
@@ -32,8 +33,10 @@ from lastwrite.model.work import (
     Elected,
     ElectUnit,
     Failed,
+    KeepUnit,
     PieceScan,
     RewriteUnit,
+    ScannedEntries,
     ScanUnit,
     SegmentOutput,
 )
@@ -152,6 +155,61 @@ class ShuffleExchange:
         moved = asked.union(made.flatMap(address)).partitionBy(len(tasks), lambda task: int(task))
         found = self._collect("rewrite", moved, rewrite_task, sum(weights), progress)
         return [found[n] for n in range(len(units))]
+
+    def keep(
+        self,
+        units: Sequence[KeepUnit],
+        work: Callable[..., KeptScan],
+        progress: Progress,
+    ) -> list[KeptScan | Failed[Any]]:
+        weights = [unit.entry_bytes for unit in units]
+        tasks = pack(weights, self._runner.workers)
+        task_of = {n: t for t, task in enumerate(tasks) for n in task}
+        place = {
+            (unit.partition, scan.piece): n for n, unit in enumerate(units) for scan in unit.scans
+        }
+
+        def address(row: tuple[str, Any]) -> Iterator[tuple[int, Any]]:
+            if row[0] in ("block", "losers", "states"):
+                partition, piece, *value = row[1]
+                n = place.get((partition, piece))
+                if n is not None:
+                    yield task_of[n], (n, row[0], piece, value[:3])
+
+        def keep_task(rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[str, Any]]:
+            wanted: dict[int, KeepUnit] = {}
+            found: dict[tuple[int, str, int], list[Any]] = {}
+            for _, (n, kind, piece, value) in rows:
+                if kind == "unit":
+                    wanted[n] = value
+                else:
+                    found.setdefault((n, kind, piece), []).append(value)
+
+            def scanned(n: int, piece: int) -> ScannedEntries:
+                blocks = sorted(found.get((n, "block", piece), []), key=lambda block: block[0])
+                states = found.get((n, "states", piece), [[None]])
+                losers = [value[0] for value in found.get((n, "losers", piece), [])]
+                return ScannedEntries(
+                    [
+                        np.concatenate((ends.view(np.uint8), rows.reshape(-1).view(np.uint8)))
+                        for _, ends, rows in blocks
+                    ],
+                    _marked(states[0][0], losers),
+                )
+
+            def write(n: int, unit: KeepUnit) -> KeptScan:
+                return work(unit, {scan.piece: scanned(n, scan.piece) for scan in unit.scans})
+
+            for n, unit in wanted.items():
+                yield "result", (n, guarded(partial(write, n), unit))
+
+        asked = self._context.parallelize(
+            [(task_of[n], (n, "unit", -1, unit)) for n, unit in enumerate(units)], len(tasks)
+        )
+        made = self._context.union([asked, *(kept.flatMap(address) for kept in self._kept)])
+        moved = made.partitionBy(len(tasks), lambda task: int(task))
+        answers = self._collect("keep", moved, keep_task, sum(weights), progress)
+        return [answers[n] for n in range(len(units))]
 
     def _keep(
         self, name: str, rows: list[Any], weights: list[int], work: Any, progress: Progress
