@@ -117,8 +117,8 @@ def state(broker: Broker) -> State:
     return {topic: (bounds(broker, topic), consume(broker, topic)) for topic in TOPICS}
 
 
-def restore(address: str, broker: Broker, s3: S3, **options: object) -> LogsRestored:
-    report = lastwrite.restore(address, to=str(broker.data), config=s3.config, **options)  # type: ignore[arg-type]
+def restore(address: str, broker: Broker, s3: S3) -> LogsRestored:
+    report = lastwrite.restore(address, to=str(broker.data), config=s3.config)
     assert isinstance(report, LogsRestored)
     assert report.exit_status == 0, [each.reason for each in report.partitions]
     return report
@@ -206,6 +206,26 @@ def run(line: str, status: int) -> str:
     return done.stdout + done.stderr
 
 
+def check_clients_go_on(new: Broker, sent_next: bytes) -> None:
+    """Groups at the record where they stood, by clients of both kinds; and producers."""
+    for group in GROUPS:
+        assert committed(new, group, list(STANDS)) == STANDS
+    assert resumes_at(new, "classic-0", "classic", "once") == STANDS["once"]
+    assert resumes_at(new, "consumer-0", "consumer", "once") == STANDS["once"]
+    for protocol in PROTOCOLS:
+        assert java_resumes(new, protocol, "once", f"{protocol}-1") == {
+            f"{protocol}-1": STANDS["once"]
+        }
+
+    with Wire(new.address) as wire:  # a producer of the lost cluster goes on
+        assert wire.produce("once", sent_next) == Answer(0, 40)
+    # A new one is given an id that the lost cluster had given, too.
+    more = [Sent(b"more", b"%d" % n, int(time.time() * 1000)) for n in range(5)]
+    produce(new, "table", more, settings={"enable.idempotence": True})
+    transact(new, "till", "paid", [(True, [b"again"])])
+    assert consume(new, "paid")[-1].key == b"again"
+
+
 def test_into_a_new_cluster(
     brokers: tuple[Broker, Broker], s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,22 +270,7 @@ def test_into_a_new_cluster(
         assert after[topic][1] == kept, topic
     assert [seen.value for seen in after["table"][1][-9:]] == [b"v%d" % n for n in range(111, 120)]
 
-    for group in GROUPS:
-        assert committed(new, group, list(STANDS)) == STANDS
-    assert resumes_at(new, "classic-0", "classic", "once") == STANDS["once"]
-    assert resumes_at(new, "consumer-0", "consumer", "once") == STANDS["once"]
-    for protocol in PROTOCOLS:
-        assert java_resumes(new, protocol, "once", f"{protocol}-1") == {
-            f"{protocol}-1": STANDS["once"]
-        }
-
-    with Wire(new.address) as wire:  # a producer of the lost cluster goes on
-        assert wire.produce("once", sent_next) == Answer(0, 40)
-    # A new one is given an id that the lost cluster had given, too.
-    more = [Sent(b"more", b"%d" % n, int(time.time() * 1000)) for n in range(5)]
-    produce(new, "table", more, settings={"enable.idempotence": True})
-    transact(new, "till", "paid", [(True, [b"again"])])
-    assert consume(new, "paid")[-1].key == b"again"
+    check_clients_go_on(new, sent_next)
 
     new.kill()
     new.start()
