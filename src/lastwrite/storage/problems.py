@@ -7,7 +7,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    LogError,
+    OutOfMemoryBudget,
+    RemoteFailed,
+    UnsupportedFormat,
+)
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import Problem, ProblemKind
 from lastwrite.storage.reading import SegmentReader
@@ -55,7 +61,13 @@ class Window:
 def problem_of(
     error: LogError, path: str, shift: int = 0, remedy: str | None = DAMAGE_REMEDY
 ) -> Problem:
-    """An error as a value, its position moved by ``shift``; ``remedy``: of damage that names none."""
+    """An error as a value, its position moved by ``shift``; ``remedy``: of damage that names none.
+
+    Raises:
+        RemoteFailed: it is the error: a store that does not answer tells nothing of what it has.
+    """
+    if isinstance(error, RemoteFailed):
+        raise error
     kind = ProblemKind.UNSUPPORTED if isinstance(error, UnsupportedFormat) else ProblemKind.DAMAGED
     at = None if error.at is None else error.at + shift
     said = error.remedy or (remedy if kind is ProblemKind.DAMAGED else None)
