@@ -12,7 +12,7 @@ from lastwrite.errors import LogError
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.memory import MIB, MemoryPlan
 from lastwrite.storage import scratch
-from lastwrite.storage.scratch import ScratchReader, ScratchWriter
+from lastwrite.storage.scratch import ScratchFolders, ScratchReader, ScratchWriter
 from tests.support.engine import compact
 from tests.unit.test_memory import LOGS, write
 
@@ -84,6 +84,13 @@ def test_memory_that_the_system_does_not_have_is_done_without(
     assert [Path(path).parent.name for path, _ in places] == ["memory", "disk", "disk"]
     for i, place in enumerate(places):
         assert read(*place, 5) == list(range(i, i + 5))
+
+
+def test_a_parent_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="no scratch folder could be made") as caught:
+        ScratchFolders(str(tmp_path / "nowhere"))
+    assert caught.value.path == str(tmp_path / "nowhere")
+    assert "spark.lastwrite.scratch" in str(caught.value.remedy)
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:

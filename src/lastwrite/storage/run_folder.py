@@ -16,6 +16,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from lastwrite.errors import LogError
 from lastwrite.storage import deferred_unlink
 
 _PREFIX = "lastwrite-scratch-"
@@ -28,6 +29,9 @@ _process = 0
 def make_folder(parent: str | None = None) -> Path:
     """A new folder for a run, below ``parent`` or the system's temporary folder; sweeps dead runs'
     folders.
+
+    Raises:
+        LogError: nothing can be made there.
     """
     global _process
     if _process != os.getpid():
@@ -37,7 +41,14 @@ def make_folder(parent: str | None = None) -> Path:
     for old in home.glob(f"{_PREFIX}*"):
         if not _is_in_use(old):
             shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=home))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=home))
+    except OSError as error:
+        raise LogError(
+            f"no scratch folder could be made: {error.strerror}",
+            path=str(home),
+            remedy="make the folder, or name another by TMPDIR or --conf spark.lastwrite.scratch=DIR",
+        ) from error
     with suppress(OSError):  # a file system without locks: then the process' number alone tells
         handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         _held[folder] = handle
