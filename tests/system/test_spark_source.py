@@ -120,6 +120,20 @@ def test_ranges_by_offset_and_by_time(spark: SparkSession) -> None:
     assert rows(later) == [row for row in whole if row[4] >= first]
 
 
+def test_the_compacted_view_is_the_table(spark: SparkSession) -> None:
+    view = {"view": "compacted", "subscribePattern": ".*", "includeHeaders": "true"}
+    found = rows(load(spark, **view))
+    for topic in TOPICS:
+        of_topic = [row for row in found if row[2] == topic]
+        assert {row[0]: row[1] for row in of_topic} == lastwrite.latest(str(CORPUS), topic)
+        assert len({row[0] for row in of_topic}) == len(of_topic)
+        assert set(map(repr, of_topic)) <= set(map(repr, consumed(topic, LEVELS[1])))
+    frame = lastwrite.read(str(CORPUS), spark=spark, view="compacted", columns=["topic", "offset"])
+    assert sorted(map(tuple, frame.collect())) == [(row[2], row[4]) for row in found]
+    with pytest.raises(Exception, match="of whole topics"):
+        load(spark, startingTimestamp="5", **view).count()
+
+
 def test_columns_of_the_callers_schema(spark: SparkSession) -> None:
     frame = spark.read.format("lastwrite").schema("offset BIGINT, key BINARY")
     found = frame.option("subscribe", "client-lz4").load(str(CORPUS)).collect()

@@ -53,6 +53,7 @@ def read(
     config: Mapping[str, object] | None = None,
     spark: SparkSession,
     columns: Sequence[str] | None = None,
+    view: str = "log",
 ) -> DataFrame: ...
 def read(
     path: str,
@@ -70,6 +71,7 @@ def read(
     config: Mapping[str, object] | None = None,
     spark: SparkSession | None = None,
     columns: Sequence[str] | None = None,
+    view: str = "log",
 ) -> Reading | DataFrame:
     """The messages that a consumer gets, in order, and how reading ends; or, of all partitions, a
     DataFrame of them.
@@ -101,6 +103,8 @@ def read(
             pandas.
         columns: which of ``key, value, topic, partition, offset, timestamp, timestampType,
             headers`` the DataFrame has; None: all but the last. What is left out is not gathered.
+        view: ``compacted``: of the DataFrame only the last write of every key, of those that are
+            committed, and no deletes, whether or not somebody has compacted the topic.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.
@@ -125,6 +129,7 @@ def read(
             offset=offset,
             isolation_level=isolation_level,
             columns=columns,
+            view=view,
         )
     found, path = system_of(str(path), system), str(path)
     if found == KAFKA:

@@ -12,13 +12,18 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from lastwrite.commands.systems import KAFKA, system_of
+from lastwrite.commands.table import MEMORY, KeyedTable
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
-from lastwrite.kafka.look.columns import logs_of, read_rows, row_units
+from lastwrite.kafka.look.columns import RowUnit, logs_of, read_rows, row_units
 from lastwrite.kafka.look.read import Isolation
+from lastwrite.model.log import PartitionLog
+from lastwrite.spark.memory import parse_bytes
 from lastwrite.spark.use import refuse_workers_without_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+VIEWS = ("log", "compacted")
 
 
 def rows_frame(
@@ -31,8 +36,9 @@ def rows_frame(
     offset: int | None,
     isolation_level: str | None,
     columns: Sequence[str] | None,
+    view: str,
 ) -> DataFrame:
-    """The records from ``offset`` on; arguments as ``commands.read``.
+    """The records from ``offset`` on, or the last writes; arguments as ``commands.read``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld, CorruptLog: while listing.
@@ -46,14 +52,19 @@ def rows_frame(
             "a DataFrame of records is for Kafka", path=path, remedy="leave out spark="
         )
     chosen = chosen_columns(columns)
-    isolation = isolation_of(isolation_level)
-    units = [
-        unit
-        for log in logs_of(path, topic, partition)
-        for unit in row_units(
-            log, chosen, is_committed=isolation is Isolation.COMMITTED, first=offset or 0
-        )
-    ]
+    is_committed = isolation_of(isolation_level) is Isolation.COMMITTED
+    if is_compacted(view):
+        if partition is not None or offset is not None:
+            raise InvalidConfig(
+                "the last writes are of a whole topic", remedy="filter them instead"
+            )
+        units = list(last_writes(logs_of(path, topic), chosen))
+    else:
+        units = [
+            unit
+            for log in logs_of(path, topic, partition)
+            for unit in row_units(log, chosen, is_committed=is_committed, first=offset or 0)
+        ]
     if not units:
         return spark.createDataFrame([], spark_schema(chosen))
     refuse_workers_without_us(spark)
@@ -65,6 +76,31 @@ def rows_frame(
 
     numbers = spark.range(0, len(units), 1, len(units))
     return numbers.mapInArrow(rows_of, spark_schema(chosen))
+
+
+def is_compacted(view: str) -> bool:
+    """
+    Raises:
+        InvalidConfig: there is no such view.
+    """
+    if view not in VIEWS:
+        raise InvalidConfig(f"view is {view!r}", remedy=" or ".join(VIEWS))
+    return view == "compacted"
+
+
+def last_writes(logs: Iterable[PartitionLog], columns: Sequence[str]) -> Iterator[RowUnit]:
+    """What is to be read of these logs so that of each topic the last writes come, without deletes.
+    They are found here, before anything is read.
+
+    Raises:
+        CorruptLog, CommitConflict, OutOfMemoryBudget: as ``table``.
+    """
+    by_topic: dict[str, list[PartitionLog]] = {}
+    for log in logs:
+        by_topic.setdefault(log.name.topic, []).append(log)
+    for of_topic in by_topic.values():
+        with KeyedTable(of_topic, parse_bytes(MEMORY)) as found:
+            yield from found.units(columns)
 
 
 def refuse_without_arrow() -> None:

@@ -33,7 +33,7 @@ from lastwrite.kafka.look.columns import (
     row_units,
 )
 from lastwrite.kafka.store import partitions
-from lastwrite.model.columns import Int64Array, RecordColumns, Slices
+from lastwrite.model.columns import RecordColumns, Slices
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits
 from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder
@@ -209,19 +209,24 @@ class KeyedTable(Mapping[bytes, bytes]):
             yield from _values(records, records.values)
 
     def _records(self) -> Iterator[RecordColumns]:
-        for unit, offsets in self._last_writes(_USUAL_COLUMNS):
-            yield from read_records(unit, self._limits, offsets)
-
-    def _last_writes(self, columns: Sequence[str]) -> Iterator[tuple[RowUnit, Int64Array]]:
-        """The pieces that have some, in order, and the offsets of those in the piece's segment."""
-        last, offsets = -1, np.empty(0, np.int64)
-        for unit, segment in self._units(columns):
-            if segment != last:
-                last, offsets = segment, self._index.offsets_in(segment)
-            if len(offsets):
-                yield unit, offsets
+        for unit in self.units(_USUAL_COLUMNS):
+            yield from read_records(unit, self._limits)
 
     # ------------------------------------------------------------------ columns
+
+    def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
+        """The pieces that have last writes, in order, each with the offsets of these: what another
+        process needs to read them.
+        """
+        last = -1
+        offsets = positions = np.empty(0, np.int64)
+        for unit, segment in self._units(columns):
+            if segment != last:
+                last = segment
+                offsets, positions = self._index.offsets_in(segment)
+            first, end = np.searchsorted(positions, [unit.piece.start, unit.piece.end])
+            if first < end:
+                yield unit.wanting(offsets[first:end])
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The last writes as batches of Arrow, in the log's order, a few thousand rows each.
@@ -233,8 +238,8 @@ class KeyedTable(Mapping[bytes, bytes]):
         from lastwrite.rows.arrow import chosen_columns
 
         chosen = chosen_columns(columns or _USUAL_COLUMNS)
-        for unit, offsets in self._last_writes(chosen):
-            yield from read_rows(unit, self._limits, offsets)
+        for unit in self.units(chosen):
+            yield from read_rows(unit, self._limits)
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The same as one stream."""

@@ -107,8 +107,8 @@ class RecordColumns(NamedTuple):
     time_types: Int64Array  # 0: of the producer, 1: of the broker, -1: none
     keys: Slices
     values: Slices
-    headers: Int64Array  # how many each has
-    header_names: Slices | None = None  # of all headers, one behind another; None: not asked for
+    headers: Slices  # where those of each begin, and how many there are
+    header_names: Slices | None = None  # of all headers, one behind another; None: not looked for
     header_values: Slices | None = None
 
     @property
@@ -116,7 +116,7 @@ class RecordColumns(NamedTuple):
         return len(self.offsets)
 
     def take(self, which: Int64Array) -> RecordColumns:
-        """Some of them; of records whose headers were not asked for."""
+        """Some of them, before headers are looked for."""
         assert self.header_names is None
         return self._replace(
             offsets=self.offsets[which],
@@ -124,7 +124,7 @@ class RecordColumns(NamedTuple):
             time_types=self.time_types[which],
             keys=(self.keys[0][which], self.keys[1][which]),
             values=(self.values[0][which], self.values[1][which]),
-            headers=self.headers[which],
+            headers=(self.headers[0][which], self.headers[1][which]),
         )
 
 

@@ -101,9 +101,9 @@ def _headers(records: RecordColumns, name: TopicPartition) -> pa.Array:
     values = _slices(records.data, records.header_values, pa.binary())
     headers = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     ends = np.zeros(records.rows + 1, np.int32)
-    np.cumsum(records.headers, out=ends[1:])
+    np.cumsum(records.headers[1], out=ends[1:])
     return pa.ListArray.from_arrays(
-        pa.array(ends), headers, type=_TYPES[HEADERS], mask=pa.array(records.headers == 0)
+        pa.array(ends), headers, type=_TYPES[HEADERS], mask=pa.array(records.headers[1] == 0)
     )
 
 

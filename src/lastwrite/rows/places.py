@@ -46,10 +46,13 @@ class PlaceIndex:
             )
         )
 
-    def offsets_in(self, segment: int) -> Int64Array:
-        """The offsets of the last writes that lie in this segment, ascending."""
-        offsets: Int64Array = np.sort(self.places.offsets[self.places.segments == segment])
-        return offsets
+    def offsets_in(self, segment: int) -> tuple[Int64Array, Int64Array]:
+        """The offsets of the last writes that lie in this segment, ascending, and where the batch of
+        each is.
+        """
+        rows = np.flatnonzero(self.places.segments == segment)
+        rows = rows[np.argsort(self.places.offsets[rows])]
+        return self.places.offsets[rows], self.places.positions[rows]
 
     def close(self) -> None:
         """Remove its files; nothing can be looked up any more."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lastwrite.commands.rows import is_compacted
 from lastwrite.config.stores import is_of_stores
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import Isolation
@@ -46,6 +47,7 @@ _SHOWN = {
     "minpartitions": "minPartitions",
     "includeheaders": "includeHeaders",
     "columns": "columns",
+    "view": "view",
 }
 
 Offsets = Mapping[TopicPartition, int]
@@ -76,6 +78,7 @@ class SourceOptions:
     has_headers: bool = False
     columns: tuple[str, ...] | None = None
     isolation: Isolation = Isolation.UNCOMMITTED
+    is_compacted: bool = False
     stores: Mapping[str, str] = field(default_factory=dict)
 
     def wants(self, name: TopicPartition) -> bool:
@@ -108,6 +111,12 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
             f"{' and '.join(_SHOWN[name] for name in chosen)} exclude each other",
             remedy="give one of them",
         )
+    is_whole = not any(name.startswith(("starting", "ending")) for name in options)
+    compacted = is_compacted(options.get("view", "log"))
+    if compacted and not is_whole:
+        raise InvalidConfig(
+            "the last writes are of whole topics", remedy="leave out startingOffsets and its like"
+        )
     return SourceOptions(
         paths=_paths(options),
         topics=tuple(each.strip() for each in options.get("subscribe", "").split(",") if each),
@@ -127,6 +136,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         if "columns" in options
         else None,
         isolation=_isolation(options),
+        is_compacted=compacted,
         stores=_as_declared(stores),
     )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from lastwrite.commands.rows import last_writes
 from lastwrite.config.stores import store_settings
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.columns import PIECE_BYTES, RowUnit, logs_of, read_rows, row_units
@@ -57,6 +58,8 @@ class _Reader(DataSourceReader):
         options = self._options
         address.use(store_settings(options.stores))
         logs = chosen_logs((log for path in options.paths for log in logs_of(path)), options)
+        if options.is_compacted:
+            return [_Piece(unit) for unit in last_writes(logs, self._columns)]
         size = piece_bytes(logs, options, PIECE_BYTES)
         pieces = []
         for log in logs:

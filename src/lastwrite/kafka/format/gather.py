@@ -37,8 +37,6 @@ def gather(
     span: tuple[int, int],
     *,
     is_committed: bool,
-    has_headers: bool,
-    keep: ByteArray | None = None,
 ) -> RecordColumns:
     """The records of ``run`` whose offsets lie in ``span``, the second exclusive; none of control
     batches.
@@ -46,8 +44,6 @@ def gather(
     Args:
         buffer: that ``split`` gave, with the batches' headers.
         is_committed: without those of aborted transactions, which ``table`` says.
-        has_headers: with their headers.
-        keep: a byte a record of the run, control records too; those with a 0 are left out.
 
     Raises:
         CorruptLog: a record contradicts the format.
@@ -55,17 +51,12 @@ def gather(
     count = int(table["records"][run.first : run.last].sum())
     rows = np.empty((9, count), dtype=np.int64)
     skipped = IS_CONTROL | (IS_ABORTED if is_committed else 0)
-    some = np.empty(0, dtype=np.uint8) if keep is None else keep
-    filled, headers, code, b, at = _locate(
-        run.plain, buffer, table, run.first, run.last, span[0], span[1], skipped, some, rows
+    filled, code, b, at = _locate(
+        run.plain, buffer, table, run.first, run.last, *span, skipped, rows
     )
     if code != OK:
         raise record_error(code, table[b], at)
     rows = rows[:, :filled]
-    found = None
-    if has_headers:
-        found = np.empty((4, headers), dtype=np.int64)
-        _locate_headers(run.plain, rows[_HEADERS_AT], rows[_HEADERS], found)
     return RecordColumns(
         data=run.plain,
         offsets=rows[_OFFSET],
@@ -73,10 +64,16 @@ def gather(
         time_types=rows[_TIME_TYPE],
         keys=(rows[_KEY_AT], rows[_KEY]),
         values=(rows[_VALUE_AT], rows[_VALUE]),
-        headers=rows[_HEADERS],
-        header_names=None if found is None else (found[0], found[1]),
-        header_values=None if found is None else (found[2], found[3]),
+        headers=(rows[_HEADERS_AT], rows[_HEADERS]),
     )
+
+
+def with_headers(records: RecordColumns) -> RecordColumns:
+    """The same records, with what their headers are."""
+    starts, counts = records.headers
+    found = np.empty((4, int(counts.sum())), dtype=np.int64)
+    _locate_headers(records.data, starts, counts, found)
+    return records._replace(header_names=(found[0], found[1]), header_values=(found[2], found[3]))
 
 
 def add_places(
@@ -167,18 +164,15 @@ def _add_places(
 
 
 @njit(cache=True, nogil=True)
-def _locate(plain, buffer, table, first, last, low, high, skipped, keep, rows):
-    """Fill a column of ``rows`` a record; returns (records, headers of all of them, code, batch at
-    fault, position in ``plain``).
+def _locate(plain, buffer, table, first, last, low, high, skipped, rows):
+    """Fill a column of ``rows`` a record; returns (records, code, batch at fault, position in
+    ``plain``).
     """
     filled = 0
-    headers = np.int64(0)
     source = address(plain)
-    ordinal = 0
     for b in range(first, last):
         row = table[b]
         if row.flags & skipped or row.next_offset <= low or row.base_offset >= high:
-            ordinal += row.records
             continue
         base_time = i64(buffer, row.position + 27)
         max_time = i64(buffer, row.position + 35)
@@ -189,18 +183,17 @@ def _locate(plain, buffer, table, first, last, low, high, skipped, keep, rows):
         before = np.int64(-1)
         top = row.next_offset - 1 - row.base_offset
         at = row.plain_start
-        for n in range(row.records):
+        for _ in range(row.records):
             stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(
                 source, at, row.plain_end
             )
             if stop < 0:
-                return filled, headers, BAD_RECORD, b, at
+                return filled, BAD_RECORD, b, at
             if delta <= before or delta > top:
-                return filled, headers, BAD_OFFSET, b, at
+                return filled, BAD_OFFSET, b, at
             before = delta
             offset = row.base_offset + delta
-            is_kept = len(keep) == 0 or keep[ordinal + n] != 0
-            if low <= offset < high and is_kept:
+            if low <= offset < high:
                 _, value_at = _varint(source, key_at + max(key_length, np.int64(0)), stop)
                 headers_at = value_at + max(value_length, np.int64(0))
                 count, headers_at = _varint(source, headers_at, stop)
@@ -213,13 +206,11 @@ def _locate(plain, buffer, table, first, last, low, high, skipped, keep, rows):
                 rows[_VALUE, filled] = value_length
                 rows[_HEADERS_AT, filled] = headers_at
                 rows[_HEADERS, filled] = count
-                headers += count
                 filled += 1
             at = stop
         if at != row.plain_end:
-            return filled, headers, TRAILING, b, at
-        ordinal += row.records
-    return filled, headers, OK, last, np.int64(0)
+            return filled, TRAILING, b, at
+    return filled, OK, last, np.int64(0)
 
 
 @njit(cache=True, nogil=True)

@@ -10,12 +10,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, located
 from lastwrite.kafka.format.chunk import KafkaFormat
-from lastwrite.kafka.format.gather import add_places, gather
+from lastwrite.kafka.format.gather import add_places, gather, with_headers
 from lastwrite.kafka.look.problems import frame_bytes, loses_records
 from lastwrite.kafka.look.rows import position_of
 from lastwrite.kafka.store import lock, log_dir, partitions
@@ -58,6 +59,13 @@ class RowUnit(NamedTuple):
     is_committed: bool
     columns: tuple[str, ...]
     stores: StoreSettings
+    # the offsets that are wanted, ascending, less the segment's lowest; None: all in ``span``
+    wanted: npt.NDArray[np.uint32] | None = None
+
+    def wanting(self, offsets: Int64Array) -> RowUnit:
+        """The same of these records alone; ``offsets`` are ascending."""
+        relative = (offsets - self.piece.lowest_offset).astype(np.uint32)
+        return self._replace(wanted=relative)
 
 
 def logs_of(
@@ -167,21 +175,16 @@ def _wanted(unit: RowUnit, table: BatchTable) -> ByteArray | None:
     return None if wanted.all() else wanted.astype(np.uint8)
 
 
-def read_rows(
-    unit: RowUnit, limits: Limits | None = None, last_writes: Int64Array | None = None
-) -> Iterator[pa.RecordBatch]:
+def read_rows(unit: RowUnit, limits: Limits | None = None) -> Iterator[pa.RecordBatch]:
     """The records of ``read_records`` as batches of Arrow, which own their memory."""
     from lastwrite.rows.arrow import batches_of
 
-    for records in read_records(unit, limits or Limits(), last_writes):
+    for records in read_records(unit, limits or Limits()):
         yield from batches_of(records, unit.name, unit.columns)
 
 
-def read_records(
-    unit: RowUnit, limits: Limits, last_writes: Int64Array | None = None
-) -> Iterator[RecordColumns]:
-    """The unit's records, in order; only those with offsets among ``last_writes``, ascending, where
-    they are given. What comes is valid until the next is asked for.
+def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
+    """The unit's records, in order. What comes is valid until the next is asked for.
 
     Raises:
         CorruptLog: a batch, or a record, contradicts the format.
@@ -191,6 +194,9 @@ def read_records(
     address.use(unit.stores)
     format = KafkaFormat(limits.plain_bytes)
     has_headers = "headers" in unit.columns
+    wanted_offsets = None
+    if unit.wanted is not None:
+        wanted_offsets = unit.wanted.astype(np.int64) + unit.piece.lowest_offset
     for chunk in Chunks(limits).of(format, unit.piece):
         table = chunk.table
         if len(unit.aborted):
@@ -200,18 +206,11 @@ def read_records(
             continue
         with located(unit.piece.path, chunk.shift):
             for run in format.opened(chunk.buffer, table, wanted):
-                found = gather(
-                    chunk.buffer,
-                    run,
-                    table,
-                    unit.span,
-                    is_committed=unit.is_committed,
-                    has_headers=has_headers,
-                )
-                if last_writes is not None:
-                    found = found.take(_are_in(last_writes, found.offsets))
+                found = gather(chunk.buffer, run, table, unit.span, is_committed=unit.is_committed)
+                if wanted_offsets is not None:
+                    found = found.take(_are_in(wanted_offsets, found.offsets))
                 if found.rows:
-                    yield found
+                    yield with_headers(found) if has_headers else found
 
 
 def _are_in(some: Int64Array, offsets: Int64Array) -> Int64Array:
@@ -246,7 +245,7 @@ class RecordReader:
             table, _, _, held = self._format.split(buffer, 0, len(buffer), segment.base_offset)
             for run in self._format.opened(held, table):
                 span = offset, offset + 1
-                found = gather(held, run, table, span, is_committed=False, has_headers=False)
+                found = gather(held, run, table, span, is_committed=False)
                 if found.rows:
                     return _slice(found, found.keys), _slice(found, found.values)
         return None
