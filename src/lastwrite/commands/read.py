@@ -114,7 +114,10 @@ def read(
             it; in Kafka the batch is left out.
     """
     address.use(store_settings(config))
+    found, path = system_of(str(path), system), str(path)
     if spark is not None:
+        if found != KAFKA:
+            raise InvalidConfig("a DataFrame is of Kafka's records", remedy="leave out spark=")
         others = limit, time_ms, start
         if any(each is not None for each in others) or one_pull or read_compacted:
             raise InvalidConfig("a DataFrame begins at an offset", remedy="filter it instead")
@@ -122,16 +125,14 @@ def read(
 
         return rows_frame(
             spark,
-            str(path),
+            path,
             topic,
             queue,
-            system=system,
             offset=offset,
             isolation_level=isolation_level,
             columns=columns,
             view=view,
         )
-    found, path = system_of(str(path), system), str(path)
     if found == KAFKA:
         if one_pull or start is not None or read_compacted:
             raise InvalidConfig(

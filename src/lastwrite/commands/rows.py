@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from lastwrite.commands.systems import KAFKA, system_of
 from lastwrite.commands.table import MEMORY, KeyedTable
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.kafka.look.columns import RowUnit, logs_of, read_rows, row_units
@@ -32,7 +31,6 @@ def rows_frame(
     topic: str | None,
     partition: int | None,
     *,
-    system: str | None,
     offset: int | None,
     isolation_level: str | None,
     columns: Sequence[str] | None,
@@ -47,10 +45,6 @@ def rows_frame(
     refuse_without_arrow()
     from lastwrite.rows.arrow import chosen_columns, spark_schema
 
-    if system_of(path, system) != KAFKA:
-        raise InvalidConfig(
-            "a DataFrame of records is for Kafka", path=path, remedy="leave out spark="
-        )
     chosen = chosen_columns(columns)
     is_committed = isolation_of(isolation_level) is Isolation.COMMITTED
     if is_compacted(view):
