@@ -170,8 +170,8 @@ def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
     with trial.live.disposable():
         done = lastwrite.restore(
             str(trial.lost),
-            trial.live.name_server,
             "table",
+            name_server=trial.live.name_server,
             config={"delete.retention.ms": 0},
             spark=INLINE,
         )
@@ -181,31 +181,33 @@ def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
 
 def test_what_is_refused(trial: Trial) -> None:
     with trial.live.disposable(), Client(trial.live.name_server) as client:
-        ask = (trial.live.name_server, "table")
+        ask = {"topic": "table", "name_server": trial.live.name_server}
         with pytest.raises(InvalidConfig, match="no compaction log of them") as undispatched:
             (trial.lost / "consumequeue" / "table" / "0").mkdir(parents=True)
             (trial.lost / "consumequeue" / "table" / "0" / f"{0:020d}").write_bytes(bytes(20_000))
-            lastwrite.restore(str(trial.lost), *ask, spark=INLINE)
+            lastwrite.restore(str(trial.lost), **ask, spark=INLINE)
         assert (
             undispatched.value.remedy is not None
             and "lastwrite dispatch" in undispatched.value.remedy
         )
         shutil.rmtree(trial.lost / "consumequeue")
         with pytest.raises(InvalidConfig, match="no such queue"):
-            lastwrite.restore(str(trial.lost), *ask, partition=7, spark=INLINE)
+            lastwrite.restore(str(trial.lost), **ask, partition=7, spark=INLINE)
         with pytest.raises(RemoteFailed, match="no topic other"):
-            lastwrite.restore(str(trial.lost), trial.live.name_server, "other", spark=INLINE)
+            lastwrite.restore(
+                str(trial.lost), "other", name_server=trial.live.name_server, spark=INLINE
+            )
         with pytest.raises(InvalidConfig, match="min.cleanable.dirty.ration"):
             lastwrite.restore(
-                str(trial.lost), *ask, config={"min.cleanable.dirty.ration": 0}, spark=INLINE
+                str(trial.lost), **ask, config={"min.cleanable.dirty.ration": 0}, spark=INLINE
             )
         client.set_broker_config("tests", {"searchBcqByCacheEnable": "true"})
         with pytest.raises(RemoteFailed, match="may skip live messages"):
-            lastwrite.restore(str(trial.lost), *ask, spark=INLINE)
+            lastwrite.restore(str(trial.lost), **ask, spark=INLINE)
         client.set_broker_config("tests", {"searchBcqByCacheEnable": "false"})
         (trial.lost / "abort").write_text("1")
         with pytest.raises(LogHeld, match="was killed"):
-            lastwrite.restore(str(trial.lost), *ask, spark=INLINE)
+            lastwrite.restore(str(trial.lost), **ask, spark=INLINE)
 
 
 def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None:
@@ -215,8 +217,8 @@ def test_an_empty_store_becomes_an_archive(trial: Trial, tmp_path: Path) -> None
     with trial.live.disposable():
         done = lastwrite.restore(
             str(empty),
-            trial.live.name_server,
             "table",
+            name_server=trial.live.name_server,
             spark=INLINE,
             config={**SMALL_FILES, "delete.retention.ms": 0},
         )
@@ -259,8 +261,8 @@ def test_a_disk_that_fails_at_any_step_leaves_the_old_queue_or_the_new(
         try:
             done = lastwrite.restore(
                 str(store),
-                trial.live.name_server,
                 "table",
+                name_server=trial.live.name_server,
                 config={"delete.retention.ms": 0},
                 spark=INLINE,
             )

@@ -120,8 +120,8 @@ def restore(
     output: Output = context.obj
     done = lastwrite.restore(
         path,
-        name_server,
         topic,
+        name_server=name_server,
         to=to,
         partition=partition,
         name=name,

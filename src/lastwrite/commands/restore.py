@@ -77,9 +77,9 @@ _RETRY_SECONDS = 0.1
 
 def restore(  # one parameter an option of the command line
     path: str,
-    name_server: str | None = None,
     topic: Topics = None,
     *,
+    name_server: str | None = None,
     to: str | None = None,
     partition: int | Sequence[int] | None = None,
     name: str | None = None,
@@ -105,10 +105,10 @@ def restore(  # one parameter an option of the command line
     Args:
         path: of Kafka an archive, a folder or ``s3://bucket/prefix``. Of RocketMQ a store whose
             broker is stopped; what its commit log has was dispatched.
-        name_server: of RocketMQ, ``HOST:PORT`` of the live cluster, several separated by
-            semicolons.
         topic: of Kafka a name, a shell pattern, or several of either; None: every topic. Of
             RocketMQ the topic's name.
+        name_server: of RocketMQ, ``HOST:PORT`` of the live cluster, several separated by
+            semicolons.
         to: of Kafka, one of the broker's ``log.dirs``. The cluster has the topics already.
         partition: only this partition or queue, of Kafka also several; None: all.
         name: of Kafka, under which the one topic is restored; None: its own.
@@ -119,7 +119,7 @@ def restore(  # one parameter an option of the command line
         broker: the broker to ask, by its name; None: the only one that has the topic.
         config: of Kafka the settings ``storage.*`` of a bucket; else of the compaction that
             follows, and file sizes where the store has no files of the queue.
-        now_ms, spark, master, conf: of that compaction, as for ``compact``; memory, progress: too.
+        now_ms, spark, master, conf, memory, progress: of that compaction, as for ``compact``.
         unclean: go on though the store's broker was killed.
         trust_broker: pull also from a broker that may skip messages
             (docs/formats/rocketmq-compaction.md, "The read hole after a restart").

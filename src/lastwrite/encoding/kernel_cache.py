@@ -24,6 +24,7 @@ _FOLDERS = (
     "engine/rules",
     "verification",
     "scan_cache",
+    "rows",
     "kafka/format",
     "kafka/look",
     "kafka/old_format",

@@ -7,7 +7,6 @@ What is left is sorted by fingerprint, so that a key is found by about three loo
 
     a=1@0 b=2@1   a=3@2   delete b@3   ──►   a: segment 0, batch at byte 68, offset 2
 """
-# mypy: disable-error-code="untyped-decorator, no-untyped-def, operator"
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from lastwrite.model.columns import PLACE_TYPES, Int64Array, Places
+from lastwrite.rows import place_kernels
 from lastwrite.storage.run_folder import make_folder, remove_folder
 from lastwrite.storage.scratch import ScratchMap, ScratchReader, ScratchWriter
 
@@ -41,7 +40,7 @@ class PlaceIndex:
     def find(self, lane: int, other_lane: int) -> int:
         """The row of the key with this fingerprint; -1: there is none."""
         return int(
-            _find(
+            place_kernels.find(
                 self.places.lanes, self.places.other_lanes, np.uint64(lane), np.uint32(other_lane)
             )
         )
@@ -206,69 +205,5 @@ def _reduced(block: Places, partitions: Int64Array, is_last: bool) -> Places:
     order = np.argsort(block.lanes)
     found = block.take(order)
     stays = np.ones(found.rows, dtype=np.bool_)
-    _reduce(*found, partitions, is_last, stays)
+    place_kernels.reduce(*found, partitions, is_last, stays)
     return found.take(np.flatnonzero(stays))
-
-
-@njit(cache=True, nogil=True)
-def _reduce(lanes, other_lanes, segments, positions, offsets, times, partitions, is_last, stays):
-    start = 0
-    while start < len(lanes):
-        end = start + 1
-        while end < len(lanes) and lanes[end] == lanes[start]:
-            end += 1
-        for i in range(start, end):
-            for j in range(i + 1, end):
-                if not stays[i]:
-                    break
-                if not stays[j] or other_lanes[i] != other_lanes[j]:
-                    continue
-                if partitions[segments[i]] == partitions[segments[j]]:
-                    stays[j if offsets[i] > offsets[j] else i] = False
-        if is_last:
-            for i in range(start, end):
-                for j in range(i + 1, end):
-                    if not stays[i]:
-                        break
-                    if not stays[j] or other_lanes[i] != other_lanes[j]:
-                        continue
-                    one = times[i] > times[j] or (
-                        times[i] == times[j] and partitions[segments[i]] > partitions[segments[j]]
-                    )
-                    stays[j if one else i] = False
-            for i in range(start, end):
-                stays[i] &= positions[i] >= 0
-        start = end
-
-
-@njit(cache=True, nogil=True)
-def _find(lanes, other_lanes, lane, other_lane):
-    low, high = 0, len(lanes)
-    # Fingerprints are spread evenly, so the place is nearly known.
-    while high - low > 8:
-        bottom, top = lanes[low], lanes[high - 1]
-        if lane < bottom or lane > top:
-            return np.int64(-1)
-        share = np.float64(lane - bottom) / max(np.float64(top - bottom), 1.0)
-        guess = low + np.int64(share * np.float64(high - 1 - low))
-        span = max(8, np.int64(np.sqrt(np.float64(high - low))))
-        left, right = max(low, guess - span), min(high, guess + span)
-        if lanes[left] > lane:
-            high = left
-        elif lanes[right - 1] < lane:
-            low = right
-        else:
-            low, high = left, right
-            break
-    # and by halves from there on
-    while low < high:
-        middle = (low + high) >> 1
-        if lanes[middle] < lane:
-            low = middle + 1
-        else:
-            high = middle
-    while low < len(lanes) and lanes[low] == lane:
-        if other_lanes[low] == other_lane:
-            return np.int64(low)
-        low += 1
-    return np.int64(-1)
