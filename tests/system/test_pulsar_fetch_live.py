@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import struct
+import uuid
 from pathlib import Path
 
 import pytest
@@ -133,10 +134,9 @@ def test_what_a_bookie_cannot_read_is_fetched_around_and_named(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     config = {"metadataStoreUrl": f"zk:{pulsar.metadata_store}"}
-    beyond, below = (
-        "persistent://public/default/damaged",
-        "persistent://public/default/damaged-below",
-    )
+    mark = uuid.uuid4().hex[:8]  # CI may run it twice on one broker
+    beyond = f"persistent://public/default/damaged-{mark}"
+    below = f"persistent://public/default/damaged-below-{mark}"
     for url in (beyond, below):
         driver.create(url)
         driver.send(url, messages(0, 20))
