@@ -329,6 +329,15 @@ class Place:
             self.store.remove(each.key for each in self.store.list(self.key(begun.prefix)))
             self.store.remove([self.journal(begun.id)])
 
+    @contextlib.contextmanager
+    def abandoned_if_broken_off(self, begun: Round) -> Iterator[None]:
+        """Before a commit was tried: let nothing stay of what an error, or Ctrl-C, breaks off."""
+        try:
+            yield
+        except BaseException:
+            self.abandon(begun)
+            raise
+
     def _successor(self, begun: Round, made: Manifest) -> Manifest:
         unused: tuple[Unused, ...] = ()
         former: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from threading import Lock, Thread
@@ -17,13 +17,15 @@ from typing import TypeVar
 
 from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.place import Round, Seen, place_at, read_seen
-from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
+from lastwrite.errors import CommitConflict, InvalidConfig, LogError, RemoteFailed
+from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.storage.objects.store import Store
 
 _AT_ONCE = 16  # requests wait for the store, not for us
 _MOST_SEEN = 8192  # manifests that are held, two waves of partitions
 RENEW_EVERY_S = 60.0  # is looked whether a journal is to be renewed
 
+S = TypeVar("S")
 T = TypeVar("T")
 NameT = TypeVar("NameT")
 Outcome = LogError | OSError | None
@@ -103,6 +105,30 @@ class Rounds:
             self._seen.pop(folder, None)
         self._worked_on.add(folder)
         return self.seen(folder)
+
+    def address_in(self, to: str, log: PartitionLog) -> str:
+        """The address of the log's partition in the archive ``to``."""
+        raise NotImplementedError
+
+    def output_folder(self, log: PartitionLog, to: str | None) -> str:
+        """Where the round's tasks write, in the log's own partition or in that of the archive
+        ``to``.
+
+        Raises:
+            InvalidConfig: ``to`` has the partition already.
+        """
+        folder = log.folder if to is None else self.address_in(to, log)
+        return self.begin(folder, log.segments, is_new=to is not None)
+
+    def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
+        """Write the journals of these partitions' rounds, many at once. Where that fails the next
+        call of ``output_folder`` says so.
+        """
+
+        def begin(log: PartitionLog) -> None:
+            self.output_folder(log, to)
+
+        each_at_once(begin, logs)
 
     def begin(self, folder: str, of: object, *, is_new: bool = False) -> str:
         """Where the round's tasks write; its journal is there before the first of them does.
@@ -221,6 +247,12 @@ class Rounds:
         self._seen[folder] = place.commit(begun, made, keeps_journal=True)
         self._journals.append((place.store, place.journal(begun.id)))
 
+    def commit_each(self, commit: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:
+        """Commit for each of the wave; one for one why it failed. Their journals go together."""
+        outcomes = each_at_once(commit, wave)
+        self.remove_journals()
+        return outcomes
+
     def remove_journals(self) -> None:
         """Remove those of the rounds that have committed, many by one request."""
         journals, self._journals = self._journals, []
@@ -239,6 +271,39 @@ class Rounds:
         if last is not None:
             place = place_at(folder)
             place.store.remove([place.key(key) for key in keys if key.startswith(last[1].prefix)])
+
+
+def another_won(folder: str, what: str = "log") -> CommitConflict:
+    """What a round has come to that finds other segments than those it has read."""
+    return CommitConflict(
+        f"another round has committed since the {what} was read",
+        path=folder,
+        remedy="run again: it begins with what that round left; nothing is lost",
+    )
+
+
+def take_out(
+    stored: dict[int, S], sources: Iterable[Segment], path_of: Callable[[S], str], folder: str
+) -> None:
+    """Take the segments that a round replaces out of those that the manifest has, by base offset.
+
+    Raises:
+        CommitConflict: it has others.
+    """
+    for source in sources:
+        there = stored.pop(source.base_offset, None)
+        if there is None or path_of(there) != source.path:
+            raise another_won(folder)
+
+
+def refuse_damaged(log: PartitionLog, to: str) -> None:
+    """
+    Raises:
+        LogError: something of the log is wrong, so that the archive ``to`` shall not have it.
+    """
+    damage = next((problem for problem in log.problems if not problem.is_note), None)
+    if damage is not None:
+        raise LogError(f"damaged, and left out of {to}: {damage}", path=log.folder)
 
 
 def each_at_once(work: Callable[[T], None], wave: Sequence[T]) -> list[Outcome]:

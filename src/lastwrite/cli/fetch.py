@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, TypeVar
 
 import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.cli.problems import problem_lines
+from lastwrite.kafka.restored import RestoredLog
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
-from lastwrite.reports.fetching import FetchedLog, LogsFetched
+from lastwrite.reports.fetching import FetchedLog
+
+LogT = TypeVar("LogT", FetchedLog, RestoredLog)
 
 
 def fetch(
@@ -135,11 +139,12 @@ def fetch(
     elif isinstance(report, FetchReport):
         _show(output, report)
     else:
-        _show_logs(output, report)
+        show_logs(output, report.partitions, _what)
     return report.exit_status
 
 
-def _show_logs(output: Output, report: LogsFetched) -> None:
+def show_logs(output: Output, logs: Sequence[LogT], what: Callable[[LogT], str]) -> None:
+    """A line for each partition that came from somewhere; ``what`` says what became of it."""
     output.table(
         "partition | >from offset | >to | >segments | >bytes | what",
         [
@@ -149,9 +154,9 @@ def _show_logs(output: Output, report: LogsFetched) -> None:
                 "" if each.end_offset is None else str(each.end_offset),
                 counted(each.segments),
                 in_words(each.size_bytes),
-                _what(each),
+                what(each),
             )
-            for each in report.partitions
+            for each in logs
         ],
     )
 

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_words
+from lastwrite.cli.fetch import show_logs
+from lastwrite.cli.output import Output, counted
 from lastwrite.cli.plan import show_compaction
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.restored import LogsRestored, RestoredLog
@@ -165,20 +166,7 @@ def _offset_or_time(text: str) -> int | datetime:
 
 
 def _show_logs(output: Output, done: LogsRestored) -> None:
-    output.table(
-        "partition | >from offset | >to | >segments | >bytes | what",
-        [
-            (
-                f"{each.topic}-{each.partition}",
-                "" if each.first_offset is None else str(each.first_offset),
-                "" if each.end_offset is None else str(each.end_offset),
-                counted(each.segments),
-                in_words(each.size_bytes),
-                _what(each),
-            )
-            for each in done.partitions
-        ],
-    )
+    show_logs(output, done.partitions, _what)
     for note in done.notes:
         output.say(f"lastwrite: {note}")
 

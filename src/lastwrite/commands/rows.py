@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lastwrite.commands.table import MEMORY, KeyedTable
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.kafka.look.columns import RowUnit, logs_of, read_rows, row_units
-from lastwrite.kafka.look.read import Isolation
+from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import PartitionLog
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.spark.use import refuse_workers_without_us
@@ -108,13 +108,3 @@ def refuse_without_arrow() -> None:
                 f"a DataFrame needs {package}",
                 remedy="pip install 'lastwrite[frames]', or leave out spark=",
             )
-
-
-def isolation_of(level: str | None) -> Isolation:
-    """
-    Raises:
-        InvalidConfig: there is no such level.
-    """
-    if level is not None and level not in list(Isolation):
-        raise InvalidConfig(f"isolation level {level!r}", remedy=f"one of: {', '.join(Isolation)}")
-    return Isolation(level or Isolation.UNCOMMITTED)

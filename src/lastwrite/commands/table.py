@@ -7,7 +7,6 @@ later record; the table is true up to ``end_offsets``.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,7 @@ from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits
 from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder
 from lastwrite.spark.memory import parse_bytes
+from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects import address
 from lastwrite.storage.reading import TRIES
 
@@ -123,7 +123,7 @@ class KeyedTable(Mapping[bytes, bytes]):
         self.end_offsets = {log.name.partition: log.last_stable_offset for log in logs}
         self.logs = logs
         self._secret = secret_from(secrets.token_bytes(8 * SECRET_WORDS))
-        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+        threads = core_count()
         share = memory_bytes // _CHUNK_SHARE // threads
         self._limits = Limits(
             chunk_bytes=min(1 << 20, max(1 << 18, share // 4)),

@@ -11,10 +11,9 @@ from dataclasses import replace
 from functools import partial
 from threading import Lock
 
-from msgspec import structs
-
+from lastwrite.archive.bringing import at_once, brought
 from lastwrite.archive.layout import partition_address
-from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
+from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import Cluster, Position
 from lastwrite.kafka.network.live_log import LiveLog
@@ -31,11 +30,9 @@ from lastwrite.reports.fetching import FetchedLog, LogsFetched
 from lastwrite.reports.settings import Override
 from lastwrite.spark.memory import parse_bytes, plan_memory
 from lastwrite.storage.choice import Topics, choose, is_named
-from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.throttle import Pacer
 
-_MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
 _SETTINGS_AT_ONCE = 500  # topics whose settings one request asks for
 
 
@@ -72,14 +69,13 @@ def fetch_live(
     topic_settings.check_overrides(overrides)
     refuse_if_broken(to)
     progress = progress or NoProgress()
-    at_once = min(_MOST_AT_ONCE, core_count())
     with Cluster(brokers_of(url), client) as cluster:
         cluster.refresh()
         names = _chosen(cluster, topic, partition, url)
         run = _Run(cluster, client, to, limits, progress)
         run.learn(names, topic, overrides, rules)
         progress.stage("fetch", 0)
-        with ThreadPoolExecutor(at_once, "fetch") as pool:
+        with ThreadPoolExecutor(at_once(), "fetch") as pool:
             coming = pool.map(run.fetch, names)
             try:
                 return LogsFetched(archive=to, partitions=tuple(coming))
@@ -109,7 +105,7 @@ def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
     Raises:
         InvalidConfig: no sizes.
     """
-    limits = plan_memory(memory, min(_MOST_AT_ONCE, core_count())).limits()
+    limits = plan_memory(memory, at_once()).limits()
     if rate is None:
         return limits
     with contextlib.suppress(InvalidConfig):
@@ -176,15 +172,7 @@ class _Run:
             source=f"kafka://{self._cluster.address}/{name}",
             folder=folder,
         )
-        for tries_left in (2, 1, 0):
-            try:
-                return self._fetch(name, found)
-            except (LogError, OSError) as error:
-                if not isinstance(error, CommitConflict) or not tries_left:
-                    return structs.replace(
-                        found, reason=str(error), is_damaged=isinstance(error, CorruptLog)
-                    )
-        raise AssertionError("the last try returns")
+        return brought(found, lambda: self._fetch(name, found))
 
     def _fetch(self, name: TopicPartition, found: FetchedLog) -> FetchedLog:
         known, config = self._settings[name.topic]
@@ -217,14 +205,7 @@ class _Run:
                 raise
         finally:
             log.close()
-        return structs.replace(
-            found,
-            first_offset=done.first_offset,
-            end_offset=done.end_offset,
-            segments=done.segments,
-            size_bytes=done.bytes,
-            is_new=done.is_new,
-        )
+        return done.of(found)
 
     def _groups_of(self, name: TopicPartition) -> Groups | None:
         if self._positions is None:

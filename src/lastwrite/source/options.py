@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lastwrite.commands.rows import is_compacted
-from lastwrite.config.stores import is_of_stores
+from lastwrite.config.stores import STORE_NAMES, is_of_stores
 from lastwrite.errors import InvalidConfig
-from lastwrite.kafka.look.read import Isolation
+from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import TopicPartition
 
 EARLIEST, LATEST = -2, -1
@@ -135,7 +135,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         columns=tuple(each.strip() for each in options["columns"].split(","))
         if "columns" in options
         else None,
-        isolation=_isolation(options),
+        isolation=isolation_of(options.get("kafka.isolation.level")),
         is_compacted=compacted,
         stores=_as_declared(stores),
     )
@@ -172,13 +172,6 @@ def _count(options: Mapping[str, str], name: str) -> int:
     if not text.isdigit() or (name in options and int(text) < 1):
         raise InvalidConfig(f"{_SHOWN[name]} is {text!r}", remedy="a number above 0")
     return int(text)
-
-
-def _isolation(options: Mapping[str, str]) -> Isolation:
-    text = options.get("kafka.isolation.level", Isolation.UNCOMMITTED)
-    if text not in list(Isolation):
-        raise InvalidConfig(f"kafka.isolation.level is {text!r}", remedy=" or ".join(Isolation))
-    return Isolation(text)
 
 
 def _strategy(options: Mapping[str, str]) -> bool:
@@ -247,7 +240,5 @@ def _by_partition(options: Mapping[str, str], name: str) -> dict[TopicPartition,
 
 def _as_declared(stores: Mapping[str, str]) -> dict[str, str]:
     """``storage.*`` by the names that are declared: Spark gives them in lower case."""
-    from lastwrite.config.stores import STORE_NAMES
-
     declared = {name.lower(): name for name in STORE_NAMES}
     return {declared.get(name.lower(), name): value for name, value in stores.items()}

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from threading import Lock
 
-from msgspec import structs
-
+from lastwrite.archive.bringing import Advance, at_once, bring_all, brought, refused
 from lastwrite.archive.layout import partition_address
-from lastwrite.errors import CommitConflict, CorruptLog, LogError
+from lastwrite.errors import LogError
 from lastwrite.kafka.store import fetching, tiered
 from lastwrite.kafka.store.archived import SYSTEM, Known
 from lastwrite.kafka.system import KafkaSystem
-from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.reports.fetching import FetchedLog, LogsFetched
 from lastwrite.scan_cache.secret import partition_secret, secret_or_none
 from lastwrite.spark.memory import plan_memory
-from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.promises import refuse_if_broken
-
-_MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,20 +48,11 @@ def fetch_logs(
     refuse_if_broken(to)
     for folder in folders:
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
-    at_once = min(_MOST_AT_ONCE, core_count())
     progress = progress or NoProgress()
     secret = secret_or_none(to, progress) if wanted.keep_scans else None
-    one = _Fetch(system, to, config, wanted, plan_memory(memory, at_once).limits(), secret)
+    one = _Fetch(system, to, config, wanted, plan_memory(memory, at_once()).limits(), secret)
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
-    turn = Lock()
-
-    def advance(done_bytes: int) -> None:
-        with turn:
-            progress.advance(done_bytes)
-
-    with ThreadPoolExecutor(at_once) as pool:
-        found = pool.map(partial(one.fetch, advance=advance), folders)
-        return LogsFetched(archive=to, partitions=tuple(found))
+    return bring_all(folders, to, one.fetch, progress)
 
 
 class _Fetch:
@@ -101,46 +85,28 @@ class _Fetch:
         is_whole = self._wanted.include_active or log.is_closed
         return sum(segment.size_bytes for segment in log.segments[: None if is_whole else -1])
 
-    def _address(self, folder: str) -> str:
+    def fetch(self, folder: str, advance: Advance) -> FetchedLog:
+        """Bring one partition."""
         name = self._system.name_of(folder)
-        return partition_address(self._to, SYSTEM, name.topic, name.partition)
-
-    def fetch(self, folder: str, advance: fetching.Advance) -> FetchedLog:
-        """Bring one partition; anew, twice at most, where it or the archive changed meanwhile."""
-        for tries_left in (2, 1, 0):
-            try:
-                # Listed just now: those before may have taken hours.
-                return self._fetch(self._system.read(folder), advance)
-            except (LogError, OSError) as error:
-                if not isinstance(error, CommitConflict) or not tries_left:
-                    return self._failed(folder, error)
-        raise AssertionError("the last try returns")
-
-    def _failed(self, folder: str, error: LogError | OSError) -> FetchedLog:
-        name = self._system.name_of(folder)
-        return FetchedLog(
+        found = FetchedLog(
             topic=name.topic,
             partition=name.partition,
             source=folder,
-            folder=self._address(folder),
-            reason=str(error),
-            is_damaged=isinstance(error, CorruptLog),
+            folder=partition_address(self._to, SYSTEM, name.topic, name.partition),
         )
+        # Listed just now: those before may have taken hours.
+        return brought(found, lambda: self._fetch(self._system.read(folder), found, advance))
 
-    def _fetch(self, log: PartitionLog, advance: fetching.Advance) -> FetchedLog:
-        system, folder, to = self._system, log.folder, self._address(log.folder)
-        name = log.name
-        found = FetchedLog(topic=name.topic, partition=name.partition, source=folder, folder=to)
-        damage = next((problem for problem in log.problems if not problem.is_note), None)
-        if damage is not None:
-            return structs.replace(
-                found, reason=str(damage), is_damaged=damage.kind is ProblemKind.DAMAGED
-            )
+    def _fetch(self, log: PartitionLog, found: FetchedLog, advance: Advance) -> FetchedLog:
+        wrong = refused(found, log)
+        if wrong is not None:
+            return wrong
+        system, folder, name = self._system, log.folder, log.name
         known = system.known_of(folder)
         settings = system.settings(folder, self._config).config
         done = fetching.fetch(
             log,
-            to,
+            found.folder,
             known=None if known is None else Known.of(known),
             config=settings,
             include_active=self._wanted.include_active,
@@ -149,12 +115,4 @@ class _Fetch:
             copies=self._wanted.copies,
             secret=self._secret and partition_secret(self._secret, SYSTEM, name),
         )
-        return structs.replace(
-            found,
-            first_offset=done.first_offset,
-            end_offset=done.end_offset,
-            segments=done.segments,
-            size_bytes=done.bytes,
-            foreign_bytes=done.foreign_bytes,
-            is_new=done.is_new,
-        )
+        return done.of(found)

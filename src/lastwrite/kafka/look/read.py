@@ -37,6 +37,17 @@ class Isolation(StrEnum):
     COMMITTED = "read_committed"
 
 
+def isolation_of(level: str | None) -> Isolation:
+    """The level of that name; None: Kafka's default.
+
+    Raises:
+        InvalidConfig: there is none.
+    """
+    if level is not None and level not in list(Isolation):
+        raise InvalidConfig(f"isolation level {level!r}", remedy=f"one of: {', '.join(Isolation)}")
+    return Isolation(level or Isolation.UNCOMMITTED)
+
+
 class ReadStatus(StrEnum):
     """How reading a partition ends."""
 
@@ -243,10 +254,7 @@ def read_partition(
         NotALog, InvalidConfig, LogHeld: before the first record.
         OutOfMemoryBudget: a batch is larger than what is held at once.
     """
-    if isolation is not None and isolation not in list(Isolation):
-        raise InvalidConfig(
-            f"isolation level {isolation!r}", remedy=f"one of: {', '.join(Isolation)}"
-        )
+    level = isolation_of(isolation)
     if offset is not None and time_ms is not None:
         raise InvalidConfig("an offset and a time exclude each other", remedy="give one of them")
     if offset is not None and offset < 0:
@@ -262,7 +270,7 @@ def read_partition(
     (folder,) = folders
     lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
     log = log_dir.read_partition(folder)
-    return KafkaReading(log, Isolation(isolation or Isolation.UNCOMMITTED), offset, time_ms, limit)
+    return KafkaReading(log, level, offset, time_ms, limit)
 
 
 def may_reach(header: BatchHeader, time_ms: int | None) -> bool:

@@ -11,10 +11,16 @@ from msgspec import structs
 
 from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.place import place_at
-from lastwrite.archive.rounds import Outcome, Rounds, each_at_once, partition_of
+from lastwrite.archive.rounds import (
+    Outcome,
+    Rounds,
+    each_at_once,
+    partition_of,
+    refuse_damaged,
+    take_out,
+)
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan, Parts
-from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka.format.names import FileKind
 from lastwrite.kafka.producers.history import encode_aborted
 from lastwrite.kafka.store import archived, fetching
@@ -51,25 +57,8 @@ class KafkaRounds(Rounds):
             self._known[folder] = last
         return last[1]
 
-    def output_folder(self, log: PartitionLog, to: str | None) -> str:
-        """Where the round's tasks write, in the log's own partition or in that of the archive
-        ``to``.
-
-        Raises:
-            InvalidConfig: ``to`` has the partition already.
-        """
-        folder = log.folder if to is None else archived.address_in(to, log.name)
-        return self.begin(folder, log.segments, is_new=to is not None)
-
-    def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
-        """Write the journals of these partitions' rounds, many at once. Where that fails the next
-        call of ``output_folder`` says so.
-        """
-
-        def begin(log: PartitionLog) -> None:
-            self.output_folder(log, to)
-
-        each_at_once(begin, logs)
+    def address_in(self, to: str, log: PartitionLog) -> str:
+        return archived.address_in(to, log.name)
 
     def publish(
         self, copies: Sequence[CommitPlan], to: str, known: Callable[[str], Known | None]
@@ -80,9 +69,7 @@ class KafkaRounds(Rounds):
         return each_at_once(lambda copy: self._publish(copy, to, known(copy.log.folder)), copies)
 
     def _publish(self, copy: CommitPlan, to: str, known: Known | None) -> None:
-        damage = next((problem for problem in copy.log.problems if not problem.is_note), None)
-        if damage is not None:
-            raise LogError(f"damaged, and left out of {to}: {damage}", path=copy.log.folder)
+        refuse_damaged(copy.log, to)
         self.output_folder(copy.log, to)
         folder = archived.address_in(to, copy.log.name)
         begun = self.take(folder)
@@ -91,23 +78,18 @@ class KafkaRounds(Rounds):
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
         """Commit each; plan for plan why it failed. Their journals go together."""
-        outcomes = each_at_once(self._swap, wave)
-        self.remove_journals()
-        return outcomes
+        return self.commit_each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
         folder = new.log.folder
         before = archived.contents_of(self.base(folder).manifest, folder)
         stored = {each.base_offset: each for each in before.segments}
+
+        def path_of(there: StoredSegment) -> str:
+            return archived.segment_of(there, folder).path
+
         for sources, made in zip(new.sources, new.made, strict=True):
-            for source in sources:
-                there = stored.pop(source.base_offset, None)
-                if there is None or archived.segment_of(there, folder).path != source.path:
-                    raise CommitConflict(
-                        "another round has committed since the log was read",
-                        path=folder,
-                        remedy="run again: it begins with what that round left; nothing is lost",
-                    )
+            take_out(stored, sources, path_of, folder)
             if made.stored is not None:
                 stored[made.base_offset] = fetching.counted(made)
         after = structs.replace(
@@ -120,9 +102,7 @@ class KafkaRounds(Rounds):
 
     def retain(self, wave: Sequence[tuple[PartitionLog, Retention]]) -> list[Outcome]:
         """Take out what the retentions say, where a round has not done so already."""
-        outcomes = each_at_once(self._retain, wave)
-        self.remove_journals()
-        return outcomes
+        return self.commit_each(self._retain, wave)
 
     def _retain(self, judged: tuple[PartitionLog, Retention]) -> None:
         log, retention = judged

@@ -17,17 +17,17 @@ dropped before they were brought.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 
 import msgspec
 import numpy as np
 from msgspec import structs
 
+from lastwrite.archive.bringing import Advance, Fetched
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import Place, Round, Seen, place_at
+from lastwrite.archive.place import Round, Seen, place_at
 from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan
@@ -53,25 +53,12 @@ from lastwrite.model.work import Limits, Piece, SegmentOutput
 from lastwrite.storage.reading import reader_of
 
 Aborted = tuple[tuple[int, int, int, int], ...]  # see ``archived``
-Advance = Callable[[int], None]  # is told of bytes that were written
 
 _ELSEWHERE = "bring it into an archive of its own: give another --to"
 _NO_WATERMARK = (
     "no broker's high watermark lies inside a batch: start the broker, which writes it anew, or "
     "fetch from another replica"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """What came into the archive."""
-
-    first_offset: int
-    end_offset: int
-    segments: int
-    bytes: int  # written
-    foreign_bytes: int = 0  # of segments that stay where they lie
-    is_new: bool  # the partition was not in the archive
 
 
 def fetch(
@@ -132,7 +119,7 @@ def fetch(
         return Fetched(first_offset=end, end_offset=end, segments=0, bytes=0, is_new=False)
     end, first = max(end, before.end_offset), before.end_offset
     begun = place.begin(seen)
-    with abandoned_if_broken_off(place, begun):
+    with place.abandoned_if_broken_off(begun):
         made: list[StoredSegment] = []
         keep = None if secret is None else keeper(log, before, (folder, begun), secret, limits)
         for n, segment in enumerate(log.segments):
@@ -169,7 +156,7 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
     span, target = (_begin(log).end_offset, end), (folder, begun)
     made = [counted(each) for each in copy.made if each.stored is not None]
     place = place_at(folder)
-    with abandoned_if_broken_off(place, begun):
+    with place.abandoned_if_broken_off(begun):
         for n, segment in enumerate(log.segments):
             if segment.base_offset not in replaced:
                 base = max(span[0], segment.base_offset)
@@ -189,16 +176,6 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
     )
     manifest = manifest_of(None, retained(after, copy.retention), folder)
     place.commit(begun, manifest)
-
-
-@contextlib.contextmanager
-def abandoned_if_broken_off(place: Place, begun: Round) -> Iterator[None]:
-    """Before a commit was tried: let nothing stay of what an error, or Ctrl-C, breaks off."""
-    try:
-        yield
-    except BaseException:
-        place.abandon(begun)
-        raise
 
 
 def counted(made: SegmentOutput) -> StoredSegment:

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from msgspec import structs
 
+from lastwrite.archive.bringing import Fetched
 from lastwrite.archive.place import Round, place_at
 from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
 from lastwrite.kafka.format.names import FileKind, segment_file_name
@@ -30,7 +31,6 @@ from lastwrite.kafka.store import archived, index_files
 from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
 from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
 from lastwrite.kafka.store.fetching import (
-    Fetched,
     another,
     fork,
     lost_deletes,

@@ -24,7 +24,7 @@ from msgspec import structs
 
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
 from lastwrite.archive.place import Place, Round, place_at, read_seen
-from lastwrite.archive.rounds import Outcome, Rounds, each_at_once
+from lastwrite.archive.rounds import Outcome, Rounds, another_won, each_at_once, refuse_damaged
 from lastwrite.engine.chunks import Chunks
 from lastwrite.errors import CommitConflict, CorruptLog, LogError
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
@@ -197,7 +197,7 @@ class _Bringing:
     ) -> ArchivedTopic:
         place, topic = self._place, self._topic
         begun = place.begin(self._seen)
-        with _abandoned_if_broken_off(place, begun):
+        with place.abandoned_if_broken_off(begun):
             made = _Copy(place, begun, self._advance).all([*new, *parts])
             raw = {each.ledger: each for each in (*after.ledgers, *made[: len(new)])}
             compacted = after.compacted
@@ -317,16 +317,6 @@ def _id_of(offset: int | None) -> str | None:
     return None if offset is None else str(Position.of(offset))
 
 
-@contextlib.contextmanager
-def _abandoned_if_broken_off(place: Place, begun: Round) -> Iterator[None]:
-    """Before a commit was tried: let nothing stay of what an error, or Ctrl-C, breaks off."""
-    try:
-        yield
-    except BaseException:
-        place.abandon(begun)
-        raise
-
-
 def _with_sides(before: ArchivedTopic, source: str) -> ArchivedTopic:
     """With what lies in a topic folder beside its ledgers; what is not there stays."""
     if archived.is_archived(source):
@@ -404,30 +394,12 @@ class PulsarRounds(Rounds):
         """What the manifest that was read last says."""
         return archived.contents_of(self.seen(folder).manifest, folder)
 
-    def output_folder(self, log: PartitionLog, to: str | None) -> str:
-        """Where the round's tasks write, in the log's own topic or in that of the archive ``to``.
-
-        Raises:
-            InvalidConfig: ``to`` has the topic already.
-        """
-        folder = log.folder if to is None else archived.address_in(to, name_of(log.folder))
-        return self.begin(folder, log.segments, is_new=to is not None)
-
-    def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
-        """Write the journals of these topics' rounds, many at once. Where that fails the next call
-        of ``output_folder`` says so.
-        """
-
-        def begin(log: PartitionLog) -> None:
-            self.output_folder(log, to)
-
-        each_at_once(begin, logs)
+    def address_in(self, to: str, log: PartitionLog) -> str:
+        return archived.address_in(to, name_of(log.folder))
 
     def swap(self, wave: Sequence[tuple[PartitionLog, NewCompacted | None]]) -> list[Outcome]:
         """Let each topic have its new compacted ledger; one for one why it failed."""
-        outcomes = each_at_once(lambda one: self._swap(*one), wave)
-        self.remove_journals()
-        return outcomes
+        return self.commit_each(lambda one: self._swap(*one), wave)
 
     def _swap(self, log: PartitionLog, new: NewCompacted | None) -> None:
         folder = log.folder
@@ -440,11 +412,7 @@ class PulsarRounds(Rounds):
         before = archived.contents_of(manifest, folder)
         named = {each.path(folder) for each in (*before.parts, *before.ledgers)}
         if any(segment.path not in named for segment in log.segments):
-            raise CommitConflict(
-                "another round has committed since the topic was read",
-                path=folder,
-                remedy="run again: it begins with what that round left; nothing is lost",
-            )
+            raise another_won(folder, "topic")
         number = topic_of(manifest, folder).highest_ledger + 1
         after = structs.replace(before, compacted=new.numbered(number))
         self.commit(folder, successor(manifest, after))
@@ -456,15 +424,13 @@ class PulsarRounds(Rounds):
         return each_at_once(lambda copy: self._publish(*copy, to), copies)
 
     def _publish(self, log: PartitionLog, new: NewCompacted | None, to: str) -> None:
-        damage = next((problem for problem in log.problems if not problem.is_note), None)
-        if damage is not None:
-            raise LogError(f"damaged, and left out of {to}: {damage}", path=log.folder)
+        refuse_damaged(log, to)
         self.output_folder(log, to)
         topic, folder = list_topic(log.folder), archived.address_in(to, name_of(log.folder))
         begun = self.take(folder)
         assert begun is not None
         place = place_at(folder)
-        with _abandoned_if_broken_off(place, begun):
+        with place.abandoned_if_broken_off(begun):
             check_segments(log)
             horizon = topic.horizon if new is None else new.horizon
             beyond = [ledger for ledger in topic.ledgers if ledger.is_beyond(horizon)]

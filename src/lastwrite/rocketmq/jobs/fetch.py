@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from threading import Lock
 
-from msgspec import structs
-
+from lastwrite.archive.bringing import Advance, at_once, bring_all, brought, refused
 from lastwrite.archive.layout import partition_address
-from lastwrite.errors import CommitConflict, CorruptLog, InvalidConfig, LogError
-from lastwrite.model.log import PartitionLog, ProblemKind
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.reports.fetching import FetchedLog, LogsFetched
@@ -22,10 +18,8 @@ from lastwrite.rocketmq.store.archived import SYSTEM, is_archived
 from lastwrite.rocketmq.store.topics import read_topics
 from lastwrite.rocketmq.system import ROCKETMQ
 from lastwrite.spark.memory import plan_memory
-from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.promises import refuse_if_broken
 
-_MOST_AT_ONCE = 4  # kernels and requests run beside each other, Python does not
 _RETENTION = "delete.retention.ms"
 
 
@@ -58,20 +52,11 @@ def fetch_queues(
         if root not in topics:
             ROCKETMQ.refuse_unclean(root, config)
             topics[root] = read_topics(root)
-    at_once = min(_MOST_AT_ONCE, core_count())
-    limits = plan_memory(memory, at_once).limits()
+    limits = plan_memory(memory, at_once()).limits()
     one = _Fetch(to, config, include_active, limits, topics)
     progress = progress or NoProgress()
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
-    turn = Lock()
-
-    def advance(done_bytes: int) -> None:
-        with turn:
-            progress.advance(done_bytes)
-
-    with ThreadPoolExecutor(at_once) as pool:
-        found = pool.map(partial(one.fetch, advance=advance), folders)
-        return LogsFetched(archive=to, partitions=tuple(found))
+    return bring_all(folders, to, one.fetch, progress)
 
 
 class _Fetch:
@@ -101,44 +86,26 @@ class _Fetch:
             return 0
         return sum(each.size_bytes for each in segments[: None if self._include_active else -1])
 
-    def _address(self, folder: str) -> str:
+    def fetch(self, folder: str, advance: Advance) -> FetchedLog:
+        """Bring one queue."""
         name = ROCKETMQ.name_of(folder)
-        return partition_address(self._to, SYSTEM, name.topic, name.partition)
-
-    def fetch(self, folder: str, advance: fetching.Advance) -> FetchedLog:
-        """Bring one queue; anew, twice at most, where it or the archive changed meanwhile."""
-        for tries_left in (2, 1, 0):
-            try:
-                # Listed just now: those before may have taken hours.
-                return self._fetch(ROCKETMQ.read(folder), advance)
-            except (LogError, OSError) as error:
-                if not isinstance(error, CommitConflict) or not tries_left:
-                    return self._failed(folder, error)
-        raise AssertionError("the last try returns")
-
-    def _failed(self, folder: str, error: LogError | OSError) -> FetchedLog:
-        name = ROCKETMQ.name_of(folder)
-        return FetchedLog(
+        found = FetchedLog(
             topic=name.topic,
             partition=name.partition,
             source=folder,
-            folder=self._address(folder),
-            reason=str(error),
-            is_damaged=isinstance(error, CorruptLog),
+            folder=partition_address(self._to, SYSTEM, name.topic, name.partition),
         )
+        # Listed just now: those before may have taken hours.
+        return brought(found, lambda: self._fetch(ROCKETMQ.read(folder), found, advance))
 
-    def _fetch(self, log: PartitionLog, advance: fetching.Advance) -> FetchedLog:
-        folder, to, name = log.folder, self._address(log.folder), log.name
-        found = FetchedLog(topic=name.topic, partition=name.partition, source=folder, folder=to)
-        damage = next((problem for problem in log.problems if not problem.is_note), None)
-        if damage is not None:
-            return structs.replace(
-                found, reason=str(damage), is_damaged=damage.kind is ProblemKind.DAMAGED
-            )
-        root = ROCKETMQ.root_of(folder)
+    def _fetch(self, log: PartitionLog, found: FetchedLog, advance: Advance) -> FetchedLog:
+        wrong = refused(found, log)
+        if wrong is not None:
+            return wrong
+        name, root = log.name, ROCKETMQ.root_of(log.folder)
         done = fetching.fetch(
             log,
-            to,
+            found.folder,
             topic=self._topics[root].get(name.topic),
             source=root,
             kept_deletes_ms=self._kept_deletes_ms,
@@ -146,11 +113,4 @@ class _Fetch:
             limits=self._limits,
             advance=advance,
         )
-        return structs.replace(
-            found,
-            first_offset=done.first_offset,
-            end_offset=done.end_offset,
-            segments=done.segments,
-            size_bytes=done.bytes,
-            is_new=done.is_new,
-        )
+        return done.of(found)

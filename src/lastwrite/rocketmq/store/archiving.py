@@ -10,19 +10,14 @@ from msgspec import structs
 
 from lastwrite.archive.layout import partition_address
 from lastwrite.archive.place import place_at
-from lastwrite.archive.rounds import Outcome, Rounds, each_at_once
+from lastwrite.archive.rounds import Outcome, Rounds, each_at_once, refuse_damaged, take_out
 from lastwrite.engine.system import CommitPlan
-from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Limits, SegmentOutput
 from lastwrite.rocketmq.store import archived, fetching, queues
 from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.topics import read_topics
-
-
-def _address_in(to: str, log: PartitionLog) -> str:
-    return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
 
 
 class QueueRounds(Rounds):
@@ -36,45 +31,24 @@ class QueueRounds(Rounds):
         """What the manifest that was read last says."""
         return archived.contents_of(self.seen(folder).manifest, folder)
 
-    def output_folder(self, log: PartitionLog, to: str | None) -> str:
-        """Where the round's tasks write, in the log's own queue or in that of the archive ``to``.
-
-        Raises:
-            InvalidConfig: ``to`` has the queue already.
-        """
-        folder = log.folder if to is None else _address_in(to, log)
-        return self.begin(folder, log.segments, is_new=to is not None)
-
-    def begin_all(self, logs: Sequence[PartitionLog], to: str | None) -> None:
-        """Write the journals of these queues' rounds, many at once. Where that fails the next call
-        of ``output_folder`` says so.
-        """
-
-        def begin(log: PartitionLog) -> None:
-            self.output_folder(log, to)
-
-        each_at_once(begin, logs)
+    def address_in(self, to: str, log: PartitionLog) -> str:
+        return partition_address(to, archived.SYSTEM, log.name.topic, log.name.partition)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[Outcome]:
         """Commit each; plan for plan why it failed. Their journals go together."""
-        outcomes = each_at_once(self._swap, wave)
-        self.remove_journals()
-        return outcomes
+        return self.commit_each(self._swap, wave)
 
     def _swap(self, new: CommitPlan) -> None:
         folder = new.log.folder
         seen = self.base(folder)
         before = archived.contents_of(seen.manifest, folder)
         stored = {each.base_offset: each for each in before.files}
+
+        def path_of(there: StoredFile) -> str:
+            return archived.segment_of(there, folder).path
+
         for sources, made in zip(new.sources, new.made, strict=True):
-            for source in sources:
-                there = stored.pop(source.base_offset, None)
-                if there is None or archived.segment_of(there, folder).path != source.path:
-                    raise CommitConflict(
-                        "another round has committed since the log was read",
-                        path=folder,
-                        remedy="run again: it begins with what that round left; nothing is lost",
-                    )
+            take_out(stored, sources, path_of, folder)
             if isinstance(made.stored, StoredFile):
                 stored[made.base_offset] = made.stored
         after = structs.replace(
@@ -90,17 +64,15 @@ class QueueRounds(Rounds):
         return each_at_once(lambda copy: self._publish(copy, to), copies)
 
     def _publish(self, copy: CommitPlan, to: str) -> None:
-        log, folder = copy.log, _address_in(to, copy.log)
-        damage = next((problem for problem in log.problems if not problem.is_note), None)
-        if damage is not None:
-            raise LogError(f"damaged, and left out of {to}: {damage}", path=log.folder)
+        log, folder = copy.log, self.address_in(to, copy.log)
+        refuse_damaged(log, to)
         self.output_folder(log, to)
         begun, place = self.take(folder), place_at(folder)
         assert begun is not None
         replaced = {source.path for sources in copy.sources for source in sources}
         files = [made.stored for made in copy.made if isinstance(made.stored, StoredFile)]
         with (
-            fetching.abandoned_if_broken_off(place, begun),
+            place.abandoned_if_broken_off(begun),
             closing(fetching.Brought(log, "")) as brought,
         ):
             for n, segment in enumerate(log.segments):

@@ -18,9 +18,8 @@ begin nobody compacted and that lies behind the archive's end, and one that ends
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -28,7 +27,8 @@ from hashlib import blake2b
 import numpy as np
 from msgspec import structs
 
-from lastwrite.archive.place import Place, Round, place_at
+from lastwrite.archive.bringing import Advance, Fetched
+from lastwrite.archive.place import place_at
 from lastwrite.engine.chunks import Chunks
 from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.model.columns import (
@@ -51,21 +51,8 @@ from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
 from lastwrite.rocketmq.store.archived_file import ArchivedFile
 from lastwrite.rocketmq.store.ordinary import CommitLogMessages
 
-Advance = Callable[[int], None]  # is told of bytes that were written
-
 _ELSEWHERE = "bring it into an archive of its own: give another --to"
 _LIMIT_BYTES = 64 << 20  # of a body
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetched:
-    """What came into the archive."""
-
-    first_offset: int
-    end_offset: int
-    segments: int
-    bytes: int
-    is_new: bool  # the queue was not in the archive
 
 
 def fetch(
@@ -130,7 +117,7 @@ def fetch(
     after = structs.replace(
         before, file_bytes=file_bytes, end_offset=end, last_stored_ms=stored, **told
     )
-    with abandoned_if_broken_off(place, begun), closing(Brought(log, source, dropped)) as brought:
+    with place.abandoned_if_broken_off(begun), closing(Brought(log, source, dropped)) as brought:
         for n, segment in enumerate(log.segments):
             target = ArchivedFile(folder, begun.prefix, after.next_address)
             made = brought.take(n, segment, (first, end), target, limits, advance)
@@ -154,16 +141,6 @@ def fetch(
         bytes=sum(each.bytes for each in new),
         is_new=seen is None,
     )
-
-
-@contextlib.contextmanager
-def abandoned_if_broken_off(place: Place, begun: Round) -> Iterator[None]:
-    """Before a commit was tried: let nothing stay of what an error, or Ctrl-C, breaks off."""
-    try:
-        yield
-    except BaseException:
-        place.abandon(begun)
-        raise
 
 
 # ---------------------------------------------------------------------- what is refused
