@@ -141,8 +141,9 @@ def check_same(broker: Broker, archive: Archive) -> None:
     epochs = decode_leader_epochs((folder / "leader-epoch-checkpoint").read_bytes())
     inside = [tuple(each) for each in epochs if each.start_offset < log["end_offset"]]
     assert [tuple(each) for each in log["epochs"]] == inside
-    metadata = (folder / "partition.metadata").read_bytes()
-    assert log["topic_id"] == str(decode_partition_metadata(metadata))
+    metadata = folder / "partition.metadata"  # of 2.1 never there, of 2.8 not at once
+    if metadata.exists():
+        assert log["topic_id"] == str(decode_partition_metadata(metadata.read_bytes()))
     archive.lay_out(archive.to.parent / "laid-out")  # its indexes are a broker's
 
 

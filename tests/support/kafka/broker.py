@@ -110,16 +110,8 @@ class Broker:
         self._ports = self._ports or free_ports(2)
         port, controller = self._ports
         self.address = f"127.0.0.1:{port}"
-        settings = (
-            SETTINGS
-            | {
-                "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-                "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
-                "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-                "log.dirs": str(self.data),
-            }
-            | self._settings
-        )
+        settings = self._own_settings(port, controller) | {"log.dirs": str(self.data)}
+        settings |= self._settings
         for name, (protocol, own, told) in self._listeners.items():
             settings["listeners"] += f",{name}://127.0.0.1:{own}"
             settings["advertised.listeners"] += f",{name}://127.0.0.1:{told}"
@@ -128,19 +120,7 @@ class Broker:
             "".join(f"{name}={value}\n" for name, value in settings.items())
         )
         self._output_seen = self.output.stat().st_size if self.output.exists() else 0
-        if not (self.data / "meta.properties").exists():
-            cluster = (
-                base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode().rstrip("=")
-            )
-            subprocess.run(
-                self._java(
-                    "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)
-                ),
-                check=True,
-                stdout=subprocess.DEVNULL,
-                timeout=seconds,
-                **self._as_user,  # type: ignore[arg-type]
-            )
+        self._make_ready(seconds)
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(
                 self._java("kafka.Kafka", str(self._properties)),
@@ -182,6 +162,29 @@ class Broker:
         at: TracebackType | None,
     ) -> None:
         self.stop() if kind is None else self.kill()
+
+    def _own_settings(self, port: int, controller: int) -> dict[str, str]:
+        """What this kind of broker needs to run."""
+        return SETTINGS | {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        }
+
+    def _make_ready(self, seconds: float) -> None:
+        """Format a folder that is new."""
+        if (self.data / "meta.properties").exists():
+            return
+        cluster = base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode().rstrip("=")
+        subprocess.run(
+            self._java(
+                "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)
+            ),
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=seconds,
+            **self._as_user,  # type: ignore[arg-type]
+        )
 
     def _java(self, *arguments: str) -> Sequence[str]:
         # The first compiler tier only: half the start-up time, and tests are short.

@@ -1,0 +1,103 @@
+"""``fetch`` of live brokers of older releases: what comes is what their files hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+import lastwrite
+from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
+from lastwrite.spark.inline import INLINE
+from tests.conformance.test_kafka_archive import Archive
+from tests.support.kafka.broker import Broker, Unavailable
+from tests.support.kafka.clients import Sent, consume, create_topic, produce
+from tests.support.kafka.versions import VERSIONS, broker_of, number_of
+from tests.system.test_kafka_live import (
+    SMALL,
+    START_MS,
+    check_same,
+    one,
+    stored,
+    write_plain,
+    write_random,
+)
+
+pytest.importorskip("kio")
+pytestmark = [pytest.mark.broker, pytest.mark.long]
+
+
+@pytest.fixture(params=VERSIONS)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    try:
+        made = broker_of(request.param, tmp_path / "data")
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    try:
+        yield made.start()
+    finally:
+        made.kill()
+
+
+def _producers(snapshot: bytes, version: tuple[int, ...]) -> list[ProducerEntry]:
+    """Those of a snapshot; an old broker lets markers have no part in their timestamps."""
+    found = sorted(decode_snapshot(snapshot))
+    return found if version >= (2, 4) else [each._replace(timestamp_ms=0) for each in found]
+
+
+def version_of(broker: Broker) -> str:
+    return broker.home.name.partition("-")[2]
+
+
+def test_what_comes_is_what_the_files_hold(broker: Broker, tmp_path: Path) -> None:
+    version = number_of(version_of(broker))
+    settings = {name.replace("internal.", ""): value for name, value in SMALL.items()}
+    create_topic(broker, "bytes", settings)
+    write_random(broker, "bytes", 1, 12)
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "g"})
+    at = TopicPartition("bytes", 0, 7, metadata="here", leader_epoch=0)
+    consumer.commit(offsets=[at], asynchronous=False)
+    consumer.close()
+    archive = Archive(tmp_path / "archive", "bytes-0")
+
+    assert one(broker, archive.to, "bytes").reason is None
+
+    check_same(broker, archive)
+    assert archive.log()["known"]["topic"] == settings
+    assert archive.log()["groups"] == [["g", 7, 0, "here\0"]]
+    assert (archive.log()["topic_id"] is None) == (version < (2, 8))
+
+    broker.stop()
+    end = archive.log()["end_offset"]
+    theirs = (broker.data / "bytes-0" / f"{end:020d}.snapshot").read_bytes()
+    ours = (archive.folder / archive.log()["snapshot"]).read_bytes()
+    assert _producers(ours, version) == _producers(theirs, version)
+    broker.start()
+    write_random(broker, "bytes", 2, 3)
+    more = one(broker, archive.to, "bytes")
+    assert more.reason is None and more.first_offset == end < more.end_offset
+    check_same(broker, archive)
+    # A broker that is alone begins a new epoch only where there is no ZooKeeper.
+    assert len(archive.log()["epochs"]) == (1 if version < (3, 3) else 2)
+
+    lastwrite.compact(str(archive.to), topic="bytes", spark=INLINE)
+    table = {seen.key: seen.value for seen in consume(broker, "bytes")}
+    left = {key: value for key, value in table.items() if value is not None}
+    assert dict(lastwrite.latest(str(archive.to), "bytes")) == left
+    assert left
+
+
+@pytest.mark.parametrize("broker", [v for v in VERSIONS if number_of(v) < (3, 0)], indirect=True)
+def test_records_in_older_formats(broker: Broker, tmp_path: Path) -> None:
+    """From 3.0 on a broker writes the newest format only."""
+    for topic, format in (("magic0", "0.9.0"), ("magic1", "0.10.2")):
+        create_topic(broker, topic, {"message.format.version": format})
+        for codec in ("none", "gzip", "snappy", "lz4"):
+            records = [Sent(f"k{n}".encode(), f"{codec}{n}".encode(), START_MS) for n in range(9)]
+            produce(broker, topic, records, codec=codec, batch_records=3)
+        archive = Archive(tmp_path / "archive", f"{topic}-0")
+        assert one(broker, archive.to, topic).end_offset == 36
+        assert b"".join(archive.batches()) == stored(broker, f"{topic}-0")
