@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 import lastwrite
 from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
@@ -22,7 +21,6 @@ from tests.system.test_kafka_live import (
     check_same,
     one,
     stored,
-    write_plain,
     write_random,
 )
 
