@@ -23,6 +23,7 @@ __all__ = [
     "explain",
     "export",
     "fetch",
+    "follow",
     "inspect",
     "latest",
     "plan",
@@ -48,6 +49,7 @@ _PLACES = {
     "explain": "lastwrite.commands.explain",
     "export": "lastwrite.rocketmq.look.export",
     "fetch": "lastwrite.commands.fetch",
+    "follow": "lastwrite.cleaner.following",
     "release": "lastwrite.commands.release",
     "restore": "lastwrite.commands.restore",
     "send": "lastwrite.rocketmq.network.send",
@@ -60,6 +62,7 @@ _PLACES = {
 
 if TYPE_CHECKING:
     from lastwrite.cleaner.clean import clean as clean
+    from lastwrite.cleaner.following import follow as follow
     from lastwrite.commands.compact import compact as compact
     from lastwrite.commands.compact import plan as plan
     from lastwrite.commands.dump import dump as dump

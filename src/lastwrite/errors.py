@@ -134,6 +134,14 @@ class CommitConflict(LogError):
     remedy_of_archive = _OF_ARCHIVE_AGAIN
 
 
+class NotContinued(LogError):
+    """What comes next in an archive is not what a log has; ``held``: why, in a word, as
+    ``reports.fetching.Held`` has it.
+    """
+
+    held: str = "another"
+
+
 class VerificationFailed(LogError):
     """A promise of compaction does not hold."""
 

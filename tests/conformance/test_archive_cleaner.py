@@ -26,6 +26,7 @@ from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.place import Seen, place_at
 from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
 from lastwrite.cleaner.loop import Cleaner
+from lastwrite.cleaner.metrics import page_of
 from lastwrite.cleaner.rounds import Rounds
 from lastwrite.commands.systems import SYSTEMS
 from lastwrite.demo.topic_writer import TopicWriter
@@ -421,7 +422,7 @@ def test_requests_are_counted(bucket: Archive) -> None:
     bucket.bring("a")
     cleaners: list[Any] = []
     assert bucket.clean(started=cleaners.append) == 0
-    page = cleaners[0]._metrics.page().decode()
+    page = page_of(cleaners[0]._metrics.registry).decode()
     for kind in ("gets", "puts", "lists", "deletes"):
         [line] = [each for each in page.splitlines() if f'requests_total{{kind="{kind}"}}' in each]
         assert float(line.split()[-1]) > 0

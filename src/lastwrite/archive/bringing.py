@@ -9,10 +9,17 @@ from threading import Lock
 
 from msgspec import structs
 
-from lastwrite.errors import CommitConflict, CorruptLog, LogError
+from lastwrite.errors import (
+    CommitConflict,
+    CorruptLog,
+    LogError,
+    LogHeld,
+    NotContinued,
+    RemoteFailed,
+)
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.model.progress import Progress
-from lastwrite.reports.fetching import FetchedLog, LogsFetched
+from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
 from lastwrite.storage.machine import core_count
 
 Advance = Callable[[int], None]  # is told of bytes that were written
@@ -73,9 +80,22 @@ def brought(found: FetchedLog, bring: Callable[[], FetchedLog]) -> FetchedLog:
         except (LogError, OSError) as error:
             if not isinstance(error, CommitConflict) or not tries_left:
                 return structs.replace(
-                    found, reason=str(error), is_damaged=isinstance(error, CorruptLog)
+                    found,
+                    reason=str(error),
+                    is_damaged=isinstance(error, CorruptLog),
+                    held=held_by(error),
                 )
     raise AssertionError("the last try returns")
+
+
+def held_by(error: Exception) -> Held:
+    """Why an error keeps a partition back, in a word."""
+    if isinstance(error, NotContinued):
+        return Held(error.held)
+    if isinstance(error, CorruptLog):
+        return Held.DAMAGED
+    may_pass = isinstance(error, (RemoteFailed, CommitConflict, LogHeld, OSError))
+    return Held.WAITING if may_pass else Held.FAILED
 
 
 def refused(found: FetchedLog, log: PartitionLog) -> FetchedLog | None:
@@ -85,4 +105,6 @@ def refused(found: FetchedLog, log: PartitionLog) -> FetchedLog | None:
     damage = next((problem for problem in log.problems if not problem.is_note), None)
     if damage is None:
         return None
-    return structs.replace(found, reason=str(damage), is_damaged=damage.kind is ProblemKind.DAMAGED)
+    is_damaged = damage.kind is ProblemKind.DAMAGED
+    held = Held.DAMAGED if is_damaged else Held.FAILED
+    return structs.replace(found, reason=str(damage), is_damaged=is_damaged, held=held)

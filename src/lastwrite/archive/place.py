@@ -153,6 +153,7 @@ class Place:
         which readers of old manifests need it.
         """
         begun = Round(uuid.uuid4().hex, seen)
+        _running.add(begun.id)
         key = self.journal(begun.id)
         for wait in _waits():
             begun.version = self.store.create(key, _journal_of(begun))
@@ -206,9 +207,14 @@ class Place:
         for each in notes.values():
             if since_ms < each.modified_ms and _order(each) < _order(own):
                 journal = self._read_journal(each.key)
-                if journal is not None and not _has_died(journal.writer):
+                if journal is not None and not _has_died(journal):
                     return journal.writer
         return None
+
+    def give_way(self, begun: Round) -> None:
+        """Remove the journal of a round that has written nothing else."""
+        _running.discard(begun.id)
+        self.store.remove([self.journal(begun.id)])
 
     def journal(self, id: str) -> str:
         """The store's key of a round's journal."""
@@ -279,6 +285,12 @@ class Place:
             CommitConflict: another round has committed since; what this one wrote is removed.
             RemoteFailed: the store does not say whether it was written, or refuses.
         """
+        try:
+            return self._commit(begun, made, keeps_journal)
+        finally:
+            _running.discard(begun.id)
+
+    def _commit(self, begun: Round, made: Manifest, keeps_journal: bool) -> Seen:
         made = self._successor(begun, made)
         content, key = encode(made), self.key(MANIFEST)
         last = None if begun.seen is None else begun.seen.found.version
@@ -325,6 +337,7 @@ class Place:
         """Remove what a round has written that has lost, or that nobody will commit; what cannot
         be removed, a sweep will. Never after a commit whose end is unknown.
         """
+        _running.discard(begun.id)
         with contextlib.suppress(LogError):
             self.store.remove(each.key for each in self.store.list(self.key(begun.prefix)))
             self.store.remove([self.journal(begun.id)])
@@ -503,6 +516,7 @@ def place_at(folder: str, stores: StoreSettings | None = None) -> Place:
 
 
 _just_read: dict[str, tuple[float, Seen]] = {}
+_running: set[str] = set()  # rounds of this process that may still commit
 
 
 def is_partition(folder: str) -> bool:
@@ -559,9 +573,13 @@ def _order(note: Found) -> tuple[int, str]:
     return note.modified_ms, note.key
 
 
-def _has_died(writer: str) -> bool:
-    """Whether a writer was a process of this machine that is there no more."""
-    host, _, pid = writer.rpartition(" ")[2].rpartition(":")
+def _has_died(journal: Journal) -> bool:
+    """Whether a round was of a process of this machine that is there no more, or of this one, and
+    has ended, though its journal could not be removed.
+    """
+    if journal.writer == _writer():
+        return journal.round not in _running
+    host, _, pid = journal.writer.rpartition(" ")[2].rpartition(":")
     if host != socket.gethostname() or not pid.isdigit():
         return False
     try:

@@ -191,7 +191,7 @@ class Rounds:
                 free.add(name)
             else:
                 self.take(folder)
-                place.store.remove([place.journal(begun.id)])
+                place.give_way(begun)
 
         def let_go(folder: str) -> None:
             begun = self.take(folder)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from lastwrite.archive.layout import systems_at
 from lastwrite.cleaner.daemon import Means
-from lastwrite.cleaner.events import Event, Events, Note
+from lastwrite.cleaner.events import Event, Events
+from lastwrite.cleaner.follow import Follower
+from lastwrite.cleaner.following import (
+    Follow,
+    Stoppable,
+    now_ms,
+    run_both,
+    system_of_follow,
+    wanted_of,
+)
+from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.cleaner.live import LiveCleaner, topics_in
 from lastwrite.cleaner.loop import Cleaner
-from lastwrite.cleaner.metrics import Metrics, MetricsServer
+from lastwrite.cleaner.metrics import Metrics, serve
 from lastwrite.cleaner.rounds import Rounds
 from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.commands.compact import TopicConfig, overrides
+from lastwrite.commands.following import open_followed
 from lastwrite.commands.systems import system_of_all
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
 from lastwrite.config.stores import store_settings
@@ -50,13 +60,14 @@ def clean(
     metrics_port: int | None = None,
     metrics_host: str = "127.0.0.1",
     tell: Callable[[Event], None] = lambda event: None,
-    started: Callable[[Cleaner | LiveCleaner], None] = lambda cleaner: None,
+    started: Callable[[Stoppable], None] = lambda cleaner: None,
     keep_scans: bool = False,
     system: str | None = None,
     archive: str | None = None,
     topic_config: TopicConfig | None = None,
     metadata: str | None = None,
     drop_keyless: bool = False,
+    follow: Follow | None = None,
 ) -> int:
     """Keep the log roots clean until asked to stop, or with ``once`` until nothing is due.
 
@@ -78,6 +89,8 @@ def clean(
         keep_scans, archive, drop_keyless, topic_config, metadata: as for ``compact``. A topic of
             which nothing is known is left alone, and a note says which.
         started: gets the cleaner before it begins; its ``ask_to_stop`` may be called from anywhere.
+        follow: the live cluster that the one root, an archive, follows meanwhile; with ``once`` it
+            is brought level once, before.
 
     Returns:
         The exit status: 0; with ``once`` 1, 3 or 4 where partitions failed, are damaged, or are
@@ -88,6 +101,8 @@ def clean(
         RemoteFailed: a bucket does not answer at the start; later it is waited for.
         EnvironmentUnfit: Java or Spark is missing, and a round is due.
     """
+    if follow is not None:
+        system = system_of_follow(follow, roots, system)
     live = [root for root in roots if root.startswith(SCHEME)]
     if live and (len(live) < len(roots) or system not in (None, "pulsar")):
         raise InvalidConfig(
@@ -103,8 +118,13 @@ def clean(
     )
     given = config if callable(config) else lambda: config or {}
     use(store_settings(given()))
-    found = (system_named("pulsar") if live else _system_of(folders, system)).told(sources)
-    archives = [] if live else [root for root in folders if is_address(root) or systems_at(root)]
+    if follow is not None:
+        found, archives = system_named(system or "").told(sources), folders
+    else:
+        found = (system_named("pulsar") if live else _system_of(folders, system)).told(sources)
+        archives = (
+            [] if live else [each for each in folders if is_address(each) or systems_at(each)]
+        )
 
     def read() -> Mapping[str, object]:
         names = may_drop(given(), drop_keyless)
@@ -125,32 +145,33 @@ def clean(
         )
     if live:
         LiveConfig.from_names(source.current.names)
-    else:
+    elif follow is None:  # what follows brings what is known of a topic along
         _check_roots(found, folders, archives, source.current.names)
-    metrics = Metrics(folders, _now_ms)
+    metrics = Metrics(folders, now_ms)
+    events = Events(tell, now_ms)
     with ExitStack() as stack:
-        if metrics_port is not None:
-            server = MetricsServer(metrics, metrics_host, metrics_port)
-            stack.callback(server.close)
-            tell(
-                Note(
-                    time_ms=_now_ms(),
-                    text=f"metrics on http://{metrics_host}:{server.port}/metrics",
-                )
-            )
+        serve(stack, metrics.registry, metrics_host, metrics_port, events)
         rounds = Rounds(found, spark, master, memory, conf or {}, NoProgress(), keep_scans)
-        means = Means(source, rounds, metrics, Events(tell, _now_ms), _now_ms)
+        means = Means(source, rounds, metrics, events, now_ms)
         cleaner: Cleaner | LiveCleaner
         if live:
             cleaner = LiveCleaner(folders, means, archive)
         else:
             cleaner = Cleaner(found, folders, means, threads, archives)
-        started(cleaner)
-        return cleaner.run(once)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+        if follow is None:
+            started(cleaner)
+            return cleaner.run(once)
+        wanted = wanted_of(follow, folders[0], lambda: source.current.names, sources, events, once)
+        follower = Follower(
+            open_followed(wanted),
+            follow.every_s,
+            FollowingMetrics(metrics.registry, now_ms),
+            events,
+            now_ms,
+            turned=cleaner.wake,
+            failed=cleaner.ask_to_stop,
+        )
+        return run_both(cleaner, follower, started, once)
 
 
 def _system_of(roots: Sequence[str], name: str | None) -> System:

@@ -49,6 +49,10 @@ class Daemon(ABC, Generic[OutcomeT]):
         self._is_stopping = True
         self._outcomes.put(None)
 
+    def wake(self) -> None:
+        """Let it look now, and not only after its rest. May be called from any thread."""
+        self._outcomes.put(None)
+
     def run(self, once: bool = False) -> int:
         """Work until asked to stop, or with ``once`` until nothing is due.
 

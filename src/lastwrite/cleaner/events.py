@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from threading import RLock
 from typing import Annotated, ClassVar
 
 from msgspec import field
@@ -11,6 +12,7 @@ from lastwrite.engine.rules.verdict import Verdict
 from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import PartitionReport, Quarantined
 from lastwrite.reports.document import SPREAD, UNPRINTED, As, FrozenDocument, figure
+from lastwrite.reports.following import FollowedLog
 
 
 def rounded(seconds: float) -> float:
@@ -56,6 +58,26 @@ class SetAside(FrozenDocument, frozen=True, kw_only=True):
     entry: Annotated[Quarantined, SPREAD]
 
 
+class Brought(FrozenDocument, frozen=True, kw_only=True):
+    """A turn of a follower brought something."""
+
+    event: ClassVar[str] = figure(lambda self: "brought")
+    time_ms: int
+    partitions: int  # of which something came
+    bytes: int
+    lag_records: int  # of all partitions, beyond the archive's ends
+    held: int  # partitions of which nothing could come
+    seconds: Annotated[float, As(rounded)]
+
+
+class HeldBack(FrozenDocument, frozen=True, kw_only=True):
+    """A turn of a follower could bring nothing of a partition; told once as long as it is so."""
+
+    event: ClassVar[str] = figure(lambda self: "held")
+    time_ms: int
+    log: Annotated[FollowedLog, SPREAD]
+
+
 class Note(FrozenDocument, frozen=True, kw_only=True):
     """A sentence about the daemon itself: new settings, a root that a broker has, an end."""
 
@@ -64,26 +86,33 @@ class Note(FrozenDocument, frozen=True, kw_only=True):
     text: str
 
 
-Event = RoundEnded | SetAside | Note
+Event = RoundEnded | SetAside | Brought | HeldBack | Note
 
 
 class Events:
     """How a daemon speaks, events as they come and what stays true for long only once: hands events
-    to ``tell``, in the thread that calls; ``now_ms`` is the clock of what it says itself.
+    to ``tell``, one at a time, in the thread that calls; ``now_ms`` is the clock of what it says
+    itself.
     """
 
     def __init__(self, tell: Callable[[Event], None], now_ms: Callable[[], int]) -> None:
-        self.tell = tell
+        self._tell = tell
         self._now_ms = now_ms
         self._said: dict[str, str] = {}
+        self._turn = RLock()
+
+    def tell(self, event: Event) -> None:
+        with self._turn:
+            self._tell(event)
 
     def note(self, text: str) -> None:
         self.tell(Note(time_ms=self._now_ms(), text=text))
 
     def say_once(self, about: str, text: str | None) -> None:
         """Say ``text`` if it was not the last that was said about it; None: all is well again."""
-        if text is None:
-            self._said.pop(about, None)
-        elif self._said.get(about) != text:
-            self._said[about] = text
-            self.note(text)
+        with self._turn:
+            if text is None:
+                self._said.pop(about, None)
+            elif self._said.get(about) != text:
+                self._said[about] = text
+                self.note(text)

@@ -7,12 +7,14 @@ from __future__ import annotations
 import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 from prometheus_client.openmetrics.exposition import generate_latest
 
 import lastwrite
+from lastwrite.cleaner.events import Events
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.engine.rules.verdict import Verdict
 from lastwrite.errors import InvalidConfig
@@ -26,9 +28,7 @@ STATUSES = ("due", "clean", "expired", "not_compacted", "uncleanable", "in_progr
 
 
 class Metrics:
-    """What a cleaner counts; ``page`` is all of it as OpenMetrics text. Callers may be in several
-    threads.
-    """
+    """What a cleaner counts, in ``registry``. Callers may be in several threads."""
 
     # Long: every metric is declared here, one after the other.
     def __init__(self, roots: Sequence[str], now_ms: Callable[[], int]) -> None:
@@ -100,10 +100,6 @@ class Metrics:
         for stage in STAGES:
             self._stages.labels(stage)
 
-    def page(self) -> bytes:
-        """Everything, in the format that ``CONTENT_TYPE`` names."""
-        return bytes(generate_latest(self.registry))  # type: ignore[no-untyped-call]
-
     def _seconds_since_last_pick(self) -> float:
         last = self._last_pick_ms
         return float("nan") if last is None else max(self._now_ms() - last, 0) / 1000
@@ -173,6 +169,11 @@ class Metrics:
         self._rounds.labels("failed").inc()
 
 
+def page_of(registry: CollectorRegistry) -> bytes:
+    """Everything, in the format that ``CONTENT_TYPE`` names."""
+    return bytes(generate_latest(registry))  # type: ignore[no-untyped-call]
+
+
 def _status(candidate: Candidate, staged: Mapping[str, Quarantined]) -> str:
     if candidate.folder in staged or candidate.trouble is not None:
         return "uncleanable"
@@ -183,6 +184,21 @@ def _status(candidate: Candidate, staged: Mapping[str, Quarantined]) -> str:
     return "clean" if candidate.compacts else "not_compacted"
 
 
+def serve(
+    stack: ExitStack, registry: CollectorRegistry, host: str, port: int | None, events: Events
+) -> None:
+    """Answer for ``registry`` as long as ``stack`` lasts, and say where; None: not at all.
+
+    Raises:
+        InvalidConfig: nobody can listen there.
+    """
+    if port is None:
+        return
+    server = MetricsServer(registry, host, port)
+    stack.callback(server.close)
+    events.note(f"metrics on http://{host}:{server.port}/metrics")
+
+
 class MetricsServer:
     """Answers ``GET /metrics`` on ``host:port`` until ``close``; port 0: one that is free.
 
@@ -190,11 +206,11 @@ class MetricsServer:
         InvalidConfig: nobody can listen there.
     """
 
-    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 is_known = self.path.split("?")[0] in ("/metrics", "/")
-                body = metrics.page() if is_known else b"see /metrics\n"
+                body = page_of(registry) if is_known else b"see /metrics\n"
                 self.send_response(200 if is_known else 404)
                 self.send_header(
                     "Content-Type", CONTENT_TYPE if is_known else "text/plain; charset=utf-8"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,25 +12,39 @@ import typer
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, in_time, in_words, local_moment, moment
 from lastwrite.cli.plan import keyless_line
+from lastwrite.errors import InvalidConfig
 from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
 
 if TYPE_CHECKING:
-    from lastwrite.cleaner.events import Event, RoundEnded, SetAside
-    from lastwrite.cleaner.live import LiveCleaner
-    from lastwrite.cleaner.loop import Cleaner
+    from lastwrite.cleaner.events import Brought, Event, HeldBack, RoundEnded, SetAside
+    from lastwrite.cleaner.following import Follow, Stoppable
     from lastwrite.reports.compaction import PartitionReport
 
 
 def clean(
     context: typer.Context,
     roots: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="ROOT…",
-            help="Log roots, stores, archives, persistent://… topics.",
+            help="Log roots, stores, archives, persistent://… topics; none with --source.",
         ),
-    ],
+    ] = None,
+    source: Annotated[
+        list[str] | None,
+        options.option(
+            "--source URL",
+            "A live cluster, kafka://HOST:PORT[,HOST:PORT…], that the archive of --to follows.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None, options.option("--to ARCHIVE", "With --source: what follows, and is cleaned.")
+    ] = None,
+    topic: options.Topics = None,
+    partition: options.Partition = None,
+    every: options.Every = None,
+    rate: options.Rate = None,
     threads: Annotated[
         int | None,
         options.option(
@@ -47,15 +61,7 @@ def clean(
     topic_config: options.TopicConfig = None,
     topic_config_file: options.TopicConfigFile = None,
     metadata: options.Metadata = None,
-    metrics_port: Annotated[
-        int | None,
-        options.option(
-            "--metrics-port PORT",
-            "Answer GET /metrics there.",
-            min=0,
-            max=65535,
-        ),
-    ] = None,
+    metrics_port: options.MetricsPort = None,
     metrics_host: Annotated[
         str, options.option("--metrics-host HOST", "The address to answer on.")
     ] = "127.0.0.1",
@@ -78,6 +84,9 @@ def clean(
     or of a live cluster, are compacted as soon as there is more to compact than --config
     compactionThreshold=SIZE says.
 
+    With --source the archive of --to follows topics of a live cluster meanwhile, those that come
+    later and match --topic as well; with --once they are brought once, before.
+
     An archive, in a folder or a bucket, is looked at by its manifests; what rounds left there that
     have died is swept once a day. A round that somebody else has begun there is waited for.
 
@@ -94,6 +103,67 @@ def clean(
     import lastwrite
 
     output: Output = context.obj
+    follow, given = _follow(roots or (), source, to, topic, partition, every, rate)
+    return lastwrite.clean(
+        given,
+        config=lambda: options.settings(output, config, config_file),
+        config_file=config_file,
+        once=once,
+        threads=threads,
+        memory=memory,
+        master=master,
+        conf=options.pairs("--conf", conf),
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        tell=teller(output),
+        started=stops_by_signals,
+        keep_scans=keep_scans,
+        system=system,
+        archive=archive,
+        topic_config=options.topic_settings(topic_config, topic_config_file),
+        metadata=metadata,
+        drop_keyless=drop_keyless,
+        follow=follow,
+    )
+
+
+def _follow(
+    roots: Sequence[str],
+    source: Sequence[str] | None,
+    to: str | None,
+    topic: Sequence[str] | None,
+    partition: int | None,
+    every: float | None,
+    rate: str | None,
+) -> tuple[Follow | None, Sequence[str]]:
+    """What is to be followed, and the roots."""
+    if source:
+        from lastwrite.cleaner.following import EVERY_S, Follow
+
+        if roots or to is None:
+            raise InvalidConfig("a source, and not one archive", remedy="give --to, and no ROOT")
+        every_s = EVERY_S if every is None else every
+        return Follow(
+            sources=source, topic=topic, partition=partition, every_s=every_s, rate=rate
+        ), [to]
+    if not roots:
+        raise InvalidConfig("nothing to clean", remedy="give a ROOT, or --source and --to")
+    for name, value in (
+        ("--to", to),
+        ("--topic", topic),
+        ("--partition", partition),
+        ("--every", every),
+        ("--rate", rate),
+    ):
+        if value is not None:
+            raise InvalidConfig(f"{name} is for --source", remedy="leave it out")
+    return None, roots
+
+
+def teller(output: Output) -> Callable[[Event], None]:
+    """Events as a line each on standard output, notes on standard error; with --json all as
+    objects.
+    """
     output.lines = True
 
     def tell(event: Event) -> None:
@@ -104,30 +174,13 @@ def clean(
         else:
             output.text([event_line(event)])
 
-    def started(cleaner: Cleaner | LiveCleaner) -> None:
-        for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, lambda *_: cleaner.ask_to_stop())
+    return tell
 
-    return lastwrite.clean(
-        roots,
-        config=lambda: options.settings(output, config, config_file),
-        config_file=config_file,
-        once=once,
-        threads=threads,
-        memory=memory,
-        master=master,
-        conf=options.pairs("--conf", conf),
-        metrics_port=metrics_port,
-        metrics_host=metrics_host,
-        tell=tell,
-        started=started,
-        keep_scans=keep_scans,
-        system=system,
-        archive=archive,
-        topic_config=options.topic_settings(topic_config, topic_config_file),
-        metadata=metadata,
-        drop_keyless=drop_keyless,
-    )
+
+def stops_by_signals(what: Stoppable) -> None:
+    """Let SIGTERM and Ctrl-C ask it to stop."""
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: what.ask_to_stop())
 
 
 def event_line(event: Event) -> str:
@@ -172,11 +225,27 @@ def _round(event: RoundEnded) -> str:
     return f"[{event.thread}] {report.name}: {'; '.join(said) or 'nothing could go'}"
 
 
+def _brought(event: Brought) -> str:
+    held = f", {event.held:,} held back" if event.held else ""
+    behind = f", {event.lag_records:,} records behind" if event.lag_records else ""
+    return (
+        f"brought {in_words(event.bytes)} of {event.partitions:,} partitions in "
+        f"{in_time(event.seconds)}{behind}{held}"
+    )
+
+
+def _held(event: HeldBack) -> str:
+    log = event.log.log
+    return f"{log.topic}-{log.partition}: held back ({log.held}): {log.reason}"
+
+
 # By what an event is called in JSON.
 _LINES: dict[str, Callable[[Any], str]] = {
     "note": lambda event: event.text,
     "uncleanable": _set_aside,
     "round": _round,
+    "brought": _brought,
+    "held": _held,
 }
 
 

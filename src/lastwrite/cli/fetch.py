@@ -8,8 +8,10 @@ from typing import Annotated, TypeVar
 import typer
 
 from lastwrite.cli import options
+from lastwrite.cli.clean import stops_by_signals, teller
 from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.cli.problems import problem_lines
+from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.restored import RestoredLog
 from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, FetchReport
 from lastwrite.reports.fetching import FetchedLog
@@ -87,12 +89,17 @@ def fetch(
         ),
     ] = False,
     unclean: options.Unclean = False,
-    rate: Annotated[
-        str | None,
+    rate: options.Rate = None,
+    follow: Annotated[
+        bool,
         options.option(
-            "--rate SIZE", "Of a live cluster, at most so many bytes a second.", options.KAFKA
+            "--follow",
+            "Of a live cluster: go on until SIGTERM or Ctrl-C, turn after turn.",
+            options.KAFKA,
         ),
-    ] = None,
+    ] = False,
+    every: options.Every = None,
+    metrics_port: options.MetricsPort = None,
     memory: options.Memory = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
@@ -117,6 +124,25 @@ def fetch(
     import lastwrite
 
     output: Output = context.obj
+    if follow:
+        from lastwrite.cleaner.following import EVERY_S  # not before it is needed
+
+        return lastwrite.follow(
+            sources,
+            to,
+            topic=topic,
+            partition=partition,
+            every_s=EVERY_S if every is None else every,
+            memory=memory,
+            rate=rate,
+            topic_config=options.topic_settings(topic_config, topic_config_file),
+            config=options.settings(output, config, config_file, unclean),
+            metrics_port=metrics_port,
+            tell=teller(output),
+            started=stops_by_signals,
+        )
+    if every is not None or metrics_port is not None:
+        raise InvalidConfig("--every and --metrics-port are for --follow", remedy="leave them out")
     report = lastwrite.fetch(
         sources,
         to,

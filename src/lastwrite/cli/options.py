@@ -67,6 +67,16 @@ Partition: TypeAlias = Annotated[
     int | None,
     option("--partition, --queue NUMBER", "Only this partition or queue of each topic.", min=0),
 ]
+Rate: TypeAlias = Annotated[
+    str | None, option("--rate SIZE", "Of a live cluster, at most so many bytes a second.", KAFKA)
+]
+Every: TypeAlias = Annotated[
+    float | None,
+    option("--every SECONDS", "The pause between two turns of following; default: 30."),
+]
+MetricsPort: TypeAlias = Annotated[
+    int | None, option("--metrics-port PORT", "Answer GET /metrics there.", min=0, max=65535)
+]
 Config: TypeAlias = Annotated[
     list[str] | None,
     option(

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from lastwrite.archive.layout import systems_at
 from lastwrite.commands.compact import TopicConfig, find_told, overrides
+from lastwrite.commands.following import limits_of
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
@@ -110,7 +111,7 @@ def fetch(
             "scans are kept of Kafka's log directories", remedy="leave out --keep-scans"
         )
     if any(source.startswith(KAFKA_SCHEME) for source in sources):
-        from lastwrite.kafka.live import fetch_live, limits_of  # its network is for nobody else
+        from lastwrite.kafka.live import fetch_live  # its network is for nobody else
 
         own = overrides(topic_config)
         limits = limits_of(memory, rate)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
+
+from msgspec import structs
 
 from lastwrite.archive.bringing import at_once, brought
 from lastwrite.archive.layout import partition_address
@@ -28,7 +29,6 @@ from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits, Throttle
 from lastwrite.reports.fetching import FetchedLog, LogsFetched
 from lastwrite.reports.settings import Override
-from lastwrite.spark.memory import parse_bytes, plan_memory
 from lastwrite.storage.choice import Topics, choose, is_named
 from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.throttle import Pacer
@@ -53,7 +53,7 @@ def fetch_live(
     Args:
         urls: one, ``kafka://HOST:PORT[,HOST:PORT…]``: brokers to begin with.
         topic, partition: as for ``fetch``; Kafka's own topics only by name.
-        limits: see ``limits_of``.
+        limits: see ``commands.following.limits_of``.
 
     Raises:
         NotALog: there is no such topic.
@@ -71,9 +71,10 @@ def fetch_live(
     progress = progress or NoProgress()
     with Cluster(brokers_of(url), client) as cluster:
         cluster.refresh()
-        names = _chosen(cluster, topic, partition, url)
-        run = _Run(cluster, client, to, limits, progress)
-        run.learn(names, topic, overrides, rules)
+        names = chosen(cluster, topic, partition, url)
+        run = Run(cluster, client, to, limits, progress)
+        run.learn_positions()
+        run.learn_settings(names, topic, overrides, rules)
         progress.stage("fetch", 0)
         with ThreadPoolExecutor(at_once(), "fetch") as pool:
             coming = pool.map(run.fetch, names)
@@ -84,10 +85,14 @@ def fetch_live(
                 raise
 
 
-def _chosen(
+def chosen(
     cluster: Cluster, topic: Topics, partition: int | None, url: str
 ) -> list[TopicPartition]:
-    """The partitions that are asked for; of Kafka's own topics those that are named."""
+    """The partitions that are asked for; of Kafka's own topics those that are named.
+
+    Raises:
+        NotALog: there is none.
+    """
     there = {
         f"{name}": name
         for each in sorted(cluster.topics.values(), key=lambda each: each.name)
@@ -98,24 +103,22 @@ def _chosen(
     return [there[key] for key in choose(listed, topic, partition, url)]
 
 
-def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
-    """What a partition's fetch may take: its part of ``memory``, and together ``rate``, ``50m``, a
-    second.
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Up to where the archive had a partition, and what will be another when there is more."""
 
-    Raises:
-        InvalidConfig: no sizes.
+    end_offset: int
+    asked_ms: int  # when the log was asked for its bounds: the archive has all that there was
+    brought_ms: int  # as the manifest has it
+    told: tuple[object, ...]
+
+
+class Run:
+    """What all partitions of a call share, and of whoever follows all turns.
+
+    ``levels``: of the partitions that were brought; one that is as it was then is not brought
+    again. ``ends``: high watermarks, as they were asked for last.
     """
-    limits = plan_memory(memory, at_once()).limits()
-    if rate is None:
-        return limits
-    with contextlib.suppress(InvalidConfig):
-        if (bytes_a_second := parse_bytes(rate)) > 0:
-            return replace(limits, reading=(Throttle("", bytes_a_second),))
-    raise InvalidConfig(f"a rate of {rate!r}", remedy="bytes a second, as 50m")
-
-
-class _Run:
-    """What all partitions of a call share."""
 
     def __init__(
         self,
@@ -124,6 +127,7 @@ class _Run:
         to: str,
         limits: Limits,
         progress: Progress,
+        follows: bool = False,
     ) -> None:
         unhindered = Throttle("", math.inf)
         self._pacer = Pacer(limits.reading[0] if limits.reading else unhindered)
@@ -132,26 +136,34 @@ class _Run:
         self._to = to
         self._plain_bytes = limits.plain_bytes
         self._progress = progress
+        self._follows = follows
         self._turn = Lock()
         self._positions: dict[TopicPartition, list[Position]] | None = None
         self._settings: dict[str, tuple[topic_settings.Known | None, KafkaTopicConfig]] = {}
+        self.levels: dict[TopicPartition, Level] = {}
+        self.ends: dict[TopicPartition, int] = {}
 
-    def learn(
+    def learn_positions(self) -> None:
+        """Ask where groups are: before any log's end is asked for, so that no group is beyond what
+        is brought.
+        """
+        try:
+            self._positions = self._cluster.patiently(self._cluster.positions)
+        except LogError as error:
+            self._progress.note(f"{error}; no groups' positions are brought")
+
+    def learn_settings(
         self,
         names: Sequence[TopicPartition],
         topic: Topics,
         overrides: Sequence[Override],
         rules: Mapping[str, object],
     ) -> None:
-        """Ask what is set for the topics, and where groups are.
+        """Ask what is set for the topics.
 
         Raises:
             RemoteFailed: no broker answers.
         """
-        try:  # before any log's end is asked for: no group is beyond what is brought
-            self._positions = self._cluster.patiently(self._cluster.positions)
-        except LogError as error:
-            self._progress.note(f"{error}; no groups' positions are brought")
         topics = list(dict.fromkeys(name.topic for name in names))
         for begin in range(0, len(topics), _SETTINGS_AT_ONCE):
             some = topics[begin : begin + _SETTINGS_AT_ONCE]
@@ -180,6 +192,16 @@ class _Run:
         try:
             asked_ms = time.time_ns() // 1_000_000
             bounds = log.bounds()
+            self.ends[name] = bounds.high_watermark
+            groups = self._groups_of(name)
+            _, epoch = self._cluster.leader(name.topic, name.partition)
+            told = (bounds, epoch, log.topic_id, known, groups)
+            level = self.levels.get(name)
+            if level is not None and level.told == told:
+                if asked_ms - level.brought_ms <= config.delete_retention_ms // 2:
+                    self.levels[name] = replace(level, asked_ms=asked_ms)
+                    end = level.end_offset
+                    return structs.replace(found, first_offset=end, end_offset=end)
             source = LiveSource(
                 path=log.path,
                 log_start=bounds.log_start,
@@ -187,25 +209,34 @@ class _Run:
                 topic_id=self._cluster.topic(name.topic).id_text,
                 lineage=partial(log.lineage, log_start=bounds.log_start),
                 known=None if known is None else Known.of(known),
-                groups=self._groups_of(name),
+                groups=groups,
                 config=config,
                 asked_ms=asked_ms,
+                follows=self._follows,
+                level_ms=0 if level is None else level.asked_ms,
             )
-            intake = Intake(source, found.folder)
-            try:
-                format = KafkaFormat(self._plain_bytes)
-                for data, table in log.batches(intake.first, intake.end, format):
-                    intake.append(data, table)
-                    size = int(table["origin_size"].sum())
-                    self._advance(size)
-                    self._pacer.spend(size)
-                done = intake.finish()
-            except BaseException:
-                intake.abandon()
-                raise
+            intake = self._bring(log, Intake(source, found.folder))
         finally:
             log.close()
+        done = intake.finished
+        if self._follows:
+            self.levels[name] = Level(done.end_offset, asked_ms, intake.brought_ms, told)
         return done.of(found)
+
+    def _bring(self, log: LiveLog, intake: Intake) -> Intake:
+        """Bring what lies in the intake's range, and let it count."""
+        try:
+            format = KafkaFormat(self._plain_bytes)
+            for data, table in log.batches(intake.first, intake.end, format):
+                intake.append(data, table)
+                size = int(table["origin_size"].sum())
+                self._advance(size)
+                self._pacer.spend(size)
+            intake.finish()
+        except BaseException:
+            intake.abandon()
+            raise
+        return intake
 
     def _groups_of(self, name: TopicPartition) -> Groups | None:
         if self._positions is None:
@@ -213,9 +244,15 @@ class _Run:
         found = self._positions.get(name, ())
         return tuple((each.group, each.offset, each.leader_epoch, each.metadata) for each in found)
 
+    def forget(self, name: TopicPartition) -> None:
+        """Of a partition that is not there any more."""
+        self.levels.pop(name, None)
+        self.ends.pop(name, None)
+
     def stop(self) -> None:
-        """Let whoever fetches leave off at the next batches."""
+        """Let whoever fetches leave off at the next batches, or where a broker is waited for."""
         self._pacer.stop()
+        self._cluster.stop()
 
     def _advance(self, done_bytes: int) -> None:
         with self._turn:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
 
 from msgspec import field
 
 from lastwrite.reports.document import FrozenDocument, figure
+
+
+class Held(StrEnum):
+    """Why nothing of a partition was brought, in a word."""
+
+    WAITING = "waiting"  # what may pass: a cluster or a store is silent, or a round runs there
+    DAMAGED = "damaged"
+    FORK = "fork"  # an election cut the log after it was fetched
+    GAP = "gap"  # the log begins behind the archive's end
+    DELETES = "deletes"  # may have expired before they were seen
+    ANOTHER = "another"  # topic of that name
+    FAILED = "failed"  # all else
 
 
 class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
@@ -24,6 +37,7 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     is_new: bool = field(default=False, name="new")  # the archive did not have the partition
     reason: str | None = None  # why nothing of it was brought
     is_damaged: bool = field(default=False, name="damaged")
+    held: Held | None = None  # the same in a word
 
 
 class LogsFetched(FrozenDocument, frozen=True, kw_only=True):

@@ -93,6 +93,8 @@ class Cluster:
         self._brokers: dict[int, str] = {}
         self._topics: dict[str, LiveTopic] = {}
         self._idle: dict[str, list[Connection]] = {}
+        self._busy: set[Connection] = set()
+        self._is_stopped = False
         self._lock = Lock()
         self.address = ",".join(bootstrap)
 
@@ -101,6 +103,12 @@ class Cluster:
             for connection in (each for idle in self._idle.values() for each in idle):
                 connection.close()
             self._idle.clear()
+
+    def stop(self) -> None:
+        """End all that is asked, in whichever thread; nothing can be asked any more."""
+        self._is_stopped = True
+        for connection in list(self._busy):
+            connection.hang_up()
 
     def __enter__(self) -> Cluster:
         return self
@@ -116,12 +124,17 @@ class Cluster:
         with self._lock:
             idle = self._idle.setdefault(address, [])
             connection = idle.pop() if idle else Connection(address, self._config, self._tls)
+            self._busy.add(connection)
         try:
+            if self._is_stopped:
+                raise LogError("the work was stopped", remedy="start again when you like")
             yield connection
         except BaseException:
+            self._busy.discard(connection)
             connection.close()  # an answer may be under way
             raise
         with self._lock:
+            self._busy.discard(connection)
             self._idle.setdefault(address, []).append(connection)
 
     def ask_any(self, name: str, doing: str, **values: object) -> Any:
@@ -151,7 +164,8 @@ class Cluster:
             try:
                 return work()
             except RemoteFailed as error:
-                if time.monotonic() >= until or not isinstance(error, Passing):
+                is_over = self._is_stopped or time.monotonic() >= until
+                if is_over or not isinstance(error, Passing):
                     raise
                 self.wait(until)
 

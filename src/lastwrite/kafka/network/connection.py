@@ -127,6 +127,13 @@ class Connection:
             self._socket.close()
             self._socket = None
 
+    def hang_up(self) -> None:
+        """Let whoever waits for an answer in another thread hear at once that there is none."""
+        talking = self._socket
+        if talking is not None:
+            with contextlib.suppress(OSError):
+                talking.shutdown(socket.SHUT_RDWR)
+
     def _opened(self, doing: str) -> float:
         """Connect where that was not done yet; until when this call may take."""
         if self._expires and time.monotonic() > self._expires:

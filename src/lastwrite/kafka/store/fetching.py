@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,7 +32,7 @@ from lastwrite.archive.place import Round, Seen, place_at
 from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan
-from lastwrite.errors import LogError, NotALog
+from lastwrite.errors import LogError, NotALog, NotContinued
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
@@ -50,6 +51,7 @@ from lastwrite.kafka.store.keeping import Keep, keeper
 from lastwrite.model.columns import BatchTable
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits, Piece, SegmentOutput
+from lastwrite.reports.fetching import Held
 from lastwrite.storage.reading import reader_of
 
 Aborted = tuple[tuple[int, int, int, int], ...]  # see ``archived``
@@ -233,29 +235,41 @@ def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], 
     return epochs, topic_id
 
 
-def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> str | None:
+class Why(NamedTuple):
+    """Why a log does not go on where the archive ends."""
+
+    held: Held
+    words: str
+
+
+def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Why | None:
     """Why the log is none that goes on where the archive ends; None: it may be."""
     if None not in (topic_id, before.topic_id) and topic_id != before.topic_id:
-        return (
-            f"the topic was made anew: its id is {topic_id}, that in the archive {before.topic_id}"
+        there = before.topic_id
+        return Why(
+            Held.ANOTHER,
+            f"the topic was made anew: its id is {topic_id}, that in the archive {there}",
         )
     if log_start > before.end_offset:
-        return (
+        return Why(
+            Held.GAP,
             f"the log begins at offset {log_start} and the archive ends at "
-            f"{before.end_offset}: {log_start - before.end_offset} offsets between are lost"
+            f"{before.end_offset}: {log_start - before.end_offset} offsets between are lost",
         )
     return None
 
 
-def no_continuation(folder: str, why: str, source: str) -> LogError:
+def no_continuation(folder: str, why: Why, source: str) -> NotContinued:
     """The error where what ``source`` has does not come next in the partition at ``folder``."""
-    words = f"{folder} cannot be continued: {why}"
-    return LogError(words, path=source, remedy=_ELSEWHERE)
+    words = f"{folder} cannot be continued: {why.words}"
+    error = NotContinued(words, path=source, remedy=_ELSEWHERE)
+    error.held = why.held
+    return error
 
 
 def fork(
     before: ArchivedLog, epochs: Sequence[tuple[int, int]], end: int, may_be_another: bool
-) -> str | None:
+) -> Why | None:
     """Where the leaders of log and archive are not the same ones; None: nowhere.
 
     Whoever cuts a log is a leader of a later epoch. Where epochs begin is compared only if it
@@ -268,27 +282,30 @@ def fork(
         return None
     later = [start for epoch, start in epochs if epoch > last]
     if later and min(later) < before.end_offset:
-        return (
+        return Why(
+            Held.FORK,
             f"the archive has offsets {min(later)} to {before.end_offset} of leader epoch {last}, "
-            "the log of a later one: an election cut the log after they were fetched"
+            "the log of a later one: an election cut the log after they were fetched",
         )
     if newest < last and end > before.end_offset:
-        return (
+        return Why(
+            Held.FORK,
             f"the log ends at offset {end} in leader epoch {newest}, and the archive has offsets up "
-            f"to {before.end_offset} of epoch {last}: it went on from an older copy"
+            f"to {before.end_offset} of epoch {last}: it went on from an older copy",
         )
     for epoch in sorted(here.keys() & there.keys()) if may_be_another else ():
         if here[epoch] != there[epoch] and max(here[epoch], there[epoch]) > epochs[0][1]:
-            return (
+            return Why(
+                Held.ANOTHER,
                 f"leader epoch {epoch} begins at offset {here[epoch]} in the log, and at "
-                f"{there[epoch]} in the archive: they are not of one topic"
+                f"{there[epoch]} in the archive: they are not of one topic",
             )
     return None
 
 
 def _lost_deletes(
     log: PartitionLog, before: ArchivedLog, now_ms: int, retention_ms: int
-) -> str | None:
+) -> Why | None:
     """Why a delete may be missing from what the log still has; None: none can be."""
     since_ms = now_ms - before.brought_ms
     if (log.checkpoint or 0) <= before.end_offset or since_ms <= retention_ms:
@@ -296,14 +313,15 @@ def _lost_deletes(
     return lost_deletes(before, since_ms, retention_ms)
 
 
-def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> str:
+def lost_deletes(before: ArchivedLog, since_ms: int, retention_ms: int) -> Why:
     """What is wrong where the cleaner has been at what the archive lacks, and the last fetch was
     ``since_ms`` ago.
     """
-    return (
+    return Why(
+        Held.DELETES,
         f"the broker's cleaner has been at offsets from {before.end_offset} on, and the last fetch "
         f"was {since_ms // 3_600_000} hours ago: deletes are kept for {retention_ms} ms "
-        "(delete.retention.ms), so some may have gone unseen"
+        "(delete.retention.ms), so some may have gone unseen",
     )
 
 

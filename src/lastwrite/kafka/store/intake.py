@@ -21,6 +21,7 @@ from msgspec import structs
 
 from lastwrite.archive.bringing import Fetched
 from lastwrite.archive.place import Round, place_at
+from lastwrite.errors import LogHeld
 from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
 from lastwrite.kafka.format.names import FileKind, segment_file_name
 from lastwrite.kafka.producers.history import entry_after, feed, sightings_in
@@ -31,6 +32,7 @@ from lastwrite.kafka.store import archived, index_files
 from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
 from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
 from lastwrite.kafka.store.fetching import (
+    Why,
     another,
     fork,
     lost_deletes,
@@ -41,6 +43,7 @@ from lastwrite.kafka.store.fetching import (
 from lastwrite.model.columns import HAS_PRODUCER, IS_OLD, BatchTable, ByteArray
 from lastwrite.model.log import AbortedTransaction, Producer
 from lastwrite.model.work import SegmentOutput
+from lastwrite.reports.fetching import Held
 
 _COMMIT_BYTES = 256 << 20  # after so many what has come counts
 Groups: TypeAlias = tuple[tuple[str, int, int, str], ...]
@@ -63,6 +66,8 @@ class LiveSource:
     groups: Groups | None  # positions; None: those that the archive knows already stay
     config: KafkaTopicConfig
     asked_ms: int  # before ``end`` was asked for
+    follows: bool = False  # more will come soon: rounds that others have begun are waited for
+    level_ms: int = 0  # when whoever follows had all that there was; 0: nobody knows
 
 
 class Intake:
@@ -95,7 +100,9 @@ class Intake:
         )
         self._entries = {each.producer_id: each for each in self._snapshot()}
         self._aborted_seen = 0
-        self._brought_ms = source.asked_ms if self._is_new else self._log.brought_ms
+        self._brought_ms = source.asked_ms
+        if not self._is_new:
+            self._brought_ms = max(self._log.brought_ms, source.level_ms)
         self._epochs = dict(self._log.epochs)
         for epoch, start in self._lineage:
             if start < self.end:
@@ -106,7 +113,7 @@ class Intake:
         self._made: list[StoredSegment] = []
         self._since_commit = self._segments = self._bytes = 0
 
-    def _refuse(self, why: str | None) -> None:
+    def _refuse(self, why: Why | None) -> None:
         if why is not None:
             raise no_continuation(self._folder, why, self._source.path)
 
@@ -116,14 +123,15 @@ class Intake:
             return ()
         return decode_snapshot(index_files.read_file(f"{self._folder}/{self._log.snapshot}"))
 
-    def _fork(self) -> str | None:
+    def _fork(self) -> Why | None:
         """Where the leaders of log and archive are not the same ones; None: nowhere."""
         before, known = self._log, max(dict(self._log.epochs), default=-1)
         why = fork(before, self._lineage, self._source.end, False)
         if why is None and self._lineage and self._lineage[0][0] < known:
-            return (
+            return Why(
+                Held.FORK,
                 f"the archive has offsets up to {before.end_offset} of leader epoch {known}, which "
-                "the log does not have: an election cut the log after they were fetched"
+                "the log does not have: an election cut the log after they were fetched",
             )
         return why
 
@@ -134,6 +142,7 @@ class Intake:
 
         Raises:
             LogError: one lies across the archive's end, or the end of what is replicated.
+            LogHeld: a round that was begun before is waited for.
             CommitConflict, RemoteFailed: as of the store.
         """
         base = self._at
@@ -151,7 +160,7 @@ class Intake:
             if self._since_commit >= _COMMIT_BYTES:
                 self._commit()
 
-    def _lost_deletes(self, table: BatchTable, at: int) -> str | None:
+    def _lost_deletes(self, table: BatchTable, at: int) -> Why | None:
         """Why a delete may be missing; None: none can be. Only a cleaner leaves holes."""
         config = self._source.config
         since_ms = time.time_ns() // 1_000_000 - self._brought_ms
@@ -194,7 +203,7 @@ class Intake:
 
     def _open(self, table: BatchTable, base: int) -> None:
         if self._begun is None:
-            self._begun = self._place.begin(self._seen)
+            self._begun = self._begin()
         if int(table["next_offset"][0]) - 1 - base > MAX_RELATIVE_OFFSET:
             base = int(table["base_offset"][0])
         self._segment_base, self._segment_bytes, self._segment_records = base, 0, 0
@@ -235,11 +244,28 @@ class Intake:
 
     # ------------------------------------------------------------------ the end
 
-    def finish(self) -> Fetched:
+    def _begin(self) -> Round:
+        """
+        Raises:
+            LogHeld: who follows lets a round that has begun before come to its end.
+        """
+        begun = self._place.begin(self._seen)
+        rival = self._place.rival(begun) if self._source.follows and self._seen else None
+        if rival is not None:
+            self._place.give_way(begun)
+            raise LogHeld(
+                f"{rival} has begun a round there",
+                path=self._folder,
+                remedy="it is waited for: the next turn brings what is new",
+            )
+        return begun
+
+    def finish(self) -> None:
         """Let what has come count.
 
         Raises:
             CommitConflict: somebody else changed the partition meanwhile; RemoteFailed: the store.
+            LogHeld: as ``append``.
         """
         self._close_segment()
         self._at = self.end
@@ -249,6 +275,15 @@ class Intake:
         is_other = is_other or source.groups not in (None, before.groups)
         if self._begun or self._is_new or is_due or is_other:
             self._commit()
+
+    @property
+    def brought_ms(self) -> int:
+        """When something was brought last, as the manifest has it now."""
+        return self._log.brought_ms
+
+    @property
+    def finished(self) -> Fetched:
+        """What has come, and counts."""
         return Fetched(
             first_offset=self.first,
             end_offset=self.end,
@@ -268,7 +303,7 @@ class Intake:
 
     def _commit(self) -> None:
         """Make the segments that are whole the archive's."""
-        begun = self._begun or self._place.begin(self._seen)
+        begun = self._begun or self._begin()
         self._begun = None  # whatever becomes of the commit, nothing of it may be removed
         after = self._after(begun)
         manifest = manifest_of(self._seen, after, self._folder)

@@ -1,0 +1,192 @@
+"""An archive follows a live cluster: turn after turn, in a thread of its own beside the cleaner.
+
+    turn ──► what came, what is held back ──► pause ──► turn
+     │                                          ▲
+     └── nothing answers: said once ──► a longer pause, each time
+
+A partition's turn and its rounds each commit by one manifest for another. Whoever finds the other
+at work waits for it: see ``docs/decisions/following.md``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from lastwrite.archive.following import Followed
+from lastwrite.cleaner.events import Brought, Events, HeldBack
+from lastwrite.cleaner.following_metrics import FollowingMetrics
+from lastwrite.errors import LogError, RemoteFailed
+from lastwrite.reports.fetching import Held, LogsFetched
+from lastwrite.reports.following import FollowedLog
+
+_LONGEST_PAUSE_S = 300.0  # while nothing answers
+_GIVE_UP_S = 10.0  # after a stop, for a turn to end
+_SILENT = (Held.WAITING,)
+
+
+class Follower:
+    """See the module.
+
+    Args:
+        followed: what is followed; ``run`` closes it.
+        every_s: the pause between two turns.
+        metrics, events, now_ms: as of the cleaner.
+        turned: is called after each turn, in the follower's thread, and ``failed`` where no other
+            turn would fare better.
+    """
+
+    def __init__(
+        self,
+        followed: Followed,
+        every_s: float,
+        metrics: FollowingMetrics,
+        events: Events,
+        now_ms: Callable[[], int],
+        turned: Callable[[], None] = lambda: None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._followed = followed
+        self._every_s = every_s
+        self._metrics = metrics
+        self._events = events
+        self._now_ms = now_ms
+        self._turned, self._failed = turned, failed
+        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # a signal's handler may put
+        self._ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_stopping = False
+        self._tries = 0
+        self._held: dict[str, Held] = {}  # by partition's address, after the last turn
+
+    def ask_to_stop(self) -> None:
+        """Make it come to its end soon. May be called in a signal's handler."""
+        self._is_stopping = True
+        self._followed.stop()
+        self._woken.put(None)
+
+    def start(self) -> None:
+        """Follow in a thread, until ``stop``."""
+        threading.Thread(target=self._work, name="follower", daemon=True).start()
+
+    def run(self) -> None:
+        """Follow until somebody asks to stop.
+
+        Raises:
+            LogError: no turn would fare better any more.
+        """
+        self.start()
+        self._end(None)
+
+    def stop(self) -> None:
+        """Wait until the thread has ended, unless what it waits for does not answer.
+
+        Raises:
+            LogError: what ended it before it was asked to stop.
+        """
+        self.ask_to_stop()
+        self._end(_GIVE_UP_S)
+
+    def _end(self, seconds: float | None) -> None:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                error = self._ended.get(timeout=seconds or _GIVE_UP_S)
+                if error is not None:
+                    raise error
+                return
+            if seconds is not None or self._is_stopping:
+                return
+
+    def once(self) -> int:
+        """One turn, and no other; the exit status, as of a fetch.
+
+        Raises:
+            RemoteFailed, LogError: as ``Followed.bring``.
+        """
+        try:
+            begin = time.monotonic()
+            logs = self._followed.bring()
+        finally:
+            self._followed.close()
+        self._note(logs, time.monotonic() - begin)
+        return LogsFetched(archive="", partitions=tuple(each.log for each in logs)).worst()
+
+    def _work(self) -> None:
+        failure: Exception | None = None
+        try:
+            while not self._is_stopping:
+                self._pause(self._turn())
+        except Exception as error:
+            failure = None if self._is_stopping else error
+        with contextlib.suppress(LogError, OSError):
+            self._followed.close()
+        self._ended.put(failure)
+        if failure is not None:
+            self._failed()
+
+    def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            if not self._is_stopping:
+                self._woken.get(timeout=max(seconds, 0.001))
+
+    def _turn(self) -> float:
+        """One turn; the seconds to wait before the next.
+
+        Raises:
+            LogError: no other turn would fare better.
+        """
+        begin = time.monotonic()
+        try:
+            logs = self._followed.bring()
+        except RemoteFailed as error:
+            if self._is_stopping:
+                return 0.0
+            self._events.say_once("followed", f"tried again later: {error}")
+            self._metrics.failed()
+            return self._longer()
+        if self._is_stopping:
+            return 0.0
+        self._events.say_once("followed", None)
+        self._note(logs, time.monotonic() - begin)
+        is_silent = bool(logs) and all(each.log.held in _SILENT for each in logs)
+        self._turned()
+        return self._longer() if is_silent else self._regular()
+
+    def _regular(self) -> float:
+        self._tries = 0
+        return self._every_s
+
+    def _longer(self) -> float:
+        """The pause doubles each time, to five minutes at most."""
+        self._tries += 1
+        most = max(_LONGEST_PAUSE_S, self._every_s)
+        return float(min(max(self._every_s, 1.0) * 2 ** min(self._tries, 20), most))
+
+    def _note(self, logs: Sequence[FollowedLog], seconds: float) -> None:
+        now_ms = self._now_ms()
+        self._metrics.turned(logs)
+        held: dict[str, Held] = {}
+        for each in logs:
+            log = each.log
+            if log.held is None:
+                continue
+            held[log.folder] = log.held
+            if self._held.get(log.folder) is not log.held:
+                self._events.tell(HeldBack(time_ms=now_ms, log=each))
+        self._held = held
+        size = sum(each.log.size_bytes for each in logs)
+        came = sum(1 for each in logs if each.log.size_bytes)
+        if came:
+            self._events.tell(
+                Brought(
+                    time_ms=now_ms,
+                    partitions=came,
+                    bytes=size,
+                    lag_records=sum(each.lag_records or 0 for each in logs),
+                    held=len(held),
+                    seconds=seconds,
+                )
+            )

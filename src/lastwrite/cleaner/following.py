@@ -1,0 +1,206 @@
+"""``fetch --follow``: sources and settings in, a running follower out; and what ``clean`` has in
+common with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+
+from lastwrite.archive.following import Wanted
+from lastwrite.cleaner.events import Event, Events
+from lastwrite.cleaner.follow import Follower
+from lastwrite.cleaner.following_metrics import FollowingMetrics
+from lastwrite.cleaner.live import LiveCleaner
+from lastwrite.cleaner.loop import Cleaner
+from lastwrite.cleaner.metrics import serve
+from lastwrite.commands.compact import TopicConfig, overrides
+from lastwrite.commands.following import limits_of, open_followed, system_of_sources
+from lastwrite.config.stores import store_settings
+from lastwrite.config.system import Sources
+from lastwrite.errors import InvalidConfig
+from lastwrite.model.progress import NoProgress
+from lastwrite.storage.choice import Topics
+from lastwrite.storage.objects.address import real_path, use
+
+EVERY_S = 30.0
+
+
+class Stoppable(Protocol):
+    """What runs until somebody asks it to stop."""
+
+    def ask_to_stop(self) -> None:
+        """Make it come to its end soon. May be called in a signal's handler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Follow:
+    """What ``clean`` is to follow: as the arguments of ``follow`` of these names. ``memory``: that
+    of fetching, beside that of rounds.
+    """
+
+    sources: Sequence[str]
+    topic: Topics = None
+    partition: int | None = None
+    every_s: float = EVERY_S
+    rate: str | int | None = None
+    memory: str | int | None = None
+
+
+def follow(
+    sources: Sequence[str],
+    to: str,
+    *,
+    topic: Topics = None,
+    partition: int | None = None,
+    every_s: float = EVERY_S,
+    memory: str | int | None = None,
+    rate: str | int | None = None,
+    topic_config: TopicConfig | None = None,
+    config: Mapping[str, object] | None = None,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
+    tell: Callable[[Event], None] = lambda event: None,
+    started: Callable[[Follower], None] = lambda follower: None,
+) -> int:
+    """Let the archive ``to`` follow topics of a live cluster, until asked to stop.
+
+    Args:
+        sources: urls of one cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
+        to: the archive, a folder or ``s3://bucket/prefix``.
+        topic, partition, memory, rate, topic_config, config: as of ``fetch``; topics that come
+            later and match are taken in at the next turn.
+        every_s: seconds between two turns; longer ones, up to five minutes, while nothing answers.
+        metrics_port, metrics_host, tell: as of ``clean``.
+        started: gets the follower before it begins; its ``ask_to_stop`` may be called from
+            anywhere.
+
+    Returns:
+        The exit status: 0.
+
+    Raises:
+        InvalidConfig, EnvironmentUnfit: nothing was begun.
+        LogError: no turn would fare better any more.
+    """
+    events = Events(tell, now_ms)
+    use(store_settings(config))
+    registry = CollectorRegistry()
+    what = Follow(
+        sources=sources,
+        topic=topic,
+        partition=partition,
+        every_s=checked(every_s),
+        rate=rate,
+        memory=memory,
+    )
+    told = Sources(overrides=overrides(topic_config))
+    wanted = wanted_of(what, real_path(to), lambda: config or {}, told, events, False)
+    with ExitStack() as stack:
+        metrics = FollowingMetrics(registry, now_ms)
+        serve(stack, registry, metrics_host, metrics_port, events)
+        follower = Follower(open_followed(wanted), every_s, metrics, events, now_ms)
+        started(follower)
+        follower.run()
+    return 0
+
+
+def system_of_follow(follow: Follow, roots: Sequence[str], system: str | None) -> str:
+    """The system of what ``clean`` is to follow.
+
+    Raises:
+        InvalidConfig: another is named, or not one archive to follow with.
+    """
+    found = system_of_sources(follow.sources)
+    checked(follow.every_s)
+    if system not in (None, found):
+        raise InvalidConfig(
+            f"a source of {found}, and not of {system}", remedy="leave out --system"
+        )
+    if len(roots) != 1:
+        raise InvalidConfig("one archive follows a source", remedy="give --to ARCHIVE")
+    return found
+
+
+def wanted_of(
+    follow: Follow,
+    to: str,
+    config: Callable[[], Mapping[str, object]],
+    told: Sources,
+    events: Events,
+    is_once: bool,
+) -> Wanted:
+    """What a system is to be told of it."""
+    return Wanted(
+        sources=tuple(follow.sources),
+        to=to,
+        topic=follow.topic,
+        partition=follow.partition,
+        config=config,
+        overrides=told.overrides,
+        limits=limits_of(follow.memory, follow.rate),
+        progress=Notes(events),
+        is_once=is_once,
+    )
+
+
+class _Both:
+    def __init__(self, *each: Stoppable) -> None:
+        self._each = each
+
+    def ask_to_stop(self) -> None:
+        for each in self._each:
+            each.ask_to_stop()
+
+
+def run_both(
+    cleaner: Cleaner | LiveCleaner,
+    follower: Follower,
+    started: Callable[[Stoppable], None],
+    once: bool,
+) -> int:
+    """Follow in a thread while the cleaner runs in this one; ``once``: first a turn, then rounds.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        LogError: as of both.
+    """
+    started(_Both(cleaner, follower))
+    if once:
+        status = follower.once()
+        return cleaner.run(True) or status
+    follower.start()
+    try:
+        return cleaner.run(False)
+    finally:
+        follower.stop()
+
+
+def checked(every_s: float) -> float:
+    """
+    Raises:
+        InvalidConfig: no pause between turns.
+    """
+    if not 0 < every_s < float("inf"):
+        raise InvalidConfig(f"a pause of {every_s} seconds", remedy="give more than 0")
+    return every_s
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Notes(NoProgress):
+    """What a follower's turns say of themselves, each sentence once."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    def note(self, text: str) -> None:
+        self._events.say_once(text, text)

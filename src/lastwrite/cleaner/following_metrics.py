@@ -1,0 +1,83 @@
+"""Figures of an archive that follows a live cluster, on the same page as the cleaner's."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from lastwrite.reports.fetching import Held
+from lastwrite.reports.following import FollowedLog
+
+_OF_PARTITION = ("topic", "partition")
+
+
+class FollowingMetrics:
+    """What a follower counts, in ``registry``. Callers may be in several threads."""
+
+    def __init__(self, registry: CollectorRegistry, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+
+        def gauge(name: str, says: str, labels: Sequence[str] = ()) -> Gauge:
+            return Gauge(f"lastwrite_follower_{name}", says, labels, registry=registry)
+
+        def counter(name: str, says: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(f"lastwrite_follower_{name}", says, labels, registry=registry)
+
+        self._records = gauge(
+            "lag_records",
+            "Offsets of the live log beyond the archive's end, when it was asked last.",
+            _OF_PARTITION,
+        )
+        self._seconds = gauge(
+            "lag_seconds",
+            "Seconds since the archive had all that the live log had; NaN: never yet.",
+            _OF_PARTITION,
+        )
+        self._held = gauge(
+            "held_partitions", "Partitions of which the last turn brought nothing, by why.", ["why"]
+        )
+        self._why = gauge("held", "1 for each of them.", (*_OF_PARTITION, "why"))
+        self._bytes = counter("brought_bytes", "Bytes of records brought.", _OF_PARTITION)
+        self._turns = counter("turns", "Turns by how they ended.", ["status"])
+        self._last: set[tuple[Gauge, tuple[str, ...]]] = set()
+        for status in ("done", "failed"):
+            self._turns.labels(status)
+        for why in Held:
+            self._held.labels(str(why)).set(0)
+
+    def turned(self, logs: Sequence[FollowedLog]) -> None:
+        """What became of the partitions; those that are gone are forgotten."""
+        self._turns.labels("done").inc()
+        tally: Tally[Held] = Tally()
+        now: set[tuple[Gauge, tuple[str, ...]]] = set()
+        for each in logs:
+            log = each.log
+            labels = log.topic, str(log.partition)
+            if each.lag_records is not None:
+                self._records.labels(*labels).set(each.lag_records)
+                now.add((self._records, labels))
+            self._seconds.labels(*labels).set_function(self._since(each.level_ms))
+            now.add((self._seconds, labels))
+            if log.size_bytes:
+                self._bytes.labels(*labels).inc(log.size_bytes)
+            if log.held is not None:
+                tally[log.held] += 1
+                self._why.labels(*labels, str(log.held)).set(1)
+                now.add((self._why, (*labels, str(log.held))))
+        for family, gone in self._last - now:
+            family.remove(*gone)
+        self._last = now
+        for why in Held:
+            self._held.labels(str(why)).set(tally[why])
+
+    def _since(self, level_ms: int | None) -> Callable[[], float]:
+        if level_ms is None:
+            return lambda: math.nan
+        return lambda: max(self._now_ms() - level_ms, 0) / 1000
+
+    def failed(self) -> None:
+        """A turn came to nothing: the cluster does not answer."""
+        self._turns.labels("failed").inc()

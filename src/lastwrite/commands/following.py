@@ -1,0 +1,82 @@
+"""Which live clusters an archive can follow: by the scheme of a source's url, the system, and the
+one function by which it is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from lastwrite.archive.bringing import at_once
+from lastwrite.archive.following import Followed, Wanted
+from lastwrite.commands.systems import KAFKA
+from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.rules.live_settings import SCHEME as KAFKA_SCHEME
+from lastwrite.model.work import Limits, Throttle
+from lastwrite.spark.memory import parse_bytes, plan_memory
+
+
+class _Scheme(NamedTuple):
+    system: str
+    follow: Callable[[Wanted], Followed]
+
+
+def _kafka(wanted: Wanted) -> Followed:
+    from lastwrite.kafka.following import KafkaFollowed  # its network is for nobody else
+
+    return KafkaFollowed(wanted)
+
+
+_SCHEMES = {KAFKA_SCHEME: _Scheme(KAFKA, _kafka)}
+
+
+def _scheme_of(sources: Sequence[str]) -> _Scheme:
+    """
+    Raises:
+        InvalidConfig: they are not of one scheme, or of one that nothing follows.
+    """
+    found = {scheme for scheme in _SCHEMES if any(each.startswith(scheme) for each in sources)}
+    if len(found) == 1 and all(each.startswith(tuple(found)) for each in sources):
+        return _SCHEMES[found.pop()]
+    strange = next((each for each in sources if not each.startswith(tuple(_SCHEMES))), None)
+    raise InvalidConfig(
+        "sources of several systems" if strange is None else f"{strange} cannot be followed",
+        remedy=f"one of: {', '.join(f'{scheme}…' for scheme in _SCHEMES)}",
+    )
+
+
+def system_of_sources(sources: Sequence[str]) -> str:
+    """The system of the clusters at these urls.
+
+    Raises:
+        InvalidConfig: they are not of one system, or of one that nothing follows.
+    """
+    return _scheme_of(sources).system
+
+
+def open_followed(wanted: Wanted) -> Followed:
+    """The topics that are wanted; nothing is asked of the cluster yet.
+
+    Raises:
+        InvalidConfig: a url, or a setting.
+        EnvironmentUnfit: the extra is not installed by which the cluster is spoken to.
+    """
+    return _scheme_of(wanted.sources).follow(wanted)
+
+
+def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:
+    """What a partition's fetch may take: its part of ``memory``, and together ``rate``, ``50m``, a
+    second.
+
+    Raises:
+        InvalidConfig: no sizes.
+    """
+    limits = plan_memory(memory, at_once()).limits()
+    if rate is None:
+        return limits
+    with contextlib.suppress(InvalidConfig):
+        if (bytes_a_second := parse_bytes(rate)) > 0:
+            return replace(limits, reading=(Throttle("", bytes_a_second),))
+    raise InvalidConfig(f"a rate of {rate!r}", remedy="bytes a second, as 50m")

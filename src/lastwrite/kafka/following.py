@@ -1,0 +1,129 @@
+"""An archive that follows topics of a live Kafka cluster: turn after turn, over one conversation a
+broker, and nothing is asked of the archive where nothing is new.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from lastwrite.archive.bringing import at_once
+from lastwrite.archive.following import Wanted
+from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
+from lastwrite.kafka.live import Run, chosen
+from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.rules import topic_settings
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of, rules_of
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.model.log import TopicPartition
+from lastwrite.reports.following import FollowedLog
+from lastwrite.storage.choice import is_asked, is_named
+from lastwrite.storage.objects.promises import refuse_if_broken
+
+_LEARN_S = 60.0  # settings and groups' positions are asked for anew
+
+
+class KafkaFollowed:
+    """See ``archive.following.Followed``."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        if len(wanted.sources) > 1:
+            raise InvalidConfig("one live cluster at a time", remedy="start one for each")
+        (self._url,) = wanted.sources
+        self._wanted = wanted
+        config = wanted.config()
+        client = KafkaClientConfig.from_names(config)
+        KafkaTopicConfig.from_names(rules_of(config))
+        topic_settings.check_overrides(wanted.overrides)
+        self._cluster = Cluster(brokers_of(self._url), client)
+        self._run = Run(
+            self._cluster, client, wanted.to, wanted.limits, wanted.progress, follows=True
+        )
+        self._is_stopped = False
+        self._is_asked = False
+        self._known: frozenset[TopicPartition] = frozenset()
+        self._learnt_s = -_LEARN_S
+
+    def bring(self) -> Sequence[FollowedLog]:
+        if not self._is_asked:
+            refuse_if_broken(self._wanted.to)
+            self._is_asked = True
+        names = self._names()
+        self._learn(names)
+        with ThreadPoolExecutor(at_once(), "fetch") as pool:
+            try:
+                found = list(pool.map(self._bring, names))
+            except BaseException:
+                self.stop()
+                raise
+        if self._is_stopped:
+            raise LogError("the work was stopped", remedy="start again when you like")
+        return found
+
+    def _names(self) -> list[TopicPartition]:
+        """The partitions that are wanted, as the cluster has them now."""
+        wanted = self._wanted
+        try:
+            self._cluster.refresh()
+        except RemoteFailed:  # perhaps it was restarted, and old conversations are over
+            self._cluster.close()
+            self._cluster.refresh()
+        if wanted.is_once:
+            names = chosen(self._cluster, wanted.topic, wanted.partition, self._url)
+        else:
+            names = self._matching()
+        gone = self._known - set(names)
+        for topic in sorted({name.topic for name in gone}):
+            wanted.progress.note(f"{topic} is not in the cluster any more: its archive stays")
+        for name in gone:
+            self._run.forget(name)
+        return names
+
+    def _matching(self) -> list[TopicPartition]:
+        """What there is so far; a name or a pattern that meets nothing may still meet something."""
+        wanted, topics = self._wanted, self._cluster.topics
+        texts = (wanted.topic,) if isinstance(wanted.topic, str) else wanted.topic or ()
+        for text in texts:
+            if not any(is_asked(text, (name,)) for name in topics):
+                wanted.progress.note(f"waited for: {text}, of which the cluster has no topic yet")
+        return [
+            TopicPartition(topic, number)
+            for topic, found in sorted(topics.items())
+            if is_asked(wanted.topic, (topic,))
+            and (not found.is_internal or is_named(wanted.topic, (topic,)))
+            for number in sorted(found.partitions)
+            if wanted.partition in (None, number)
+        ]
+
+    def _learn(self, names: Sequence[TopicPartition]) -> None:
+        """Ask for settings and positions where it is time, or there are new topics."""
+        now_s = time.monotonic()
+        if set(names) <= self._known and now_s - self._learnt_s < _LEARN_S:
+            self._known = frozenset(names)
+            return
+        wanted = self._wanted
+        self._run.learn_positions()
+        rules = rules_of(wanted.config())
+        self._run.learn_settings(names, wanted.topic, wanted.overrides, rules)
+        self._known, self._learnt_s = frozenset(names), now_s
+
+    def _bring(self, name: TopicPartition) -> FollowedLog:
+        run = self._run
+        log = run.fetch(name)
+        level = run.levels.get(name)
+        end, behind = run.ends.get(name), None
+        if end is not None and level is not None:
+            behind = max(end - level.end_offset, 0)
+        return FollowedLog(
+            log=log,
+            lag_records=behind,
+            level_ms=None if level is None else level.asked_ms,
+        )
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._run.stop()
+
+    def close(self) -> None:
+        self._cluster.close()

@@ -1,0 +1,151 @@
+"""An archive that follows a real broker: ``clean --source``, ``fetch --follow``."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.cleaner.events import Event
+from lastwrite.cleaner.follow import Follower
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.clients import Sent, create_topic, produce
+from tests.system.test_clean_daemon import daemon
+
+pytest.importorskip("kio")
+pytestmark = [pytest.mark.broker]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    try:
+        made = Broker(kafka_home(), tmp_path_factory.mktemp("follow") / "data", {})
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with made:
+        yield made
+
+
+def send(broker: Broker, topic: str, first: int, count: int, keys: int = 7) -> dict[bytes, bytes]:
+    now_ms = time.time_ns() // 1_000_000
+    records = [
+        Sent(b"k%d" % (n % keys), b"%060d" % n, now_ms + n) for n in range(first, first + count)
+    ]
+    produce(broker, topic, records, batch_records=10)
+    return {each.key: each.value for each in records if each.key and each.value}
+
+
+def level(archive: Path, topic: str, end: int) -> Callable[[], bool]:
+    manifest = archive / "kafka" / topic / "0" / "manifest.json"
+    return lambda: (
+        manifest.exists() and json.loads(manifest.read_bytes())["log"]["end_offset"] >= end
+    )
+
+
+def until(is_so: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def metrics_of(page: str) -> dict[str, float]:
+    with urllib.request.urlopen(page) as answer:
+        lines = answer.read().decode().splitlines()
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")
+    }
+
+
+def test_an_archive_follows(broker: Broker, tmp_path: Path) -> None:
+    """Turn after turn, topics that come later too; Ctrl-C ends it."""
+    create_topic(broker, "follow-a", {})
+    send(broker, "follow-a", 0, 50)
+    archive, told, followers = tmp_path / "archive", list[Event](), list[Follower]()
+
+    def run() -> None:
+        lastwrite.follow(
+            [f"kafka://{broker.address}"],
+            str(archive),
+            topic="follow-*",
+            every_s=0.2,
+            metrics_port=0,
+            tell=told.append,
+            started=followers.append,
+        )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(level(archive, "follow-a", 50))
+    create_topic(broker, "follow-b", {})
+    send(broker, "follow-b", 0, 20)
+    send(broker, "follow-a", 50, 30)
+    until(level(archive, "follow-b", 20))
+    until(level(archive, "follow-a", 80))
+    page = next(each.text for each in told if hasattr(each, "text")).split()[-1]
+    figures = metrics_of(page)
+    labels = '{partition="0",topic="follow-a"}'
+    assert figures[f"lastwrite_follower_lag_records{labels}"] == 0
+    assert figures[f"lastwrite_follower_lag_seconds{labels}"] < 60
+    assert figures[f"lastwrite_follower_brought_bytes_total{labels}"] > 0
+    assert figures['lastwrite_follower_held_partitions{why="fork"}'] == 0
+    followers[0].ask_to_stop()
+    thread.join(30)
+    assert not thread.is_alive()
+    brought = [each.to_dict() for each in told if each.event == "brought"]
+    assert sum(each["partitions"] for each in brought) >= 3
+
+
+def test_clean_follows_and_cleans(broker: Broker, tmp_path: Path) -> None:
+    create_topic(
+        broker,
+        "cleaned-a",
+        {
+            "cleanup.policy": "compact",
+            "internal.segment.bytes": "2000",
+            "min.cleanable.dirty.ratio": "0.3",
+        },
+    )
+    table = send(broker, "cleaned-a", 0, 200)
+    archive = tmp_path / "archive"
+    with daemon(
+        "--source",
+        f"kafka://{broker.address}",
+        "--topic",
+        "cleaned-*",
+        "--to",
+        archive,
+        "--every",
+        "0.5",
+        "--config",
+        "log.cleaner.backoff.ms=1000",
+    ) as running:
+        running.expect("brought")
+        running.expect("round", topic="cleaned-a")
+        table |= send(broker, "cleaned-a", 200, 300)
+        until(level(archive, "cleaned-a", 500))
+        running.expect("round", topic="cleaned-a")
+        running.stop()
+    assert dict(lastwrite.latest(str(archive), "cleaned-a")) == table
+
+
+def test_once(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "once-a", {"cleanup.policy": "compact", "internal.segment.bytes": "2000"})
+    table = send(broker, "once-a", 0, 200)
+    archive = tmp_path / "archive"
+    how: dict[str, Any] = {"master": "local[2]", "once": True}
+    told: list[Event] = []
+    from lastwrite.cleaner.following import Follow
+
+    follow = Follow(sources=[f"kafka://{broker.address}"], topic="once-*")
+    assert lastwrite.clean([str(archive)], follow=follow, tell=told.append, **how) == 0
+    assert [each.event for each in told] == ["brought", "round"]
+    assert dict(lastwrite.latest(str(archive), "once-a")) == table
