@@ -73,6 +73,10 @@ def kafka_home() -> Path:
     return home
 
 
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode().rstrip("=")
+
+
 class Broker:
     """A broker on free ports of 127.0.0.1; its log lines from WARN up go to ``<data>.log``.
 
@@ -103,6 +107,7 @@ class Broker:
         self._output_seen = 0
         self._ports: list[int] = []
         self.address = ""
+        self.cluster_id = new_cluster_id()
 
     def start(self, seconds: float = 120) -> Broker:
         """Start, and return when clients can be served."""
@@ -175,11 +180,9 @@ class Broker:
         """Format a folder that is new."""
         if (self.data / "meta.properties").exists():
             return
-        cluster = base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode().rstrip("=")
+        said = ("-t", self.cluster_id, "-c", str(self._properties))
         subprocess.run(
-            self._java(
-                "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)
-            ),
+            self._java("kafka.tools.StorageTool", "format", *said),
             check=True,
             stdout=subprocess.DEVNULL,
             timeout=seconds,

@@ -15,15 +15,17 @@ from typing import NamedTuple
 import numpy as np
 
 from lastwrite.errors import CommitConflict, CorruptLog, RemoteFailed
+from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import Cluster
 from lastwrite.kafka.network.connection import Connection, Room
 from lastwrite.kafka.network.fetch import Answer, Asked
 from lastwrite.kafka.network.messages import made
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
-from lastwrite.model.columns import BatchTable, ByteArray
+from lastwrite.model.columns import IS_OLD, BatchTable, ByteArray
 from lastwrite.model.log import TopicPartition
 
+_EPOCH_AT = BATCH_HEADER.offset_of("partition_leader_epoch")
 _EARLIEST, _LATEST = -2, -1
 _OUT_OF_RANGE = 1
 # What is worked on shall still be in a cache: 16 MiB took three times as long.
@@ -51,7 +53,8 @@ class LiveLog:
         self._config = config
         self._held = contextlib.ExitStack()
         self._connection: Connection | None = None
-        self._epoch = -1
+        self._epoch = -1  # in which the leader leads that is asked
+        self._last_epoch = -1  # of what came last; -1: none is known
         self._max_bytes = _FETCH_BYTES
         self._asked: Asked | None = None
         self._room = Room()  # no connection's: the next who has that one must not write over ours
@@ -126,17 +129,22 @@ class LiveLog:
     # ------------------------------------------------------------------ records
 
     def batches(
-        self, first: int, end: int, format: KafkaFormat
+        self, first: int, end: int, format: KafkaFormat, epoch: int
     ) -> Iterator[tuple[ByteArray, BatchTable]]:
         """The batches that hold offsets from ``first`` to ``end`` as they are stored, each proven
         by its checksum: their bytes, and their table, whose origins are places in the bytes. Both
         are valid until the next are asked for.
 
+        Args:
+            epoch: the leader epoch of what is known already below ``first``; -1: nothing is.
+
         Raises:
             CorruptLog: they contradict their format, also when they are sent once more.
-            CommitConflict: the log does not have ``first`` any more.
+            CommitConflict: the log does not have ``first`` any more, or an election cut it
+                meanwhile.
             RemoteFailed: the broker refuses, or nobody answers for long.
         """
+        self._last_epoch = epoch
         at, lowest, looks = first, 0, _LOOKS
         heard = time.monotonic()
         try:
@@ -162,6 +170,7 @@ class LiveLog:
                         path=self.path,
                     )
                 lowest = at
+                self._last_epoch = _epoch_of(data, tables[-1])
                 if at < end:
                     self._ask_ahead(at)  # the broker reads while this is worked on
                 for table in tables:
@@ -224,7 +233,10 @@ class LiveLog:
                     path=self.path,
                     remedy="run again: it begins with what the log has",
                 )
-            address, self._epoch = self._cluster.leader(self.name.topic, self.name.partition)
+            address, epoch = self._cluster.leader(self.name.topic, self.name.partition)
+            if epoch != self._epoch:
+                self._refuse_if_cut(at)
+            self._epoch = epoch
             self._connection = self._held.enter_context(self._cluster.connection(address))
         asked = Asked(
             self.name.topic,
@@ -237,6 +249,19 @@ class LiveLog:
         )
         self._connection.ask_fetch(asked, doing)
         self._asked = asked
+
+    def _refuse_if_cut(self, at: int) -> None:
+        """A new leader may lack what the one before it gave, and have other records there."""
+        if self._last_epoch < 0:
+            return
+        epoch, end = self._end_of_epoch(self._last_epoch)
+        if end >= 0 and (epoch < self._last_epoch or end < at):
+            raise CommitConflict(
+                f"an election cut the log at offset {end}, when offsets up to {at} had been "
+                "fetched",
+                path=self.path,
+                remedy="run again: it begins with what the log has",
+            )
 
     def _ask_ahead(self, at: int) -> None:
         """The same, where the answer is not wanted yet: whoever wants it hears of trouble."""
@@ -252,6 +277,14 @@ class LiveLog:
             self._connection.close()
             self._connection = None
             self._held.close()
+
+
+def _epoch_of(data: ByteArray, table: BatchTable) -> int:
+    """The leader epoch of the last batch; -1: those of the oldest formats have none."""
+    if table["flags"][-1] & IS_OLD:
+        return -1
+    at = int(table["origin"][-1]) + _EPOCH_AT
+    return int.from_bytes(data[at : at + 4].tobytes(), "big", signed=True)
 
 
 def _split(data: ByteArray, lowest: int, format: KafkaFormat) -> Iterator[BatchTable]:

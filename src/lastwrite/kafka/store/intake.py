@@ -87,11 +87,12 @@ class Intake:
         if self._seen is None:
             begin = min(source.log_start, source.end)
             self._log = ArchivedLog(log_start=begin, end_offset=begin)
-            self._lineage = source.lineage(-1)
         else:
             self._log = archived.contents_of(self._seen.manifest, folder)
             self._refuse(another(source.log_start, self._log, source.topic_id))
-            self._lineage = source.lineage(max(dict(self._log.epochs), default=-1))
+        self.epoch = max(dict(self._log.epochs), default=-1)  # the last that is known
+        self._lineage = source.lineage(self.epoch)
+        if not self._is_new:
             self._refuse(self._fork())
         self.first = self._at = self._log.end_offset
         self.end = max(source.end, self._at)
@@ -125,7 +126,7 @@ class Intake:
 
     def _fork(self) -> Why | None:
         """Where the leaders of log and archive are not the same ones; None: nowhere."""
-        before, known = self._log, max(dict(self._log.epochs), default=-1)
+        before, known = self._log, self.epoch
         why = fork(before, self._lineage, self._source.end, False)
         if why is None and self._lineage and self._lineage[0][0] < known:
             return Why(
