@@ -28,7 +28,7 @@ from lastwrite.pulsar.format.names import COMPACTION_CURSOR, TopicName
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.network.admin import TopicInMemory, topic_in_memory
 from lastwrite.pulsar.network.bookies import Bookies, LedgerWriter, LiveLedger
-from lastwrite.pulsar.network.broker import find_owner, parse_broker_url
+from lastwrite.pulsar.network.broker import find_owner
 from lastwrite.pulsar.network.ledgers import Quorums, choose_bookies, open_metadata, write_ledger
 from lastwrite.pulsar.network.metadata import MetadataStore
 from tests.support.pulsar.broker import Broker
@@ -216,7 +216,7 @@ def test_a_failing_bookie_leaves_no_ledger(store: MetadataStore) -> None:
 
 def test_who_is_there(pulsar: Broker, store: MetadataStore) -> None:
     (found,) = store.brokers()
-    assert parse_broker_url(found.binary) == pulsar.address
+    assert found.binary == pulsar.service_url
     assert found.admin == pulsar.admin_url
     assert store.bookies() == ["bk0test"]
     assert store.address_of("bk0test") == pulsar.bookie
@@ -297,7 +297,7 @@ def test_what_is_not_there(pulsar: Broker, driver: Driver) -> None:
             owner.look(topic("nowhere").full)
         with pytest.raises(NotALog, match="does not exist"):
             owner.subscribe(topic("nowhere").full)
-    with pytest.raises(RemoteFailed, match="without TLS|a frame of"):
+    with pytest.raises(RemoteFailed, match="a frame of"):
         find_owner([pulsar.admin_url.removeprefix("http://")], topic("nowhere").full, timeout=5)
     with pytest.raises(RemoteFailed, match="no broker of the cluster is alive"):
         find_owner([], topic("nowhere").full)

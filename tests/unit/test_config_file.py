@@ -10,7 +10,7 @@ from lastwrite.cli.options import settings
 from lastwrite.cli.output import Output
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
-from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
+from lastwrite.pulsar.rules.live_settings import LiveConfig, Login, rules_of
 from lastwrite.pulsar.rules.settings import PulsarConfig
 from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
@@ -110,7 +110,7 @@ def test_a_pulsar_clients_file_is_taken_whole(
     assert said == ""
     PulsarConfig.from_names(rules_of(names))
     live = LiveConfig.from_names({**names, "metadataStoreUrl": "zk:h:2181"})
-    assert (live.brokers, live.token) == ("pulsar://localhost:6650/", None)
+    assert (live.brokers, live.login) == ("pulsar://localhost:6650/", Login())
 
 
 def test_a_slip_in_a_file_is_asked_about_first(

@@ -13,13 +13,23 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
+from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.network import probe
-from lastwrite.pulsar.network.broker import Broker, find_owner, parse_broker_url, parse_broker_urls
+from lastwrite.pulsar.network.admin import parse_admin_urls, topic_in_memory
+from lastwrite.pulsar.network.broker import (
+    Broker,
+    BrokerUrl,
+    _named,
+    find_owner,
+    parse_broker_url,
+    parse_broker_urls,
+)
 from lastwrite.pulsar.network.commands import (
     BaseCommand,
     Connected,
@@ -30,8 +40,12 @@ from lastwrite.pulsar.network.commands import (
     decode_command,
     encode_command,
 )
+from lastwrite.pulsar.network.identity import Identity
 from lastwrite.pulsar.network.link import Link
-from lastwrite.pulsar.network.metadata import MetadataStore, parse_store_url
+from lastwrite.pulsar.network.metadata import MetadataStore, digest_of_user, parse_store_url
+from lastwrite.pulsar.network.start_tls import Header, Response, ask_for_tls
+from lastwrite.pulsar.network.tls import tls_context
+from lastwrite.pulsar.rules.live_settings import Login, TlsFiles
 from tests.unit.test_rocketmq_connection import listening
 
 
@@ -245,10 +259,84 @@ def test_damaged_commands_are_refused() -> None:
 
 
 def test_broker_addresses() -> None:
-    assert list(parse_broker_urls("pulsar://a:1,b:2/")) == ["a:1", "b:2"]
-    assert parse_broker_url("a:1") == "a:1"
-    with pytest.raises(InvalidConfig, match="TLS"):
-        parse_broker_url("pulsar+ssl://a:1")
+    assert list(parse_broker_urls("pulsar://a:1,b:2/")) == [("a:1", False), ("b:2", False)]
+    assert list(parse_broker_urls("pulsar+ssl://a:1,b:2/")) == [("a:1", True), ("b:2", True)]
+    assert list(parse_broker_urls("")) == []
+    assert parse_broker_url("a:1") == ("a:1", False)
+    with pytest.raises(InvalidConfig, match="http://a:1"):
+        parse_broker_url("http://a:1")
+    assert list(parse_admin_urls("https://a:1,b:2/")) == ["https://a:1", "https://b:2"]
+    assert list(parse_admin_urls("a:1")) == ["http://a:1"]
+    assert list(parse_admin_urls(" ")) == []
+
+
+def test_tls_is_never_left_for_a_broker_without_it() -> None:
+    plain = LookupResponse(broker_url="pulsar://b:1", response=LookupType.CONNECT, request_id=1)
+    both = LookupResponse(
+        broker_url="pulsar://b:1",
+        broker_url_tls="pulsar+ssl://b:2",
+        response=LookupType.CONNECT,
+        request_id=1,
+    )
+    in_tls, in_clear = BrokerUrl("a:2", True), BrokerUrl("a:1")
+    assert _named(both, in_tls, "t") == ("b:2", True)
+    assert _named(both, in_clear, "t") == _named(plain, in_clear, "t") == ("b:1", False)
+    only = LookupResponse(broker_url_tls="pulsar+ssl://b:2", request_id=1)
+    assert _named(only, in_clear, "t") == ("b:2", True)
+    with pytest.raises(RemoteFailed, match="does not accept TLS"):
+        _named(plain, in_tls, "t")
+    with pytest.raises(RemoteFailed, match="no TLS"):
+        topic_in_memory("http://a:1", TopicName.parse("t"), Identity(wants_tls=True))
+
+
+def test_a_bookie_without_tls_says_so() -> None:
+    def refuse(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(frame(Response(header=Header(), status=404).encode()))
+
+    def babble(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(frame(b"\xff\xff"))
+
+    for answer, said in ((refuse, "does not speak TLS"), (babble, "not a bookie's answer")):
+        with listening(answer) as address, pytest.raises(RemoteFailed, match=said):
+            Link(address, "bookie", 5, tls_context(TlsFiles()), ask_for_tls).open("asking")
+
+
+def test_what_does_not_speak_tls_is_said() -> None:
+    with (
+        listening(lambda connection: connection.sendall(b"SSH-2.0\r\n")) as address,
+        pytest.raises(RemoteFailed, match="no TLS with the broker"),
+    ):
+        Broker(f"pulsar+ssl://{address}", timeout=5)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match="cannot be read"):
+        tls_context(TlsFiles(trusted=str(tmp_path / "nothing.pem")))
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(InvalidConfig, match="cannot be read"):
+        tls_context(TlsFiles(certificate=str(tmp_path / "empty")))
+    with pytest.raises(InvalidConfig, match="cannot read the token"):
+        Identity(Login(method="token", token_file=str(tmp_path / "nothing"))).proof()
+    (tmp_path / "token").write_text("token:abc\n")
+    identity = Identity(Login(method="token", token_file=str(tmp_path / "token")))
+    assert identity.headers() == {"Authorization": "Bearer abc"}
+    (tmp_path / "token").write_text("new")  # renewed meanwhile
+    assert identity.proof() == b"new"
+
+
+def test_who_we_are_to_access_lists(tmp_path: Path) -> None:
+    assert digest_of_user("") is None
+    assert digest_of_user("digest:me:a:b") == ("digest", "me:a:b")
+    (tmp_path / "who").write_text("digest:me:secret\n")
+    assert digest_of_user(f"file://{tmp_path}/who") == ("digest", "me:secret")
+    for wrong in ("me:secret", "sasl:me:secret", "digest:secret", "digest:me:"):
+        with pytest.raises(InvalidConfig) as caught:
+            digest_of_user(wrong)
+        assert "secret" not in str(caught.value)
+    with pytest.raises(InvalidConfig, match="cannot read who we are"):
+        digest_of_user(f"file://{tmp_path}/nothing")
 
 
 @pytest.mark.parametrize(

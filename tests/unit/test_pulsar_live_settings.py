@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lastwrite.errors import InvalidConfig
-from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
+from lastwrite.pulsar.rules.live_settings import LiveConfig, Login, TlsFiles, rules_of
 
 STORE = {"metadataStoreUrl": "zk:h:2181"}
 
@@ -13,8 +13,8 @@ STORE = {"metadataStoreUrl": "zk:h:2181"}
 def test_a_store_is_enough() -> None:
     found = LiveConfig.from_names(STORE)
     assert (found.metadata_store, found.ledgers, found.brokers) == ("zk:h:2181", "/ledgers", "")
-    assert (found.token, found.mark_deletes_a_second, found.quorums, found.goes_on) == (
-        None,
+    assert (found.login, found.mark_deletes_a_second, found.quorums, found.goes_on) == (
+        Login(),
         1.0,
         None,
         False,
@@ -51,26 +51,91 @@ def test_all_quorums_or_none() -> None:
             LiveConfig.from_names({**STORE, **{each: 1 for each in given if each != name}})
 
 
-def test_tokens_are_spoken_and_nothing_else() -> None:
-    plugin, parameters = "brokerClientAuthenticationPlugin", "brokerClientAuthenticationParameters"
-    ours = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
-    assert LiveConfig.from_names({**STORE, plugin: ours, parameters: "token:abc"}).token == "abc"
-    assert LiveConfig.from_names({**STORE, parameters: ""}).token is None
-    with pytest.raises(InvalidConfig, match="AuthenticationTls"):
-        LiveConfig.from_names(
-            {**STORE, plugin: "org.apache.pulsar.client.impl.auth.AuthenticationTls"}
-        )
-    with pytest.raises(InvalidConfig, match="names a file"):
-        LiveConfig.from_names({**STORE, plugin: ours, parameters: "file:///token"})
+PLUGIN, PARAMETERS = "brokerClientAuthenticationPlugin", "brokerClientAuthenticationParameters"
+AUTH = "org.apache.pulsar.client.impl.auth."
+
+
+def live(**names: str) -> LiveConfig:
+    return LiveConfig.from_names({**STORE, **names})
+
+
+@pytest.mark.parametrize(
+    ("text", "token", "file"),
+    [
+        ("token:a.b-c_=", "a.b-c_=", ""),
+        ("abc", "abc", ""),
+        ('{"token": "abc"}', "abc", ""),
+        ("file:///etc/a%20token", "", "/etc/a token"),
+        ("file:/etc/token", "", "/etc/token"),
+    ],
+)
+def test_a_token_in_each_of_its_forms(text: str, token: str, file: str) -> None:
+    expected = Login(method="token", token=token, token_file=file)
+    assert live(authParams=text).login == expected
+    given = {PLUGIN: f"{AUTH}AuthenticationToken", PARAMETERS: text}
+    assert live(**given).login == expected
+    assert token == "" or token not in repr(expected)
+
+
+def test_what_is_no_token_is_not_shown() -> None:
+    for text in ("token:", "token:sec ret", "token:secret\nX: y", '{"tok": "secret"}', "{secret"):
+        with pytest.raises(InvalidConfig, match="authParams has no token") as caught:
+            live(authParams=text)
+        assert "secret" not in str(caught.value)
+
+
+def test_other_plugins_are_refused() -> None:
+    for name in (PLUGIN, "authPlugin"):
+        with pytest.raises(InvalidConfig, match=f"{name} is '{AUTH}AuthenticationSasl'"):
+            live(**{name: f"{AUTH}AuthenticationSasl"})
 
 
 def test_a_clients_names_for_a_token_stand_behind_a_brokers() -> None:
-    given = {**STORE, "authParams": "token:client"}
-    assert LiveConfig.from_names(given).token == "client"
-    given["brokerClientAuthenticationParameters"] = "token:broker"
-    assert LiveConfig.from_names(given).token == "broker"
-    with pytest.raises(InvalidConfig, match="authPlugin is 'x'"):
-        LiveConfig.from_names({**STORE, "authPlugin": "x"})
+    assert live(authParams="token:client").login.token == "client"
+    assert live(authParams="token:client", **{PARAMETERS: "token:broker"}).login.token == "broker"
+    assert live(**{PARAMETERS: ""}).login == Login()
+
+
+def test_a_certificate_by_the_plugin_or_the_files_settings() -> None:
+    plugin = {"authPlugin": f"{AUTH}AuthenticationTls"}
+    told = "tlsCertFile:/c.pem,tlsKeyFile:/k.pem"
+    for parameters in (told, '{"tlsCertFile": "/c.pem", "tlsKeyFile": "/k.pem"}', ""):
+        files = {"tlsCertificateFilePath": "/c.pem", "tlsKeyFilePath": "/k.pem"}
+        found = live(**plugin, authParams=parameters, **({} if parameters else files))
+        assert (found.login, found.tls.certificate, found.tls.key) == (
+            Login(method="tls"),
+            "/c.pem",
+            "/k.pem",
+        )
+
+
+def test_a_brokers_own_certificate_is_not_taken_for_a_clients() -> None:
+    files = {"tlsCertificateFilePath": "/server.pem", "tlsKeyFilePath": "/server.key"}
+    assert live(**files).tls.certificate == "/server.pem"
+    found = live(**files, brokerServicePort="6650", tlsTrustCertsFilePath="/ca.pem").tls
+    assert (found.certificate, found.key, found.trusted) == ("", "", "/ca.pem")
+    ours = {"brokerClientCertificateFilePath": "/c.pem", "brokerClientKeyFilePath": "/k.pem"}
+    found = live(**files, **ours, brokerClientTrustCertsFilePath="/c.ca").tls
+    assert (found.certificate, found.key, found.trusted) == ("/c.pem", "/k.pem", "/c.ca")
+
+
+def test_when_tls_is_spoken() -> None:
+    assert not live(brokerServiceUrl="pulsar://h:6650").uses_tls
+    assert live(brokerServiceUrl="pulsar+ssl://h:6651").uses_tls
+    assert live(brokerClientTlsEnabled="true").uses_tls and live(useTls="TRUE").uses_tls
+    found = live(tlsEnableHostnameVerification="true", tlsAllowInsecureConnection="true").tls
+    assert found.verifies_host and found.is_insecure
+    with pytest.raises(InvalidConfig, match="key stores cannot be read"):
+        live(useKeyStoreTls="true")
+
+
+def test_bookies_are_spoken_to_in_tls_where_brokers_do() -> None:
+    files = {"bookkeeperTLSTrustCertsFilePath": "/ca.pem"}
+    assert live(**files).bookies_tls is None
+    on = {**files, "bookkeeperTLSClientAuthentication": "true"}
+    assert live(**on).bookies_tls == TlsFiles(trusted="/ca.pem")
+    with pytest.raises(InvalidConfig, match="is not PEM"):
+        live(**on, bookkeeperTLSKeyFileType="JKS")
 
 
 def test_what_no_broker_knows_is_kept_from_the_rules() -> None:
@@ -78,7 +143,8 @@ def test_what_no_broker_knows_is_kept_from_the_rules() -> None:
         **STORE,
         "brokerServiceUrl": "pulsar://h:6650",
         "unclean": True,
+        "metadataStoreAuth": "digest:me:secret",
         "topicCompactionRetainNullKey": "true",
     }
-    assert given.keys() - rules_of(given).keys() == {"unclean"}
+    assert given.keys() - rules_of(given).keys() == {"unclean", "metadataStoreAuth"}
     assert LiveConfig.from_names(given).goes_on

@@ -40,6 +40,7 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.network.bookies import LiveLedger
 from lastwrite.pulsar.network.broker import Subscription
 from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold, looking_at
+from lastwrite.pulsar.network.identity import Identity
 from lastwrite.pulsar.network.ledgers import Quorums
 from lastwrite.pulsar.network.publish import publish, sweep
 from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
@@ -219,7 +220,10 @@ def _access(config: LiveConfig) -> Access:
         metadata_store=config.metadata_store,
         ledgers=config.ledgers,
         brokers=config.brokers,
-        token=config.token,
+        admin=config.admin,
+        identity=Identity(config.login, config.tls, config.uses_tls),
+        bookies_tls=config.bookies_tls,
+        store_auth=config.store_auth,
         mark_deletes_a_second=config.mark_deletes_a_second,
     )
 

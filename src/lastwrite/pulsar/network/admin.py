@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -23,6 +24,7 @@ from lastwrite.pulsar.format.names import (
     encode_local,
 )
 from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.network.identity import ANONYMOUS, Identity
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 
 _MOST_BYTES = 64 << 20  # of an answer
@@ -40,9 +42,10 @@ class TopicInMemory:
 
 
 def topic_in_memory(
-    admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
+    admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
 ) -> TopicInMemory:
-    """What the broker that serves the topic says; ``admin`` is any broker's ``http://HOST:PORT``.
+    """What the broker that serves the topic says; ``admin`` is any broker's ``http://HOST:PORT``
+    or ``https://HOST:PORT``.
 
     Raises:
         RemoteFailed: no answer, or none that tells.
@@ -50,7 +53,7 @@ def topic_in_memory(
     tenant, namespace, _, local = topic.managed_ledger.split("/")
     path = f"/admin/v2/persistent/{quote(tenant)}/{quote(namespace)}/{local}/internalStats"
     doing = f"asking for the state of {topic}"
-    known = _get(admin, path, token, timeout, doing)
+    known = _get(admin, path, identity, timeout, doing)
     if not isinstance(known, dict):
         raise RemoteFailed(f"{doing}: the answer is no object", path=admin)
     cursors = known.get("cursors")
@@ -78,7 +81,7 @@ class Retention(NamedTuple):
 
 
 def retention(
-    admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
+    admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
 ) -> Retention | None:
     """The retention that holds for a topic: by its own policy, else its namespace's, else the
     broker's setting; None: that is said nowhere. ``admin``: as of ``topic_in_memory``.
@@ -87,7 +90,7 @@ def retention(
         RemoteFailed: no answer, or none that tells.
     """
     doing = f"asking for the retention of {topic}"
-    found = _policy(admin, topic, "retention", token, timeout, doing)
+    found = _policy(admin, topic, "retention", identity, timeout, doing)
     if not isinstance(found, dict):
         return None
     minutes, megabytes = found.get("retentionTimeInMinutes"), found.get("retentionSizeInMB")
@@ -97,7 +100,7 @@ def retention(
 
 
 def compaction_threshold(
-    admin: str, topic: TopicName, token: str | None = None, timeout: float = TIMEOUT_SECONDS
+    admin: str, topic: TopicName, identity: Identity = ANONYMOUS, timeout: float = TIMEOUT_SECONDS
 ) -> int | None:
     """From how many bytes on brokers compact the topic by themselves: by its own policy, else its
     namespace's, else their setting; 0: never; None: that is said nowhere. ``admin``: as of
@@ -107,37 +110,44 @@ def compaction_threshold(
         RemoteFailed: no answer, or none that tells.
     """
     doing = f"asking from when on {topic} is compacted"
-    found = _policy(admin, topic, "compactionThreshold", token, timeout, doing)
+    found = _policy(admin, topic, "compactionThreshold", identity, timeout, doing)
     return found if isinstance(found, int) and not isinstance(found, bool) and found >= 0 else None
 
 
 def _policy(
-    admin: str, topic: TopicName, name: str, token: str | None, timeout: float, doing: str
+    admin: str, topic: TopicName, name: str, identity: Identity, timeout: float, doing: str
 ) -> Any:
     """What holds for a topic; of a broker without policies of topics, what its namespace says."""
     place = f"{quote(topic.tenant)}/{quote(topic.namespace)}"
     try:
         path = f"/admin/v2/persistent/{place}/{encode_local(topic.local)}/{name}?applied=true"
-        return _get(admin, path, token, timeout, doing)
+        return _get(admin, path, identity, timeout, doing)
     except RemoteFailed as error:
         if isinstance(error.__cause__, OSError):
             raise
-        return _get(admin, f"/admin/v2/namespaces/{place}/{name}", token, timeout, doing)
+        return _get(admin, f"/admin/v2/namespaces/{place}/{name}", identity, timeout, doing)
 
 
-def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -> Any:
+def _get(admin: str, path: str, identity: Identity, timeout: float, doing: str) -> Any:
     """The JSON at ``path`` of the broker that ``admin`` sends us to; None: an empty answer."""
     for _ in range(_MOST_REDIRECTS):
         url = urlsplit(admin)
-        if url.scheme != "http" or not url.hostname:
-            remedy = "give brokers a plain listener"
+        if url.scheme not in ("http", "https") or not url.hostname:
+            remedy = "give webServiceUrl=http://HOST:PORT or https://HOST:PORT"
             raise RemoteFailed(f"{doing}: {admin!r} cannot be asked", path=admin, remedy=remedy)
-        connection = http.client.HTTPConnection(url.hostname, url.port or 80, timeout=timeout)
+        if url.scheme == "http" and identity.wants_tls:  # a redirection, say: no token in the clear
+            remedy = "give webServiceUrl=https://HOST:PORT, and brokers a webServicePortTls"
+            raise RemoteFailed(f"{doing}: {admin} has no TLS", path=admin, remedy=remedy)
+        connection = (
+            http.client.HTTPConnection(url.hostname, url.port or 80, timeout=timeout)
+            if url.scheme == "http"
+            else http.client.HTTPSConnection(
+                url.hostname, url.port or 443, timeout=timeout, context=identity.tls
+            )
+        )
         try:
             with contextlib.closing(connection):
-                headers = {"Accept": "application/json"}
-                if token:
-                    headers["Authorization"] = f"Bearer {token}"
+                headers = {"Accept": "application/json", **identity.headers()}
                 connection.request("GET", path, headers=headers)
                 answer = connection.getresponse()
                 body = answer.read(_MOST_BYTES)
@@ -163,3 +173,11 @@ def _get(admin: str, path: str, token: str | None, timeout: float, doing: str) -
         except (ValueError, RecursionError) as error:
             raise RemoteFailed(f"{doing}: the answer is not JSON", path=admin) from error
     raise RemoteFailed(f"{doing}: brokers send us round", path=admin, remedy="ask again")
+
+
+def parse_admin_urls(urls: str) -> Iterator[str]:
+    """The addresses of ``http://HOST:PORT,HOST:PORT`` or ``https://…``, each with its scheme."""
+    scheme, separator, hosts = urls.strip().rpartition("://")
+    for host in hosts.split(","):
+        if host.strip(" /"):
+            yield f"{scheme or 'http'}{separator or '://'}{host.strip(' /')}"

@@ -20,6 +20,7 @@ docs/formats/pulsar-compaction.md, "The commit"; docs/formats/pulsar.md, "Ledger
 from __future__ import annotations
 
 import hashlib
+import ssl
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
 from lastwrite.pulsar.format.entry_log import DIGEST_BYTES, RECORD_HEAD, digest_of
 from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link
+from lastwrite.pulsar.network.start_tls import ask_for_tls
 
 _ADD, _READ = 1, 2
 _VERSION = 2
@@ -117,12 +119,19 @@ class Bookies:
     """Connections to bookies. ``address_of`` gives the ``HOST:PORT`` of a bookie's id, or raises
     ``RemoteFailed``.
 
-    Not for two threads at once. ``timeout``: seconds, of every single request.
+    Not for two threads at once. ``timeout``: seconds, of every single request. ``tls``: what
+    connections are wrapped in; None: nothing.
     """
 
-    def __init__(self, address_of: Callable[[str], str], timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        address_of: Callable[[str], str],
+        timeout: float = TIMEOUT_SECONDS,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._address_of = address_of
         self._timeout = timeout
+        self._tls = tls
         self._links: dict[str, Link] = {}
         self._failed: dict[str, RemoteFailed] = {}  # bookies in trouble: asked last from then on
 
@@ -253,7 +262,7 @@ class Bookies:
             if entry >= 0
             else f"asking for the end of ledger {ledger}"
         )
-        with Link(self._address_of(bookie), "bookie", self._timeout) as link:
+        with self._connection(bookie) as link:
             link.send([_READ_REQUEST.pack(_VERSION, _READ, 0, ledger, entry)], doing)
             _, code, packet = self._answer(link, _READ, ledger, doing)
             if code == _FAILED and not self._is_answered(link):
@@ -290,8 +299,11 @@ class Bookies:
 
     def _link(self, bookie: str) -> Link:
         if bookie not in self._links:
-            self._links[bookie] = Link(self._address_of(bookie), "bookie", self._timeout)
+            self._links[bookie] = self._connection(bookie)
         return self._links[bookie]
+
+    def _connection(self, bookie: str) -> Link:
+        return Link(self._address_of(bookie), "bookie", self._timeout, self._tls, ask_for_tls)
 
     def let_go(self, bookies: Iterable[str]) -> None:
         """End the conversations with these, whatever they still have to say."""
@@ -525,7 +537,7 @@ def _opened(
 def _refused(link: Link, doing: str, code: int) -> RemoteFailed:
     said = _CODES.get(code, "it refuses")
     remedy = (
-        "bookies with SASL or TLS are not supported: give them a plain listener"
+        "for TLS: bookkeeperTLSClientAuthentication=true and its files; SASL is not supported"
         if code == _NOT_LET_IN
         else "see the bookie's log"
     )

@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from lastwrite.errors import InvalidConfig, LogError, LogHeld, NotALog, RemoteFailed
 from lastwrite.pulsar.format.compacted import MessageId
@@ -49,12 +49,20 @@ from lastwrite.pulsar.network.commands import (
     decode_command,
     encode_command,
 )
+from lastwrite.pulsar.network.identity import ANONYMOUS, Identity
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS, Link
 
 _CLIENT = "lastwrite"
-_SCHEME = "pulsar://"
+_SCHEME, _TLS_SCHEME = "pulsar://", "pulsar+ssl://"
 _MOST_REDIRECTS = 20
 _RETRY_SECONDS = 0.2
+
+
+class BrokerUrl(NamedTuple):
+    """Where a broker listens, and whether in TLS."""
+
+    address: str  # HOST:PORT
+    has_tls: bool = False
 
 
 class _NotReady(RemoteFailed):
@@ -72,8 +80,8 @@ class LastMessage:
 class Broker:
     """A conversation with one broker, that begins at once. A thread of its own keeps it alive.
 
-    ``token`` authenticates; None: the broker must not ask. ``proxied``: the broker that a proxy at
-    ``address`` shall hand everything to.
+    ``identity`` authenticates. ``proxied``: ``HOST:PORT`` of the broker that a proxy at ``url``
+    shall hand everything to.
 
     Raises:
         RemoteFailed: nobody answers, or not in time, or not as a broker, or it refuses access.
@@ -81,15 +89,17 @@ class Broker:
 
     def __init__(
         self,
-        address: str,
-        token: str | None = None,
+        url: BrokerUrl | str,
+        identity: Identity = ANONYMOUS,
         timeout: float = TIMEOUT_SECONDS,
         proxied: str | None = None,
     ) -> None:
-        self.address = address
-        self._token = token
+        self.url = parse_broker_url(url) if isinstance(url, str) else url
+        self.address = self.url.address
+        self._identity = identity
         self._timeout = timeout
-        self._link = Link(address, "broker", timeout)
+        tls = identity.tls if self.url.has_tls else None
+        self._link = Link(self.address, "broker", timeout, tls)
         self._changed = threading.Condition()
         self._answers: dict[int, BaseCommand] = {}
         self._waited: set[int] = set()
@@ -99,7 +109,9 @@ class Broker:
         self._numbers = iter(range(1, 1 << 62))
         self._link.open("connecting")
         self._protocol = self._connect(proxied)
-        self._thread = threading.Thread(target=self._listen, name=f"pulsar-{address}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._listen, name=f"pulsar-{self.address}", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -169,12 +181,12 @@ class Broker:
     # ------------------------------------------------------------------ how
 
     def _connect(self, proxied: str | None) -> int:
-        doing = "connecting"
+        doing, method = "connecting", self._identity.login.method
         connect = Connect(
             client_version=_CLIENT,
             proxy_to_broker_url=proxied,
-            auth_method_name=None if self._token is None else "token",
-            auth_data=None if self._token is None else self._token.encode(),
+            auth_method_name=method,
+            auth_data=None if method is None else self._proof(),
         )
         self._link.send([encode_command(BaseCommand(kind=2, connect=connect))], doing)
         try:
@@ -270,12 +282,19 @@ class Broker:
             ) from error
 
     def _authenticate(self) -> None:
-        if self._token is None:
+        method = self._identity.login.method
+        if method is None:
             raise self._refusal("connecting", ServerError.AUTHENTICATION, "it asks who we are")
-        data = AuthData(auth_method_name="token", auth_data=self._token.encode())
+        data = AuthData(auth_method_name=method, auth_data=self._proof())
         response = AuthResponse(client_version=_CLIENT, response=data)
         command = BaseCommand(kind=37, auth_response=response)
         self._link.send([encode_command(command)], "authenticating")
+
+    def _proof(self) -> bytes:
+        try:
+            return self._identity.proof()
+        except InvalidConfig as error:
+            raise RemoteFailed(error.problem, path=error.path, remedy=error.remedy) from error
 
     def _refusal(self, doing: str, code: int | None, message: str | None) -> LogError:
         said = f"{doing}: {(message or 'no reason given').strip().splitlines()[0]}"
@@ -288,7 +307,8 @@ class Broker:
             return RemoteFailed(
                 said,
                 path=self.address,
-                remedy="set brokerClientAuthenticationParameters=token:… of a role that may consume the topic",
+                remedy="set authParams, or brokerClientAuthenticationParameters, to token:… or "
+                "file:///… of a role that may consume the topic; see docs/guide/pulsar-live.md",
             )
         is_early = code in (ServerError.SERVICE_NOT_READY, ServerError.TOO_MANY_REQUESTS)
         kind = _NotReady if is_early else RemoteFailed
@@ -372,23 +392,27 @@ class Subscription:
 
 
 def find_owner(
-    addresses: Sequence[str], topic: str, token: str | None = None, timeout: float = TIMEOUT_SECONDS
+    urls: Sequence[BrokerUrl | str],
+    topic: str,
+    identity: Identity = ANONYMOUS,
+    timeout: float = TIMEOUT_SECONDS,
 ) -> Broker:
-    """A conversation with the broker that serves ``topic``, found from any of ``addresses``.
+    """A conversation with the broker that serves ``topic``, found from any of ``urls``.
 
     Raises:
         RemoteFailed: no broker answers, or none serves it within the timeout.
         NotALog: there is no such topic.
     """
-    if not addresses:
+    if not urls:
         remedy = "start one: it takes the horizon over"
         raise RemoteFailed("no broker of the cluster is alive", remedy=remedy)
     deadline = time.monotonic() + timeout
     failed = RemoteFailed("no broker answers")
     while time.monotonic() <= deadline:
-        for address in addresses:
+        for url in urls:
             try:
-                return _follow(parse_broker_url(address), topic, token, timeout)
+                at = parse_broker_url(url) if isinstance(url, str) else url
+                return _follow(at, topic, identity, timeout)
             except RemoteFailed as error:
                 failed = error
         if not isinstance(failed, _NotReady):
@@ -397,23 +421,17 @@ def find_owner(
     raise failed
 
 
-def _follow(service: str, topic: str, token: str | None, timeout: float) -> Broker:
+def _follow(service: BrokerUrl, topic: str, identity: Identity, timeout: float) -> Broker:
     """The broker that the one at ``service`` names, or one that it names."""
-    address, authoritative = service, False
+    at, authoritative = service, False
     for _ in range(_MOST_REDIRECTS):
-        broker = Broker(address, token, timeout)
+        broker = Broker(at, identity, timeout)
         try:
             answer = broker.lookup(topic, authoritative)
             if answer.response == LookupType.FAILED or answer.response is None:
                 raise broker._refusal(f"asking who serves {topic}", answer.error, answer.message)
-            if not answer.broker_url:
-                raise RemoteFailed(
-                    f"{topic} is served by a broker that accepts TLS only",
-                    path=answer.broker_url_tls or address,
-                    remedy="give the brokers a listener without TLS that this machine may reach",
-                )
-            named = parse_broker_url(answer.broker_url)
-            if answer.response == LookupType.CONNECT and named == address:
+            named = _named(answer, at, topic)
+            if answer.response == LookupType.CONNECT and named == at:
                 return broker
         except BaseException:
             broker.close()
@@ -421,28 +439,44 @@ def _follow(service: str, topic: str, token: str | None, timeout: float) -> Brok
         broker.close()
         if answer.response == LookupType.CONNECT:
             if answer.proxy_through_service_url:
-                return Broker(service, token, timeout, proxied=named)
-            return Broker(named, token, timeout)
-        address, authoritative = named, bool(answer.authoritative)
+                return Broker(service, identity, timeout, proxied=named.address)
+            return Broker(named, identity, timeout)
+        at, authoritative = named, bool(answer.authoritative)
     words = f"asking who serves {topic}: brokers send us round"
-    raise RemoteFailed(words, path=service, remedy="ask again")
+    raise RemoteFailed(words, path=service.address, remedy="ask again")
 
 
-def parse_broker_url(url: str) -> str:
-    """``HOST:PORT`` of ``pulsar://HOST:PORT``, the scheme may lack; of several, as
-    ``parse_broker_urls``.
+def _named(answer: LookupResponse, asked: BrokerUrl, topic: str) -> BrokerUrl:
+    """The broker that an answer names, by the way that we came; never out of TLS."""
+    if asked.has_tls and not answer.broker_url_tls:
+        raise RemoteFailed(
+            f"{topic} is served by a broker that does not accept TLS",
+            path=answer.broker_url or asked.address,
+            remedy="give the brokers a brokerServicePortTls, or us brokerServiceUrl=pulsar://…",
+        )
+    named = (not asked.has_tls and answer.broker_url) or answer.broker_url_tls
+    if not named:
+        raise RemoteFailed(f"{topic} is served by a broker that has no address", path=asked.address)
+    return parse_broker_url(named)
+
+
+def parse_broker_url(url: str) -> BrokerUrl:
+    """What ``pulsar://HOST:PORT`` or ``pulsar+ssl://HOST:PORT`` says; the scheme may lack.
 
     Raises:
-        InvalidConfig: another scheme: TLS is not spoken here.
+        InvalidConfig: another scheme.
     """
-    if "://" in url and not url.startswith(_SCHEME):
-        remedy = "give a listener without TLS: pulsar://HOST:PORT"
+    has_tls = url.startswith(_TLS_SCHEME)
+    address = url.removeprefix(_TLS_SCHEME if has_tls else _SCHEME)
+    if "://" in address:
+        remedy = "give pulsar://HOST:PORT or pulsar+ssl://HOST:PORT"
         raise InvalidConfig(f"a broker at {url!r} is not supported", remedy=remedy)
-    return url.removeprefix(_SCHEME).rstrip("/")
+    return BrokerUrl(address.rstrip("/"), has_tls)
 
 
-def parse_broker_urls(urls: str) -> Iterator[str]:
-    """The addresses of ``pulsar://HOST:PORT,HOST:PORT``."""
-    for part in parse_broker_url(urls).split(","):
+def parse_broker_urls(urls: str) -> Iterator[BrokerUrl]:
+    """The brokers of ``pulsar://HOST:PORT,HOST:PORT``."""
+    addresses, has_tls = parse_broker_url(urls.strip())
+    for part in addresses.split(","):
         if part.strip():
-            yield part.strip()
+            yield BrokerUrl(part.strip(), has_tls)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from lastwrite.errors import CorruptLog, RemoteFailed
@@ -25,13 +25,23 @@ from lastwrite.pulsar.network.admin import (
     Retention,
     TopicInMemory,
     compaction_threshold,
+    parse_admin_urls,
     retention,
     topic_in_memory,
 )
 from lastwrite.pulsar.network.bookies import Bookies
-from lastwrite.pulsar.network.broker import Broker, Subscription, find_owner, parse_broker_urls
+from lastwrite.pulsar.network.broker import (
+    Broker,
+    Subscription,
+    find_owner,
+    parse_broker_url,
+    parse_broker_urls,
+)
+from lastwrite.pulsar.network.identity import ANONYMOUS, Identity
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 from lastwrite.pulsar.network.metadata import MetadataStore
+from lastwrite.pulsar.network.tls import tls_context
+from lastwrite.pulsar.rules.live_settings import TlsFiles
 
 _MOST_TRIES = 5  # to read a cursor's ledger that is replaced while we look
 _RETRY_SECONDS = 0.1
@@ -44,13 +54,18 @@ class Access:
     """Where a cluster is, and who we are.
 
     ``brokers``: ``pulsar://HOST:PORT`` of some; empty: those that the metadata store knows.
+    ``admin``: ``http://HOST:PORT`` of some, to be asked before those. ``bookies_tls``: None, they
+    are spoken to in the clear. ``store_auth``: as of ``LiveConfig``.
     ``mark_deletes_a_second``: the brokers' ``managedLedgerDefaultMarkDeleteRateLimit``.
     """
 
     metadata_store: str
     ledgers: str = "/ledgers"
     brokers: str = ""
-    token: str | None = None
+    admin: str = ""
+    identity: Identity = ANONYMOUS
+    bookies_tls: TlsFiles | None = None
+    store_auth: str = field(default="", repr=False)
     timeout: float = TIMEOUT_SECONDS
     mark_deletes_a_second: float = 1.0
 
@@ -68,8 +83,11 @@ class Cluster:
 
     def __init__(self, access: Access) -> None:
         self.access = access
-        self.store = MetadataStore(access.metadata_store, access.ledgers, access.timeout)
-        self.bookies = Bookies(self.store.address_of, access.timeout)
+        self.store = MetadataStore(
+            access.metadata_store, access.ledgers, access.timeout, access.store_auth
+        )
+        bookies_tls = None if access.bookies_tls is None else tls_context(access.bookies_tls)
+        self.bookies = Bookies(self.store.address_of, access.timeout, bookies_tls)
         self._silent: set[str] = set()  # brokers' addresses that do not answer
 
     def close(self) -> None:
@@ -89,10 +107,13 @@ class Cluster:
             RemoteFailed: none answers.
             NotALog: there is no such topic.
         """
+        identity = self.access.identity
         named = list(parse_broker_urls(self.access.brokers)) or [
-            broker.binary for broker in self.store.brokers()
+            parse_broker_url(broker.binary)
+            for broker in self.store.brokers(identity.wants_tls)
+            if broker.binary is not None
         ]
-        return find_owner(named, topic.full, self.access.token, self.access.timeout)
+        return find_owner(named, topic.full, identity, self.access.timeout)
 
     def written_down(self, topic: TopicName) -> Compaction | None:
         """How far the topic is compacted, as a broker would find it after a crash; None: it has no
@@ -145,31 +166,39 @@ class Cluster:
     def told(self, topic: TopicName) -> TopicInMemory | None:
         """The topic as its broker goes by it; None: nobody says."""
         return self._asked(
-            lambda admin: topic_in_memory(admin, topic, self.access.token, self.access.timeout)
+            lambda admin: topic_in_memory(admin, topic, self.access.identity, self.access.timeout)
         )
 
     def _asked(self, ask: Callable[[str], T]) -> T | None:
         """What the first broker says that answers."""
-        for broker in self.store.brokers():
-            if broker.admin is None or broker.admin in self._silent:
+        for admin in self._admins():
+            if admin in self._silent:
                 continue
             try:
-                return ask(broker.admin)
+                return ask(admin)
             except RemoteFailed as error:
                 if isinstance(error.__cause__, TimeoutError):  # do not wait for it again
-                    self._silent.add(broker.admin)
+                    self._silent.add(admin)
         return None
+
+    def _admins(self) -> Iterator[str]:
+        yield from parse_admin_urls(self.access.admin)
+        for broker in self.store.brokers(self.access.identity.wants_tls):
+            if broker.admin is not None:
+                yield broker.admin
 
     def threshold_of(self, topic: TopicName) -> int | None:
         """From how many bytes on brokers compact the topic by themselves; None: nobody says."""
         return self._asked(
-            lambda admin: compaction_threshold(admin, topic, self.access.token, self.access.timeout)
+            lambda admin: compaction_threshold(
+                admin, topic, self.access.identity, self.access.timeout
+            )
         )
 
     def retention_of(self, topic: TopicName) -> Retention | None:
         """What retention holds for the topic's raw ledgers; None: nobody says."""
         return self._asked(
-            lambda admin: retention(admin, topic, self.access.token, self.access.timeout)
+            lambda admin: retention(admin, topic, self.access.identity, self.access.timeout)
         )
 
     def compaction_of(self, topic: TopicName) -> Compaction | None:

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import time
+from collections.abc import Callable
 
 from lastwrite.config.address import parse_address
 from lastwrite.errors import RemoteFailed
+from lastwrite.pulsar.network.tls import TlsSocket
 
 TIMEOUT_SECONDS = 30.0
 
@@ -31,15 +34,25 @@ class Link:
     the first trouble.
 
     What was asked before the trouble is never asked again by itself. ``kind`` names the other side
-    in errors. Not for two threads at once, but one may send while another receives.
+    in errors. ``tls``: what it is wrapped in, before the first frame, or after what ``begin`` says
+    in the clear by frames. Not for two threads at once, but one may send while another receives.
     """
 
-    def __init__(self, address: str, kind: str, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str,
+        kind: str,
+        timeout: float = TIMEOUT_SECONDS,
+        tls: ssl.SSLContext | None = None,
+        begin: Callable[[Callable[[bytes], bytes], str], None] | None = None,
+    ) -> None:
         self.address = address
         self._kind = kind
         self._host, self._port = parse_address(address)
         self._timeout = timeout
-        self._socket: socket.socket | None = None
+        self._tls = tls
+        self._begin = begin
+        self._socket: socket.socket | TlsSocket | None = None
         self._received = bytearray()
         self._taken = 0  # bytes at the begin of ``_received`` that were given out
 
@@ -52,10 +65,26 @@ class Link:
         if self._socket is not None:
             return
         try:
-            self._socket = socket.create_connection((self._host, self._port), self._timeout)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected = socket.create_connection((self._host, self._port), self._timeout)
+            self._socket = connected
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                if self._begin is not None:
+                    self._begin(lambda frame: self._exchange(frame, doing), self.address)
+                wrapped = self._tls.wrap_socket(connected, server_hostname=self._host)
+                self._socket = TlsSocket(wrapped, self._timeout)
         except OSError as error:
+            self.close()
             raise self._failed(error, doing) from error
+        except RemoteFailed:
+            self.close()
+            raise
+
+    def _exchange(self, frame: bytes, doing: str) -> bytes:
+        self.send([frame], doing)
+        answer = self.receive(doing)
+        assert answer is not None
+        return answer
 
     def send(self, frames: list[bytes], doing: str) -> None:
         """Send frames, whole.
@@ -95,7 +124,7 @@ class Link:
                 raise RemoteFailed(
                     f"{doing}: a frame of {length} bytes",
                     path=self.address,
-                    remedy=f"see whether a {self._kind} listens there, and without TLS",
+                    remedy=f"see whether a {self._kind} listens there, and in TLS or not as was asked",
                 )
             self._fill(_PREFIX.size + length, deadline)
         except RemoteFailed:
@@ -154,6 +183,20 @@ class Link:
                 f"{doing}: no answer from the {self._kind} within {self._timeout:g} s",
                 path=self.address,
                 remedy="see whether it is alive",
+            )
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return RemoteFailed(
+                f"{doing}: the {self._kind}'s certificate is refused: {error.verify_message}",
+                path=self.address,
+                remedy="tlsTrustCertsFilePath, of a bookie bookkeeperTLSTrustCertsFilePath, names "
+                "the authorities; where the host's name is verified the certificate has to be for it",
+            )
+        if isinstance(error, ssl.SSLError):
+            why = (error.reason or str(error)).lower().replace("_", " ")
+            return RemoteFailed(
+                f"{doing}: no TLS with the {self._kind}: {why}",
+                path=self.address,
+                remedy="see whether it speaks TLS there, and whether it wants a certificate of us",
             )
         reason = (error.strerror or str(error) or "the connection was closed").lower()
         return RemoteFailed(

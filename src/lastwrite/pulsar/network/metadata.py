@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -46,6 +47,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import CREATOR_ALL_ACL
 
 from lastwrite.config.address import parse_address
 from lastwrite.errors import (
@@ -64,6 +66,7 @@ from lastwrite.pulsar.format.protobuf import INT32, STRING, ProtoField, ProtoMes
 from lastwrite.pulsar.network.bookies import LiveLedger
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
 from lastwrite.pulsar.network.probe import who_answers
+from lastwrite.pulsar.rules.live_settings import path_of
 
 DEFAULT_PORT = 2181
 
@@ -122,10 +125,10 @@ class MadeLedger:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker listens."""
+    """Where a broker listens; None: not in such a way."""
 
-    binary: str  # pulsar://HOST:PORT
-    admin: str | None  # http://HOST:PORT
+    binary: str | None  # pulsar://HOST:PORT, or pulsar+ssl://…
+    admin: str | None  # http://HOST:PORT, or https://…
 
 
 class MetadataStore:
@@ -133,15 +136,21 @@ class MetadataStore:
 
     ``url``: ``zk:HOST:PORT,HOST:PORT/chroot`` as in the brokers' ``metadataStoreUrl``; the scheme
     may lack. ``ledgers``: the path of the ledgers there. ``timeout``: seconds, of every question.
+    ``auth``: who we are to its access lists, as of ``LiveConfig``.
 
     Raises:
         InvalidConfig: no such address, or a store of another kind.
     """
 
     def __init__(
-        self, url: str, ledgers: str = "/ledgers", timeout: float = TIMEOUT_SECONDS
+        self,
+        url: str,
+        ledgers: str = "/ledgers",
+        timeout: float = TIMEOUT_SECONDS,
+        auth: str = "",
     ) -> None:
         self.address = parse_store_url(url)
+        self._auth = digest_of_user(auth)
         self._ledgers = ledgers.rstrip("/")
         self._timeout = timeout
         self._client: Any = None
@@ -202,14 +211,19 @@ class MetadataStore:
 
     # ------------------------------------------------------------------ who is there
 
-    def brokers(self) -> list[BrokerAddress]:
-        """The brokers that are alive."""
+    def brokers(self, in_tls: bool = False) -> list[BrokerAddress]:
+        """The brokers that are alive, where they listen: ``in_tls``, or in the clear and else in
+        TLS."""
         found = []
         for name in self._children(_BROKERS, "asking for the brokers"):
             known = _object(self._get(f"{_BROKERS}/{name}", "asking for the brokers"))
-            binary, admin = known.get("pulsarServiceUrl"), known.get("webServiceUrl")
-            if isinstance(binary, str):
-                found.append(BrokerAddress(binary, admin if isinstance(admin, str) else None))
+            ways = ("Tls",) if in_tls else ("", "Tls")
+            binary, admin = (
+                next((str(url) for way in ways if (url := known.get(name + way))), None)
+                for name in ("pulsarServiceUrl", "webServiceUrl")
+            )
+            if binary or admin:
+                found.append(BrokerAddress(binary, admin))
         return found
 
     def address_of(self, bookie: str) -> str:
@@ -448,12 +462,17 @@ class MetadataStore:
             raise RemoteFailed(
                 f"{doing}: it refuses access",
                 path=self.address,
-                remedy="a store with access lists or SASL cannot be used; see docs/guide/pulsar-live.md",
+                remedy="metadataStoreAuth=digest:USER:PASSWORD of somebody whom its access lists let in",
             ) from error
 
     def _connected(self, doing: str) -> Any:
         if self._client is None:
-            client = KazooClient(self.address, timeout=max(self._timeout, 10.0), logger=_LOG)
+            client = KazooClient(
+                self.address,
+                timeout=max(self._timeout, 10.0),
+                logger=_LOG,
+                auth_data=[self._auth] if self._auth else None,
+            )
             try:
                 self._connect(client, doing)
             except BaseException:
@@ -461,7 +480,18 @@ class MetadataStore:
                 threading.Thread(target=_end, args=(client,), daemon=True).start()
                 raise
             self._client = client
+            if self._auth:
+                client.default_acl = self._siblings_access(client)
         return self._client
+
+    def _siblings_access(self, client: Any) -> Any:
+        """Whom what we make lets in: as the ledgers' folder does, so that brokers may change and
+        delete it; where that cannot be seen whole, ourselves."""
+        with contextlib.suppress(KazooException, *_AGAIN):
+            found, _ = client.get_acls_async(self._ledgers).get(timeout=self._timeout)
+            if not any(each.id.scheme == "digest" and each.id.id.endswith(":x") for each in found):
+                return found
+        return CREATOR_ALL_ACL
 
     def _connect(self, client: Any, doing: str) -> None:
         """Connect; where none of the servers can be a ZooKeeper's, say so at once.
@@ -536,6 +566,31 @@ def parse_store_url(url: str) -> str:
         )
     ported = [part if re.search(r":\d+$", part) else f"{part}:{DEFAULT_PORT}" for part in parts]
     return ",".join(ported) + (f"/{chroot.rstrip('/')}" if slash and chroot.strip("/") else "")
+
+
+def digest_of_user(text: str) -> tuple[str, str] | None:
+    """kazoo's form of ``digest:USER:PASSWORD``, or of a file with that; None: of nothing.
+
+    Raises:
+        InvalidConfig: it is something else; no error shows it.
+    """
+    source = "metadataStoreAuth"
+    if text.startswith("file:"):
+        source = path_of(text)
+        try:
+            text = Path(source).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise InvalidConfig(f"cannot read who we are: {why}", path=source) from error
+    if not text:
+        return None
+    scheme, _, who = text.partition(":")
+    if scheme != "digest" or not all(who.partition(":")[::2]):
+        raise InvalidConfig(
+            f"{source} is not digest:USER:PASSWORD",
+            remedy="of access lists the schemes digest, ip and world are supported",
+        )
+    return scheme, who
 
 
 def _object(node: bytes | None) -> dict[str, Any]:

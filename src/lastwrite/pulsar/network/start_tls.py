@@ -1,0 +1,66 @@
+"""How a conversation with a bookie becomes one in TLS: a request of its third protocol, in the
+clear, and the answer; then hands are shaken, and the second protocol goes on inside.
+
+Source: BookKeeper 4.17.3 ``PerChannelBookieClient.initiateTLS``, ``BookieRequestProcessor``,
+``BookkeeperProtocol.proto``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from lastwrite.errors import LogError, RemoteFailed
+from lastwrite.pulsar.format.protobuf import INT32, UINT64, ProtoField, ProtoMessage
+
+_VERSION = 3
+_START_TLS = 9
+_OK = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header(ProtoMessage):
+    version: Annotated[int, ProtoField(1, INT32, required=True)] = _VERSION
+    operation: Annotated[int, ProtoField(2, INT32, required=True)] = _START_TLS
+    number: Annotated[int, ProtoField(3, UINT64, required=True)] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartTls(ProtoMessage):
+    """It has no fields."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(ProtoMessage):
+    header: Annotated[Header, ProtoField(1, Header, required=True)] = field(default_factory=Header)
+    start: Annotated[StartTls | None, ProtoField(106, StartTls)] = field(default_factory=StartTls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response(ProtoMessage):
+    header: Annotated[Header, ProtoField(1, Header, required=True)]
+    status: Annotated[int, ProtoField(2, INT32, required=True)]
+
+
+def ask_for_tls(exchange: Callable[[bytes], bytes], address: str) -> None:
+    """Ask the bookie at ``address``; ``exchange`` sends a frame and gives the next one.
+
+    Raises:
+        RemoteFailed: it has no TLS, or is no bookie.
+    """
+    answer = exchange(Request().encode())
+    try:
+        status = Response.decode(answer).status
+    except LogError as error:
+        raise RemoteFailed(
+            f"not a bookie's answer: {error.problem}",
+            path=address,
+            remedy="see whether a bookie listens there",
+        ) from error
+    if status != _OK:
+        raise RemoteFailed(
+            f"the bookie does not speak TLS (status {status})",
+            path=address,
+            remedy="bookkeeperTLSClientAuthentication asks for it; see its tlsProviderFactoryClass",
+        )
