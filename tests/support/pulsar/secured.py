@@ -29,8 +29,10 @@ from tests.support.pulsar.broker import NAMESPACE, SHORT, Broker
 
 PLUGIN = "org.apache.pulsar.client.impl.auth."
 SUPER, OURS = "super:of-all", "lastwrite:let me in: please"  # users of ZooKeeper
-JAAS = """Server { org.apache.zookeeper.server.auth.DigestLoginModule required user_broker="pw"; };
-Client { org.apache.zookeeper.server.auth.DigestLoginModule required username="broker" password="pw"; };
+_AUTH = "org.apache.zookeeper.server.auth"
+_DIGEST = f"{_AUTH}.DigestLoginModule required"
+JAAS = f"""Server {{ {_DIGEST} user_broker="pw"; }};
+Client {{ {_DIGEST} username="broker" password="pw"; }};
 """
 
 
@@ -52,7 +54,8 @@ class Keys:
         folder.mkdir(parents=True)
         for name in ("ca", "stranger"):
             self._run(
-                f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem"
+                f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name}"
+                f" -keyout {name}.key -out {name}.pem"
             )
         (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
         for name in ("server", "admin"):
@@ -79,7 +82,8 @@ class Keys:
         def text(part: bytes) -> str:
             return base64.urlsafe_b64encode(part).decode().rstrip("=")
 
-        said = f"{text(json.dumps({'alg': 'HS256'}).encode())}.{text(json.dumps({'sub': role}).encode())}"
+        parts = ({"alg": "HS256"}, {"sub": role})
+        said = ".".join(text(json.dumps(part).encode()) for part in parts)
         return f"{said}.{text(hmac.new(b's' * 32, said.encode(), 'sha256').digest())}"
 
 
@@ -97,7 +101,7 @@ class SecuredBroker(Broker):
                 *SHORT,
                 "-Dzookeeper.fips-mode=false",  # else no DIGEST-MD5
                 f"-Djava.security.auth.login.config={keys.path('jaas.conf')}",
-                "-Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+                f"-Dzookeeper.authProvider.1={_AUTH}.SASLAuthenticationProvider",
                 f"-Dzookeeper.DigestAuthenticationProvider.superDigest={digest(SUPER)}",
             ),
         )

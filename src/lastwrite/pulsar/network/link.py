@@ -124,7 +124,7 @@ class Link:
                 raise RemoteFailed(
                     f"{doing}: a frame of {length} bytes",
                     path=self.address,
-                    remedy=f"see whether a {self._kind} listens there, and in TLS or not as was asked",
+                    remedy=f"see whether a {self._kind} listens there, in TLS or not, as was asked",
                 )
             self._fill(_PREFIX.size + length, deadline)
         except RemoteFailed:
