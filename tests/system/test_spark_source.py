@@ -144,7 +144,7 @@ def test_columns_of_the_callers_schema(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"subscribe": "nothing"}, "nothing: not there"),
+        ({"subscribe": "nothing"}, "no topic .nothing"),
         ({"subscribe": "client-lz4", "startingOffsets": "latest"}, "cannot be latest"),
         ({"subscribe": "client-lz4", "frobnicate": "1"}, "unknown option frobnicate"),
         ({}, "give subscribe"),

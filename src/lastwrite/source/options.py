@@ -45,9 +45,23 @@ _SHOWN = {
     "startingoffsetsbytimestampstrategy": "startingOffsetsByTimestampStrategy",
     "failondataloss": "failOnDataLoss",
     "minpartitions": "minPartitions",
+    "maxrecordsperpartition": "maxRecordsPerPartition",
+    "maxoffsetspertrigger": "maxOffsetsPerTrigger",
+    "minoffsetspertrigger": "minOffsetsPerTrigger",
+    "maxtriggerdelay": "maxTriggerDelay",
     "includeheaders": "includeHeaders",
     "columns": "columns",
     "view": "view",
+}
+
+_SECONDS = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
 }
 
 Offsets = Mapping[TopicPartition, int]
@@ -75,6 +89,10 @@ class SourceOptions:
     is_latest_without_match: bool = False
     fails_on_data_loss: bool = True
     min_partitions: int = 0
+    max_records: int = 0  # of a task
+    max_offsets: int = 0  # of a micro-batch; the next two likewise
+    min_offsets: int = 0
+    max_delay_s: float = 900.0
     has_headers: bool = False
     columns: tuple[str, ...] | None = None
     isolation: Isolation = Isolation.UNCOMMITTED
@@ -86,12 +104,12 @@ class SourceOptions:
         if self.assigned:
             return name in self.assigned
         if self.pattern is not None:
-            return self.pattern.fullmatch(name.topic) is not None
+            return self.pattern.search(name.topic) is not None
         return not self.topics or name.topic in self.topics
 
 
-def parse(given: Mapping[str, str]) -> SourceOptions:
-    """The options of a query over what lies there now.
+def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> SourceOptions:
+    """The options of a query over what lies there now, or over what comes; None: not known yet.
 
     Raises:
         InvalidConfig: one is unknown, malformed, or contradicts another.
@@ -111,12 +129,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
             f"{' and '.join(_SHOWN[name] for name in chosen)} exclude each other",
             remedy="give one of them",
         )
-    is_whole = not any(name.startswith(("starting", "ending")) for name in options)
-    compacted = is_compacted(options.get("view", "log"))
-    if compacted and not is_whole:
-        raise InvalidConfig(
-            "the last writes are of whole topics", remedy="leave out startingOffsets and its like"
-        )
+    compacted = _is_compacted(options, is_stream is True)
     return SourceOptions(
         paths=_paths(options),
         topics=tuple(each.strip() for each in options.get("subscribe", "").split(",") if each),
@@ -126,11 +139,15 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
             for topic, numbers in _json(options, "assign", list).items()
             for number in numbers
         ),
-        start=_bound(options, "starting", EARLIEST, LATEST),
-        end=_bound(options, "ending", LATEST, EARLIEST),
+        start=_bound(options, "starting", LATEST if is_stream else EARLIEST, is_stream is False),
+        end=_bound(options, "ending", LATEST, True),
         is_latest_without_match=_strategy(options),
         fails_on_data_loss=_flag(options, "failondataloss", True),
         min_partitions=_count(options, "minpartitions"),
+        max_records=_count(options, "maxrecordsperpartition"),
+        max_offsets=_count(options, "maxoffsetspertrigger"),
+        min_offsets=_count(options, "minoffsetspertrigger"),
+        max_delay_s=_seconds(options, "maxtriggerdelay", 900.0),
         has_headers=_flag(options, "includeheaders", False),
         columns=tuple(each.strip() for each in options["columns"].split(","))
         if "columns" in options
@@ -139,6 +156,21 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
         is_compacted=compacted,
         stores=_as_declared(stores),
     )
+
+
+def _is_compacted(options: Mapping[str, str], is_stream: bool) -> bool:
+    found = is_compacted(options.get("view", "log"))
+    if is_stream and any(name.startswith("ending") for name in options):
+        raise InvalidConfig(
+            "a stream has no end", remedy="leave out endingOffsets and its like, or read a batch"
+        )
+    if found and is_stream:
+        raise InvalidConfig("the last writes are no stream", remedy="read them as a batch")
+    if found and any(name.startswith(("starting", "ending")) for name in options):
+        raise InvalidConfig(
+            "the last writes are of whole topics", remedy="leave out startingOffsets and its like"
+        )
+    return found
 
 
 def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
@@ -174,6 +206,17 @@ def _count(options: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
+def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    """A time as Spark writes it: ``15m``, ``500ms``; a number alone is milliseconds."""
+    if name not in options:
+        return default
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", options[name].lower())
+    unit = None if found is None else _SECONDS.get(found[2] or "ms")
+    if found is None or unit is None:
+        raise InvalidConfig(f"{_SHOWN[name]} is {options[name]!r}", remedy="as 15m, 30s or 500ms")
+    return int(found[1]) * unit
+
+
 def _strategy(options: Mapping[str, str]) -> bool:
     text = options.get("startingoffsetsbytimestampstrategy", "error").lower()
     if text not in ("error", "latest"):
@@ -197,7 +240,7 @@ def _json(options: Mapping[str, str], name: str, inner: type) -> dict[str, Any]:
     return found
 
 
-def _bound(options: Mapping[str, str], side: str, default: int, refused: int) -> Bound:
+def _bound(options: Mapping[str, str], side: str, default: int, is_batch: bool) -> Bound:
     """By timestamp, else by timestamps, else by offsets: the Kafka source's order of preference."""
     of_time = f"{side}timestamp"
     if of_time in options:
@@ -206,6 +249,9 @@ def _bound(options: Mapping[str, str], side: str, default: int, refused: int) ->
     if of_times in options:
         return Bound(each=_by_partition(options, of_times), is_time=True)
     of_offsets = f"{side}offsets"
+    refused = None
+    if is_batch:
+        refused = LATEST if side == "starting" else EARLIEST
     text = options.get(of_offsets, "").strip()
     words = {"earliest": EARLIEST, "latest": LATEST}
     if text.lower() in words or not text:

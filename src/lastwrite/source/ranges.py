@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from lastwrite.config.stores import store_settings
 from lastwrite.errors import CommitConflict, InvalidConfig, NotALog
+from lastwrite.kafka.look.columns import PIECE_BYTES, RowUnit, logs_of, row_units
 from lastwrite.kafka.look.read import Isolation, KafkaReading
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.source.options import EARLIEST, LATEST, Bound, SourceOptions
+from lastwrite.storage.objects import address
+
+
+def listed(options: SourceOptions) -> list[PartitionLog]:
+    """The partitions that the query is about, as they lie there now; what the options say of
+    buckets holds in this process from then on.
+
+    Raises:
+        as ``logs_of`` and ``chosen_logs``.
+    """
+    address.use(store_settings(options.stores))
+    # With several paths a topic need not be in each.
+    topics = list(options.topics) if options.topics and len(options.paths) == 1 else None
+    logs = (log for path in options.paths for log in logs_of(path, topics, wants=options.wants))
+    return chosen_logs(logs, options)
 
 
 def chosen_logs(logs: Iterable[PartitionLog], options: SourceOptions) -> list[PartitionLog]:
@@ -53,9 +70,7 @@ def span_of(log: PartitionLog, options: SourceOptions) -> tuple[int, int]:
         InvalidConfig: the options name offsets of some partitions, and not of this one.
         CommitConflict: what is asked for is not all there any more, or not yet.
     """
-    end = log.high_watermark
-    if options.isolation is Isolation.COMMITTED:
-        end = log.last_stable_offset
+    end = end_of(log, options)
     first = _offset(log, options.start, options, log.log_start, end)
     last = _offset(log, options.end, options, log.log_start, end)
     if options.fails_on_data_loss and (first < log.log_start or last > end or first > end):
@@ -65,6 +80,21 @@ def span_of(log: PartitionLog, options: SourceOptions) -> tuple[int, int]:
             remedy="ask for what is there, or set failOnDataLoss=false",
         )
     return max(first, log.log_start), min(last, end)
+
+
+def end_of(log: PartitionLog, options: SourceOptions) -> int:
+    """Up to where a consumer of the query's isolation level gets records."""
+    is_committed = options.isolation is Isolation.COMMITTED
+    return log.last_stable_offset if is_committed else log.high_watermark
+
+
+def start_of(log: PartitionLog, options: SourceOptions) -> int:
+    """The offset that the query begins at, which need not be there.
+
+    Raises:
+        InvalidConfig: as ``span_of``.
+    """
+    return _offset(log, options.start, options, log.log_start, end_of(log, options))
 
 
 def _offset(log: PartitionLog, bound: Bound, options: SourceOptions, begin: int, end: int) -> int:
@@ -85,9 +115,29 @@ def _offset(log: PartitionLog, bound: Bound, options: SourceOptions, begin: int,
     return reading.offset
 
 
-def piece_bytes(spans: Sequence[PartitionLog], options: SourceOptions, usual: int) -> int:
-    """Of how many bytes a task reads, so that there are as many as asked for."""
-    if not options.min_partitions:
-        return usual
-    total = sum(log.size_bytes for log in spans)
-    return max(1, min(usual, total // options.min_partitions))
+def units_of(
+    spans: Sequence[tuple[PartitionLog, int, int]], columns: Sequence[str], options: SourceOptions
+) -> list[RowUnit]:
+    """The work of reading these ranges of offsets, the last exclusive, in as many tasks as were
+    asked for.
+    """
+    size = PIECE_BYTES
+    if options.min_partitions:
+        total = sum(
+            log.size_bytes * (end - first) // max(log.end_offset - log.log_start, 1)
+            for log, first, end in spans
+        )
+        size = max(1, min(size, total // options.min_partitions))
+    units: list[RowUnit] = []
+    for log, first, end in spans:
+        step = options.max_records or max(end - first, 1)
+        for begin in range(first, end, step):
+            units += row_units(
+                log,
+                columns,
+                is_committed=options.isolation is Isolation.COMMITTED,
+                first=begin,
+                end=min(begin + step, end),
+                piece_bytes=size,
+            )
+    return units

@@ -18,7 +18,7 @@ from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, located
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.gather import add_places, gather, with_headers
 from lastwrite.kafka.look.problems import frame_bytes, loses_records
-from lastwrite.kafka.look.rows import position_of
+from lastwrite.kafka.look.stretch import stretch_of
 from lastwrite.kafka.store import lock, log_dir, partitions
 from lastwrite.kafka.store.index_files import index_path
 from lastwrite.kafka.store.pieces import cuts_of
@@ -36,6 +36,7 @@ from lastwrite.model.columns import (
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.model.stores import StoreSettings
 from lastwrite.model.work import Limits, Piece
+from lastwrite.storage.choice import Topics
 from lastwrite.storage.objects import address
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import SegmentReader, reader_of
@@ -69,16 +70,23 @@ class RowUnit(NamedTuple):
 
 
 def logs_of(
-    path: str, topic: str | None = None, partition: int | None = None
+    path: str,
+    topic: Topics = None,
+    partition: int | None = None,
+    wants: Callable[[TopicPartition], bool] | None = None,
 ) -> list[PartitionLog]:
-    """The partitions at ``path``, each whole as far as listing tells.
+    """The partitions at ``path``, each whole as far as listing tells; those that are not wanted are
+    not looked at.
 
     Raises:
         NotALog, InvalidConfig, LogHeld, CorruptLog: one is not.
     """
     logs: list[PartitionLog] = []
     for folder in partitions.find_partitions(path, topic, partition):
-        lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])
+        name = partitions.partition_name(folder)
+        if wants is not None and not wants(name):
+            continue
+        lock.refuse_if_held(partitions.root_of(folder), [name])
         log = log_dir.read_partition(folder)
         for problem in log.problems:
             if loses_records(problem, log):  # damage of an offset or a time index does no harm
@@ -112,8 +120,8 @@ def row_units(
         if segment.is_indexed and index_path(segment.path) not in suspects:
             with suppress(LogError):  # of the index: one piece needs none
                 cuts = cuts_of(log, n, piece_bytes)
-        start = position_of(segment, span[0])
-        cuts = [start, *(cut for cut in cuts if cut > start)]
+        start, stop = stretch_of(segment, *span, until)
+        cuts = [start, *(cut for cut in cuts if start < cut < stop), stop]
         aborted = aborted_table(log.aborted if is_committed else (), segment.base_offset, until)
         for begin, stop in zip(cuts, cuts[1:], strict=False):
             piece = Piece.of(

@@ -61,6 +61,7 @@ from lastwrite.model.log import (
     Segment,
     TopicPartition,
 )
+from lastwrite.storage.choice import Topics
 from lastwrite.storage.layout import Glance
 from lastwrite.storage.objects.address import is_address, join
 from lastwrite.storage.reading import exists
@@ -223,8 +224,18 @@ def is_root(root: str, names: Iterable[TopicPartition]) -> bool:
     )
 
 
-def find(path: str) -> dict[TopicPartition, str]:
-    """The partitions of Kafka in the archive at ``path``, by name."""
+def find(path: str, topic: Topics = None) -> dict[TopicPartition, str]:
+    """The partitions of Kafka in the archive at ``path``, by name; perhaps of these topics alone,
+    where all are named and are there.
+    """
+    names = {topic} if isinstance(topic, str) else set(topic or ())
+    if names and not any(mark in name for name in names for mark in "*?["):
+        folders = (partition_address(path, SYSTEM, name) for name in sorted(names))
+        found = {
+            name_of(each): each for folder in folders for each in partitions_at(folder, SYSTEM)
+        }
+        if {name.topic for name in found} == names:
+            return found
     return {name_of(folder): folder for folder in partitions_at(path, SYSTEM)}
 
 

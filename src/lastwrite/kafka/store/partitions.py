@@ -33,7 +33,7 @@ def find_partitions(path: str, topic: Topics = None, partition: int | None = Non
         InvalidConfig: of a tier, a topic that was made anew: there are two of its name.
         LogError: it cannot be read.
     """
-    in_archive = archived.find(path)
+    in_archive = archived.find(path, topic)
     if in_archive:
         return choose(sorted(in_archive.items()), topic, partition, path)
     in_tier = tiered.find(path) if is_address(path) or os.path.isdir(path) else []

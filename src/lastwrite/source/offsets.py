@@ -1,0 +1,67 @@
+"""Offsets of a stream in the form of Spark's Kafka source, ``{"orders": {"0": 1234}}``: of each
+partition the first one that is not read yet; and how much a micro-batch takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from lastwrite.errors import CorruptLog
+from lastwrite.model.log import TopicPartition
+
+Offsets: TypeAlias = dict[TopicPartition, int]
+Shown: TypeAlias = dict[str, dict[str, int]]
+
+# Where a stream begins that was told to begin at the end. Its first micro-batch has no rows, and
+# lets the end be written down, so that what comes then is not passed over by a restart.
+UNDECIDED: Shown = {"": {}}
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> Shown:
+    """In the order of names and numbers: Spark compares what it gets as text."""
+    shown: Shown = {}
+    for name in sorted(offsets):
+        shown.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
+    return shown
+
+
+def decode_offsets(shown: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """
+    Raises:
+        CorruptLog: a checkpoint holds something else.
+    """
+    try:
+        return {
+            TopicPartition(topic, int(number)): int(offset)
+            for topic, numbers in shown.items()
+            for number, offset in numbers.items()
+        }
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CorruptLog(
+            f"offsets of a stream: {shown!r}",
+            remedy="give the query a checkpoint of its own, or the one it had",
+        ) from error
+
+
+def missing_rows(start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
+    """How many offsets lie between; partitions that are new begin where they ``begin``."""
+    found = {name: until - start.get(name, begins.get(name, 0)) for name, until in end.items()}
+    return {name: rows for name, rows in found.items() if rows > 0}
+
+
+def limited(start: Offsets, end: Offsets, begins: Offsets, limit: int) -> Offsets:
+    """The end of a micro-batch of about ``limit`` offsets: each partition gives in proportion to
+    what it has, and at least one.
+
+    Source: Spark 4.1 ``KafkaMicroBatchStream.rateLimit``.
+    """
+    rows = missing_rows(start, end, begins)
+    total = sum(rows.values())
+    until = dict(end)
+    for name, count in rows.items():
+        share = limit * (count / total)
+        taken = math.ceil(share) if share < 1 else math.floor(share)
+        until[name] = min(end[name], start.get(name, begins.get(name, 0)) + taken)
+    return until

@@ -1,0 +1,15 @@
+"""What one task of Spark reads."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import InputPartition
+
+from lastwrite.kafka.look.columns import RowUnit
+
+
+class Piece(InputPartition):
+    """It travels by pickle."""
+
+    def __init__(self, unit: RowUnit) -> None:
+        super().__init__(None)
+        self.unit = unit

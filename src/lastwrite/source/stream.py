@@ -1,0 +1,233 @@
+"""``spark.readStream.format("lastwrite")``: one process of the driver says how far a micro-batch
+reaches, and plans it; others read.
+
+What a micro-batch reads is said by its offsets alone, which Spark writes down before it runs. So
+after a restart the same range is read again; records of it that a cleaner has taken meanwhile do
+not come then, as with Spark's Kafka source.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from lastwrite.errors import CommitConflict, InvalidConfig, LogHeld
+from lastwrite.kafka.look.columns import read_rows
+from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.source.offsets import (
+    UNDECIDED,
+    Offsets,
+    decode_offsets,
+    encode_offsets,
+    limited,
+    missing_rows,
+)
+from lastwrite.source.options import LATEST, SourceOptions
+from lastwrite.source.piece import Piece
+from lastwrite.source.ranges import end_of, listed, start_of, units_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # before 4.2 nobody asks a source for less than all
+    HAS_LIMITS = False
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment, misc]
+else:
+    HAS_LIMITS = True
+
+_PATIENCE_S = 120.0  # a broker that starts, or exchanges segments, is done by then
+_Logs = Mapping[TopicPartition, PartitionLog]
+
+
+class _Stream(DataSourceStreamReader):
+    """What all releases of PySpark ask for."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._logs: _Logs | None = None  # as they were listed for the next micro-batch
+        self._ends: Offsets | None = None  # of what there was then
+        self._held_since_s: float | None = None
+        self._batch_s = float("-inf")  # when a micro-batch was last let go
+        self._target: Offsets | None = None  # of Trigger.AvailableNow
+        self._warned: set[str] = set()
+
+    def initialOffset(self) -> dict[str, Any]:
+        options = self._options
+        if LATEST in (options.start.everywhere, *options.start.each.values()):
+            return UNDECIDED
+        return encode_offsets(self._begins(self._listed()))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        if start == UNDECIDED:
+            return []
+        first, until = decode_offsets(start), decode_offsets(end)
+        logs, self._logs = self._logs, None
+        if logs is None:
+            logs = self._listed()
+        spans = []
+        for name in sorted(first.keys() | until.keys()):
+            span = self._span(logs.get(name), name, first.get(name), until.get(name))
+            if span is not None:
+                spans.append((logs[name], *span))
+        return [Piece(unit) for unit in units_of(spans, self._columns, self._options)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, Piece):
+            yield from read_rows(partition.unit)
+
+    # ------------------------------------------------------------------ how far
+
+    def _listed(self) -> _Logs:
+        return {log.name: log for log in listed(self._options)}
+
+    def _ends_of(self, logs: _Logs) -> Offsets:
+        return {name: end_of(log, self._options) for name, log in logs.items()}
+
+    def _begins(self, logs: _Logs) -> Offsets:
+        """Where the stream begins; the end of what is there now, where that was asked for."""
+        options, found = self._options, {}
+        for name, log in logs.items():
+            begin = start_of(log, options)
+            if not log.log_start <= begin <= end_of(log, options):
+                self._lose(
+                    f"{name} was to be read from {begin}, and the log has {log.log_start} to "
+                    f"{end_of(log, options)}",
+                    log,
+                )
+                begin = min(max(begin, log.log_start), end_of(log, options))
+            found[name] = begin
+        return found
+
+    def _next(self, start: dict[str, Any], is_limited: bool) -> dict[str, Any]:
+        """The end of the next micro-batch; ``start``, where there is none yet."""
+        try:
+            logs = self._listed()
+        except (LogHeld, CommitConflict):
+            now_s = time.monotonic()
+            self._held_since_s = self._held_since_s or now_s
+            if self._target is not None or now_s - self._held_since_s > _PATIENCE_S:
+                raise
+            return start
+        self._held_since_s, self._logs = None, logs
+        ends = self._ends = self._ends_of(logs)
+        if start == UNDECIDED:
+            begins = self._begins(logs)
+            target = self._target or begins
+            return encode_offsets(
+                {name: min(at, target.get(name, at)) for name, at in begins.items()}
+            )
+        if self._target is not None:
+            ends = {name: end for name, end in self._target.items() if name in ends}
+        first = decode_offsets(start)
+        if is_limited:
+            ends = self._admitted(first, ends, {name: log.log_start for name, log in logs.items()})
+        # What went back is left as it was: the next plan says so.
+        return encode_offsets(ends) if ends != first else start
+
+    def _admitted(self, start: Offsets, end: Offsets, begins: Offsets) -> Offsets:
+        options, now_s = self._options, time.monotonic()
+        is_late = now_s - self._batch_s >= options.max_delay_s
+        rows = sum(missing_rows(start, end, begins).values())
+        if self._target is None and rows < options.min_offsets and not is_late:
+            return start
+        self._batch_s = now_s
+        return limited(start, end, begins, options.max_offsets) if options.max_offsets else end
+
+    def _span(
+        self, log: PartitionLog | None, name: TopicPartition, first: int | None, until: int | None
+    ) -> tuple[int, int] | None:
+        """The offsets of a partition that a micro-batch reads; None: none.
+
+        Raises:
+            CommitConflict: some of them are not there any more.
+        """
+        if log is None or until is None:
+            if first != until:
+                self._lose(f"{name} is not there any more", log)
+            return None
+        begin = log.log_start if first is None else first
+        if first is None and begin > 0:
+            self._lose(f"{name} is new, and begins at {begin} and not at 0", log)
+        if begin == until:
+            return None
+        end = end_of(log, self._options)
+        if begin < log.log_start or until > end or begin > until:
+            self._lose(
+                f"{name} was to be read from {begin} to {until}, and the log has {log.log_start} to "
+                f"{end}",
+                log,
+            )
+        begin, until = max(begin, log.log_start), min(until, end)
+        return (begin, until) if begin < until else None
+
+    def _lose(self, words: str, log: PartitionLog | None) -> None:
+        """Say, or warn, that records were asked for that are gone."""
+        path = self._options.paths[0] if log is None else log.folder
+        if self._options.fails_on_data_loss:
+            raise CommitConflict(
+                words,
+                path=path,
+                remedy="bring back what is missing, or set failOnDataLoss=false to read what there is",
+            )
+        if words not in self._warned:
+            self._warned.add(words)
+            warnings.warn(f"{path}: {words}", stacklevel=2)
+
+
+class StreamReader(_Stream, SupportsTriggerAvailableNow):
+    """Of PySpark 4.2 and newer."""
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        options = self._options
+        if options.max_offsets:
+            return ReadMaxRows(options.max_offsets)
+        return ReadMinRows(options.min_offsets) if options.min_offsets else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        return self._next(start, not isinstance(limit, ReadAllAvailable))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._ends is None else encode_offsets(self._ends)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._ends_of(self._listed())
+
+
+class OldStreamReader(_Stream):
+    """Of PySpark 4.0 and 4.1, which do not say where a micro-batch begins."""
+
+    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+        super().__init__(options, columns)
+        if options.max_offsets or options.min_offsets:
+            raise InvalidConfig(
+                "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or newer",
+                remedy="leave them out: a micro-batch takes all that is there",
+            )
+        self._start: dict[str, Any] = {}
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._start = super().initialOffset()
+        return self._start
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        found = self._next(self._start, False)
+        self._start = found
+        return found
+
+
+def stream_reader(options: SourceOptions, columns: Sequence[str]) -> DataSourceStreamReader:
+    """As this PySpark wants it."""
+    return (StreamReader if HAS_LIMITS else OldStreamReader)(options, columns)
