@@ -135,6 +135,9 @@ def test_clean_follows_and_cleans(broker: Broker, tmp_path: Path) -> None:
         running.expect("round", topic="cleaned-a")
         running.stop()
     assert dict(lastwrite.latest(str(archive), "cleaned-a")) == table
+    log = json.loads((archive / "kafka/cleaned-a/0/manifest.json").read_bytes())["log"]
+    assert log["checkpoint"] <= log["active_from"] <= log["end_offset"] == 500
+    assert all(each["bytes"] <= 2000 for each in log["segments"])
 
 
 def test_once(broker: Broker, tmp_path: Path) -> None:

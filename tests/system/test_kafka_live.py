@@ -590,3 +590,21 @@ def test_an_interrupt_leaves_what_was_committed(broker: Broker, tmp_path: Path) 
     assert not list(archive.folder.rglob("*.log")) and not list(archive.folder.glob("rounds/*"))
     assert one(broker, archive.to, "interrupted").end_offset == 20
     assert b"".join(archive.batches()) == stored(broker, "interrupted-0")
+
+
+def test_many_short_fetches_leave_few_segments(broker: Broker, tmp_path: Path) -> None:
+    """What came in many turns is copied into few segments, transactions and all."""
+    create_topic(broker, "turns", {"segment.bytes": "1048576"})
+    archive = Archive(tmp_path / "archive", "turns-0")
+    for n in range(12):
+        write_random(broker, "turns", 100 + n, 1)
+        assert one(broker, archive.to, "turns").segments == 1
+        if n % 4 == 3:
+            check_same(broker, archive)
+    log = archive.log()
+    assert len(log["segments"]) == 4 and log["active_from"] is None
+    assert len(log["aborted"]) == 36
+    assert sum(each["records"] for each in log["segments"]) > 200
+    check_same(broker, archive)
+    assert lastwrite.verify(str(archive.to)).exit_status == 0
+    check_no_waste(archive)

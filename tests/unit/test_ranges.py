@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -220,3 +221,20 @@ def test_a_reason_has_the_figures(of: PartitionLog, config: KafkaTopicConfig, re
     found = cleanable_range(of, config, NOW)
     assert not found.eligible
     assert found.reason == reason
+
+
+def test_the_active_segment_of_an_archive_that_follows_may_be_several() -> None:
+    """No round touches them, unless it is told to, and retention of a log may."""
+    segments = [segment(10 * n) for n in range(5)]
+    closed = replace(log(segments, 50), is_closed=True)
+    assert cleanable_range(closed, KafkaTopicConfig(), NOW).first_uncleanable == 50
+
+    following = replace(closed, active_from=30)
+    found = cleanable_range(following, KafkaTopicConfig(), NOW)
+    assert (found.first_uncleanable, found.held_by) == (30, Hold.ACTIVE_SEGMENT)
+    assert found.cleanable_bytes == 300
+    assert cleanable_range(following, KafkaTopicConfig(), NOW, True).first_uncleanable == 50
+    found = cleanable_range(replace(following, checkpoint=30), KafkaTopicConfig(), NOW)
+    assert found.reason is not None and "begins at offset 30" in found.reason
+    rolled = replace(closed, active_from=50)
+    assert cleanable_range(rolled, KafkaTopicConfig(), NOW).first_uncleanable == 50

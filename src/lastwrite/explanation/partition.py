@@ -12,6 +12,7 @@ What one system alone can say is its ``Explainer``'s: its rules in its words, an
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -351,9 +352,9 @@ class _Explanation:
             with located(record.piece.path, record.position):
                 described.append(self._share.describe(log, record))
         open_from = self._share.open_from(log)
-        active = len(log.segments) - 1
-        if not self._share.has_active or self._options.include_active or log.is_closed:
-            active += 1
+        active = len(log.segments)
+        if self._share.has_active and not self._options.include_active:
+            active = bisect_left([each.base_offset for each in log.segments], log.closed_end)
         facts = [
             _facts(record, told, decision, open_from, active)
             for record, told in zip(found, described, strict=True)

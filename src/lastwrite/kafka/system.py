@@ -255,6 +255,7 @@ class KafkaSystem(System):
         elif reason is None and not found.eligible:
             reason = "not due"
         strategy = Strategy[settings.compaction_strategy.upper()]
+        is_whole = log.closed_end >= log.end_offset
         last_offsets, marker_producers = kept_batches(
             active(log.producers, now_ms, settings.producer_id_expiration_ms)
         )
@@ -276,7 +277,7 @@ class KafkaSystem(System):
                 shell_offset=log.high_watermark,
                 old_tombstones_until_ms=_clean_until_ms(log, found.first_dirty)
                 - settings.delete_retention_ms,
-                end_offset=_last_batch_end(log) if include_active or log.is_closed else -1,
+                end_offset=_last_batch_end(log) if include_active or is_whole else -1,
                 strategy=strategy,
                 strategy_header=settings.compaction_strategy_header,
                 pinned_offset=-1 if strategy is Strategy.OFFSET else log.end_offset,

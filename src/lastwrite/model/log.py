@@ -173,6 +173,16 @@ class PartitionLog:
     open_as: Hashable | None = None
     is_closed: bool = False  # nobody appends to the last segment: the log is of an archive
     generation: int = 0  # of the manifest that it was read from; 0: it is of no archive
+    # of an archive that follows a live log: where its active segment begins, in as many segments as
+    # turns made of it; None: it has none
+    active_from: int | None = None
+
+    @property
+    def closed_end(self) -> int:
+        """The offset behind the closed segments: where the active one begins, or the log's end."""
+        if not self.is_closed and self.segments:
+            return self.segments[-1].base_offset
+        return self.end_offset if self.active_from is None else self.active_from
 
     @property
     def is_damaged(self) -> bool:

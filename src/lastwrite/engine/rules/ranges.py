@@ -98,8 +98,8 @@ def cleanable_range(
     """
     first_dirty, corrected = _first_dirty(log)
     # The closed segments, and where they end.
-    include_active = include_active or log.is_closed
-    closed_end = log.end_offset if include_active else log.segments[-1].base_offset
+    include_active = include_active or (log.is_closed and log.closed_end >= log.end_offset)
+    closed_end = log.end_offset if include_active else log.closed_end
     closed = tuple(segment for segment in log.segments if segment.base_offset < closed_end)
     dirty = _segments_from(closed, first_dirty, closed_end)
 
@@ -217,5 +217,5 @@ def _nothing_cleanable(found: Range, log: PartitionLog, config: RangeSettings, n
             f"{config.min_compaction_lag_ms}, at time {now_ms}"
         )
     if found.held_by is Hold.ACTIVE_SEGMENT:
-        return f"{start}: the active segment begins at offset {log.segments[-1].base_offset}"
+        return f"{start}: the active segment begins at offset {log.closed_end}"
     return f"{start}: the segments up to offset {found.first_uncleanable} are empty"

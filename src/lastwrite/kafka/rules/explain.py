@@ -18,6 +18,7 @@ from lastwrite.config.declaration import LONG_MAX
 from lastwrite.engine.rules.ranges import Hold, Range
 from lastwrite.explanation.fates import Answer, Fates, RecordFacts
 from lastwrite.explanation.range_reasons import lag_reasons, range_reasons
+from lastwrite.kafka.rules import joining
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.model.log import PartitionLog
 from lastwrite.reports.explanation import Fate, Reason, Rule
@@ -67,17 +68,17 @@ def _holds(
 
 
 def _active_segment(log: PartitionLog, config: KafkaTopicConfig, first_offset: int) -> Reason:
-    active = log.segments[-1]
-    place = f"offsets {first_offset} to {log.end_offset - 1}, {active.size_bytes} bytes"
+    parts = [each for each in log.segments if each.base_offset >= log.closed_end]
+    active, size = parts[0], sum(each.size_bytes for each in parts)
+    place = f"offsets {first_offset} to {log.end_offset - 1}, {size} bytes"
     message = f"{place}, lie in the active segment, which no round touches"
     change = (
         "with a broker's append that would make it larger than segment.bytes, "
         f"{config.segment_bytes}"
     )
     # A compacted topic's segments are also closed in time for max.compaction.lag.ms.
-    roll_ms, setting = config.segment_ms, "segment.ms"
-    if config.compacts and config.max_compaction_lag_ms < roll_ms:
-        roll_ms, setting = config.max_compaction_lag_ms, "max.compaction.lag.ms"
+    roll_ms = joining.roll_ms(config)
+    setting = "segment.ms" if roll_ms == config.segment_ms else "max.compaction.lag.ms"
     at_ms = None
     stamp = active.first_batch_timestamp_ms
     if stamp is not None and 0 <= stamp <= LONG_MAX - roll_ms - 1:

@@ -5,7 +5,7 @@
                                                   .index, .timeindex, .txnindex likewise
                            data/<round>-producers/00000000000000001366.snapshot
 
-Segments are a broker's, byte for byte; all of them are closed. Those of a broker's tier are named
+Segments are a broker's, byte for byte, and never appended to. Those of a broker's tier are named
 where they lie, and never changed or removed. The manifest's ``log``::
 
     log_start, end_offset      as in a log directory; all below the end is replicated
@@ -25,6 +25,9 @@ where they lie, and never changed or removed. The manifest's ``log``::
     brought_ms                 when something was brought from the cluster last
     groups                     consumer group, its position, the leader epoch before it or -1, its
                                own word: as they were before the last fetch from a live cluster
+    active_from                where the active segment begins of an archive that follows a live
+                               cluster: several segments, to which the next turn adds, and which
+                               rounds leave alone; null: there is none
 """
 
 from __future__ import annotations
@@ -178,6 +181,7 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
     known: Known | None = None
     brought_ms: int = 0
     groups: tuple[tuple[str, int, int, str], ...] = ()
+    active_from: int | None = None
 
     def objects(self) -> tuple[DataObject, ...]:
         """Every object that it names."""
@@ -279,6 +283,7 @@ def log_of(manifest: Manifest, folder: str) -> PartitionLog:
         aborted=tuple(AbortedTransaction(*each) for each in log.aborted),
         first_unstable_offset=log.first_unstable,
         is_closed=True,
+        active_from=log.active_from,
         generation=manifest.generation,
     )
 

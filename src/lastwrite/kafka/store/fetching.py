@@ -48,7 +48,7 @@ from lastwrite.kafka.store import archived, index_files, tiered
 from lastwrite.kafka.store.archived import ArchivedLog, Known, StoredSegment
 from lastwrite.kafka.store.archived_segment import ArchivedSegment, rows_of
 from lastwrite.kafka.store.keeping import Keep, keeper
-from lastwrite.model.columns import BatchTable
+from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits, Piece, SegmentOutput
 from lastwrite.reports.fetching import Held
@@ -369,33 +369,14 @@ def _segment(
     if until <= first or segment.base_offset >= end or not segment.size_bytes:
         return
     base = max(first, segment.base_offset)
-    piece = Piece.of(
-        segment,
-        number=0,
-        place=number,
-        start=0,
-        end=segment.size_bytes,
-        end_offset=until,
-        keyed=False,
-    )
     records, begin = 0, -1
     try:
-        with reader_of(segment) as reader:
-            for chunk in Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece):
-                table = chunk.table
-                table = table[(table["next_offset"] > first) & (table["base_offset"] < end)]
-                if not len(table):
-                    continue
-                refuse_across(table, base, end, segment.path)
-                rows = rows_of(table)
-                start = int(table["origin"][0]) + chunk.shift
-                begin = start if begin < 0 else begin
-                size = int(table["origin"][-1] + table["origin_size"][-1] - table["origin"][0])
-                exact = np.empty(size, dtype=np.uint8)
-                reader.read_into(exact, start)
-                appender.append(exact, rows)
-                records += int(table["records"].sum())
-                advance(size)
+        for start, exact, table in proven_batches(segment, number, span, until, limits):
+            refuse_across(table, base, end, segment.path)
+            begin = start if begin < 0 else begin
+            appender.append(exact, rows_of(table))
+            records += int(table["records"].sum())
+            advance(len(exact))
         aborted = [entry for entry in log.aborted if base <= entry.last_offset < min(until, end)]
         result = SegmentOutput(0, 0, 0)
         appender.finish(result, segment.mtime_ns, aborted)
@@ -405,6 +386,37 @@ def _segment(
     if isinstance(result.stored, StoredSegment):
         kept = keep and keep(number, begin, begin + result.bytes_written, base)
         yield structs.replace(result.stored, records=records, kept=kept)
+
+
+def proven_batches(
+    segment: Segment, place: int, span: tuple[int, int], until: int, limits: Limits
+) -> Iterator[tuple[int, ByteArray, BatchTable]]:
+    """The batches of a segment that hold offsets in ``span``, as they are stored, each proven by its
+    checksum: where in the segment they begin, their bytes, and their table.
+
+    ``place``: of the segment in its log. ``until``: the offset behind it.
+    """
+    first, end = span
+    piece = Piece.of(
+        segment,
+        number=0,
+        place=place,
+        start=0,
+        end=segment.size_bytes,
+        end_offset=until,
+        keyed=False,
+    )
+    with reader_of(segment) as reader:
+        for chunk in Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece):
+            table = chunk.table
+            table = table[(table["next_offset"] > first) & (table["base_offset"] < end)]
+            if not len(table):
+                continue
+            start = int(table["origin"][0])
+            size = int(table["origin"][-1] + table["origin_size"][-1]) - start
+            exact = np.empty(size, dtype=np.uint8)
+            reader.read_into(exact, start + chunk.shift)
+            yield start + chunk.shift, exact, table
 
 
 def refuse_across(table: BatchTable, base: int, end: int, path: str) -> None:

@@ -26,6 +26,7 @@ from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
 from lastwrite.kafka.format.names import FileKind, segment_file_name
 from lastwrite.kafka.producers.history import entry_after, feed, sightings_in
 from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from lastwrite.kafka.rules.joining import joined, roll_ms
 from lastwrite.kafka.rules.producers import ProducerStates, active
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import archived, index_files
@@ -38,11 +39,12 @@ from lastwrite.kafka.store.fetching import (
     lost_deletes,
     manifest_of,
     no_continuation,
+    proven_batches,
     refuse_across,
 )
 from lastwrite.model.columns import HAS_PRODUCER, IS_OLD, BatchTable, ByteArray
 from lastwrite.model.log import AbortedTransaction, Producer
-from lastwrite.model.work import SegmentOutput
+from lastwrite.model.work import Limits, SegmentOutput
 from lastwrite.reports.fetching import Held
 
 _COMMIT_BYTES = 256 << 20  # after so many what has come counts
@@ -110,7 +112,10 @@ class Intake:
                 self._epochs.setdefault(epoch, start)
         self._begun: Round | None = None
         self._segment: ArchivedSegment | None = None
-        self._segment_base = self._segment_bytes = self._segment_records = 0
+        self._segment_base = self._segment_bytes = 0
+        self._segment_records: int | None = 0
+        self._active_from, self._active_bytes, self._active_since = self._active()
+        self._replaced = 0  # of the archive's last segments
         self._made: list[StoredSegment] = []
         self._since_commit = self._segments = self._bytes = 0
 
@@ -123,6 +128,14 @@ class Intake:
         if self._log.snapshot is None:
             return ()
         return decode_snapshot(index_files.read_file(f"{self._folder}/{self._log.snapshot}"))
+
+    def _active(self) -> tuple[int, int, int]:
+        """Where the active segment begins, its bytes, and the time of its first batch, or -1."""
+        log = self._log
+        begin = log.end_offset if log.active_from is None else log.active_from
+        inside = [each for each in log.segments if each.base_offset >= begin]
+        since = inside[0].first_batch_timestamp_ms if inside else None
+        return begin, sum(each.bytes for each in inside), -1 if since is None else since
 
     def _fork(self) -> Why | None:
         """Where the leaders of log and archive are not the same ones; None: nowhere."""
@@ -158,6 +171,7 @@ class Intake:
                 table, base = table[count:], self._at
                 continue
             self._close_segment()
+            self._active_from, self._active_bytes, self._active_since = base, 0, -1
             if self._since_commit >= _COMMIT_BYTES:
                 self._commit()
 
@@ -173,20 +187,31 @@ class Intake:
         return lost_deletes(self._log, since_ms, config.delete_retention_ms)
 
     def _fitting(self, table: BatchTable, base: int) -> int:
-        """How many of the batches go into the segment: it ends as a broker's, by bytes and by
-        offsets; one batch always goes.
+        """How many of the batches go into the segment: it ends as a broker's, by bytes, by offsets
+        and, of who follows, by time; one batch always goes.
         """
-        filled = 0 if self._segment is None else self._segment_bytes
-        base = base if self._segment is None else self._segment_base
+        config, filled = self._source.config, self._active_bytes
+        if not self._source.follows:
+            filled = 0 if self._segment is None else self._segment_bytes
+        base = base if not filled else self._active_from
         ends = filled + np.cumsum(table["origin_size"])
-        by_bytes = int(np.searchsorted(ends, self._source.config.segment_bytes, side="right"))
+        by_bytes = int(np.searchsorted(ends, config.segment_bytes, side="right"))
         last = table["next_offset"] - 1
         by_offsets = int(np.searchsorted(last, base + MAX_RELATIVE_OFFSET, side="right"))
-        return min(by_bytes, by_offsets) if filled else max(1, min(by_bytes, by_offsets))
+        count = min(by_bytes, by_offsets)
+        if self._source.follows:
+            times = table["max_timestamp"]
+            since = self._active_since if filled else int(times[0])
+            if since >= 0:
+                late = np.flatnonzero(times - since > roll_ms(config))
+                count = min([count, *late[:1].tolist()])
+        return count if filled else max(1, count)
 
     def _take(self, data: ByteArray, table: BatchTable, base: int) -> None:
         if self._segment is None:
             self._open(table, base)
+        if not self._active_bytes:
+            self._active_since = int(table["max_timestamp"][0])
         assert self._segment is not None
         begin, last = int(table["origin"][0]), table[-1]
         part = data[begin : int(last["origin"] + last["origin_size"])]
@@ -198,7 +223,9 @@ class Intake:
                 self._entries[id] = entry_after(self._entries.get(id), seen)
         self._note_epochs(data, table)
         self._segment_bytes += len(part)
-        self._segment_records += int(table["records"].sum())
+        self._active_bytes += len(part)
+        if self._segment_records is not None:
+            self._segment_records += int(table["records"].sum())
         self._bytes += len(part)
         self._at = int(last["next_offset"])
 
@@ -207,6 +234,11 @@ class Intake:
             self._begun = self._begin()
         if int(table["next_offset"][0]) - 1 - base > MAX_RELATIVE_OFFSET:
             base = int(table["base_offset"][0])
+        again = self._joined(table)
+        if again:
+            base = again[0].base_offset
+        if not self._source.follows:
+            self._active_from, self._active_bytes = base, 0
         self._segment_base, self._segment_bytes, self._segment_records = base, 0, 0
         self._segment = ArchivedSegment(
             self._folder,
@@ -214,13 +246,59 @@ class Intake:
             base,
             self._source.config.index_interval_bytes,
         )
+        self._copy(again)
+
+    def _joined(self, coming: BatchTable) -> Sequence[StoredSegment]:
+        """The small segments at the archive's end that the new one begins with, before what is
+        ``coming``: of those that nothing has cleaned yet, and of who follows of the active one.
+        """
+        before, config = self._log, self._source.config
+        if self._made or self._at != before.end_offset:
+            return ()
+        begin = before.checkpoint or 0
+        if self._source.follows:
+            begin = max(begin, self._active_from)
+        last_offset = int(coming["next_offset"][-1]) - 1
+        tail: list[StoredSegment] = []
+        for each in reversed(before.segments):
+            is_near = last_offset - each.base_offset <= MAX_RELATIVE_OFFSET
+            if each.address or each.base_offset < begin or not is_near:
+                break
+            tail.append(each)
+        tail.reverse()
+        most_bytes = config.segment_bytes - int(coming["origin_size"].sum())
+        count = joined([each.bytes for each in tail], most_bytes)
+        return tail[len(tail) - count :]
+
+    def _copy(self, segments: Sequence[StoredSegment]) -> None:
+        """Begin the segment with what these have, each batch proven once more."""
+        assert self._segment is not None
+        ends = [*(each.base_offset for each in segments[1:]), self._at]
+        for stored, end in zip(segments, ends, strict=True) if segments else ():
+            segment = archived.segment_of(stored, self._folder)
+            span = stored.base_offset, end
+            for _, exact, table in proven_batches(segment, 0, span, end, Limits()):
+                refuse_across(table, *span, segment.path)
+                self._segment.append(exact, rows_of(table))
+                self._segment_bytes += len(exact)
+            if self._segment_bytes and self._begun is not None:
+                self._place.renew(self._begun)
+        if None in (each.records for each in segments):
+            self._segment_records = None
+        else:
+            self._segment_records = sum(each.records or 0 for each in segments)
+        self._replaced = len(segments)
+        if not self._source.follows:
+            self._active_bytes = self._segment_bytes
 
     def _close_segment(self) -> None:
         if self._segment is None:
             return
         assert self._begun is not None
         base, result = self._segment_base, SegmentOutput(0, 0, 0)
-        aborted = [each for each in self._states.aborted if each.last_offset >= base]
+        known = (AbortedTransaction(*each) for each in self._log.aborted)
+        new = self._states.aborted[self._aborted_seen :]
+        aborted = [each for each in (*known, *new) if each.last_offset >= base]
         self._segment.finish(result, time.time_ns(), aborted)
         self._segment = None
         assert isinstance(result.stored, StoredSegment)
@@ -274,6 +352,7 @@ class Intake:
         is_due = source.asked_ms - before.brought_ms > source.config.delete_retention_ms // 2
         is_other = source.known not in (None, before.known)
         is_other = is_other or source.groups not in (None, before.groups)
+        is_other = is_other or (not source.follows and before.active_from is not None)
         if self._begun or self._is_new or is_due or is_other:
             self._commit()
 
@@ -311,7 +390,7 @@ class Intake:
         self._seen = self._place.commit(begun, manifest)
         self._log = after
         self._segments += len(self._made)
-        self._made, self._since_commit = [], 0
+        self._made, self._since_commit, self._replaced = [], 0, 0
         self._aborted_seen = len(self._states.aborted)
 
     def _after(self, begun: Round) -> ArchivedLog:
@@ -326,7 +405,7 @@ class Intake:
             before,
             end_offset=self._at,
             first_unstable=None if open_from is None else max(open_from, before.log_start),
-            segments=(*before.segments, *self._made),
+            segments=(*before.segments[: len(before.segments) - self._replaced], *self._made),
             aborted=(*before.aborted, *map(astuple, aborted)),
             producers=tuple(astuple(each) for each in producers),
             snapshot=snapshot,
@@ -336,6 +415,7 @@ class Intake:
             known=source.known or before.known,
             brought_ms=source.asked_ms,
             groups=before.groups if source.groups is None else source.groups,
+            active_from=self._active_from if source.follows else None,
         )
 
     def _put_snapshot(self, begun: Round, producers: Sequence[Producer]) -> tuple[str | None, int]:
