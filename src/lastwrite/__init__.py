@@ -31,6 +31,7 @@ __all__ = [
     "release",
     "restore",
     "send",
+    "serve",
     "settings",
     "sweep",
     "table",
@@ -53,6 +54,7 @@ _PLACES = {
     "release": "lastwrite.commands.release",
     "restore": "lastwrite.commands.restore",
     "send": "lastwrite.rocketmq.network.send",
+    "serve": "lastwrite.server.serve",
     "settings": "lastwrite.commands.settings",
     "sweep": "lastwrite.commands.sweep",
     "table": "lastwrite.commands.table",
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from lastwrite.rocketmq.jobs.dispatch import dispatch as dispatch
     from lastwrite.rocketmq.look.export import export as export
     from lastwrite.rocketmq.network.send import send as send
+    from lastwrite.server.serve import serve as serve
 
 
 def __dir__() -> list[str]:

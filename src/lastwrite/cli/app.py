@@ -28,6 +28,7 @@ _COMMANDS = (
     "dispatch",
     "cut",
     "restore",
+    "serve",
     "send",
     "doctor",
     "schema",

@@ -178,6 +178,26 @@ def write(
             _sync(file.fileno())
 
 
+def append(path: str, content: bytes, at: int) -> None:
+    """Write ``content`` at the end of a file that has ``at`` bytes, or make the file; the caller
+    alone writes it. What was written of it where that fails is cut off again. Nothing is synced:
+    the bytes are the kernel's, who survives us.
+    """
+    with (
+        _changing("append", path, "append to the file"),
+        open(path, "ab", buffering=0) as file,
+    ):
+        half = len(content) // 2 if faults.is_armed else 0
+        try:
+            _write_all(file.fileno(), content[:half])
+            if half:
+                faults.reach("append the rest", path)
+            _write_all(file.fileno(), content[half:])
+        except OSError:
+            os.ftruncate(file.fileno(), at)
+            raise
+
+
 def replace(
     path: str,
     content: bytes,

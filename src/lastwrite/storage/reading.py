@@ -95,6 +95,11 @@ class SegmentReader:
             view = view[n:]
             position += n
 
+    @property
+    def handle(self) -> int:
+        """Of the open file; closed with this reader."""
+        return self._handle
+
     def close(self) -> None:
         os.close(self._handle)
 

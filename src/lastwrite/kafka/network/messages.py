@@ -64,7 +64,7 @@ def schema(name: str, version: int, side: str = "request") -> Any:
         ) from error
 
 
-def made(module: Any, of: str, **values: object) -> Any:
+def made(module: Any, of: str, /, **values: object) -> Any:
     """A message, or a part of one, with those of the values that its version has."""
     kind = getattr(module, of)
     return kind(

@@ -1,0 +1,82 @@
+"""``lastwrite serve``: topics as they lie, for any client of Kafka."""
+
+from __future__ import annotations
+
+import signal
+from typing import Annotated
+
+import typer
+
+from lastwrite.cli import options
+from lastwrite.cli.output import Output
+
+
+def serve(
+    context: typer.Context,
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="ADDRESS…", help="Log directories or archives of Kafka's topics."),
+    ],
+    topic: options.Topics = None,
+    listen: Annotated[
+        str, options.option("--listen HOST:PORT", "Where to answer; port 0: a free one.")
+    ] = "127.0.0.1:9092",
+    advertise: Annotated[
+        str | None,
+        options.option("--advertise HOST:PORT", "What clients dial, where it is another address."),
+    ] = None,
+    is_open: Annotated[
+        bool, options.option("--open", "Let anybody read who reaches an address of other machines.")
+    ] = False,
+    state: Annotated[
+        str | None,
+        options.option(
+            "--state DIR", "For groups' positions; default: one below $XDG_STATE_HOME/lastwrite."
+        ),
+    ] = None,
+    cache: Annotated[
+        str | None,
+        options.option("--cache SIZE", "Of a bucket's bytes in memory; default: 128m."),
+    ] = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    metadata: options.Metadata = None,
+    json: options.Json = False,
+) -> int:
+    """Serve topics to any client of Kafka, as they lie: a stopped broker's disk, an archive.
+
+    Clients see one broker that leads all partitions. They get the stored bytes, with offsets,
+    transactions and timestamps as they are, and what is added to a topic as it comes; rounds,
+    fetches and retention may go on meanwhile. Writing is refused.
+
+    Consumer groups work, and their positions are kept in --state; those that "lastwrite fetch"
+    brought with an archive are where they start.
+
+    Nobody is asked who he is: without --open the server answers this machine alone. It ends with
+    Ctrl-C or SIGTERM.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    output.lines = True
+    serving = lastwrite.serve(
+        paths,
+        topic=topic,
+        listen=listen,
+        advertise=advertise,
+        is_open=is_open,
+        state=state,
+        cache=cache,
+        config=options.settings(output, config, config_file),
+        metadata=metadata,
+        tell=output.say,
+    )
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: serving.close())
+    if output.as_json:
+        output.document({"address": serving.address, "topics": serving.topics})
+    else:
+        some = ", ".join(serving.topics[:10]) + (", …" if len(serving.topics) > 10 else "")
+        output.text([f"serving {len(serving.topics):,} topics at {serving.address}: {some}"])
+    serving.run()
+    return 0

@@ -1,0 +1,321 @@
+"""What a consumer's Fetch and ListOffsets get of a partition: places in its files, by the rules of
+a broker.
+
+A consumer at offset 7 of ``[0 1 2][6 7 8][9]`` (three batches, 3 to 5 compacted away) gets bytes
+from the second batch on, up to what it takes or to the segment's end, cut in the midst of a batch
+as it may be; at 4 it gets the same. Only the first batch comes whole, however little is taken
+(KIP-74). Nothing is opened: bytes are sent as they are stored.
+
+Source: Kafka 4.4 ``UnifiedLog.read``, ``LocalLog.fetchOffsetsByTimestamp``; KIP-74, KIP-98;
+measured on 4.4.0.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from lastwrite.errors import LogError, located
+from lastwrite.kafka.format.batch import decode_batch, decode_batch_header, encode_batch
+from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
+from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index
+from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
+from lastwrite.kafka.format.text import (
+    LeaderEpoch,
+    decode_leader_epochs,
+    decode_partition_metadata,
+)
+from lastwrite.kafka.store.index_files import index_path, read_time_index, side_file
+from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.storage.problems import BATCH_LIMIT_BYTES
+from lastwrite.storage.reading import exists, read_small
+
+Read = Callable[[Segment, int, int], bytes]  # a segment, a position in it, how many bytes
+
+EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
+
+_WINDOW_BYTES = 16 << 10  # in which the headers behind an index entry are looked at
+_MOST_INDEXED = 256  # segments whose index is held
+_PLACE = struct.Struct(">qi")  # base offset, length: the begin of an entry of any magic
+_LENGTH_END = 12
+_HEADER_BYTES = 61
+
+
+class Stretch(NamedTuple):
+    """Bytes of one segment; or, of an old format, batches made of them."""
+
+    segment: Segment
+    position: int
+    size: int
+    aborted: tuple[tuple[int, int], ...] | None = None  # producer, first offset; None: not asked
+    made: bytes | None = None
+
+
+class OutOfRange(Exception):
+    """An offset below the log's start, or beyond its end."""
+
+
+class Found(NamedTuple):
+    """What ListOffsets answers; nothing found: -1 each."""
+
+    offset: int = -1
+    timestamp_ms: int = -1
+
+
+class ServedLog:
+    """A partition as it was listed. ``read``: gives bytes of a segment.
+
+    Raises:
+        LogError: its epochs or its topic's id cannot be read.
+    """
+
+    def __init__(self, log: PartitionLog, read: Read) -> None:
+        self.log = log
+        self._read = read
+        self._bases = [segment.base_offset for segment in log.segments]
+        self._indexes: OrderedDict[int, OffsetIndex] = OrderedDict()
+        self.epochs = _epochs_of(log)
+        self.topic_id = _topic_id_of(log)
+
+    @property
+    def epoch(self) -> int:
+        """The last leader's."""
+        return self.epochs[-1].epoch if self.epochs else 0
+
+    def end(self, is_committed: bool) -> int:
+        """What a consumer may read lies below."""
+        return self.log.last_stable_offset if is_committed else self.log.high_watermark
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader under whom ``offset`` was written."""
+        n = bisect_right([each.start_offset for each in self.epochs], offset) - 1
+        return self.epochs[n].epoch if n >= 0 else self.epoch
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The greatest epoch not above ``epoch``, and the offset behind its last record; -1, -1
+        where there is none (KIP-101).
+        """
+        if epoch > self.epoch:
+            return -1, -1
+        n = bisect_right([each.epoch for each in self.epochs], epoch) - 1
+        if not self.epochs:
+            return epoch, self.log.end_offset
+        if n < 0:
+            return epoch, self.log.log_start
+        following = self.epochs[n + 1 :]
+        end = following[0].start_offset if following else self.log.end_offset
+        return self.epochs[n].epoch, end
+
+    # ------------------------------------------------------------------ by offset
+
+    def stretch(
+        self, offset: int, most_bytes: int, is_committed: bool, is_first: bool
+    ) -> Stretch | None:
+        """What a fetch at ``offset`` gets; None: nothing so far.
+
+        Args:
+            most_bytes: of them; where ``is_first`` holds the first batch comes whole nevertheless.
+            is_committed: only what lies below the last stable offset, with the transactions of it
+                that were aborted.
+
+        Raises:
+            OutOfRange: the log does not reach there.
+            CorruptLog: no batch lies where one should.
+        """
+        log, end = self.log, self.end(is_committed)
+        if not log.log_start <= offset <= max(log.high_watermark, log.log_start):
+            raise OutOfRange
+        if offset >= end:
+            return None
+        first = max(bisect_right(self._bases, offset) - 1, 0)
+        for n in range(first, len(log.segments)):
+            segment = log.segments[n]
+            if segment.base_offset >= end:
+                return None
+            place = self._place(n, offset)
+            if place is None:
+                continue
+            position, header = place
+            stop = segment.size_bytes
+            if log.segment_end(n) > end:
+                bound = self._place(n, end)
+                stop = stop if bound is None else bound[0]
+            size = min(most_bytes, stop - position)
+            if is_first:
+                size = max(size, header.size_bytes)
+            if stop <= position or size <= 0:
+                return None
+            aborted = self._aborted(n, offset, position + size) if is_committed else None
+            if header.magic < MAGIC:
+                return self._remade(segment, position, min(size, stop - position))
+            return Stretch(segment, position, size, aborted)
+        return None
+
+    def _place(self, n: int, offset: int) -> tuple[int, BatchHeader] | None:
+        """Where the first batch lies that has ``offset`` or what follows, and its header."""
+        segment = self.log.segments[n]
+        start = self._index(n).lookup(offset)[1] if offset > segment.base_offset else 0
+        for position, header in self._headers(segment, start):
+            if position == start and start and header.base_offset > offset:
+                return self._walk(segment, offset)  # an index that is not true
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def _walk(self, segment: Segment, offset: int) -> tuple[int, BatchHeader] | None:
+        for position, header in self._headers(segment, 0):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def _headers(self, segment: Segment, start: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The headers from byte ``start`` on.
+
+        Raises:
+            CorruptLog: what lies there is no batch.
+        """
+        position, begin, window = start, 0, b""
+        while position < segment.size_bytes:
+            if position + _HEADER_BYTES > begin + len(window):
+                begin = position
+                window = self._read(segment, begin, min(_WINDOW_BYTES, segment.size_bytes - begin))
+            with located(segment.path, begin):
+                header = decode_batch_header(window, position - begin)
+            if header.size_bytes > segment.size_bytes - position:
+                return
+            yield position, header
+            position += header.size_bytes
+
+    def _index(self, n: int) -> OffsetIndex:
+        found = self._indexes.get(n)
+        if found is None:
+            found = self._indexes[n] = _index_of(self.log.segments[n])
+            if len(self._indexes) > _MOST_INDEXED:
+                self._indexes.popitem(last=False)
+        return found
+
+    def _aborted(self, n: int, offset: int, position: int) -> tuple[tuple[int, int], ...]:
+        """The aborted transactions with anything from ``offset`` up to the byte ``position``: some
+        more do no harm, one less would.
+        """
+        index = self._index(n)
+        behind = int(index.positions.searchsorted(position, side="left"))
+        until = int(index.offsets[behind]) if behind < len(index) else self.log.segment_end(n)
+        return tuple(
+            (entry.producer_id, entry.first_offset)
+            for entry in self.log.aborted
+            if entry.last_offset >= offset and entry.first_offset < until
+        )
+
+    def _remade(self, segment: Segment, position: int, size: int) -> Stretch:
+        """Whole entries of magic 0 and 1 as batches of today, which newer clients want."""
+        made: list[bytes] = []
+        data = self._read(segment, position, size)
+        at = 0
+        while at + _LENGTH_END <= len(data):
+            _, length = _PLACE.unpack_from(data, at)
+            if at + _LENGTH_END + length > len(data):
+                break
+            with located(segment.path, position):
+                batch = decode_batch(data, at, BATCH_LIMIT_BYTES)
+            at += _LENGTH_END + length
+            if batch.records:
+                made.append(
+                    encode_batch(
+                        batch.records,
+                        codec=batch.attributes.codec,
+                        append_time=batch.attributes.append_time,
+                    )
+                )
+        content = b"".join(made)
+        return Stretch(segment, position, len(content), made=content)
+
+    # ------------------------------------------------------------------ by time
+
+    def offset_at(self, timestamp: int, is_committed: bool) -> Found:
+        """What ListOffsets answers for a time in ms, or for one of its negative numbers.
+
+        Raises:
+            CorruptLog: a batch on the way cannot be read.
+        """
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            return Found(self.log.log_start)
+        if timestamp == LATEST:
+            return Found(self.end(is_committed))
+        if timestamp == MAX_TIMESTAMP:
+            return self._newest()
+        return self._since(timestamp, self.end(is_committed)) if timestamp >= 0 else Found()
+
+    def _since(self, timestamp: int, end: int) -> Found:
+        """The first record of ``timestamp`` or later."""
+        for n, segment in enumerate(self.log.segments):
+            is_last = n + 1 == len(self.log.segments)
+            if segment.largest_timestamp_ms < timestamp and not is_last:
+                continue
+            for position, header in self._headers(segment, self._before(n, timestamp)):
+                if header.base_offset >= end:
+                    return Found()
+                if header.magic == MAGIC and header.max_timestamp_ms < timestamp:
+                    continue
+                for record in self._batch(segment, position, header).records:
+                    is_there = self.log.log_start <= record.offset < end
+                    if is_there and record.timestamp_ms >= timestamp:
+                        return Found(record.offset, record.timestamp_ms)
+        return Found()
+
+    def _newest(self) -> Found:
+        """The first record with the largest time of all."""
+        best = Found()
+        newest = max((each.largest_timestamp_ms for each in self.log.segments), default=-1)
+        for n, segment in enumerate(self.log.segments):
+            is_last = n + 1 == len(self.log.segments)
+            if segment.largest_timestamp_ms < newest and not is_last:
+                continue
+            start = self._before(n, newest)
+            for position, header in self._headers(segment, start):
+                if header.magic == MAGIC and header.max_timestamp_ms <= best.timestamp_ms:
+                    continue
+                for record in self._batch(segment, position, header).records:
+                    is_there = self.log.log_start <= record.offset < self.log.high_watermark
+                    if is_there and record.timestamp_ms > best.timestamp_ms:
+                        best = Found(record.offset, record.timestamp_ms)
+        return best
+
+    def _before(self, n: int, timestamp: int) -> int:
+        """A position with no record of ``timestamp`` or later before it."""
+        segment = self.log.segments[n]
+        with suppress(LogError):
+            times, offsets = read_time_index(segment)
+            row = int(times.searchsorted(timestamp, side="left")) - 1
+            if row >= 0 and int(offsets[row]) > segment.base_offset:
+                place = self._place(n, int(offsets[row]))
+                return 0 if place is None else place[0]
+        return 0
+
+    def _batch(self, segment: Segment, position: int, header: BatchHeader) -> Batch:
+        data = self._read(segment, position, header.size_bytes)
+        with located(segment.path, position):
+            return decode_batch(data, 0, BATCH_LIMIT_BYTES)
+
+
+def _index_of(segment: Segment) -> OffsetIndex:
+    """Its index; an empty one where a crash left none that anybody may look into."""
+    path = index_path(segment.path)
+    with suppress(LogError):
+        if segment.is_indexed and exists(path):
+            return decode_offset_index(read_small(path), segment.base_offset)
+    return decode_offset_index(b"", segment.base_offset)
+
+
+def _epochs_of(log: PartitionLog) -> tuple[LeaderEpoch, ...]:
+    content = side_file(log.folder, LEADER_EPOCHS)
+    return () if content is None else decode_leader_epochs(content)
+
+
+def _topic_id_of(log: PartitionLog) -> str | None:
+    content = side_file(log.folder, PARTITION_METADATA)
+    return None if content is None else decode_partition_metadata(content)

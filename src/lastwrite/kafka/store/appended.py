@@ -1,0 +1,96 @@
+"""A partition of our own that grows at its end: segments as a broker's, without indexes, which any
+start rebuilds.
+
+    FOLDER/00000000000000000000.log     closed
+           00000000000000081234.log     active: batches are appended, and end where the last one does
+
+Whoever has it holds the partition's lock. A batch that is appended is the kernel's, and survives
+our death; what a crash of the machine tore off is cut when the log is opened. The root has a
+recovery point of 0, as a broker's that was killed: so whoever reads it takes the log as a broker's
+start would leave it.
+
+Source: docs/formats/kafka.md; Kafka 4.4 ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, located
+from lastwrite.kafka.format.batch import encode_batch, iter_batches
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.names import RECOVERY_POINTS, FileKind, segment_file_name
+from lastwrite.kafka.store import log_dir
+from lastwrite.kafka.store.checkpoints import write_offset
+from lastwrite.kafka.store.partitions import partition_name, root_of, scan
+from lastwrite.model.log import Segment
+from lastwrite.storage import files
+from lastwrite.storage.reading import reader_of
+
+
+class AppendedLog:
+    """The log in ``folder``, which is made where there is none; a segment of ``segment_bytes`` is
+    full.
+
+    Raises:
+        CorruptLog: it is damaged, not only torn at its end.
+        LogError: it cannot be written.
+    """
+
+    def __init__(self, folder: str, segment_bytes: int) -> None:
+        self._folder = folder
+        self._segment_bytes = segment_bytes
+        self._size = 0
+        self.end_offset = 0
+        self._segments: tuple[Segment, ...] = ()
+        files.make_folder(folder)
+        if not os.path.exists(os.path.join(root_of(folder), RECOVERY_POINTS)):
+            write_offset(root_of(folder), RECOVERY_POINTS, partition_name(folder), 0)
+        if any(entry.name.endswith(FileKind.LOG) for entry in scan(folder)):
+            self._open()
+        self._path = self._segments[-1].path if self._segments else self._path_of(0)
+
+    def _open(self) -> None:
+        log_dir.recover(self._folder)
+        log = log_dir.read_partition(self._folder)
+        for problem in log.problems:
+            if not problem.is_note:
+                raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
+        last = log.segments[-1]
+        if last.torn_bytes:
+            files.truncate(last.path, last.size_bytes)
+        self._segments, self.end_offset = log.segments, log.end_offset
+        self._size = last.size_bytes
+
+    def records(self) -> Iterator[Record]:
+        """All that were there when the log was opened.
+
+        Raises:
+            CorruptLog: one cannot be read.
+        """
+        for segment in self._segments:
+            with reader_of(segment) as reader:
+                data = np.empty(segment.size_bytes, dtype=np.uint8)
+                reader.read_into(data, 0)
+            with located(segment.path):
+                for _, batch in iter_batches(data):
+                    yield from batch.records
+
+    def append(self, records: Sequence[Record], leader_epoch: int = 0) -> None:
+        """Append a batch of records, whose offsets begin at ``end_offset``: whole, or not at all.
+
+        Raises:
+            LogError: it could not be written.
+        """
+        batch = encode_batch(records, leader_epoch=leader_epoch)
+        if self._size and self._size + len(batch) > self._segment_bytes:
+            self._path, self._size = self._path_of(self.end_offset), 0
+        files.append(self._path, batch, self._size)
+        self._size += len(batch)
+        self.end_offset = records[-1].offset + 1
+
+    def _path_of(self, base_offset: int) -> str:
+        return os.path.join(self._folder, segment_file_name(base_offset, FileKind.LOG))

@@ -1,0 +1,275 @@
+"""Consumer groups of the newer protocol, where the server says who reads what (KIP-848).
+
+Each member beats, says what it reads, and is told what it may. When members or topics change the
+group gets a new epoch and a new target. A partition moves in two steps: its member is told to leave
+it, says that it has, and only then another is told to take it. A member has the group's epoch once
+it is told its whole target.
+
+    a: {0 1 2 3}    b joins, target a: {0 1}, b: {2 3}
+    a beats  → told {0 1}                b beats → told {}
+    a beats, reads {0 1} → epoch is the group's      b beats → told {2 3}, epoch is the group's
+
+Source: KIP-848; Kafka 4.4 ``ConsumerGroup``, ``CurrentAssignmentBuilder``; docs/decisions/serving.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from lastwrite.server.errors import Code
+
+SESSION_S = 45.0
+HEARTBEAT_S = 5.0
+ASSIGNORS = ("uniform", "range")
+_LEAVES, _LEAVES_FOR_A_WHILE = -1, -2
+_MOST_MEMBERS = 1000
+
+Partition = tuple[str, int]  # topic, number
+
+
+class Beat(NamedTuple):
+    """What a member says; None: as before."""
+
+    member: str
+    epoch: int
+    instance: str | None
+    client: str
+    host: str
+    rebalance_s: float | None
+    topics: Sequence[str] | None
+    assignor: str | None
+    reads: frozenset[Partition] | None
+
+
+class Told(NamedTuple):
+    """What it is told; ``reads`` None: as before."""
+
+    error: int
+    message: str | None = None
+    member: str | None = None
+    epoch: int = 0
+    reads: frozenset[Partition] | None = None
+
+
+@dataclass(eq=False)
+class Reader:
+    """A member."""
+
+    id: str
+    instance: str | None
+    client: str
+    host: str
+    heard_s: float
+    rebalance_s: float
+    topics: tuple[str, ...] = ()
+    assignor: str | None = None
+    epoch: int = 0
+    before: int = -1  # the epoch that it had, which a lost answer may leave it in
+    target: frozenset[Partition] = frozenset()
+    told: frozenset[Partition] = frozenset()  # it may read these
+    leaving: frozenset[Partition] = frozenset()  # it was told to leave these, and has not said so
+    left_s: float = 0.0  # since when
+
+
+@dataclass(eq=False)
+class ConsumerGroup:
+    """A group; all under its lock. ``numbers``: the partitions of a topic; none: it is not there."""
+
+    name: str
+    numbers: Callable[[str], Sequence[int]]
+    epoch: int = 0
+    members: dict[str, Reader] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    _aimed_at: Mapping[str, Sequence[int]] | None = None  # None: a new target is due
+
+    @property
+    def assignor(self) -> str:
+        """The one that most members ask for."""
+        asked = [each.assignor for each in self.members.values() if each.assignor]
+        return max(set(asked), key=asked.count) if asked else ASSIGNORS[0]
+
+    @property
+    def is_stable(self) -> bool:
+        return all(each.epoch == self.epoch for each in self.members.values())
+
+    def beat(self, said: Beat, now_s: float) -> Told:
+        """Hear a member, and tell it what it reads."""
+        with self.lock:
+            self.tick(now_s)
+            if said.epoch in (_LEAVES, _LEAVES_FOR_A_WHILE):
+                return self._left(said)
+            if said.assignor and said.assignor not in ASSIGNORS:
+                return Told(Code.UNSUPPORTED_ASSIGNOR, f"It is one of {', '.join(ASSIGNORS)}.")
+            reader, wrong = self._member(said, now_s)
+            if reader is None:
+                return wrong
+            reader.heard_s = now_s
+            is_joining = said.epoch == 0
+            self._take_over(reader, said, is_joining)
+            self._aim()
+            return self._told(reader, said, is_joining, now_s)
+
+    def _member(self, said: Beat, now_s: float) -> tuple[Reader | None, Told]:
+        found = self.members.get(said.member)
+        if said.epoch == 0:
+            other = self._of_instance(said.instance)
+            if other is not None and other.id != said.member:
+                if other.epoch != _LEAVES_FOR_A_WHILE:
+                    return None, Told(Code.UNRELEASED_INSTANCE_ID, "Another member has this name.")
+                del self.members[other.id]
+                other.id, found = said.member, other
+                self.members[said.member] = other
+            if found is None:
+                if len(self.members) >= _MOST_MEMBERS:
+                    return None, Told(Code.GROUP_MAX_SIZE_REACHED, "The group is full.")
+                found = self.members[said.member] = Reader(
+                    said.member, said.instance, said.client, said.host, now_s, 300.0
+                )
+            found.epoch = 0
+            return found, Told(Code.NONE)
+        if found is None:
+            return None, Told(Code.UNKNOWN_MEMBER_ID, f"Member {said.member} is not known.")
+        may_lag = said.epoch == found.before and (said.reads or frozenset()) <= found.told
+        if said.epoch != found.epoch and not may_lag:
+            return None, Told(Code.FENCED_MEMBER_EPOCH, f"The member's epoch is {found.epoch}.")
+        return found, Told(Code.NONE)
+
+    def _of_instance(self, instance: str | None) -> Reader | None:
+        if instance is None:
+            return None
+        return next((each for each in self.members.values() if each.instance == instance), None)
+
+    def _take_over(self, reader: Reader, said: Beat, is_joining: bool) -> None:
+        if said.rebalance_s is not None and said.rebalance_s > 0:
+            reader.rebalance_s = said.rebalance_s
+        if said.assignor is not None:
+            reader.assignor = said.assignor
+        topics = reader.topics if said.topics is None else tuple(sorted(set(said.topics)))
+        if is_joining or topics != reader.topics:
+            reader.topics = topics
+            self._aimed_at = None
+        if said.reads is not None:
+            reader.leaving &= said.reads
+
+    def _aim(self) -> None:
+        """A new target where members, or the partitions of their topics, are others than before."""
+        wanted = {topic for each in self.members.values() for topic in each.topics}
+        there = {topic: tuple(self.numbers(topic)) for topic in wanted}
+        if there == self._aimed_at:
+            return
+        self._aimed_at = there
+        self.epoch += 1
+        assign = _ranges if self.assignor == "range" else _evenly
+        targets = assign(
+            {each.id: each.topics for each in self.members.values()},
+            there,
+            {each.id: each.target for each in self.members.values()},
+        )
+        for id, target in targets.items():
+            self.members[id].target = target
+
+    def _told(self, reader: Reader, said: Beat, is_joining: bool, now_s: float) -> Told:
+        if is_joining:
+            reader.told, reader.leaving = frozenset(), frozenset()
+        before = reader.told
+        gone = reader.told - reader.target
+        if gone:
+            reader.leaving |= gone
+            reader.left_s = now_s
+            reader.told &= reader.target
+        if not reader.leaving:
+            taken: set[Partition] = set()
+            for each in self.members.values():
+                if each is not reader:
+                    taken |= each.told | each.leaving
+            reader.told |= reader.target - taken
+            if reader.epoch != self.epoch:
+                reader.before, reader.epoch = reader.epoch, self.epoch
+        is_news = is_joining or reader.told != before or said.topics is not None
+        is_news = is_news or said.epoch != reader.epoch
+        return Told(Code.NONE, None, reader.id, reader.epoch, reader.told if is_news else None)
+
+    def _left(self, said: Beat) -> Told:
+        found = self.members.get(said.member) or self._of_instance(said.instance)
+        if found is None:
+            return Told(Code.UNKNOWN_MEMBER_ID, f"Member {said.member} is not known.")
+        if said.epoch == _LEAVES_FOR_A_WHILE and found.instance is not None:
+            found.epoch = _LEAVES_FOR_A_WHILE
+        else:
+            self._remove(found)
+        return Told(Code.NONE, None, found.id, said.epoch)
+
+    def may_commit(self, member: str, epoch: int) -> int:
+        """Whether a member of this epoch may commit offsets."""
+        with self.lock:
+            found = self.members.get(member)
+            if found is None:
+                return Code.UNKNOWN_MEMBER_ID
+            return Code.NONE if epoch == found.epoch else Code.STALE_MEMBER_EPOCH
+
+    def tick(self, now_s: float) -> None:
+        """Take out who was not heard of, or does not leave what it was told to leave."""
+        with self.lock:
+            for each in list(self.members.values()):
+                is_silent = now_s - each.heard_s > SESSION_S
+                clings = each.leaving and now_s - each.left_s > each.rebalance_s
+                if is_silent or clings:
+                    self._remove(each)
+
+    def _remove(self, reader: Reader) -> None:
+        self.members.pop(reader.id, None)
+        self._aimed_at = None
+        if self.members:
+            self._aim()
+
+
+Topics = Mapping[str, Sequence[str]]  # of members
+
+
+def _evenly(
+    members: Topics, there: Mapping[str, Sequence[int]], before: Mapping[str, frozenset[Partition]]
+) -> dict[str, frozenset[Partition]]:
+    """As many for each as can be, and what a member has it keeps as long as that holds."""
+    owners: dict[Partition, str] = {}
+    had = {part: id for id, parts in before.items() for part in parts}
+    loads = dict.fromkeys(members, 0)
+    parts = [(topic, number) for topic in sorted(there) for number in there[topic]]
+    with_more = 0  # members that keep one more than the others
+    for part in parts:
+        able = [id for id in members if part[0] in members[id]]
+        least, more = divmod(len(parts), max(len(able), 1))
+        keeper = had.get(part)
+        if keeper not in able or loads[keeper] > least:
+            continue
+        if loads[keeper] == least:
+            if with_more == more:
+                continue
+            with_more += 1
+        owners[part] = keeper
+        loads[keeper] += 1
+    for part in parts:
+        able = [id for id in members if part[0] in members[id]]
+        if part not in owners and able:
+            owner = min(able, key=lambda id: (loads[id], id))
+            owners[part] = owner
+            loads[owner] += 1
+    return _by_owner(members, owners)
+
+
+def _ranges(
+    members: Topics, there: Mapping[str, Sequence[int]], before: Mapping[str, frozenset[Partition]]
+) -> dict[str, frozenset[Partition]]:
+    """Of each topic a stretch for each."""
+    owners: dict[Partition, str] = {}
+    for topic, numbers in there.items():
+        able = sorted(id for id in members if topic in members[id])
+        for n, number in enumerate(numbers):
+            owners[topic, number] = able[n * len(able) // len(numbers)]
+    return _by_owner(members, owners)
+
+
+def _by_owner(members: Topics, owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]]:
+    return {id: frozenset(part for part, owner in owners.items() if owner == id) for id in members}

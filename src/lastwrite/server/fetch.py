@@ -1,0 +1,232 @@
+"""Fetch, answered: which bytes of which files, in what frame. No record is touched.
+
+An answer is planned whole before its first byte goes out, since its size stands at its begin. By
+version, with ``tags`` where 12 or newer, names up to 12 and ids from 13 on::
+
+    throttle ms 0 · [error · session 0] · topics: name or id · partitions:
+        number · error · high watermark · last stable offset · [log start] ·
+        aborted transactions: producer, first offset; null where all are wanted ·
+        [preferred replica -1] · records
+
+Sessions are not kept: id 0 says so, and clients then name all partitions each time (KIP-227).
+
+Source: Kafka 4.4 ``FetchResponse.json``, ``ReplicaManager.readFromLog``; KIP-74, KIP-98, KIP-227,
+KIP-320, KIP-516; docs/decisions/serving.md.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from lastwrite.errors import CommitConflict, LogError
+from lastwrite.kafka.look.served import OutOfRange, Stretch
+from lastwrite.server.catalog import Catalog, Partition, Topic
+from lastwrite.server.errors import Code
+from lastwrite.server.messages import Request, answer_head
+
+_FLEXIBLE, _BY_ID = 12, 13
+_MOST_BYTES = 64 << 20
+_MOST_WAIT_S = 60.0
+_TRIES = 3
+
+
+class Part(NamedTuple):
+    """One partition of an answer."""
+
+    number: int
+    error: int
+    high_watermark: int = -1
+    last_stable: int = -1
+    log_start: int = -1
+    stretch: Stretch | None = None
+    aborted: tuple[tuple[int, int], ...] | None = None  # None: all is wanted, aborted or not
+    diverging: tuple[int, int] | None = None  # epoch, its end
+
+
+class Asked(NamedTuple):
+    """One partition of a request, found or not."""
+
+    partition: Partition | None
+    unknown: int  # the error where it was not found
+    of: Any  # kio's part of the request
+
+
+class Waiting(NamedTuple):
+    """A request whose partitions were found: the name or id of each topic, and what of it."""
+
+    topics: list[tuple[bytes, list[Asked]]]
+    is_committed: bool
+    min_bytes: int
+    max_bytes: int
+    until: float  # of time.monotonic
+
+    def partitions(self) -> Iterator[Partition]:
+        for _, asked in self.topics:
+            for each in asked:
+                if each.partition is not None:
+                    yield each.partition
+
+
+def found_for(request: Request, body: Any, catalog: Catalog) -> Waiting:
+    """What a request asks for."""
+    topics = []
+    for each in body.topics:
+        if request.version >= _BY_ID:
+            id = bytes(16) if each.topic_id is None else each.topic_id.bytes
+            topic, name, unknown = catalog.of_id(id), id, Code.UNKNOWN_TOPIC_ID
+        else:
+            topic, name = catalog.topic(each.topic), _name(request.version, each.topic)
+            unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
+        topics.append((name, [_asked(catalog, topic, part, unknown) for part in each.partitions]))
+    wait_s = min(max(body.max_wait.total_seconds(), 0.0), _MOST_WAIT_S)
+    return Waiting(
+        topics,
+        body.isolation_level == 1,
+        body.min_bytes,
+        min(body.max_bytes, _MOST_BYTES),
+        time.monotonic() + wait_s,
+    )
+
+
+def _asked(catalog: Catalog, topic: Topic | None, part: Any, unknown: int) -> Asked:
+    found = catalog.partition(topic, part.partition)
+    if found is None and topic is not None:
+        unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
+    return Asked(found, unknown, part)
+
+
+class Planned(NamedTuple):
+    """An answer; ``size``: of its records."""
+
+    topics: list[tuple[bytes, list[Part]]]
+    size: int
+    has_error: bool
+
+
+def planned(waiting: Waiting) -> Planned:
+    """What can be answered now. The first partition that has anything gives its first batch whole;
+    the others give what fits.
+    """
+    left, size, has_error = waiting.max_bytes, 0, False
+    topics = []
+    for name, asked in waiting.topics:
+        parts = []
+        for each in asked:
+            part = _part(each, left, waiting.is_committed, size == 0)
+            parts.append(part)
+            has_error = has_error or part.error != Code.NONE or part.diverging is not None
+            if part.stretch is not None:
+                size += part.stretch.size
+                left = max(left - part.stretch.size, 0)
+        topics.append((name, parts))
+    return Planned(topics, size, has_error)
+
+
+def _part(asked: Asked, left: int, is_committed: bool, is_first: bool) -> Part:
+    of = asked.of
+    if asked.partition is None:
+        return Part(of.partition, asked.unknown)
+    for tries in range(1, _TRIES + 1):
+        try:
+            log = asked.partition.log() if tries == 1 else asked.partition.again()
+            wrong = epoch_error(log.epoch, getattr(of, "current_leader_epoch", -1))
+            if wrong:
+                return Part(of.partition, wrong)
+            bounds = log.log.high_watermark, log.log.last_stable_offset, log.log.log_start
+            fetched = getattr(of, "last_fetched_epoch", -1)
+            if fetched >= 0:
+                epoch, end = log.end_of_epoch(fetched)
+                if epoch < 0:
+                    return Part(of.partition, Code.OFFSET_OUT_OF_RANGE)
+                if epoch < fetched or end < of.fetch_offset:
+                    return Part(of.partition, Code.NONE, *bounds, diverging=(epoch, end))
+            most = min(of.partition_max_bytes, left)
+            stretch = log.stretch(of.fetch_offset, most, is_committed, is_first)
+            aborted = None if stretch is None else stretch.aborted
+            if aborted is None and is_committed:
+                aborted = ()
+            return Part(of.partition, Code.NONE, *bounds, stretch=stretch, aborted=aborted)
+        except OutOfRange:
+            return Part(of.partition, Code.OFFSET_OUT_OF_RANGE)
+        except CommitConflict:
+            continue
+        except LogError:
+            break
+    return Part(of.partition, Code.KAFKA_STORAGE_ERROR)
+
+
+def epoch_error(ours: int, theirs: int) -> int:
+    """What a client gets that names another leader's epoch than ours; -1: it names none."""
+    if theirs < 0 or theirs == ours:
+        return Code.NONE
+    return Code.UNKNOWN_LEADER_EPOCH if theirs > ours else Code.FENCED_LEADER_EPOCH
+
+
+def encode_fetched(request: Request, answer: Planned) -> list[bytes | Stretch]:
+    """The answer without its size, records as places in files."""
+    version = request.version
+    out: list[bytes | Stretch] = []
+    head = [answer_head(request), struct.pack(">i", 0)]
+    if version >= 7:
+        head.append(struct.pack(">hi", 0, 0))
+    head.append(_count(version, len(answer.topics)))
+    for name, parts in answer.topics:
+        head += [name, _count(version, len(parts))]
+        for part in parts:
+            head.append(_head_of(version, part))
+            if part.stretch is not None:
+                stretch = part.stretch
+                out += [b"".join(head), stretch.made if stretch.made is not None else stretch]
+                head = []
+            if version >= _FLEXIBLE:
+                head.append(_tags_of(part))
+        if version >= _FLEXIBLE:
+            head.append(b"\0")
+    if version >= _FLEXIBLE:
+        head.append(b"\0")
+    out.append(b"".join(head))
+    return out
+
+
+def _head_of(version: int, part: Part) -> bytes:
+    parts = [struct.pack(">ihqq", part.number, part.error, part.high_watermark, part.last_stable)]
+    if version >= 5:
+        parts.append(struct.pack(">q", part.log_start))
+    end = b"\0" if version >= _FLEXIBLE else b""
+    parts.append(_count(version, -1 if part.aborted is None else len(part.aborted)))
+    parts += [struct.pack(">qq", *each) + end for each in part.aborted or ()]
+    if version >= 11:
+        parts.append(struct.pack(">i", -1))
+    parts.append(_count(version, 0 if part.stretch is None else part.stretch.size))
+    return b"".join(parts)
+
+
+def _tags_of(part: Part) -> bytes:
+    if part.diverging is None:
+        return b"\0"
+    body = struct.pack(">iq", *part.diverging) + b"\0"
+    return bytes([1, 0, len(body)]) + body
+
+
+def _name(version: int, topic: str) -> bytes:
+    name = topic.encode()
+    if version >= _FLEXIBLE:
+        return _varint(len(name) + 1) + name
+    return struct.pack(">h", len(name)) + name
+
+
+def _count(version: int, count: int) -> bytes:
+    """The number of a list's elements, or of bytes; -1: null."""
+    return _varint(count + 1) if version >= _FLEXIBLE else struct.pack(">i", count)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,167 @@
+"""Bytes of segments for those who ask: from files by the kernel's own hand, from objects through a
+cache of blocks that never grows beyond its size.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+
+from lastwrite.errors import CommitConflict
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import Segment
+from lastwrite.storage import chunked
+from lastwrite.storage.files import to_log_error
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.reading import reader_of
+
+_MOST_OPEN = 512  # files
+_BLOCK_BYTES = 1 << 20
+_AHEAD = 2  # blocks that are asked for before anybody does, where somebody reads on
+_PIECE_BYTES = 256 << 10  # that go through TLS at once
+
+
+class _Opened:
+    """A file, open as long as anybody holds it."""
+
+    def __init__(self, segment: Segment) -> None:
+        with reader_of(segment) as reader:  # which proves that it is the one that was listed
+            self.handle = os.dup(reader.handle)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            os.close(self.handle)
+
+
+class Files:
+    """Segments by what names them: path, size and time, or the object's tag.
+
+    ``cache_bytes``: of objects, in memory.
+    """
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._most_blocks = max(cache_bytes // _BLOCK_BYTES, 2 * _AHEAD + 2)
+        self._lock = threading.Lock()
+        self._opened: OrderedDict[tuple[str, int, int], _Opened] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, str, int], Future[ByteArray]] = OrderedDict()
+        self._threads = ThreadPoolExecutor(8, "blocks")
+
+    def close(self) -> None:
+        """Ask for nothing any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._opened.clear()
+
+    def read(self, segment: Segment, position: int, size: int) -> bytes:
+        """Bytes of a segment.
+
+        Raises:
+            CommitConflict: it is gone, or another one.
+            RemoteFailed: a store does not answer.
+        """
+        if not _is_object(segment):
+            return os.pread(self._file(segment).handle, size, segment.position + position)
+        position += segment.position
+        parts, at, end = [], position, position + size
+        while at < end:
+            block = self._block(segment, at // _BLOCK_BYTES)
+            inside = at % _BLOCK_BYTES
+            part = block[inside : inside + end - at]
+            if not len(part):
+                break
+            parts.append(part.tobytes())
+            at += len(part)
+        return b"".join(parts)
+
+    def send(self, to: socket.socket, segment: Segment, position: int, size: int) -> None:
+        """Send bytes of a segment as they are.
+
+        Raises:
+            CommitConflict, RemoteFailed: as ``read``.
+            OSError: the other side has gone.
+        """
+        if _is_object(segment) or isinstance(to, ssl.SSLSocket):
+            while size > 0:
+                piece = self.read(segment, position, min(size, _PIECE_BYTES))
+                if not piece:
+                    raise CommitConflict("the segment ends before its end", path=segment.path)
+                to.sendall(piece)
+                position, size = position + len(piece), size - len(piece)
+            return
+        opened = self._file(segment)
+        position += segment.position
+        while size > 0:
+            sent = os.sendfile(to.fileno(), opened.handle, position, size)
+            if not sent:
+                raise CommitConflict("the segment ends before its end", path=segment.path)
+            position, size = position + sent, size - sent
+
+    # ------------------------------------------------------------------ files
+
+    def _file(self, segment: Segment) -> _Opened:
+        key = (segment.path, segment.growing or segment.file_bytes, segment.mtime_ns)
+        if segment.growing:
+            key = (segment.path, segment.growing, 0)
+        with self._lock:
+            found = self._opened.get(key)
+            if found is not None:
+                self._opened.move_to_end(key)
+                return found
+        try:
+            found = _Opened(segment)
+        except OSError as error:
+            raise to_log_error(error, segment.path, "open the segment") from error
+        with self._lock:
+            self._opened[key] = found
+            if len(self._opened) > _MOST_OPEN:
+                self._opened.popitem(last=False)
+        return found
+
+    # ------------------------------------------------------------------ objects
+
+    def _block(self, segment: Segment, number: int) -> ByteArray:
+        """A block of an object; whoever reads on finds the next ones already asked for."""
+        wanted = [number]
+        key = (segment.path, segment.etag, number)
+        with self._lock:
+            if key not in self._blocks or (segment.path, segment.etag, number - 1) in self._blocks:
+                wanted += range(number + 1, number + 1 + _AHEAD)
+            for each in wanted:
+                self._ask(segment, each)
+            content = self._blocks[key]
+        try:
+            return content.result()
+        except BaseException:
+            with self._lock:
+                self._blocks.pop(key, None)
+            raise
+
+    def _ask(self, segment: Segment, number: int) -> None:
+        begin = number * _BLOCK_BYTES
+        key = (segment.path, segment.etag, number)
+        if key in self._blocks:
+            self._blocks.move_to_end(key)
+            return
+        if begin >= segment.file_bytes and number:
+            return
+        end = min(begin + _BLOCK_BYTES, segment.file_bytes)
+        self._blocks[key] = self._threads.submit(_fetched, segment, begin, end)
+        while len(self._blocks) > self._most_blocks:
+            self._blocks.popitem(last=False)
+
+
+def _is_object(segment: Segment) -> bool:
+    return is_address(segment.path) or segment.path.endswith(chunked.MANIFEST)
+
+
+def _fetched(segment: Segment, begin: int, end: int) -> ByteArray:
+    content = np.empty(end - begin, dtype=np.uint8)
+    with reader_of(segment) as reader:
+        reader.read_into(content, begin)
+    return content

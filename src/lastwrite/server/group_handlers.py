@@ -1,0 +1,525 @@
+"""What requests of consumer groups are answered with. We coordinate all of them.
+
+Source: Kafka 4.4 ``GroupCoordinatorService``; what 4.4.0 answered.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from lastwrite.errors import LogError
+from lastwrite.server.catalog import Catalog
+from lastwrite.server.consumer_groups import HEARTBEAT_S, Beat, Reader, Told
+from lastwrite.server.errors import Code
+from lastwrite.server.groups import Group, Groups, GroupState, Joining
+from lastwrite.server.handlers import NODE, Identity
+from lastwrite.server.messages import Request, encode_answer, part
+from lastwrite.server.offsets import Commit, Offsets, Place
+
+_GROUP_KEY = 0  # of the types of coordinators
+_MOST_METADATA_BYTES = 4096  # offset.metadata.max.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """What answers are made of."""
+
+    catalog: Catalog
+    identity: Identity
+    groups: Groups
+    offsets: Offsets
+    client_host: str = ""
+
+
+def find_coordinator(place: Coordinator, request: Request, body: Any) -> bytes:
+    is_group = getattr(body, "key_type", _GROUP_KEY) == _GROUP_KEY
+    who = place.identity
+    there = {
+        "node_id": NODE if is_group else -1,
+        "host": who.host if is_group else "",
+        "port": who.port if is_group else -1,
+        "error_code": Code.NONE if is_group else Code.COORDINATOR_NOT_AVAILABLE,
+        "error_message": None if is_group else "Only consumer groups have a coordinator here.",
+    }
+    if request.version < 4:
+        return encode_answer(request, **there)
+    return encode_answer(
+        request,
+        coordinators=tuple(
+            part(request, "Coordinator", key=key, **there) for key in body.coordinator_keys
+        ),
+    )
+
+
+def join_group(place: Coordinator, request: Request, body: Any) -> bytes:
+    if place.groups.known_newer(body.group_id) is not None:
+        return encode_answer(
+            request,
+            error_code=Code.INCONSISTENT_GROUP_PROTOCOL,
+            protocol_name=_name(request, 7, None),
+            leader="",
+            member_id=body.member_id,
+            members=(),
+        )
+    session_s = body.session_timeout.total_seconds()
+    wanted = getattr(body, "rebalance_timeout", None)
+    asked = Joining(
+        group=body.group_id,
+        member=body.member_id,
+        instance=getattr(body, "group_instance_id", None),
+        client=request.client_id,
+        host=place.client_host,
+        session_s=session_s,
+        rebalance_s=session_s if wanted is None else wanted.total_seconds(),
+        protocol_type=body.protocol_type,
+        protocols=tuple((each.name, bytes(each.metadata)) for each in body.protocols),
+        must_know_id=request.version >= 4,
+        may_skip=request.version >= 9,
+    )
+    found = place.groups.of(body.group_id).join(asked, place.groups.now_s)
+    return encode_answer(
+        request,
+        error_code=found.error,
+        generation_id=found.generation,
+        protocol_type=found.protocol_type,
+        protocol_name=_name(request, 7, found.protocol),
+        leader=found.leader,
+        skip_assignment=found.skips,
+        member_id=found.member,
+        members=tuple(
+            part(
+                request,
+                "JoinGroupResponseMember",
+                member_id=id,
+                group_instance_id=instance,
+                metadata=data,
+            )
+            for id, instance, data in found.members
+        ),
+    )
+
+
+def _name(request: Request, nullable: int, name: str | None) -> str | None:
+    return name if name is not None or request.version >= nullable else ""
+
+
+def sync_group(place: Coordinator, request: Request, body: Any) -> bytes:
+    group = place.groups.of(body.group_id)
+    found = group.sync(
+        (body.member_id, getattr(body, "group_instance_id", None), body.generation_id),
+        {each.member_id: bytes(each.assignment) for each in body.assignments},
+        (getattr(body, "protocol_type", None), getattr(body, "protocol_name", None)),
+        place.groups.now_s,
+    )
+    return encode_answer(
+        request,
+        error_code=found.error,
+        protocol_type=found.protocol_type,
+        protocol_name=found.protocol,
+        assignment=found.assignment,
+    )
+
+
+def heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
+    group = place.groups.known(body.group_id)
+    error: int = Code.UNKNOWN_MEMBER_ID
+    if group is not None:
+        instance = getattr(body, "group_instance_id", None)
+        now_s = place.groups.now_s()
+        error = group.heartbeat(body.member_id, instance, body.generation_id, now_s)
+    return encode_answer(request, error_code=error)
+
+
+def leave_group(place: Coordinator, request: Request, body: Any) -> bytes:
+    group, now_s = place.groups.known(body.group_id), place.groups.now_s()
+
+    def leave(member: str, instance: str | None) -> int:
+        return Code.UNKNOWN_MEMBER_ID if group is None else group.leave(member, instance, now_s)
+
+    if request.version < 3:
+        return encode_answer(request, error_code=leave(body.member_id, None))
+    return encode_answer(
+        request,
+        error_code=Code.NONE,
+        members=tuple(
+            part(
+                request,
+                "MemberResponse",
+                member_id=each.member_id,
+                group_instance_id=each.group_instance_id,
+                error_code=leave(each.member_id, each.group_instance_id),
+            )
+            for each in body.members
+        ),
+    )
+
+
+def consumer_group_heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
+    told = _beaten(place, request, body)
+    assignment = None
+    if told.reads is not None:
+        parts = _topic_partitions(place, request, told.reads)
+        assignment = part(request, "Assignment", topic_partitions=parts)
+    return encode_answer(
+        request,
+        error_code=told.error,
+        error_message=told.message,
+        member_id=told.member,
+        member_epoch=told.epoch,
+        heartbeat_interval=timedelta(seconds=HEARTBEAT_S if not told.error else 0),
+        assignment=assignment,
+    )
+
+
+def _beaten(place: Coordinator, request: Request, body: Any) -> Told:
+    if not body.group_id or not body.member_id:
+        return Told(Code.INVALID_REQUEST, "A group and a member have to be named.")
+    if getattr(body, "subscribed_topic_regex", None):
+        return Told(Code.INVALID_REQUEST, "Topics are named here, not matched by a pattern.")
+    classic = place.groups.known(body.group_id)
+    if classic is not None and classic.members:
+        return Told(Code.INCONSISTENT_GROUP_PROTOCOL, "The group has members of the classic kind.")
+    rebalance_s = body.rebalance_timeout.total_seconds()
+    reads = None
+    if body.topic_partitions is not None:
+        reads = frozenset(
+            (topic.name, number)
+            for each in body.topic_partitions
+            if each.topic_id is not None and (topic := place.catalog.of_id(each.topic_id.bytes))
+            for number in each.partitions
+        )
+    return place.groups.newer(body.group_id).beat(
+        Beat(
+            body.member_id,
+            body.member_epoch,
+            body.instance_id,
+            request.client_id,
+            place.client_host,
+            rebalance_s if rebalance_s > 0 else None,
+            body.subscribed_topic_names,
+            body.server_assignor,
+            reads,
+        ),
+        place.groups.now_s(),
+    )
+
+
+def _topic_partitions(
+    place: Coordinator, request: Request, parts: Iterable[tuple[str, int]]
+) -> tuple[Any, ...]:
+    of_topics: dict[str, list[int]] = {}
+    for name, number in sorted(parts):
+        of_topics.setdefault(name, []).append(number)
+    return tuple(
+        part(request, "TopicPartitions", **naming, topic_name=name, partitions=tuple(numbers))
+        for name, numbers in of_topics.items()
+        if (naming := _all_naming(place, True, name)) is not None
+    )
+
+
+# ---------------------------------------------------------------------- positions
+
+
+def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
+    wrong = _may_commit(place, body)
+    commits: list[tuple[Place, Commit | None]] = []
+    answers = []
+    for topic in body.topics:
+        name, unknown = _named(place.catalog, request.version >= 10, topic)
+        parts = []
+        for each in topic.partitions:
+            error = wrong or _refused(place.catalog, name, each) or unknown
+            if not error and name is not None:
+                where = Place(body.group_id, name, each.partition_index)
+                epoch = getattr(each, "committed_leader_epoch", -1)
+                commit = Commit(each.committed_offset, epoch, each.committed_metadata or "")
+                commits.append((where, commit))
+            parts.append((each.partition_index, error))
+        answers.append((topic, parts))
+    if commits:
+        try:
+            place.offsets.commit(commits, _now_ms())
+        except LogError:  # what could not be noted is not answered as if it were
+            answers = [
+                (topic, [(number, error or Code.KAFKA_STORAGE_ERROR) for number, error in parts])
+                for topic, parts in answers
+            ]
+    return encode_answer(
+        request,
+        topics=tuple(
+            part(
+                request,
+                "OffsetCommitResponseTopic",
+                **_naming(request.version >= 10, topic),
+                partitions=tuple(
+                    part(
+                        request,
+                        "OffsetCommitResponsePartition",
+                        partition_index=number,
+                        error_code=error,
+                    )
+                    for number, error in parts
+                ),
+            )
+            for topic, parts in answers
+        ),
+    )
+
+
+def _may_commit(place: Coordinator, body: Any) -> int:
+    if not body.group_id:
+        return Code.INVALID_GROUP_ID
+    epoch = getattr(body, "generation_id_or_member_epoch", -1)
+    newer = place.groups.known_newer(body.group_id)
+    if newer is not None:
+        return newer.may_commit(body.member_id, epoch)
+    instance = getattr(body, "group_instance_id", None)
+    group = place.groups.of(body.group_id)
+    return group.may_commit(body.member_id, instance, epoch, place.groups.now_s())
+
+
+def _refused(catalog: Catalog, name: str | None, asked: Any) -> int:
+    if name is None or catalog.partition(catalog.topic(name), asked.partition_index) is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION if name is not None else Code.NONE
+    if len((asked.committed_metadata or "").encode()) > _MOST_METADATA_BYTES:
+        return Code.OFFSET_METADATA_TOO_LARGE
+    return Code.NONE
+
+
+def _named(catalog: Catalog, by_id: bool, topic: Any) -> tuple[str | None, int]:
+    if not by_id:
+        return topic.name, Code.NONE
+    found = None if topic.topic_id is None else catalog.of_id(topic.topic_id.bytes)
+    return (None, Code.UNKNOWN_TOPIC_ID) if found is None else (found.name, Code.NONE)
+
+
+def _naming(by_id: bool, topic: Any) -> dict[str, Any]:
+    return {"topic_id": topic.topic_id} if by_id else {"name": topic.name}
+
+
+def offset_fetch(place: Coordinator, request: Request, body: Any) -> bytes:
+    if request.version < 8:
+        topics = _positions(place, request, body.group_id, body.topics, "")
+        return encode_answer(request, topics=topics, error_code=Code.NONE)
+    return encode_answer(
+        request,
+        groups=tuple(
+            part(
+                request,
+                "OffsetFetchResponseGroup",
+                group_id=each.group_id,
+                topics=_positions(place, request, each.group_id, each.topics, "s"),
+                error_code=Code.NONE,
+            )
+            for each in body.groups
+        ),
+    )
+
+
+def _positions(
+    place: Coordinator, request: Request, group: str, topics: Any, plural: str
+) -> tuple[Any, ...]:
+    """A group's positions in ``topics``, or wherever it has one; none: -1, and no error."""
+    by_id = request.version >= 10
+    if topics is None:
+        names: dict[str, list[int]] = {}
+        for where, _ in place.offsets.of_group(group):
+            names.setdefault(where.topic, []).append(where.partition)
+        asked: Iterable[Any] = [
+            (name, _all_naming(place, by_id, name), numbers) for name, numbers in names.items()
+        ]
+    else:
+        asked = [
+            (_named(place.catalog, by_id, each)[0], _naming(by_id, each), each.partition_indexes)
+            for each in topics
+        ]
+    # of versions 8 on the classes are called in the plural
+    return tuple(
+        part(
+            request,
+            f"OffsetFetchResponseTopic{plural}",
+            **naming,
+            partitions=tuple(
+                _position(place, request, plural, group, name, number) for number in numbers
+            ),
+        )
+        for name, naming, numbers in asked
+        if naming is not None
+    )
+
+
+def _all_naming(place: Coordinator, by_id: bool, name: str) -> dict[str, Any] | None:
+    if not by_id:
+        return {"name": name}
+    topic = place.catalog.topic(name)
+    try:
+        return None if topic is None else {"topic_id": uuid.UUID(bytes=topic.id)}
+    except LogError:
+        return None
+
+
+def _position(
+    place: Coordinator, request: Request, plural: str, group: str, name: str | None, number: int
+) -> Any:
+    found = None if name is None else place.offsets.of(Place(group, name, number))
+    return part(
+        request,
+        f"OffsetFetchResponsePartition{plural}",
+        partition_index=number,
+        committed_offset=-1 if found is None else found.offset,
+        committed_leader_epoch=-1 if found is None else found.leader_epoch,
+        metadata="" if found is None else found.metadata,
+        error_code=Code.UNKNOWN_TOPIC_ID if name is None else Code.NONE,
+    )
+
+
+# ---------------------------------------------------------------------- looking
+
+
+def list_groups(place: Coordinator, request: Request, body: Any) -> bytes:
+    states = {each.lower() for each in getattr(body, "states_filter", ())}
+    types = {each.lower() for each in getattr(body, "types_filter", ())}
+    names = sorted(place.offsets.groups() | set(place.groups.names()))
+    listed = []
+    for name in names:
+        state, kind, _ = _state_of(place, name)
+        is_wanted = not states or state.lower() in states
+        group_type = "classic" if place.groups.known_newer(name) is None else "consumer"
+        if state != GroupState.DEAD and is_wanted and (not types or group_type in types):
+            listed.append(
+                part(
+                    request,
+                    "ListedGroup",
+                    group_id=name,
+                    protocol_type=kind,
+                    group_state=state,
+                    group_type=group_type,
+                )
+            )
+    return encode_answer(request, error_code=Code.NONE, groups=tuple(listed))
+
+
+def _state_of(place: Coordinator, name: str) -> tuple[str, str, Group | None]:
+    group = place.groups.known(name)
+    if group is not None and group.members:
+        return group.state, group.protocol_type or "", group
+    newer = place.groups.known_newer(name)
+    if newer is not None:
+        return ("Stable" if newer.is_stable else "Reconciling"), "consumer", None
+    is_known = name in place.offsets.groups()
+    return (GroupState.EMPTY, "consumer", None) if is_known else (GroupState.DEAD, "", None)
+
+
+def describe_groups(place: Coordinator, request: Request, body: Any) -> bytes:
+    described = []
+    for name in body.groups:
+        state, kind, group = _state_of(place, name)
+        members = []
+        if group is not None:
+            with group.changed:
+                members = [
+                    part(
+                        request,
+                        "DescribedGroupMember",
+                        member_id=each.id,
+                        group_instance_id=each.instance,
+                        client_id=each.client,
+                        client_host=each.host,
+                        member_metadata=each.metadata(group.protocol),
+                        member_assignment=each.assignment,
+                    )
+                    for each in group.members.values()
+                ]
+        # by version 6 an unknown group is an error (KIP-1043)
+        is_missing = state == GroupState.DEAD and request.version >= 6
+        described.append(
+            part(
+                request,
+                "DescribedGroup",
+                error_code=Code.GROUP_ID_NOT_FOUND if is_missing else Code.NONE,
+                error_message=f"Group {name} not found." if is_missing else None,
+                group_id=name,
+                group_state=state,
+                protocol_type=kind,
+                protocol_data=(group.protocol or "") if group is not None else "",
+                members=tuple(members),
+            )
+        )
+    return encode_answer(request, groups=tuple(described))
+
+
+def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> bytes:
+    """Groups of KIP-848; of others whoever asks hears so, and asks for the classic ones."""
+    described = []
+    for name in body.group_ids:
+        group = place.groups.known_newer(name)
+        found: dict[str, Any] = {
+            "error_code": Code.GROUP_ID_NOT_FOUND,
+            "error_message": f"Group {name} is not a consumer group.",
+            "group_state": GroupState.DEAD,
+            "group_epoch": 0,
+            "assignment_epoch": 0,
+            "assignor_name": "",
+            "members": (),
+        }
+        if group is not None:
+            with group.lock:
+                found = {
+                    "error_code": Code.NONE,
+                    "error_message": None,
+                    "group_state": "Stable" if group.is_stable else "Reconciling",
+                    "group_epoch": group.epoch,
+                    "assignment_epoch": group.epoch,
+                    "assignor_name": group.assignor,
+                    "members": tuple(
+                        _reader(place, request, each) for each in group.members.values()
+                    ),
+                }
+        described.append(part(request, "DescribedGroup", group_id=name, **found))
+    return encode_answer(request, groups=tuple(described))
+
+
+def _reader(place: Coordinator, request: Request, each: Reader) -> Any:
+    def assigned(parts: Iterable[tuple[str, int]]) -> Any:
+        found = _topic_partitions(place, request, parts)
+        return part(request, "Assignment", topic_partitions=found)
+
+    return part(
+        request,
+        "Member",
+        member_id=each.id,
+        instance_id=each.instance,
+        rack_id=None,
+        member_epoch=each.epoch,
+        client_id=each.client,
+        client_host=each.host,
+        subscribed_topic_names=each.topics,
+        subscribed_topic_regex=None,
+        assignment=assigned(each.told),
+        target_assignment=assigned(each.target),
+        member_type=1,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+GROUP_HANDLERS: dict[str, Callable[[Coordinator, Request, Any], bytes]] = {
+    "find_coordinator": find_coordinator,
+    "join_group": join_group,
+    "sync_group": sync_group,
+    "heartbeat": heartbeat,
+    "leave_group": leave_group,
+    "consumer_group_heartbeat": consumer_group_heartbeat,
+    "consumer_group_describe": consumer_group_describe,
+    "offset_commit": offset_commit,
+    "offset_fetch": offset_fetch,
+    "list_groups": list_groups,
+    "describe_groups": describe_groups,
+}

@@ -1,0 +1,474 @@
+"""Consumer groups that share partitions among themselves: the classic protocol.
+
+    join ──► preparing ──all have joined──► completing ──the leader's word──► stable
+              ▲  one more joins, one leaves or falls silent, the leader joins again  │
+              └──────────────────────────────────────────────────────────────────────┘
+
+The first member to join is the leader; it gets to know what all understand, and says who reads
+what. We hand its word on and never look into it. A member that was not heard of for its session's
+timeout is out. Nothing of this is kept over a restart: members then learn that nobody knows them,
+and join anew; what groups have committed is kept by ``offsets``.
+
+Source: Kafka 4.4 ``ClassicGroup``, ``GroupMetadataManager.classicGroupJoin``; KIP-345 (members
+with a name of their own), KIP-394; docs/decisions/serving.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from lastwrite.server.consumer_groups import ConsumerGroup
+from lastwrite.server.errors import Code
+
+_LEAST_SESSION_S, _MOST_SESSION_S = 6.0, 1800.0
+_MOST_MEMBERS, _MOST_GROUPS = 1000, 10_000
+
+
+class GroupState(StrEnum):
+    """Under Kafka's names."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+Protocols = Sequence[tuple[str, bytes]]  # a name and what the member says under it
+
+
+class Joining(NamedTuple):
+    """What a member says that wants to join."""
+
+    group: str
+    member: str
+    instance: str | None
+    client: str
+    host: str
+    session_s: float
+    rebalance_s: float
+    protocol_type: str
+    protocols: Protocols
+    must_know_id: bool  # KIP-394: whoever has no id gets one, and comes again with it
+    may_skip: bool  # KIP-814: a leader that comes again may be told that all stays
+
+
+class Joined(NamedTuple):
+    """What it gets to know."""
+
+    error: int = Code.NONE
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    member: str = ""
+    members: tuple[tuple[str, str | None, bytes], ...] = ()  # id, instance, its metadata
+    skips: bool = False
+
+
+class Synced(NamedTuple):
+    """Who reads what, for one member."""
+
+    error: int = Code.NONE
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(eq=False)
+class Member:
+    """One consumer of a group."""
+
+    id: str
+    instance: str | None
+    client: str
+    host: str
+    session_s: float
+    rebalance_s: float
+    protocols: Protocols
+    heard_s: float
+    assignment: bytes = b""
+    has_joined: bool = False  # in the round that is being prepared
+    waits: int = 0  # calls that wait for its sake: it is alive
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((data for name, data in self.protocols if name == protocol), b"")
+
+
+@dataclass(eq=False)
+class Group:
+    """A group; all under its own lock."""
+
+    name: str
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)  # ids that were given; until when
+    due_s: float = 0.0  # when who has not joined again is out
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    # ------------------------------------------------------------------ joining
+
+    def join(self, asked: Joining, now_s: Callable[[], float]) -> Joined:
+        """Join, and wait until all have."""
+        with self.changed:
+            self.tick(now_s())
+            wrong = self._refused(asked)
+            if wrong:
+                return Joined(wrong, member=asked.member)
+            member = self._member_of(asked, now_s())
+            if isinstance(member, Joined):
+                return member
+            is_same = list(member.protocols) == list(asked.protocols)
+            member.protocols, member.heard_s = asked.protocols, now_s()
+            member.session_s, member.rebalance_s = asked.session_s, asked.rebalance_s
+            is_new = not member.has_joined and member.assignment == b"" and self.generation == 0
+            settled = self.state in (GroupState.STABLE, GroupState.COMPLETING)
+            stays = self.state is GroupState.COMPLETING or member.id != self.leader
+            if settled and is_same and stays and not is_new and member.has_joined:
+                return self._joined(member)
+            self._prepare(now_s())
+            member.has_joined = True
+            return self._until_joined(member, now_s)
+
+    def _refused(self, asked: Joining) -> int:
+        if not asked.group:
+            return Code.INVALID_GROUP_ID
+        if not _LEAST_SESSION_S <= asked.session_s <= _MOST_SESSION_S:
+            return Code.INVALID_SESSION_TIMEOUT
+        if not asked.protocol_type or not asked.protocols:
+            return Code.INCONSISTENT_GROUP_PROTOCOL
+        others = [each for each in self.members.values() if each.id != asked.member]
+        if asked.instance is not None:
+            others = [each for each in others if each.instance != asked.instance]
+        if others:
+            if asked.protocol_type != self.protocol_type:
+                return Code.INCONSISTENT_GROUP_PROTOCOL
+            common = set.intersection(*({name for name, _ in each.protocols} for each in others))
+            if common.isdisjoint(name for name, _ in asked.protocols):
+                return Code.INCONSISTENT_GROUP_PROTOCOL
+        is_known = asked.member in self.members or asked.member in self.pending
+        if not is_known and len(self.members) + len(self.pending) >= _MOST_MEMBERS:
+            return Code.GROUP_MAX_SIZE_REACHED
+        return Code.NONE
+
+    def _member_of(self, asked: Joining, now_s: float) -> Member | Joined:
+        """The member that asks, made where it is new; or the answer, where it is not to wait."""
+        before = self._of_instance(asked.instance)
+        if asked.member:
+            if before is not None and before.id != asked.member:
+                return Joined(Code.FENCED_INSTANCE_ID, member=asked.member)
+            if asked.member in self.members:
+                return self.members[asked.member]
+            if self.pending.pop(asked.member, None) is None:
+                return Joined(Code.UNKNOWN_MEMBER_ID, member=asked.member)
+            return self._added(asked, asked.member, now_s)
+        made = f"{asked.instance or asked.client}-{uuid.uuid4()}"
+        if before is not None:
+            return self._replaced(before, made, asked, now_s)
+        if asked.instance is None and asked.must_know_id:
+            self.pending[made] = now_s + asked.session_s
+            return Joined(Code.MEMBER_ID_REQUIRED, member=made)
+        return self._added(asked, made, now_s)
+
+    def _added(self, asked: Joining, id: str, now_s: float) -> Member:
+        member = Member(
+            id,
+            asked.instance,
+            asked.client,
+            asked.host,
+            asked.session_s,
+            asked.rebalance_s,
+            asked.protocols,
+            now_s,
+        )
+        self.members[id] = member
+        self.protocol_type = asked.protocol_type
+        if self.leader is None:
+            self.leader = id
+        self._prepare(now_s)
+        return member
+
+    def _replaced(self, before: Member, id: str, asked: Joining, now_s: float) -> Member | Joined:
+        """The member of a name comes back under another id: in a group at rest nothing moves for
+        it, if it understands the same.
+        """
+        was_leader = self.leader == before.id
+        del self.members[before.id]
+        told = self.leader or ""  # who cannot be told that all stays is told of another leader
+        before.id, before.heard_s, before.client = id, now_s, asked.client
+        self.members[id] = before
+        if was_leader:
+            self.leader = id
+        self.changed.notify_all()
+        is_same = list(before.protocols) == list(asked.protocols)
+        if self.state is not GroupState.STABLE or not is_same:
+            before.has_joined = False
+            self._prepare(now_s)
+            return before
+        found = self._joined(before)
+        if was_leader and not asked.may_skip:
+            return found._replace(leader=told, members=())
+        return found._replace(skips=was_leader)
+
+    def _of_instance(self, instance: str | None) -> Member | None:
+        if instance is None:
+            return None
+        return next((each for each in self.members.values() if each.instance == instance), None)
+
+    def _prepare(self, now_s: float) -> None:
+        if self.state is GroupState.PREPARING:
+            return
+        self.state = GroupState.PREPARING
+        for member in self.members.values():
+            member.has_joined = False
+        self.due_s = now_s + max((each.rebalance_s for each in self.members.values()), default=0.0)
+        self.changed.notify_all()
+
+    def _until_joined(self, member: Member, now_s: Callable[[], float]) -> Joined:
+        id, generation = member.id, self.generation
+        member.waits += 1
+        try:
+            while True:
+                self._complete(now_s())
+                if member.id != id or self.members.get(id) is not member:
+                    code = Code.FENCED_INSTANCE_ID if member.id != id else Code.UNKNOWN_MEMBER_ID
+                    return Joined(code, member=id)
+                if self.generation > generation:
+                    return self._joined(member)
+                self.changed.wait(max(min(self.due_s - now_s(), 1.0), 0.01))
+                self.tick(now_s())
+        finally:
+            member.waits -= 1
+            member.heard_s = now_s()
+
+    def _complete(self, now_s: float) -> None:
+        """End the preparation where all have joined, or the time is over."""
+        if self.state is not GroupState.PREPARING:
+            return
+        late = [each for each in self.members.values() if not each.has_joined]
+        if late and now_s < self.due_s:
+            return
+        for member in late:
+            if member.instance is None or not any(m.has_joined for m in self.members.values()):
+                self._remove(member)
+        self.generation += 1
+        if not self.members:
+            self.state, self.protocol, self.leader = GroupState.EMPTY, None, None
+        else:
+            self.state = GroupState.COMPLETING
+            self.protocol = self._elected()
+            if self.leader not in self.members:
+                self.leader = next(iter(self.members))
+        self.changed.notify_all()
+
+    def _elected(self) -> str:
+        """Of the protocols that all know the one that most like best."""
+        known = [{name for name, _ in each.protocols} for each in self.members.values()]
+        common = set.intersection(*known)
+        votes = Counter(
+            next(name for name, _ in each.protocols if name in common)
+            for each in self.members.values()
+        )
+        return votes.most_common(1)[0][0]
+
+    def _joined(self, member: Member) -> Joined:
+        members: tuple[tuple[str, str | None, bytes], ...] = ()
+        if member.id == self.leader:
+            members = tuple(
+                (each.id, each.instance, each.metadata(self.protocol))
+                for each in self.members.values()
+            )
+        return Joined(
+            Code.NONE,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader or "",
+            member.id,
+            members,
+        )
+
+    # ------------------------------------------------------------------ being a member
+
+    def sync(
+        self,
+        asked: tuple[str, str | None, int],
+        assignments: Mapping[str, bytes],
+        protocol: tuple[str | None, str | None],
+        now_s: Callable[[], float],
+    ) -> Synced:
+        """What a member reads; ``asked``: its id, its name, the generation; ``protocol``: the type
+        and the name that it takes for chosen. The leader brings the assignments, the others wait.
+        """
+        with self.changed:
+            self.tick(now_s())
+            wrong = self.is_member(*asked)
+            ours = self.protocol_type, self.protocol
+            for said, known in zip(protocol, ours, strict=True):
+                if not wrong and said is not None and said != known:
+                    wrong = Code.INCONSISTENT_GROUP_PROTOCOL
+            if wrong:
+                return Synced(wrong)
+            member, generation = self.members[asked[0]], self.generation
+            member.heard_s = now_s()
+            if self.state is GroupState.COMPLETING and member.id == self.leader:
+                for each in self.members.values():
+                    each.assignment = assignments.get(each.id, b"")
+                    each.heard_s = now_s()
+                self.state = GroupState.STABLE
+                self.changed.notify_all()
+            member.waits += 1
+            try:
+                while self.state is GroupState.COMPLETING and self.generation == generation:
+                    self.changed.wait(1.0)
+                    self.tick(now_s())
+            finally:
+                member.waits -= 1
+            if self.members.get(asked[0]) is not member:
+                return Synced(Code.UNKNOWN_MEMBER_ID)
+            if self.state is not GroupState.STABLE or self.generation != generation:
+                return Synced(Code.REBALANCE_IN_PROGRESS)
+            return Synced(Code.NONE, member.assignment, self.protocol_type, self.protocol)
+
+    def heartbeat(self, member: str, instance: str | None, generation: int, now_s: float) -> int:
+        with self.changed:
+            self.tick(now_s)
+            wrong = self.is_member(member, instance, generation)
+            if wrong:
+                return wrong
+            self.members[member].heard_s = now_s
+            is_preparing = self.state is GroupState.PREPARING
+            return Code.REBALANCE_IN_PROGRESS if is_preparing else Code.NONE
+
+    def leave(self, member: str, instance: str | None, now_s: float) -> int:
+        with self.changed:
+            found = self._of_instance(instance) if instance is not None else None
+            if instance is not None:
+                if found is None:
+                    return Code.UNKNOWN_MEMBER_ID
+                if member and found.id != member:
+                    return Code.FENCED_INSTANCE_ID
+            elif self.pending.pop(member, None) is not None:
+                return Code.NONE
+            else:
+                found = self.members.get(member)
+                if found is None:
+                    return Code.UNKNOWN_MEMBER_ID
+            self._remove(found)
+            self._prepare(now_s)
+            self._complete(now_s)
+            return Code.NONE
+
+    def may_commit(self, member: str, instance: str | None, generation: int, now_s: float) -> int:
+        """Whether offsets may be committed so: by a member, or by anybody where there is none."""
+        with self.changed:
+            self.tick(now_s)
+            if generation < 0 and not member and not self.members:
+                return Code.NONE
+            wrong = self.is_member(member, instance, generation)
+            if wrong:
+                return wrong
+            self.members[member].heard_s = now_s
+            is_completing = self.state is GroupState.COMPLETING
+            return Code.REBALANCE_IN_PROGRESS if is_completing else Code.NONE
+
+    def is_member(self, member: str, instance: str | None, generation: int) -> int:
+        """What is wrong with the claim to be one; the caller has the lock."""
+        found = self._of_instance(instance)
+        if found is not None and found.id != member:
+            return Code.FENCED_INSTANCE_ID
+        if member not in self.members:
+            return Code.UNKNOWN_MEMBER_ID
+        return Code.NONE if generation == self.generation else Code.ILLEGAL_GENERATION
+
+    # ------------------------------------------------------------------ the clock
+
+    def tick(self, now_s: float) -> None:
+        """Take out who was not heard of; the caller has the lock."""
+        for id, until in list(self.pending.items()):
+            if now_s > until:
+                del self.pending[id]
+        silent = [
+            each
+            for each in self.members.values()
+            if not each.waits and now_s - each.heard_s > each.session_s
+        ]
+        for member in silent:
+            self._remove(member)
+        if silent:
+            self._prepare(now_s)
+        self._complete(now_s)
+
+    def _remove(self, member: Member) -> None:
+        self.members.pop(member.id, None)
+        if self.leader == member.id:
+            self.leader = next(iter(self.members), None)
+        self.changed.notify_all()
+
+
+class Groups:
+    """All groups of a server, made as they are named."""
+
+    def __init__(self, now_s: Callable[[], float], numbers: Callable[[str], Sequence[int]]) -> None:
+        self.now_s = now_s
+        self._numbers = numbers
+        self._groups: dict[str, Group] = {}
+        self._newer: dict[str, ConsumerGroup] = {}
+        self._lock = threading.Lock()
+
+    def newer(self, name: str) -> ConsumerGroup:
+        """The group of KIP-848 of that name, made where there is none."""
+        with self._lock:
+            found = self._newer.get(name)
+            if found is None:
+                if len(self._newer) >= _MOST_GROUPS:
+                    self._forget_empty()
+                found = self._newer[name] = ConsumerGroup(name, self._numbers)
+            return found
+
+    def known_newer(self, name: str) -> ConsumerGroup | None:
+        """The same, if it has members."""
+        found = self._newer.get(name)
+        return found if found is not None and found.members else None
+
+    def of(self, name: str) -> Group:
+        """The classic group of that name, made where there is none."""
+        with self._lock:
+            found = self._groups.get(name)
+            if found is None:
+                if len(self._groups) >= _MOST_GROUPS:
+                    self._forget_empty()
+                found = self._groups[name] = Group(name)
+            return found
+
+    def known(self, name: str) -> Group | None:
+        return self._groups.get(name)
+
+    def names(self) -> list[str]:
+        return sorted({*self._groups, *self._newer})
+
+    def tick(self) -> None:
+        """Take out who was not heard of; called about once a second."""
+        for group in list(self._groups.values()):
+            with group.changed:
+                group.tick(self.now_s())
+        for newer in list(self._newer.values()):
+            newer.tick(self.now_s())
+
+    def _forget_empty(self) -> None:
+        for name, group in list(self._groups.items()):
+            if not group.members and not group.pending:
+                del self._groups[name]
+        for name, newer in list(self._newer.items()):
+            if not newer.members:
+                del self._newer[name]

@@ -1,0 +1,382 @@
+"""What each request is answered with, but Fetch and those of groups.
+
+The server is one broker that leads all partitions, is the controller, and takes nothing: whoever
+writes hears that the topic is not theirs to write.
+
+Source: Kafka 4.4 ``KafkaApis``; what 4.4.0 answered.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lastwrite.errors import LogError
+from lastwrite.kafka.system import KafkaSystem
+from lastwrite.reports.settings import Setting
+from lastwrite.server.catalog import Catalog, Partition, Topic, is_name
+from lastwrite.server.errors import Code
+from lastwrite.server.fetch import epoch_error
+from lastwrite.server.messages import Request, encode_answer, part
+
+NODE = 1
+_TOPIC, _BROKER = 2, 4  # types of resources
+_DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
+_UNASKED = -(1 << 31)
+_MAY_READ = 1 << 3 | 1 << 8 | 1 << 10  # read, describe, describe settings
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who we are to clients: the address that they dial, the cluster's id."""
+
+    host: str
+    port: int
+    cluster_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What answers are made of. ``system``: tells topics' settings."""
+
+    catalog: Catalog
+    identity: Identity
+    system: KafkaSystem
+
+
+# ---------------------------------------------------------------------- topics
+
+
+def metadata(place: Place, request: Request, body: Any) -> bytes:
+    """Brokers and topics: those that are asked for, or all."""
+    catalog, who = place.catalog, place.identity
+    wants_all = body.topics is None or (request.version == 0 and not body.topics)
+    if wants_all:
+        listed = [catalog.topic(name) for name in catalog.names()]
+        there = [each for each in listed if each is not None]
+        catalog.read_all(there)
+        topics = [_described(request, each, "MetadataResponse") for each in there]
+    else:
+        topics = [_wanted(catalog, request, each) for each in body.topics]
+    may = _MAY_READ if getattr(body, "include_topic_authorized_operations", False) else _UNASKED
+    broker = part(
+        request, "MetadataResponseBroker", node_id=NODE, host=who.host, port=who.port, rack=None
+    )
+    return encode_answer(
+        request,
+        brokers=(broker,),
+        cluster_id=who.cluster_id,
+        controller_id=NODE,
+        topics=tuple(
+            part(request, "MetadataResponseTopic", **each, topic_authorized_operations=may)
+            for each in topics
+        ),
+        cluster_authorized_operations=_UNASKED,
+        error_code=Code.NONE,
+    )
+
+
+def _wanted(catalog: Catalog, request: Request, asked: Any) -> dict[str, Any]:
+    id = getattr(asked, "topic_id", None)
+    if asked.name is None:
+        topic = None if id is None else catalog.of_id(id.bytes)
+        if topic is None:
+            return _missing(Code.UNKNOWN_TOPIC_ID, None, id)
+    else:
+        topic = catalog.topic(asked.name)
+        if topic is None:
+            known = is_name(asked.name)
+            code = Code.UNKNOWN_TOPIC_OR_PARTITION if known else Code.INVALID_TOPIC
+            return _missing(code, asked.name, None)
+        catalog.read_all([topic])
+    return _described(request, topic, "MetadataResponse")
+
+
+def _missing(code: int, name: str | None, id: uuid.UUID | None) -> dict[str, Any]:
+    return {"error_code": code, "name": name, "topic_id": id, "partitions": ()}
+
+
+def _described(request: Request, topic: Topic, prefix: str) -> dict[str, Any]:
+    """A topic as answers have it; its partitions are called ``prefix`` and ``Partition``."""
+    try:
+        id = uuid.UUID(bytes=topic.id)
+    except LogError:  # every partition says it for itself
+        id = topic.made_id
+    return {
+        "error_code": Code.NONE,
+        "name": topic.name,
+        "topic_id": id,
+        "is_internal": topic.name.startswith("__"),
+        "partitions": tuple(
+            _partition(request, prefix, each) for _, each in sorted(topic.partitions.items())
+        ),
+    }
+
+
+def _partition(request: Request, prefix: str, found: Partition) -> Any:
+    epoch, error = 0, Code.NONE
+    if found.is_read:
+        try:
+            epoch = found.log().epoch
+        except LogError:
+            error = Code.KAFKA_STORAGE_ERROR
+    return part(
+        request,
+        f"{prefix}Partition",
+        error_code=error,
+        partition_index=found.name.partition,
+        leader_id=NODE,
+        leader_epoch=epoch,
+        replica_nodes=(NODE,),
+        isr_nodes=(NODE,),
+        offline_replicas=(),
+    )
+
+
+def describe_topic_partitions(place: Place, request: Request, body: Any) -> bytes:
+    """The same in pages: so many partitions, from a cursor on."""
+    names = sorted({each.name for each in body.topics}) or place.catalog.names()
+    at = (body.cursor.topic_name, body.cursor.partition_index) if body.cursor else ("", 0)
+    left, topics, next_cursor = max(min(body.response_partition_limit, 2000), 1), [], None
+    for name in names:
+        if name < at[0]:
+            continue
+        topic = place.catalog.topic(name)
+        if topic is None:
+            known = is_name(name)
+            code = Code.UNKNOWN_TOPIC_OR_PARTITION if known else Code.INVALID_TOPIC
+            topics.append(_missing(code, name, None))
+            continue
+        if left == 0:
+            next_cursor = part(request, "Cursor", topic_name=name, partition_index=0)
+            break
+        place.catalog.read_all([topic])
+        said = _described(request, topic, "DescribeTopicPartitionsResponse")
+        first = at[1] if name == at[0] else 0
+        fits = [each for each in said["partitions"] if each.partition_index >= first]
+        if len(fits) > left:
+            number = fits[left].partition_index
+            next_cursor = part(request, "Cursor", topic_name=name, partition_index=number)
+        said["partitions"] = tuple(fits[:left])
+        left -= len(said["partitions"])
+        topics.append(said)
+        if next_cursor is not None:
+            break
+    kind = "DescribeTopicPartitionsResponseTopic"
+    return encode_answer(
+        request,
+        topics=tuple(
+            part(request, kind, **each, topic_authorized_operations=_MAY_READ) for each in topics
+        ),
+        next_cursor=next_cursor,
+    )
+
+
+def describe_cluster(place: Place, request: Request, body: Any) -> bytes:
+    who = place.identity
+    broker = part(
+        request,
+        "DescribeClusterBroker",
+        broker_id=NODE,
+        host=who.host,
+        port=who.port,
+        rack=None,
+        is_fenced=False,
+    )
+    is_brokers = getattr(body, "endpoint_type", 1) == 1
+    return encode_answer(
+        request,
+        error_code=Code.NONE if is_brokers else Code.INVALID_REQUEST,
+        cluster_id=who.cluster_id,
+        controller_id=NODE,
+        brokers=(broker,) if is_brokers else (),
+    )
+
+
+def describe_configs(place: Place, request: Request, body: Any) -> bytes:
+    """Topics' settings, with who says them; of the broker itself none."""
+    return encode_answer(
+        request, results=tuple(_settings(place, request, each) for each in body.resources)
+    )
+
+
+def _settings(place: Place, request: Request, asked: Any) -> Any:
+    error, message, found = Code.NONE, None, []
+    if asked.resource_type == _TOPIC:
+        topic = place.catalog.topic(asked.resource_name)
+        if topic is None:
+            error = Code.UNKNOWN_TOPIC_OR_PARTITION
+            message = "This server does not host this topic-partition."
+        else:
+            folder = topic.partitions[min(topic.partitions)].folder
+            try:
+                found = list(place.system.settings_of(folder, {}))
+            except LogError as failed:
+                error, message = Code.KAFKA_STORAGE_ERROR, str(failed)
+    elif asked.resource_type != _BROKER:
+        error, message = Code.INVALID_REQUEST, "Only topics and the broker have settings here."
+    keys = asked.configuration_keys
+    return part(
+        request,
+        "DescribeConfigsResult",
+        error_code=error,
+        error_message=message,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+        configs=tuple(
+            _setting(request, each)
+            for each in found
+            if each.value is not None and (not keys or each.name in keys)
+        ),
+    )
+
+
+def _setting(request: Request, each: Setting) -> Any:
+    return part(
+        request,
+        "DescribeConfigsResourceResult",
+        name=each.name,
+        value=each.value,
+        read_only=False,
+        config_source=_DEFAULT if each.source == "default" else _DYNAMIC_TOPIC,
+        is_default=each.source == "default",
+        is_sensitive=False,
+        synonyms=(),
+        config_type=0,
+        documentation=None,
+    )
+
+
+# ---------------------------------------------------------------------- offsets of a log
+
+
+def list_offsets(place: Place, request: Request, body: Any) -> bytes:
+    is_committed = getattr(body, "isolation_level", 0) == 1
+
+    def answered(topic: str, asked: Any) -> Any:
+        error, offset, timestamp, epoch = _offset(place.catalog, topic, asked, is_committed)
+        return part(
+            request,
+            "ListOffsetsPartitionResponse",
+            partition_index=asked.partition_index,
+            error_code=error,
+            timestamp=timestamp,
+            offset=offset,
+            leader_epoch=epoch,
+        )
+
+    return encode_answer(
+        request,
+        topics=tuple(
+            part(
+                request,
+                "ListOffsetsTopicResponse",
+                name=each.name,
+                partitions=tuple(answered(each.name, asked) for asked in each.partitions),
+            )
+            for each in body.topics
+        ),
+    )
+
+
+def _offset(
+    catalog: Catalog, name: str, asked: Any, is_committed: bool
+) -> tuple[int, int, int, int]:
+    found = catalog.partition(catalog.topic(name), asked.partition_index)
+    if found is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1
+    try:
+        log = found.fresh()
+        wrong = epoch_error(log.epoch, getattr(asked, "current_leader_epoch", -1))
+        if wrong:
+            return wrong, -1, -1, -1
+        offset, timestamp = log.offset_at(asked.timestamp, is_committed)
+    except LogError:
+        return Code.KAFKA_STORAGE_ERROR, -1, -1, -1
+    return Code.NONE, offset, timestamp, log.epoch_of(offset) if offset >= 0 else -1
+
+
+def offset_for_leader_epoch(place: Place, request: Request, body: Any) -> bytes:
+    def answered(topic: str, asked: Any) -> Any:
+        error, epoch, end = _end_of_epoch(place.catalog, topic, asked)
+        return part(
+            request,
+            "EpochEndOffset",
+            error_code=error,
+            partition=asked.partition,
+            leader_epoch=epoch,
+            end_offset=end,
+        )
+
+    return encode_answer(
+        request,
+        topics=tuple(
+            part(
+                request,
+                "OffsetForLeaderTopicResult",
+                topic=each.topic,
+                partitions=tuple(answered(each.topic, asked) for asked in each.partitions),
+            )
+            for each in body.topics
+        ),
+    )
+
+
+def _end_of_epoch(catalog: Catalog, name: str, asked: Any) -> tuple[int, int, int]:
+    found = catalog.partition(catalog.topic(name), asked.partition)
+    if found is None:
+        return Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1
+    try:
+        log = found.log()
+    except LogError:
+        return Code.KAFKA_STORAGE_ERROR, -1, -1
+    wrong = epoch_error(log.epoch, asked.current_leader_epoch)
+    return (wrong, -1, -1) if wrong else (Code.NONE, *log.end_of_epoch(asked.leader_epoch))
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def produce(place: Place, request: Request, body: Any) -> bytes | None:
+    """Refused; None: the client waits for no answer."""
+    if body.acks == 0:
+        return None
+    name = "topic_id" if request.version >= 13 else "name"
+    return encode_answer(
+        request,
+        responses=tuple(
+            part(
+                request,
+                "TopicProduceResponse",
+                **{name: getattr(topic, name)},
+                partition_responses=tuple(
+                    part(
+                        request,
+                        "PartitionProduceResponse",
+                        index=each.index,
+                        error_code=Code.TOPIC_AUTHORIZATION_FAILED,
+                        base_offset=-1,
+                        log_append_time=None,
+                        record_errors=(),
+                        error_message="This server only gives records to read.",
+                    )
+                    for each in topic.partition_data
+                ),
+            )
+            for topic in body.topic_data
+        ),
+    )
+
+
+Handler = Callable[[Place, Request, Any], "bytes | None"]
+HANDLERS: dict[str, Handler] = {
+    "metadata": metadata,
+    "describe_topic_partitions": describe_topic_partitions,
+    "describe_cluster": describe_cluster,
+    "describe_configs": describe_configs,
+    "list_offsets": list_offsets,
+    "offset_for_leader_epoch": offset_for_leader_epoch,
+    "produce": produce,
+}

@@ -1,0 +1,189 @@
+"""Requests taken apart, and answers put together: frames and headers by hand, bodies by kio.
+
+A request that is not of a version that we speak, or that does not decode, ends the conversation, as
+a broker does. Only what is asked for versions is answered in any case: with the oldest body.
+
+Source: Kafka 4.4 ``RequestHeader.json``, ``ApiVersionsResponse.json``; KIP-482, KIP-511; measured
+on 4.4.0.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
+from typing import Any, NamedTuple
+
+from lastwrite.encoding.layout import Buffer
+from lastwrite.errors import CorruptLog
+from lastwrite.kafka.network.messages import made, schema, skip_tags
+
+
+class Served(NamedTuple):
+    """A request that we answer, and the versions in which we do."""
+
+    key: int
+    oldest: int
+    newest: int
+    flexible: int  # the first version that is
+
+
+APIS: Mapping[str, Served] = {
+    "produce": Served(0, 3, 13, 9),  # refused; clients learn the format by it
+    "fetch": Served(1, 4, 18, 12),
+    "list_offsets": Served(2, 1, 11, 6),
+    "metadata": Served(3, 0, 13, 9),
+    "offset_commit": Served(8, 2, 10, 8),
+    "offset_fetch": Served(9, 1, 10, 6),
+    "find_coordinator": Served(10, 0, 6, 3),
+    "join_group": Served(11, 0, 9, 6),
+    "heartbeat": Served(12, 0, 4, 4),
+    "leave_group": Served(13, 0, 5, 4),
+    "sync_group": Served(14, 0, 5, 4),
+    "describe_groups": Served(15, 0, 6, 5),
+    "list_groups": Served(16, 0, 5, 3),
+    "api_versions": Served(18, 0, 5, 3),
+    "offset_for_leader_epoch": Served(23, 2, 4, 4),
+    "describe_configs": Served(32, 1, 4, 4),
+    "describe_cluster": Served(60, 0, 2, 0),
+    "consumer_group_heartbeat": Served(68, 0, 1, 0),
+    "consumer_group_describe": Served(69, 0, 1, 0),
+    "describe_topic_partitions": Served(75, 0, 0, 0),
+}
+_BY_KEY = {api.key: name for name, api in APIS.items()}
+
+_HEAD = struct.Struct(">hhi")
+NO_TIME = timedelta(0)
+
+
+class Request(NamedTuple):
+    """What a client asked; ``body`` begins behind the header."""
+
+    name: str
+    version: int  # of requests for versions maybe one that we do not speak
+    correlation_id: int
+    client_id: str
+    body: memoryview
+
+    @property
+    def is_flexible(self) -> bool:
+        return self.version >= APIS[self.name].flexible
+
+
+def decode_request(frame: Buffer) -> Request:
+    """
+    Raises:
+        CorruptLog: it is none, or none that we answer.
+    """
+    view = memoryview(frame)
+    if len(view) < _HEAD.size + 2:
+        raise CorruptLog(f"a request of {len(view)} bytes", 0)
+    key, version, correlation_id = _HEAD.unpack_from(view, 0)
+    name = _BY_KEY.get(key)
+    if name is None:
+        raise CorruptLog(f"a request of key {key}", 0)
+    api = APIS[name]
+    if name == "api_versions" and not 0 <= version <= api.newest:
+        return Request(name, version, correlation_id, "", view[:0])
+    if not api.oldest <= version <= api.newest:
+        raise CorruptLog(f"{name} of version {version}", 2)
+    (length,) = struct.unpack_from(">h", view, _HEAD.size)
+    at = _HEAD.size + 2 + max(length, 0)
+    if at > len(view):
+        raise CorruptLog(f"a client id of {length} bytes", _HEAD.size)
+    client = bytes(view[_HEAD.size + 2 : at]).decode("utf-8", "replace")
+    if version >= api.flexible:
+        at = skip_tags(view, at)
+    return Request(name, version, correlation_id, client, view[at:])
+
+
+def decode_body(request: Request) -> Any:
+    """
+    Raises:
+        CorruptLog: it does not decode.
+    """
+    reader = _reader(request.name, min(request.version, _kio_newest(request.name)))
+    try:
+        return reader(request.body, 0)[0]
+    except Exception as error:  # of many kinds, whatever the bytes are
+        raise CorruptLog(f"no request for {request.name}: {error}", 0) from error
+
+
+def encode_answer(request: Request, **values: object) -> bytes:
+    """An answer with its header, without its size; of the values those that the version has."""
+    module = answer_parts(request)
+    name = _class_of(request.name) + "Response"
+    message = made(module, name, throttle_time=NO_TIME, **_kio_values(values))
+    body = io.BytesIO()
+    writer: Any = _writer
+    writer(type(message))(body, message)
+    return answer_head(request) + body.getvalue()
+
+
+def part(request: Request, of: str, /, **values: object) -> Any:
+    """A structure within the answer to ``request``; of the values those that the version has."""
+    return made(answer_parts(request), of, **_kio_values(values))
+
+
+def answer_head(request: Request) -> bytes:
+    """What stands before an answer's body."""
+    head = struct.pack(">i", request.correlation_id)
+    has_tags = request.is_flexible and request.name != "api_versions"
+    return head + b"\0" if has_tags else head
+
+
+def answer_parts(request: Request) -> Any:
+    """The module with the classes of the answer."""
+    return schema(request.name, request.version, "response")
+
+
+def encode_versions(request: Request, error: int) -> bytes:
+    """What we speak: version 5 is as 4 is, and of a version that we do not know the oldest body
+    says so (KIP-511).
+    """
+    head = answer_head(request)
+    unknown = not 0 <= request.version <= APIS["api_versions"].newest
+    names = ["api_versions"] if unknown else [] if error else list(APIS)
+    ranges = [(APIS[name].key, APIS[name].oldest, APIS[name].newest) for name in names]
+    body = struct.pack(">h", 35 if unknown else error)
+    if unknown or request.version < 3:
+        body += struct.pack(">i", len(ranges))
+        body += b"".join(struct.pack(">hhh", *each) for each in ranges)
+        return head + body + (b"" if unknown or request.version < 1 else struct.pack(">i", 0))
+    body += bytes([len(ranges) + 1])  # a varint of one byte: fewer than 127 keys
+    body += b"".join(struct.pack(">hhh", *each) + b"\0" for each in ranges)
+    return head + body + struct.pack(">i", 0) + b"\0"
+
+
+def _kio_values(values: dict[str, object]) -> dict[str, object]:
+    """Errors as kio wants them."""
+    if "error_code" in values:
+        from kio.schema.errors import ErrorCode
+
+        return values | {"error_code": ErrorCode(values["error_code"])}  # type: ignore[arg-type]
+    return values
+
+
+@cache
+def _kio_newest(name: str) -> int:
+    return 4 if name == "api_versions" else APIS[name].newest
+
+
+@cache
+def _reader(name: str, version: int) -> Any:
+    from kio.serial import entity_reader
+
+    return entity_reader(getattr(schema(name, version), _class_of(name) + "Request"))
+
+
+@cache
+def _writer(kind: Any) -> Any:
+    from kio.serial import entity_writer
+
+    return entity_writer(kind)
+
+
+def _class_of(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))

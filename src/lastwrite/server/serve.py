@@ -1,0 +1,220 @@
+"""``serve``: paths in, a server for Kafka's clients out."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from lastwrite.archive.place import read_seen
+from lastwrite.commands.systems import KAFKA, system_of_all
+from lastwrite.config.address import parse_address
+from lastwrite.config.stores import store_settings
+from lastwrite.config.system import Sources
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
+from lastwrite.kafka.network.messages import schema
+from lastwrite.kafka.store import archived
+from lastwrite.kafka.system import KafkaSystem
+from lastwrite.server.catalog import Catalog, cluster_id_of
+from lastwrite.server.files import Files
+from lastwrite.server.group_handlers import Coordinator
+from lastwrite.server.groups import Groups
+from lastwrite.server.growth import Growth
+from lastwrite.server.handlers import Identity, Place
+from lastwrite.server.listener import ServeLimits, Server
+from lastwrite.server.offsets import Commit, Offsets
+from lastwrite.server.offsets import Place as Position
+from lastwrite.spark.memory import parse_bytes
+from lastwrite.storage.objects.address import is_address, real_path, use
+
+_CACHE_BYTES = 128 << 20
+_TICK_S = 1.0
+
+
+class Serving:
+    """A server that listens. ``address``: ``HOST:PORT``, which clients dial."""
+
+    def __init__(self, address: str, server: Server, catalog: Catalog, held: ExitStack) -> None:
+        self.address = address
+        self.topics = catalog.names()
+        self._server = server
+        self._held = held
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        """Answer until ``close``."""
+        try:
+            self._server.run()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Answer nobody any more. May be called in a signal's handler, and twice."""
+        if not self._is_over.is_set():
+            self._is_over.set()
+            self._server.close()
+            self._held.close()
+
+    def is_over(self, seconds: float) -> bool:
+        """Whether it was closed, or is within so many seconds."""
+        return self._is_over.wait(seconds)
+
+    def __enter__(self) -> Serving:
+        threading.Thread(target=self.run, daemon=True, name="serve").start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve(
+    path: str | Sequence[str],
+    *,
+    topic: str | Sequence[str] | None = None,
+    listen: str = "127.0.0.1:9092",
+    advertise: str | None = None,
+    state: str | None = None,
+    config: Mapping[str, object] | None = None,
+    metadata: str | None = None,
+    cache: str | int | None = None,
+    is_open: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Serving:
+    """Listen for Kafka's clients, who read what lies at ``path`` as if a broker had it.
+
+    Args:
+        path: log directories, or archives of Kafka's topics, folders or ``s3://bucket/prefix``.
+        topic: names or shell patterns; None: all.
+        listen: ``HOST:PORT`` to bind; port 0: one that is free.
+        advertise: ``HOST:PORT`` that clients dial, where it is another.
+        state: a folder of the server's own, for groups' positions; None: one below
+            ``$XDG_STATE_HOME/lastwrite`` that belongs to these paths.
+        config: how buckets are reached, and default settings of topics.
+        metadata: as for ``compact``.
+        cache: of a bucket's bytes in memory, as ``"256m"``; None: 128 MiB.
+        is_open: let anybody who reaches an address beyond this machine read.
+        tell: hears what an operator should know.
+
+    Returns:
+        The server, which listens already; ``run`` answers, and ``with`` does so in a thread.
+
+    Raises:
+        NotALog: nothing of Kafka's lies there.
+        InvalidConfig: an address that nobody said may be open; a setting.
+        EnvironmentUnfit: kio is not installed; or the port is taken.
+        LogHeld: another server has the state.
+        LogError: the state cannot be written, or is damaged.
+    """
+    paths = [real_path(each) for each in ([path] if isinstance(path, str) else path)]
+    names = [topic] if isinstance(topic, str) else list(topic or ())
+    schema("metadata", 0)  # kio is there
+    use(store_settings(config))
+    if system_of_all(None, paths).name != KAFKA:
+        raise InvalidConfig(
+            "only topics of Kafka are served so far",
+            path=paths[0],
+            remedy="read it by lastwrite read, or lastwrite.read in Spark",
+        )
+    host, port = _bound(listen, is_open)
+    with ExitStack() as stack:
+        files = Files(_CACHE_BYTES if cache is None else parse_bytes(cache))
+        stack.callback(files.close)
+        catalog = Catalog(paths, names, files)
+        stack.callback(catalog.close)
+        cluster_id = cluster_id_of(paths)
+        offsets = Offsets(state or _state_of(cluster_id))
+        stack.callback(offsets.close)
+        offsets.start_from(list(_brought(catalog)), time.time_ns() // 1_000_000)
+        listener = stack.enter_context(_listening(host, port))
+        bound = listener.getsockname()[1]
+        shown = parse_address(advertise) if advertise else (host, bound)
+        identity = Identity(shown[0], shown[1], cluster_id)
+        groups = Groups(time.monotonic, catalog.numbers)
+        told = Sources(roots=tuple(p for p in paths if not is_address(p)), metadata=metadata)
+        server = Server(
+            listener,
+            Place(catalog, identity, KafkaSystem(told)),
+            Coordinator(catalog, identity, groups, offsets),
+            files,
+            Growth(),
+            ServeLimits(),
+            tell,
+        )
+        serving = Serving(f"{shown[0]}:{shown[1]}", server, catalog, stack.pop_all())
+    threading.Thread(target=_tick, args=(groups, serving), daemon=True, name="groups").start()
+    return serving
+
+
+def _tick(groups: Groups, serving: Serving) -> None:
+    while not serving.is_over(_TICK_S):
+        groups.tick()
+
+
+def _bound(listen: str, is_open: bool) -> tuple[str, int]:
+    """Where to listen.
+
+    Raises:
+        InvalidConfig: beyond this machine, and nobody said that anybody may read.
+    """
+    host, port = _parsed(listen)
+    if not is_open and not _is_loopback(host):
+        raise InvalidConfig(
+            f"{host} can be reached from other machines, and everybody there could read all topics",
+            remedy="listen on 127.0.0.1, or say --open where the network is your own",
+        )
+    return host, port
+
+
+def _parsed(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    if colon and port == "0":
+        return host.removeprefix("[").removesuffix("]"), 0
+    return parse_address(listen)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=512)
+    except OSError as error:
+        raise EnvironmentUnfit(
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            remedy="give another address by --listen",
+        ) from error
+
+
+def _state_of(cluster_id: str) -> str:
+    home = os.environ.get("XDG_STATE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".local", "state"
+    )
+    return os.path.join(home, "lastwrite", "serve", cluster_id)
+
+
+def _brought(catalog: Catalog) -> list[tuple[Position, Commit]]:
+    """Groups' positions that ``fetch`` brought with the partitions of archives."""
+    found: list[tuple[Position, Commit]] = []
+    for name in catalog.names():
+        topic = catalog.topic(name)
+        for number, each in ({} if topic is None else topic.partitions).items():
+            if not archived.is_archived(each.folder):
+                continue
+            try:
+                log = archived.contents_of(read_seen(each.folder).manifest, each.folder)
+            except LogError:  # whoever asks for the partition hears of it
+                continue
+            for group, offset, epoch, metadata in log.groups:
+                found.append((Position(group, name, number), Commit(offset, epoch, metadata)))
+    return found

@@ -1,0 +1,96 @@
+"""Groups of KIP-848, whatever members do: no partition is ever read by two, and once everybody has
+done as told all is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastwrite.server.consumer_groups import Beat, ConsumerGroup
+from lastwrite.server.errors import Code
+
+TOPICS = {"a": range(3), "b": range(4)}
+
+
+@dataclass
+class Client:
+    """A member as clients are: it reads what it was told, and leaves at once."""
+
+    id: str
+    topics: tuple[str, ...]
+    epoch: int = 0
+    reads: frozenset[tuple[str, int]] = frozenset()
+
+    def beat(self, group: ConsumerGroup, now_s: float, *, hears: bool = True) -> None:
+        told = group.beat(
+            Beat(
+                self.id,
+                self.epoch,
+                None,
+                "c",
+                "h",
+                60.0,
+                self.topics if self.epoch == 0 else None,
+                None,
+                self.reads,
+            ),
+            now_s,
+        )
+        if not hears:
+            return
+        if told.error in (Code.UNKNOWN_MEMBER_ID, Code.FENCED_MEMBER_EPOCH):
+            self.epoch, self.reads = 0, frozenset()
+            return
+        assert told.error == Code.NONE, told
+        self.epoch = told.epoch
+        if told.reads is not None:
+            self.reads = told.reads
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["join", "beat", "unheard", "leave", "vanish", "wait"]),
+        st.integers(0, 4),
+        st.sampled_from([("a",), ("b",), ("a", "b")]),
+    ),
+    max_size=40,
+)
+
+
+@given(MOVES)
+def test_a_partition_has_one_reader_and_all_have_one_in_the_end(
+    moves: list[tuple[str, int, tuple[str, ...]]],
+) -> None:
+    group = ConsumerGroup("g", lambda topic: list(TOPICS.get(topic, ())))
+    clients: dict[int, Client] = {}
+    now_s = 0.0
+    for n, (move, number, topics) in enumerate(moves):
+        now_s += 0.1
+        client = clients.get(number)
+        if move == "join" and client is None:
+            clients[number] = Client(f"{number}-{n}", topics)
+        elif move == "wait":
+            now_s += 20.0
+        elif client is not None and move in ("beat", "unheard"):
+            client.beat(group, now_s, hears=move == "beat")
+        elif client is not None and move == "leave":
+            group.beat(Beat(client.id, -1, None, "c", "h", None, None, None, None), now_s)
+            del clients[number]
+        elif client is not None and move == "vanish":
+            del clients[number]
+        promised = [part for each in group.members.values() for part in each.told | each.leaving]
+        assert len(promised) == len(set(promised))
+    for _ in range(12):  # more than a session, so that who vanished is out
+        now_s += 5.0
+        for client in clients.values():
+            client.beat(group, now_s)
+    read = sorted(part for client in clients.values() for part in client.reads)
+    wanted = {topic for client in clients.values() for topic in client.topics}
+    assert read == sorted((topic, number) for topic in wanted for number in TOPICS[topic])
+    assert all(client.epoch == group.epoch for client in clients.values())
+    if wanted == set(TOPICS) and all(len(c.topics) == 2 for c in clients.values()):
+        loads = [len(client.reads) for client in clients.values()]
+        assert max(loads) - min(loads) <= 1

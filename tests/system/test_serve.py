@@ -1,0 +1,305 @@
+"""``serve`` beside a real broker on the same bytes: whatever is asked of both is answered alike.
+
+A broker writes topics of several segments, of all codecs, with transactions that abort and one that
+stays open; it is stopped, its logs are compacted, so that offsets have gone, and it starts again on
+one copy while we serve another.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import lastwrite
+from lastwrite.kafka.format.batch import decode_batch_header
+from lastwrite.kafka.format.batch_layout import BatchHeader, decode_attributes
+from lastwrite.kafka.store.log_dir import read_partition
+from lastwrite.server.serve import Serving
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
+from tests.support.kafka.groups import transact
+from tests.support.kafka.raw import Raw, part
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+SMALL = {
+    "internal.segment.bytes": "1500",
+    "segment.index.bytes": "1024",
+    "index.interval.bytes": "200",
+    "cleanup.policy": "compact",
+}
+TOPICS = (*CODECS, "transactions", "empty")
+START_MS = 1_700_000_000_000
+
+
+class Pair(NamedTuple):
+    """A broker, and us on a copy of its disk."""
+
+    broker: Broker
+    ours: Serving
+    root: Path
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        return self.broker.address, self.ours.address
+
+
+def _fill(broker: Broker) -> None:
+    draw = random.Random(1)
+    for topic in TOPICS:
+        create_topic(broker, topic, SMALL)
+    for codec in CODECS:
+        sent = [
+            Sent(
+                b"key-%d" % draw.randrange(25),
+                None if draw.random() < 0.1 else b"v" * draw.randrange(60),
+                START_MS + draw.randrange(50_000),
+                (("header", b"x"),) if draw.random() < 0.3 else (),
+            )
+            for _ in range(120)
+        ]
+        produce(broker, codec, sent, codec=codec)
+    for number in range(3):
+        keys = [b"t-%d" % draw.randrange(9) for _ in range(7)]
+        transact(
+            broker,
+            f"writer-{number}",
+            "transactions",
+            [(draw.random() < 0.5, keys[:4]), (False, keys[4:]), (True, keys)],
+        )
+
+
+def _leave_open(broker: Broker) -> Producer:
+    """A transaction that nobody ends; its producer has to be kept."""
+    settings = {"bootstrap.servers": broker.address, "transactional.id": "open", "log_level": 0}
+    producer = Producer(settings)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for number in range(3):
+        producer.produce("transactions", key=b"o-%d" % number, value=b"open", partition=0)
+    producer.flush(60)
+    return producer
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    try:
+        home = kafka_home()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    folder = tmp_path_factory.mktemp("serve")
+    broker = Broker(home, folder / "data")
+    try:
+        broker.start()
+        _fill(broker)
+        kept = _leave_open(broker)
+        broker.stop()
+        report = lastwrite.compact(
+            str(broker.data),
+            topic=list(TOPICS),
+            config={"min.cleanable.dirty.ratio": 0},
+            spark=INLINE,
+        )
+        gone = [
+            (each.records_before or 0) - (each.records_after or 0) for each in report.partitions
+        ]
+        assert sum(gone) > 100
+        copied = folder / "copy"
+        shutil.copytree(broker.data, copied)
+        broker.start()
+        state = str(folder / "state")
+        with lastwrite.serve(str(copied), listen="127.0.0.1:0", state=state) as ours:
+            yield Pair(broker, ours, copied)
+        del kept
+    finally:
+        broker.kill()
+
+
+def fetched(
+    raw: Raw, topic: str, offset: int, isolation: int, limits: tuple[int, int], version: int
+) -> Any:
+    """What comes of one partition, as a tuple of all that is said of it."""
+    asked = part(
+        "fetch",
+        version,
+        "FetchPartition",
+        partition=0,
+        fetch_offset=offset,
+        partition_max_bytes=limits[1],
+    )
+    answer = raw.ask(
+        "fetch",
+        version,
+        max_wait=part_time(0),
+        min_bytes=1,
+        max_bytes=limits[0],
+        isolation_level=isolation,
+        topics=(part("fetch", version, "FetchTopic", topic=topic, partitions=(asked,)),),
+        forgotten_topics_data=(),
+    )
+    (found,) = answer.responses[0].partitions
+    aborted = found.aborted_transactions
+    return (
+        found.error_code,
+        found.high_watermark,
+        found.last_stable_offset,
+        getattr(found, "log_start_offset", None),
+        None if aborted is None else {(each.producer_id, each.first_offset) for each in aborted},
+        bytes(found.records or b""),
+    )
+
+
+def part_time(ms: int) -> Any:
+    from datetime import timedelta
+
+    return timedelta(milliseconds=ms)
+
+
+def test_a_fetch_at_each_offset_brings_what_the_broker_brings(pair: Pair) -> None:
+    """But for transactions that were aborted: a broker names some that have nothing in the bytes,
+    we fewer; those that have something are named.
+    """
+    sizes = ((1 << 20, 1 << 20), (0, 0), (1 << 20, 1), (300, 1 << 20), (1 << 20, 700))
+    with Raw(pair.broker.address) as theirs, Raw(pair.ours.address) as ours:
+        for topic in TOPICS:
+            spans = read_partition(str(pair.root / f"{topic}-0")).aborted
+            end = fetched(theirs, topic, 0, 0, (1 << 20, 1 << 20), 12)[1]
+            for offset in range(-1, end + 2):
+                for isolation in (0, 1):
+                    limits = sizes[(offset + isolation) % len(sizes)]
+                    version = 4 + (offset + 3 * isolation) % 9
+                    place = topic, offset, isolation, limits, version
+                    *said, aborted, data = fetched(theirs, *place)
+                    *told, named, bytes_ = fetched(ours, *place)
+                    assert (told, bytes_) == (said, data), place
+                    assert (named is None) == (aborted is None), place
+                    needed = {
+                        (span.producer_id, span.first_offset)
+                        for header in whole_headers(data)
+                        for span in spans
+                        if span.producer_id == header.producer_id
+                        and span.first_offset <= header.base_offset <= span.last_offset
+                    }
+                    assert isolation == 0 or needed <= set(named or ()), place
+
+
+def whole_headers(data: bytes) -> Iterator[BatchHeader]:
+    """Of the data batches of transactions; the last may be cut off."""
+    at = 0
+    while at + 61 <= len(data):
+        header = decode_batch_header(data, at)
+        if decode_attributes(header.attributes)[2:4] == (True, False):
+            yield header
+        at += header.size_bytes
+
+
+def test_times_and_bounds_are_the_brokers(pair: Pair) -> None:
+    def asked(raw: Raw, topic: str, timestamp: int, isolation: int, version: int) -> Any:
+        one = part(
+            "list_offsets",
+            version,
+            "ListOffsetsPartition",
+            partition_index=0,
+            timestamp=timestamp,
+            current_leader_epoch=-1,
+        )
+        answer = raw.ask(
+            "list_offsets",
+            version,
+            replica_id=-1,
+            isolation_level=isolation,
+            topics=(
+                part("list_offsets", version, "ListOffsetsTopic", name=topic, partitions=(one,)),
+            ),
+            timeout_ms=0,
+            timeout=part_time(0),
+        )
+        (found,) = answer.topics[0].partitions
+        return (
+            found.error_code,
+            found.offset,
+            found.timestamp,
+            getattr(found, "leader_epoch", None),
+        )
+
+    times = [START_MS + n for n in range(0, 52_000, 800)]
+    with Raw(pair.broker.address) as theirs, Raw(pair.ours.address) as ours:
+        for topic in TOPICS:
+            for n, timestamp in enumerate((-1, -2, -3, -4, -5, *times)):
+                version = 11 if timestamp < -2 else 1 + n % 11
+                place = topic, timestamp, n % 2, version
+                said, told = asked(theirs, *place), asked(ours, *place)
+                if topic == "empty":  # its epoch is the one that the broker's restart began
+                    said, told = said[:3], told[:3]
+                assert told == said, place
+
+
+def test_epochs_end_where_the_brokers_do(pair: Pair) -> None:
+    def asked(raw: Raw, topic: str, epoch: int, current: int) -> Any:
+        name = "offset_for_leader_epoch"
+        one = part(
+            name,
+            4,
+            "OffsetForLeaderPartition",
+            partition=0,
+            current_leader_epoch=current,
+            leader_epoch=epoch,
+        )
+        answer = raw.ask(
+            name,
+            4,
+            replica_id=-1,
+            topics=(part(name, 4, "OffsetForLeaderTopic", topic=topic, partitions=(one,)),),
+        )
+        return answer.topics[0].partitions[0]
+
+    with Raw(pair.broker.address) as theirs, Raw(pair.ours.address) as ours:
+        for topic in TOPICS:
+            for epoch in (0, 7):  # between them lie those that the broker's restart has begun
+                for current in (-1, 9):
+                    assert asked(ours, topic, epoch, current) == asked(
+                        theirs, topic, epoch, current
+                    ), (topic, epoch, current)
+
+
+def test_consumers_see_the_same_records_in_order(pair: Pair) -> None:
+    for topic in TOPICS:
+        for isolation in ("read_committed", "read_uncommitted"):
+            assert _all(pair.ours.address, topic, isolation) == _all(
+                pair.broker.address, topic, isolation
+            )
+
+
+def _all(address: str, topic: str, isolation: str) -> list[Any]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "all",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = []
+    try:
+        while (message := consumer.poll(60)) is not None and message.error() is None:
+            found.append(
+                (
+                    message.offset(),
+                    message.key(),
+                    message.value(),
+                    message.timestamp(),
+                    message.headers(),
+                )
+            )
+    finally:
+        consumer.close()
+    return found

@@ -1,0 +1,247 @@
+"""``serve`` over archives that change while clients read: what comes is seen, and a reader from the
+begin has at least the last write of every key, in the middle of rounds too.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+import lastwrite
+from lastwrite.cli import main
+from lastwrite.errors import InvalidConfig, LogHeld
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.server.serve import Serving
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.logs import write_segment
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "orders"
+KEYS = 20
+
+
+class Log:
+    """A log directory that grows by segments, and the archive that it is fetched into."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.archive = folder / "log", folder / "archive"
+        self.end = 0
+        self.table: dict[bytes, bytes] = {}
+        self.table_at: list[dict[bytes, bytes]] = []
+
+    def grow(self, records: int = 50) -> None:
+        """One segment more, and fetch it."""
+        base = self.end
+        made = []
+        for offset in range(base, base + records):
+            key, value = b"k%d" % (offset * 7 % KEYS), b"v%d" % offset
+            made.append(Record(offset, 1_700_000_000_000 + offset, key, value))
+            self.table[key] = value
+        batches = [encode_batch(made[n : n + 5], leader_epoch=0) for n in range(0, records, 5)]
+        write_segment(self.root / f"{TOPIC}-0", base, batches, 200)
+        self.end += records
+        lastwrite.fetch(
+            [str(self.root)],
+            to=str(self.archive),
+            config={"cleanup.policy": "compact"},
+            include_active=True,
+        )
+
+    def compact(self) -> None:
+        report = lastwrite.compact(
+            str(self.archive),
+            config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0},
+            include_active=True,
+            spark=INLINE,
+        )
+        assert report.exit_status == 0, report.to_dict()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    found = Log(tmp_path)
+    found.grow()
+    return found
+
+
+@pytest.fixture
+def serving(log: Log, tmp_path: Path) -> Iterator[Serving]:
+    state = str(tmp_path / "state")
+    with lastwrite.serve(str(log.archive), listen="127.0.0.1:0", state=state) as found:
+        yield found
+
+
+def consumer(serving: Serving, group: str = "g", **settings: Any) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": serving.address,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": 6000,
+            **settings,
+        }
+    )
+
+
+def polled(member: Consumer, until: int, seconds: float = 60.0) -> list[tuple[int, bytes, bytes]]:
+    """Records up to the offset ``until``, exclusive."""
+    found: list[tuple[int, bytes, bytes]] = []
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        message = member.poll(0.5)
+        if message is None:
+            continue
+        assert message.error() is None, message.error()
+        offset, key, value = message.offset(), message.key(), message.value()
+        assert offset is not None and isinstance(key, bytes) and isinstance(value, bytes)
+        found.append((offset, key, value))
+        if offset + 1 >= until:
+            return found
+    raise AssertionError(f"{len(found)} records, the last at {found[-1:]}")
+
+
+def test_a_waiting_consumer_gets_what_is_fetched_and_goes_on_over_a_round(
+    log: Log, serving: Serving
+) -> None:
+    member = consumer(serving)
+    member.assign([TopicPartition(TOPIC, 0, 0)])
+    try:
+        assert [offset for offset, *_ in polled(member, 50)] == list(range(50))
+        log.grow()
+        assert [offset for offset, *_ in polled(member, 100)] == list(range(50, 100))
+        log.compact()
+        log.grow()
+        assert [offset for offset, *_ in polled(member, 150)] == list(range(100, 150))
+    finally:
+        member.close()
+
+
+def test_whoever_begins_while_rounds_run_ends_with_the_table(log: Log, serving: Serving) -> None:
+    """Readers begin again and again while the log grows and is compacted; each stops at the end
+    that it saw, and its map holds what the table held there or later.
+    """
+    stop = threading.Event()
+    wrong: list[str] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            member = consumer(serving)
+            _, end = member.get_watermark_offsets(TopicPartition(TOPIC, 0), 30)
+            member.assign([TopicPartition(TOPIC, 0, 0)])
+            seen: dict[bytes, int] = {}
+            last = -1
+            for offset, key, value in polled(member, end):
+                if offset <= last or value != b"v%d" % offset:
+                    wrong.append(f"{offset} after {last}: {value!r}")
+                last = seen[key] = offset
+            member.close()
+            for n in range(KEYS):
+                newest = max(o for o in range(end) if o * 7 % KEYS == n)
+                if seen.get(b"k%d" % n, -1) < newest:
+                    wrong.append(f"k{n} is of {seen.get(b'k%d' % n)}, not of {newest}")
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for each in readers:
+        each.start()
+    for _ in range(4):
+        log.grow()
+        log.compact()
+    stop.set()
+    for each in readers:
+        each.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_shares_commits_and_goes_on_after_a_restart(
+    log: Log, tmp_path: Path, protocol: str
+) -> None:
+    """Also where the server is killed: what was answered is there."""
+    settings: dict[str, Any] = {"group.protocol": protocol}
+    if protocol == "consumer":
+        settings["session.timeout.ms"] = None
+    state = str(tmp_path / "state")
+    settings = {name: value for name, value in settings.items() if value is not None}
+    with lastwrite.serve(str(log.archive), listen="127.0.0.1:0", state=state) as serving:
+        with pytest.raises(LogHeld):
+            lastwrite.serve(str(log.archive), listen="127.0.0.1:0", state=state)
+        member = _member(serving, settings)
+        found = polled(member, 50)
+        assert len(found) == 50
+        member.commit(offsets=[TopicPartition(TOPIC, 0, 31)], asynchronous=False)
+        member.close()
+    with lastwrite.serve(str(log.archive), listen="127.0.0.1:0", state=state) as serving:
+        member = _member(serving, settings)
+        assert polled(member, 50)[0][0] == 31
+        assert member.committed([TopicPartition(TOPIC, 0)], 30)[0].offset == 31
+        member.close()
+
+
+def _member(serving: Serving, settings: dict[str, Any]) -> Consumer:
+    made = {
+        "bootstrap.servers": serving.address,
+        "group.id": "sharing",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        **settings,
+    }
+    member = Consumer(made)
+    member.subscribe([TOPIC])
+    return member
+
+
+def test_writing_is_refused_in_words_that_clients_show(serving: Serving) -> None:
+    failed: list[Any] = []
+    producer = Producer(
+        {"bootstrap.servers": serving.address, "message.timeout.ms": 10_000, "log_level": 0}
+    )
+    producer.produce(TOPIC, b"x", on_delivery=lambda error, _: failed.append(error))
+    producer.flush(30)
+    assert failed and failed[0].name() == "TOPIC_AUTHORIZATION_FAILED"
+
+
+def test_no_address_of_other_machines_unless_said(
+    log: Log, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidConfig, match="--open"):
+        lastwrite.serve(str(log.archive), listen="0.0.0.0:0", state=str(tmp_path / "state"))
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", str(log.archive), "--listen", "0.0.0.0:0"])
+    assert ended.value.code == 2
+    assert "--open" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 1 << 30),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),
+        struct.pack(">ihhi", 20, 999, 0, 1) + bytes(12),
+        struct.pack(">ihhih", 14, 3, 1, 1, -1) + b"\x7f\xff\xff\xff",
+        struct.pack(">ihhih", 14, 1, 2, 1, -1) + bytes(4),
+    ],
+)
+def test_what_is_no_request_ends_that_conversation_alone(serving: Serving, frame: bytes) -> None:
+    member = consumer(serving)
+    host, _, port = serving.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as strange:
+        strange.sendall(frame)
+        with suppress(ConnectionResetError):
+            assert strange.recv(1) == b""
+    with suppress(KafkaException):
+        assert TOPIC in member.list_topics(timeout=30).topics
+    member.close()
