@@ -606,6 +606,13 @@ def _side_files() -> list[Target]:
             extra=[b"null", b"1.5", b"true", b'"x"', b"[]", b"{}"],
         ),
         reader(
+            "rocketmq topic",
+            lambda data: sides.decode_topic("orders", data),
+            [b'{"readQueueNums":2,"perm":6,"attributes":{"cleanup.policy":"COMPACTION"}}'],
+            ["rocketmq.sides:decode_topic"],
+            extra=[b"null", b"1.5", b"true", b'"x"', b"[]", b"{}"],
+        ),
+        reader(
             "rocketmq consumer offsets",
             sides.decode_consumer_offsets,
             [

@@ -40,6 +40,7 @@ from lastwrite.errors import (
     CommitConflict,
     CorruptLog,
     LogError,
+    LogHeld,
     NotALog,
     RemoteFailed,
     UnsupportedFormat,
@@ -215,6 +216,23 @@ class Place:
         """Remove the journal of a round that has written nothing else."""
         _running.discard(begun.id)
         self.store.remove([self.journal(begun.id)])
+
+    def begin_after_others(self, seen: Seen) -> Round:
+        """``begin``, where nobody else has a round under way.
+
+        Raises:
+            LogHeld: somebody has.
+        """
+        begun = self.begin(seen)
+        rival = self.rival(begun)
+        if rival is None:
+            return begun
+        self.give_way(begun)
+        raise LogHeld(
+            f"{rival} has begun a round there",
+            path=self.address.removesuffix(f"/{MANIFEST}"),
+            remedy="it is waited for: the next turn brings what is new",
+        )
 
     def journal(self, id: str) -> str:
         """The store's key of a round's journal."""

@@ -35,7 +35,8 @@ def clean(
         list[str] | None,
         options.option(
             "--source URL",
-            "A live cluster, kafka://HOST:PORT[,HOST:PORT…], that the archive of --to follows.",
+            "A live cluster, kafka://HOST:PORT[,HOST:PORT…] or rocketmq://…, that the archive "
+            "of --to follows.",
         ),
     ] = None,
     to: Annotated[

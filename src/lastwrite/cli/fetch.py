@@ -27,7 +27,8 @@ def fetch(
             metavar="SOURCE…",
             help="Of Kafka: log roots, partitions' folders, a broker's tier; or "
             "kafka://HOST:PORT[,HOST:PORT] of a live cluster. Of RocketMQ: stores, or compaction "
-            "logs in them. Of Pulsar: folders of a bucket's objects, of MapFiles, a bookie's "
+            "logs in them; or rocketmq://HOST:PORT[,HOST:PORT][/BROKER], name servers of a live "
+            "cluster. Of Pulsar: folders of a bucket's objects, of MapFiles, a bookie's "
             "ledger or journal directory; or persistent://… of a live cluster; or topic folders, "
             "for a bucket.",
         ),
@@ -94,8 +95,7 @@ def fetch(
         bool,
         options.option(
             "--follow",
-            "Of a live cluster: go on until SIGTERM or Ctrl-C, turn after turn.",
-            options.KAFKA,
+            "Of a live Kafka or RocketMQ: go on until SIGTERM or Ctrl-C, turn after turn.",
         ),
     ] = False,
     every: options.Every = None,
@@ -111,14 +111,15 @@ def fetch(
 
     Of Kafka from log roots, the batches of closed segments as they are, or from a live cluster up
     to its high watermark, to ARCHIVE/kafka/topic/partition. Of RocketMQ what a store has in
-    compaction logs, to ARCHIVE/rocketmq/topic/queue. Of Pulsar from offloaded ledgers,
-    MapFiles, bookies' entry logs, or a live cluster, to ARCHIVE/tenant/namespace/persistent/name.
-    The commands take them all.
+    compaction logs, or a live broker gives by queue offset, to ARCHIVE/rocketmq/topic/queue. Of
+    Pulsar from offloaded ledgers, MapFiles, bookies' entry logs, or a live cluster, to
+    ARCHIVE/tenant/namespace/persistent/name. The commands take them all.
 
     \b
       lastwrite fetch /var/lib/kafka --topic orders --to s3://backup/cluster1
       lastwrite fetch kafka://localhost:9092 --topic orders --to DIR
       lastwrite fetch /var/lib/rocketmq/store --topic prices --include-active --to DIR
+      lastwrite fetch rocketmq://localhost:9876 --topic prices --to DIR
       lastwrite fetch persistent://public/default/orders --to DIR --config-file client.conf
     """
     import lastwrite

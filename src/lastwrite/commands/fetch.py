@@ -31,6 +31,7 @@ from lastwrite.pulsar.store import fetching
 from lastwrite.pulsar.store.place import locate, topics_below
 from lastwrite.pulsar.store.topic import find_topics
 from lastwrite.reports.fetching import LogsFetched
+from lastwrite.rocketmq.rules.live_settings import SCHEME as ROCKETMQ_SCHEME
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.exports import naming_what_stays, refuse_inside
 from lastwrite.storage.objects import address
@@ -63,7 +64,8 @@ def fetch(
     Args:
         sources: of Kafka log roots, partitions' folders, or copies of them; a broker may be at
             work; or a broker's tier (KIP-405); or one live cluster,
-            ``kafka://HOST:PORT[,HOST:PORT…]``. Of RocketMQ stores, or compaction logs in them. Of
+            ``kafka://HOST:PORT[,HOST:PORT…]``. Of RocketMQ stores, or compaction logs in them; or
+            a live cluster's name servers, ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``. Of
             Pulsar folders of a bucket's objects, of MapFiles, of bookies (entry logs, journals), of
             which topic folders are made; ``persistent://…`` is a topic of a live cluster, with all
             its partitions if it names none; or topic folders, or an archive, for an archive as that
@@ -86,12 +88,13 @@ def fetch(
             scan of it finds, as ``compact`` does; the log is read twice for it.
         memory: of Kafka and RocketMQ, of this process, in bytes or as ``"2g"``; None: a quarter of
             all.
-        topic_config: of Kafka, settings of single topics, as for ``compact``.
+        topic_config: of Kafka, settings of single topics, as for ``compact``; of a live RocketMQ
+            cluster ``cleanup.policy=compact`` of a topic that no broker compacts.
         config: of Pulsar, where the cluster is, under the names of a ``broker.conf``; of Kafka as
             for ``compact``, and of a live cluster what a client needs, under its names; of RocketMQ
             ``delete.retention.ms``: how long those who compact the store keep deletes, which a
-            broker does not.
-        rate: of a live Kafka cluster, bytes a second at most, as ``"50m"``; None: without a limit.
+            broker does not; and of a live cluster what a client needs.
+        rate: of a live cluster of either, bytes a second at most, as ``"50m"``; None: any.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
@@ -105,19 +108,22 @@ def fetch(
     """
     address.use(store_settings(config))
     progress = progress or NoProgress()
-    is_live = any(source.startswith((KAFKA_SCHEME, SCHEME)) for source in sources)
+    is_live = any(source.startswith((KAFKA_SCHEME, ROCKETMQ_SCHEME, SCHEME)) for source in sources)
     if keep_scans and (is_live or _whose(sources[0]) != KAFKA):
         raise InvalidConfig(
             "scans are kept of Kafka's log directories", remedy="leave out --keep-scans"
         )
-    if any(source.startswith(KAFKA_SCHEME) for source in sources):
-        from lastwrite.kafka.live import fetch_live  # its network is for nobody else
+    if is_live and not any(source.startswith(SCHEME) for source in sources):
+        if any(source.startswith(KAFKA_SCHEME) for source in sources):
+            from lastwrite.kafka.live import fetch_live  # its network is for nobody else
+        else:
+            from lastwrite.rocketmq.live import fetch_live
 
         own = overrides(topic_config)
         limits = limits_of(memory, rate)
         return fetch_live(sources, to, topic, partition, config or {}, own, limits, progress)
     if rate is not None:
-        raise InvalidConfig("a rate is for a live Kafka cluster", remedy="leave it out")
+        raise InvalidConfig("a rate is for a live cluster", remedy="leave it out")
     urls = [source for source in sources if source.startswith(SCHEME)]
     whose = None if urls else _whose(sources[0])
     if whose is not None:

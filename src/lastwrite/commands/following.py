@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from lastwrite.archive.bringing import at_once
 from lastwrite.archive.following import Followed, Wanted
-from lastwrite.commands.systems import KAFKA
+from lastwrite.commands.systems import KAFKA, ROCKETMQ
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.rules.live_settings import SCHEME as KAFKA_SCHEME
 from lastwrite.model.work import Limits, Throttle
+from lastwrite.rocketmq.rules.live_settings import SCHEME as ROCKETMQ_SCHEME
 from lastwrite.spark.memory import parse_bytes, plan_memory
 
 
@@ -29,7 +30,16 @@ def _kafka(wanted: Wanted) -> Followed:
     return KafkaFollowed(wanted)
 
 
-_SCHEMES = {KAFKA_SCHEME: _Scheme(KAFKA, _kafka)}
+def _rocketmq(wanted: Wanted) -> Followed:
+    from lastwrite.rocketmq.following import RocketmqFollowed  # as above
+
+    return RocketmqFollowed(wanted)
+
+
+_SCHEMES = {
+    KAFKA_SCHEME: _Scheme(KAFKA, _kafka),
+    ROCKETMQ_SCHEME: _Scheme(ROCKETMQ, _rocketmq),
+}
 
 
 def _scheme_of(sources: Sequence[str]) -> _Scheme:

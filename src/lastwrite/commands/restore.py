@@ -28,26 +28,26 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from lastwrite.commands.compact import compact
 from lastwrite.config.stores import store_settings
 from lastwrite.engine.system import system_named
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, RemoteFailed
+from lastwrite.errors import InvalidConfig, LogError, NotALog
 from lastwrite.kafka.restored import LogsRestored
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.rocketmq.format import kernels, names
+from lastwrite.rocketmq.format import names
 from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
-from lastwrite.rocketmq.network.client import Client, PullCode
+from lastwrite.rocketmq.network.client import Client
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS
+from lastwrite.rocketmq.network.pulling import Puller, Records, refuse_reader_with_holes
 from lastwrite.rocketmq.network.route import MessageQueue
 from lastwrite.rocketmq.reports import Restoration, RestoredQueue
 from lastwrite.rocketmq.store import links, lock, publish
@@ -64,15 +64,11 @@ if TYPE_CHECKING:
 
     from lastwrite.spark.inline import Inline
 
-Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer, and the records in it
-
-_CACHE_SETTING = "searchBcqByCacheEnable"
+_TRUSTED = "; or, if it was not restarted since the topic was made, go on with --trust-broker"
 _SIZE_SETTINGS = {
     "compactionMappedFileSize": names.DEFAULT_COMPACTION_LOG_BYTES,
     "compactionCqMappedFileSize": names.DEFAULT_COMPACTION_QUEUE_BYTES,
 }
-_MOST_RETRIES = 100  # of one pull: what a broker answers while it removes files
-_RETRY_SECONDS = 0.1
 
 
 def restore(  # one parameter an option of the command line
@@ -175,7 +171,7 @@ def restore(  # one parameter an option of the command line
     with Client(name_server, timeout) as client:
         queues = _choose(client, name_server, topic, partition, broker)
         if not trust_broker:
-            _refuse_reader_with_holes(client, queues[0].broker)
+            refuse_reader_with_holes(client, queues[0].broker, _TRUSTED)
         named = [TopicPartition(topic, queue.queue) for queue in queues]
         restored: list[RestoredQueue] = []
         with _naming_restored(restored, progress), lock.hold(root, named):
@@ -287,27 +283,6 @@ def _choose(
     return chosen
 
 
-def _refuse_reader_with_holes(client: Client, broker: str) -> None:
-    """A restarted broker skips live messages of a compacted topic, unless a setting prevents it."""
-    remedy = (
-        f"on the live broker: mqadmin updateBrokerConfig -k {_CACHE_SETTING} -v false; or, if it was not restarted "
-        "since the topic was made, go on with --trust-broker"
-    )
-    try:
-        value = client.broker_config(broker).get(_CACHE_SETTING)
-    except RemoteFailed as error:
-        raise RemoteFailed(
-            f"whether {broker} skips messages is not known: {error.problem}",
-            path=error.path,
-            remedy=remedy,
-        ) from error
-    if value is not None and value.lower() != "false":  # None: a release without that cache
-        raise RemoteFailed(
-            f"{broker} has {_CACHE_SETTING}={value}: since its last start it may skip live messages",
-            remedy=remedy,
-        )
-
-
 def _file_sizes(root: str, name: TopicPartition, settings: Mapping[str, object]) -> tuple[int, int]:
     """Bytes of a log and an index file: of this queue's, of others' in the store, by settings."""
     found = []
@@ -360,7 +335,7 @@ class _Rebuild:
         writer = QueueWriter(publish.staging_folder(self.root, self.name), *self.sizes)
         pulled = kept = 0
         try:
-            answers = self._pulled(below)
+            answers = Puller(self.client, self.queue).records(below=below)
             begin = next(answers, None)
             if begin is not None:
                 own = ((block.buffer, block.table) for block in local.blocks())
@@ -411,71 +386,3 @@ class _Rebuild:
                 path=self.root,
                 remedy="run lastwrite dispatch on it first; then the pull knows where to end",
             )
-
-    def _pulled(self, below: int | None) -> Iterator[Records]:
-        """What the broker has below the offset, or all it has; a table of records and the bytes
-        they lie in.
-
-        Raises:
-            RemoteFailed: no answer, a refusal, or an answer that leads nowhere.
-            CorruptLog: a record in an answer is damaged.
-        """
-        offset, retries = 0, 0
-        while below is None or offset < below:
-            pulled = self.client.pull(self.queue, offset)
-            if pulled.status is PullCode.FOUND:
-                retries = 0
-                data, table = self._split(pulled.records, offset)
-                last = int(table["queue_offset"][-1])
-                if pulled.next_offset <= last:
-                    raise self._strange(
-                        offset, f"names {pulled.next_offset} as the next offset, after {last}"
-                    )
-                if below is not None:
-                    table = table[table["queue_offset"] < below]
-                if len(table):
-                    yield data, table
-                offset = pulled.next_offset
-            elif pulled.status is PullCode.RETRY:
-                retries += 1
-                if retries > _MOST_RETRIES:
-                    raise self._strange(offset, "keeps asking to try again")
-                time.sleep(_RETRY_SECONDS)
-            elif pulled.status is PullCode.MOVED and pulled.next_offset > offset:
-                offset = pulled.next_offset
-            elif offset < pulled.max_offset:
-                raise self._strange(
-                    offset, f"returns nothing, though its queue ends at {pulled.max_offset}"
-                )
-            elif below is not None and 0 < pulled.max_offset < below:
-                raise self._strange(
-                    offset, f"ends at {pulled.max_offset}, before the store's messages: it lags"
-                )
-            else:
-                return
-
-    def _split(self, records: bytes, offset: int) -> Records:
-        data: ByteArray = np.frombuffer(records, np.uint8).copy()
-        table: MessageTable = np.zeros(len(data) // 91 + 1, MESSAGE)
-        rows, _, code, at, _ = kernels.split(data, 0, len(data), table, True)
-        table = table[:rows]
-        if code != kernels.OK or not rows:
-            words = kernels.CODES[int(code)] if code != kernels.OK else "no message in it"
-            raise CorruptLog(
-                f"the broker's answer for {self.name} at offset {offset} is damaged: {words}",
-                int(at),
-                self.queue.broker,
-                "see to the broker's log; another replica may be whole",
-            )
-        offsets = table["queue_offset"]
-        if int(offsets[0]) < offset or not bool((offsets[1:] > offsets[:-1]).all()):
-            raise self._strange(offset, "gives messages whose offsets do not rise")
-        if not bool((table["queue_id"] == self.queue.queue).all()):
-            raise self._strange(offset, "gives messages of another queue")
-        return data, table
-
-    def _strange(self, offset: int, what: str) -> LogError:
-        return RemoteFailed(
-            f"pulling {self.name} at offset {offset}: {self.queue.broker} {what}",
-            remedy="see docs/guide/rocketmq-operators.md for what makes a broker answer so",
-        )

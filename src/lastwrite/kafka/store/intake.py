@@ -21,7 +21,6 @@ from msgspec import structs
 
 from lastwrite.archive.bringing import Fetched
 from lastwrite.archive.place import Round, place_at
-from lastwrite.errors import LogHeld
 from lastwrite.kafka.format.index import MAX_RELATIVE_OFFSET
 from lastwrite.kafka.format.names import FileKind, segment_file_name
 from lastwrite.kafka.producers.history import entry_after, feed, sightings_in
@@ -328,16 +327,9 @@ class Intake:
         Raises:
             LogHeld: who follows lets a round that has begun before come to its end.
         """
-        begun = self._place.begin(self._seen)
-        rival = self._place.rival(begun) if self._source.follows and self._seen else None
-        if rival is not None:
-            self._place.give_way(begun)
-            raise LogHeld(
-                f"{rival} has begun a round there",
-                path=self._folder,
-                remedy="it is waited for: the next turn brings what is new",
-            )
-        return begun
+        if self._source.follows and self._seen is not None:
+            return self._place.begin_after_others(self._seen)
+        return self._place.begin(self._seen)
 
     def finish(self) -> None:
         """Let what has come count.

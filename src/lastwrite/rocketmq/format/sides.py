@@ -118,6 +118,15 @@ def decode_topics(data: bytes) -> dict[str, Topic]:
     return {name: _topic(name, value) for name, value in table.items()}
 
 
+def decode_topic(name: str, data: bytes) -> Topic:
+    """A topic's settings as a broker answers with them.
+
+    Raises:
+        CorruptLog: no JSON, or settings of another kind than they should be.
+    """
+    return _topic(name, _json(data))
+
+
 def _topic(name: str, value: Any) -> Topic:
     if not isinstance(value, dict):
         raise CorruptLog(f"settings of topic {name} that are no JSON object")

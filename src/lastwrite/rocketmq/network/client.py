@@ -23,6 +23,8 @@ from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from lastwrite.errors import CorruptLog, InvalidConfig, RemoteFailed
+from lastwrite.rocketmq.format.sides import Topic, decode_topic
+from lastwrite.rocketmq.network.access import Access
 from lastwrite.rocketmq.network.connection import TIMEOUT_SECONDS, Connection, refusal
 from lastwrite.rocketmq.network.frame import Command
 from lastwrite.rocketmq.network.outgoing import Outgoing, encode_batch_member
@@ -49,10 +51,14 @@ class Request(IntEnum):
     BROKER_CONFIG = 26
     MAX_OFFSET = 30
     MIN_OFFSET = 31
+    MESSAGE_AT = 33
     ROUTE = 105
     CLUSTER = 106
+    TOPICS = 206
     SEND = 310  # with one letter for each name
     SEND_BATCH = 320
+    QUEUE_UNITS = 321
+    TOPIC_CONFIG = 351
 
 
 class PullCode(IntEnum):
@@ -64,6 +70,8 @@ class PullCode(IntEnum):
     MOVED = 21  # not here: go on at the next offset
 
 
+_SYSTEM_ERROR = 1
+_NO_SUCH_REQUEST = 3
 _TOPIC_NOT_EXIST = 17
 _SENT = {0, 10, 11, 12}  # stored; but for 0 flushed or replicated too slowly for the setting
 _WITH_SUBSCRIPTION = 4  # a pull's sysFlag
@@ -84,6 +92,13 @@ class Pulled:
     records: bytes
 
 
+class Unit(NamedTuple):
+    """Where a message lies in the commit log."""
+
+    address: int
+    size: int
+
+
 class Sent(NamedTuple):
     """Where a message was put."""
 
@@ -96,14 +111,21 @@ class Client:
     """A name server (several, separated by semicolons: the first that answers) and the brokers it
     knows.
 
-    Not for two threads at once. ``timeout``: seconds, of every single request.
+    Not for two threads at once. ``timeout``: seconds, of every single request. ``access``: who
+    asks; None: anybody.
     """
 
-    def __init__(self, name_server: str, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        name_server: str,
+        timeout: float = TIMEOUT_SECONDS,
+        access: Access | None = None,
+    ) -> None:
         addresses = [address for address in name_server.split(";") if address.strip()]
         if not addresses:
             raise InvalidConfig(f"{name_server!r} is not HOST:PORT")
-        self._name_servers = [Connection(address, timeout) for address in addresses]
+        self._access = access or Access()
+        self._name_servers = [Connection(each, timeout, self._access) for each in addresses]
         self._brokers: dict[str, Connection] = {}
         self._routes: dict[str, Route] = {}
         self._timeout = timeout
@@ -158,7 +180,74 @@ class Client:
         found = self._decoded(self._ask_name_server(Request.CLUSTER, {}, doing), doing, decode)
         return {name: known[MASTER] for name, known in sorted(found.items()) if MASTER in known}
 
+    def topics(self) -> list[str]:
+        """The names of all topics that the name server knows, sorted; RocketMQ's own among them."""
+
+        def decode(body: bytes) -> list[str]:
+            known = decode_json(body)
+            names = known.get("topicList") if isinstance(known, dict) else None
+            return sorted(map(str, names)) if isinstance(names, list) else []
+
+        doing = "asking for the topics"
+        return self._decoded(self._ask_name_server(Request.TOPICS, {}, doing), doing, decode)
+
     # ------------------------------------------------------------------ what is there
+
+    def topic_config(self, queue: MessageQueue) -> Topic | None:
+        """The settings of the queue's topic, as its broker has them; None: a release before 5.0,
+        which has no attributes.
+        """
+        connection = self._reader(queue)
+        doing = f"asking for the settings of {queue.topic}"
+        answer = connection.ask(Request.TOPIC_CONFIG, {"topic": queue.topic}, doing=doing)
+        if answer.code == _NO_SUCH_REQUEST:
+            return None
+        if answer.code != 0:
+            raise refusal(connection.address, doing, answer)
+        try:
+            return decode_topic(queue.topic, answer.body)
+        except CorruptLog as error:
+            raise self._strange(connection.address, doing, error) from error
+
+    def units(self, queue: MessageQueue, offset: int, count: int) -> tuple[int, list[Unit]]:
+        """Up to ``count`` units of the ordinary consume queue, and the queue offset of the first:
+        ``offset``, or where the queue begins if that is later.
+        """
+        connection = self._reader(queue)
+        doing = f"asking for the consume queue of {queue.topic}-{queue.queue}"
+        first = max(offset, self._bound(connection, Request.MIN_OFFSET, queue, doing))
+        fields = {
+            "topic": queue.topic,
+            "queueId": queue.queue,
+            "index": first,
+            "count": max(offset + count - first, 0),
+        }
+        if first >= offset + count:
+            return first, []
+        answer = connection.call(Request.QUEUE_UNITS, fields, doing=doing)
+        if not answer.body:  # the queue does not go so far
+            return first, []
+        try:
+            known = decode_json(answer.body)
+            listed = known.get("queueData") if isinstance(known, dict) else None
+            return first, [
+                Unit(int(each["physicOffset"]), int(each["physicSize"])) for each in listed or ()
+            ]
+        except (CorruptLog, TypeError, KeyError, ValueError) as error:
+            problem = error if isinstance(error, CorruptLog) else CorruptLog(f"no units: {error}")
+            raise self._strange(connection.address, doing, problem) from error
+
+    def record_at(self, queue: MessageQueue, address: int) -> bytes | None:
+        """The record at an address of the commit log of the queue's broker; None: there is none."""
+        connection = self._reader(queue)
+        doing = f"asking for the message at {address} of the commit log"
+        fields = {"offset": address, "topic": queue.topic}
+        answer = connection.ask(Request.MESSAGE_AT, fields, doing=doing)
+        if answer.code == _SYSTEM_ERROR:
+            return None
+        if answer.code != 0:
+            raise refusal(connection.address, doing, answer)
+        return answer.body
 
     def pull(self, queue: MessageQueue, offset: int, count: int = PULL_COUNT) -> Pulled:
         """Up to ``count`` messages from queue offset ``offset`` on; fewer at the end of one of the
@@ -198,13 +287,20 @@ class Client:
     def bounds(self, queue: MessageQueue) -> tuple[int, int]:
         """The first offset and the one after the last, of the ordinary consume queue."""
         connection = self._reader(queue)
-        fields = {"topic": queue.topic, "queueId": queue.queue, "committed": True}
         doing = f"asking for the bounds of {queue.topic}-{queue.queue}"
         first, end = (
-            self._number(connection, connection.call(one, fields, doing=doing), "offset", doing)
+            self._bound(connection, one, queue, doing)
             for one in (Request.MIN_OFFSET, Request.MAX_OFFSET)
         )
         return first, end
+
+    def _bound(
+        self, connection: Connection, which: Request, queue: MessageQueue, doing: str
+    ) -> int:
+        fields = {"topic": queue.topic, "queueId": queue.queue, "committed": True}
+        return self._number(
+            connection, connection.call(which, fields, doing=doing), "offset", doing
+        )
 
     def broker_config(self, broker: str) -> dict[str, str]:
         """The settings of the broker that answers pulls for ``broker``, as it runs.
@@ -372,6 +468,12 @@ class Client:
             return answer
         raise failures[0]
 
+    def forget(self) -> None:
+        """End all conversations with brokers, and ask anew who has what."""
+        for connection in self._brokers.values():
+            connection.close()
+        self._routes.clear()
+
     def _reader(self, queue: MessageQueue) -> Connection:
         addresses = self.route(queue.topic).readers_of(queue.broker)
         if not addresses:
@@ -395,7 +497,7 @@ class Client:
 
     def _connection(self, address: str) -> Connection:
         if address not in self._brokers:
-            self._brokers[address] = Connection(address, self._timeout)
+            self._brokers[address] = Connection(address, self._timeout, self._access)
         return self._brokers[address]
 
     def _number(self, connection: Connection, answer: Command, name: str, doing: str) -> int:

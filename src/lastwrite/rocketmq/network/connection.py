@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from lastwrite.config.address import parse_address
 from lastwrite.errors import LogError, RemoteFailed
+from lastwrite.rocketmq.network.access import Access
 from lastwrite.rocketmq.network.frame import PREFIX, Command, decode_command, encode_command
 
 TIMEOUT_SECONDS = 30.0
@@ -24,12 +25,16 @@ SUCCESS = 0
 
 class Connection:
     """A conversation with ``address``, ``HOST:PORT``; it begins with the first question.
+    ``access``: who asks; None: anybody.
 
     Not for two threads at once.
     """
 
-    def __init__(self, address: str, timeout: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self, address: str, timeout: float = TIMEOUT_SECONDS, access: Access | None = None
+    ) -> None:
         self.address = address
+        self._access = access or Access()
         self._host, self._port = parse_address(address)
         self._timeout = timeout
         self._socket: socket.socket | None = None
@@ -46,9 +51,8 @@ class Connection:
         """
         doing = doing or f"request {code}"
         self._opaque += 1
-        request = Command(
-            code, {name: _text(value) for name, value in fields.items()}, body, self._opaque
-        )
+        texts = {name: _text(value) for name, value in fields.items()}
+        request = Command(code, self._access.signed(texts, body), body, self._opaque)
         deadline = time.monotonic() + self._timeout
         try:
             self._connected(deadline).sendall(encode_command(request))
@@ -102,6 +106,10 @@ class Connection:
         if self._socket is None:
             self._socket = socket.create_connection((self._host, self._port), _left(deadline))
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._access.tls is not None:
+                self._socket = self._access.tls.wrap_socket(
+                    self._socket, server_hostname=self._host
+                )
         self._socket.settimeout(_left(deadline))
         return self._socket
 
@@ -127,10 +135,18 @@ class Connection:
             self._received += part
 
 
+class Refused(RemoteFailed):
+    """An answer that says no: the same question would get the same."""
+
+
+_TRANSIENT = {2, 14}  # busy; not in service yet, or not any more
+
+
 def refusal(address: str, doing: str, answer: Command) -> RemoteFailed:
     """An answer that says no, as an error; Java's stack trace is cut off its remark."""
     said = (answer.remark or "no reason given").strip().splitlines()
-    return RemoteFailed(
+    kind = RemoteFailed if answer.code in _TRANSIENT else Refused
+    return kind(
         f"{doing}: refused with code {answer.code}: {said[0] if said else 'no reason given'}",
         path=address,
     )

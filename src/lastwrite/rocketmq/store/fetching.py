@@ -205,12 +205,12 @@ def _dropped(
                         f"may be gone that the archive needs: offset {number} is neither in the "
                         "compaction log nor in the commit log"
                     ), ()
-                if _is_delete(told[0]):
+                if is_delete(told[0]):
                     found.append(number)
     return None, found
 
 
-def _is_delete(message: Message) -> bool:
+def is_delete(message: Message) -> bool:
     if message.keys is None:
         return False
     try:
@@ -222,10 +222,10 @@ def _is_delete(message: Message) -> bool:
 def last_message(log: PartitionLog, end: int | None = None) -> str | None:
     """Digest of the message before ``end``, or before the log's end; None: it is not there."""
     data = queues.record_at(log, (log.end_offset if end is None else end) - 1)
-    return None if data is None else _digest(data)
+    return None if data is None else digest(data)
 
 
-def _digest(data: bytes) -> str:
+def digest(data: bytes) -> str:
     """Of a record, wherever it lies."""
     rest = data[:PHYSICAL_OFFSET_AT] + data[PHYSICAL_OFFSET_AT + 8 :]
     return blake2b(rest, digest_size=16).hexdigest()
@@ -335,7 +335,7 @@ class Brought:
 
     def _note_last(self, data: ByteArray, row: Int64Array) -> None:
         at, size = int(row[ROW_POSITION]), int(row[ROW_SIZE])
-        self.last = int(row[ROW_NEXT_OFFSET]) - 1, _digest(data[at : at + size].tobytes())
+        self.last = int(row[ROW_NEXT_OFFSET]) - 1, digest(data[at : at + size].tobytes())
 
     def close(self) -> None:
         if self._messages is not None:

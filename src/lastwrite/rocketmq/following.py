@@ -1,0 +1,126 @@
+"""An archive that follows topics of a live RocketMQ cluster: turn after turn, over conversations
+that go on, and nothing is asked of the archive where nothing is new.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from lastwrite.archive.bringing import at_once
+from lastwrite.archive.following import Wanted
+from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.model.log import TopicPartition
+from lastwrite.reports.following import FollowedLog
+from lastwrite.rocketmq.live import Run, Source, is_wanted, queues_of, sources_of, topics_of
+from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.connection import Refused
+from lastwrite.rocketmq.rules.live_settings import cluster_of
+from lastwrite.storage.choice import is_asked, is_named
+from lastwrite.storage.objects.promises import refuse_if_broken
+
+_LEARN_S = 60.0  # routes and settings are asked for anew
+
+
+class RocketmqFollowed:
+    """See ``archive.following.Followed``."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        if len(wanted.sources) > 1:
+            raise InvalidConfig("one live cluster at a time", remedy="start one for each")
+        (url,) = wanted.sources
+        self._wanted = wanted
+        self._address = cluster_of(url)
+        self._run = Run(
+            self._address,
+            wanted.config(),
+            wanted.to,
+            wanted.limits,
+            wanted.progress,
+            follows=True,
+        )
+        self._is_stopped = False
+        self._is_asked = False
+        self._topics: frozenset[str] = frozenset()
+        self._sources: list[Source] = []
+        self._learnt_s = -_LEARN_S
+
+    def bring(self) -> Sequence[FollowedLog]:
+        if not self._is_asked:
+            refuse_if_broken(self._wanted.to)
+            self._is_asked = True
+        self._learn()
+        with ThreadPoolExecutor(at_once(), "fetch") as pool:
+            try:
+                found = list(pool.map(self._bring, self._sources))
+            except BaseException:
+                self.stop()
+                raise
+        if self._is_stopped:
+            raise LogError("the work was stopped", remedy="start again when you like")
+        return found
+
+    def _learn(self) -> None:
+        """Ask for queues and settings where it is time, or topics have come or gone.
+
+        Raises:
+            RemoteFailed: nobody answers.
+        """
+        wanted, now_s = self._wanted, time.monotonic()
+        topics = frozenset(self._run.ask(lambda client: topics_of(client, self._address)))
+        if topics == self._topics and now_s - self._learnt_s < _LEARN_S:
+            return
+        self._run.close()  # brokers may have others' places
+        if wanted.is_once:
+            asked = (self._address, wanted.topic, wanted.partition, wanted.overrides)
+            sources = self._run.ask(lambda client: sources_of(client, *asked))
+        else:
+            self._say_what_is_not_there(topics)
+            sources = self._run.ask(lambda client: self._matching(client, topics))
+        known: set[TopicPartition] = {each.name for each in self._sources}
+        gone = known - {each.name for each in sources}
+        for topic in sorted({name.topic for name in gone} - topics):
+            wanted.progress.note(f"{topic} is not in the cluster any more: its archive stays")
+        for name in gone:
+            self._run.forget(name)
+        self._topics, self._sources, self._learnt_s = topics, sources, now_s
+
+    def _say_what_is_not_there(self, topics: frozenset[str]) -> None:
+        """A name or a pattern that meets nothing may still meet something."""
+        asked = self._wanted.topic
+        for text in (asked,) if isinstance(asked, str) else asked or ():
+            if not any(is_asked(text, (name,)) for name in topics):
+                note = f"waited for: {text}, of which the cluster has no topic yet"
+                self._wanted.progress.note(note)
+
+    def _matching(self, client: Client, topics: frozenset[str]) -> list[Source]:
+        """What there is so far; what cannot be followed is said."""
+        wanted, found = self._wanted, list[Source]()
+        for topic in sorted(topics):
+            if not is_wanted(topic, wanted.topic):
+                continue
+            asked = (topic, is_named(wanted.topic, (topic,)), wanted.overrides)
+            try:
+                found += queues_of(client, self._address, *asked)
+            except (InvalidConfig, NotALog, Refused) as error:
+                wanted.progress.note(f"{topic} is not followed: {error}")
+        return [each for each in found if wanted.partition in (None, each.name.partition)]
+
+    def _bring(self, source: Source) -> FollowedLog:
+        run, name = self._run, source.name
+        log = run.fetch(source)
+        level, end = run.levels.get(name), run.ends.get(name)
+        behind = None
+        if end is not None and level is not None:
+            behind = max(end - level.end_offset, 0)
+        return FollowedLog(
+            log=log, lag_records=behind, level_ms=None if level is None else level.asked_ms
+        )
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._run.stop()
+
+    def close(self) -> None:
+        self._run.close()

@@ -1,0 +1,557 @@
+"""``fetch`` of live topics: several queues at once, each from its broker into the archive, by queue
+offsets.
+
+    broker      0 ── 12 ─ ─ 590 ── 900 ── 1366           compacted up to 950
+    archive     0 ───────────────── 900                   ends at 900
+    brought                         900 ── 1366, and deletes among the offsets that are missing
+
+A broker's compaction drops a delete with what it deletes. What is missing beyond the archive's end
+is therefore looked up in the commit log, message by message, and deletes are brought from there;
+where that no longer has them the queue is left as it is. In a new archive a missing delete harms
+only if what it deleted had come before both were dropped: so where offsets are missing, what came
+is asked for once more.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from threading import Lock
+from typing import TypeVar
+
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.bringing import Fetched, at_once, brought
+from lastwrite.archive.layout import partition_address
+from lastwrite.errors import InvalidConfig, LogError, NotALog, NotContinued, RemoteFailed
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Limits, Throttle
+from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
+from lastwrite.reports.settings import Override
+from lastwrite.rocketmq.format import names
+from lastwrite.rocketmq.format.kernels import MessageTable
+from lastwrite.rocketmq.format.sides import CLEANUP_POLICY, COMPACTION_POLICY, Topic
+from lastwrite.rocketmq.network.access import Access
+from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.pulling import (
+    Patience,
+    Puller,
+    refuse_reader_with_holes,
+)
+from lastwrite.rocketmq.network.route import MessageQueue
+from lastwrite.rocketmq.rules.live_settings import (
+    SCHEME,
+    ClusterAddress,
+    RocketmqClientConfig,
+    cluster_of,
+    rules_of,
+)
+from lastwrite.rocketmq.rules.settings import RocketmqConfig
+from lastwrite.rocketmq.store.archived import SYSTEM, ArchivedQueue
+from lastwrite.rocketmq.store.fetching import digest, is_delete
+from lastwrite.rocketmq.store.intake import Intake
+from lastwrite.storage.choice import Topics, check_there, choose, is_asked, is_named
+from lastwrite.storage.objects.promises import refuse_if_broken
+from lastwrite.storage.throttle import Pacer
+
+T = TypeVar("T")
+
+_ELSEWHERE = "bring it into an archive of its own: give another --to"
+_DECLARED = ("compact", COMPACTION_POLICY.lower())  # what --topic-config may say
+_OWN_TOPICS = ("RMQ_SYS_", "rmq_sys_", "%RETRY%", "%DLQ%", "TBW102", "SCHEDULE_TOPIC_XXXX")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A queue to be fetched."""
+
+    queue: MessageQueue
+    topic: Topic | None
+    is_compacted: bool  # by its broker: offsets have gaps
+    file_bytes: int  # of a file of its compaction log, there or as there would be one
+
+    @property
+    def name(self) -> TopicPartition:
+        return TopicPartition(self.queue.topic, self.queue.queue)
+
+
+def fetch_live(
+    urls: Sequence[str],
+    to: str,
+    topic: Topics,
+    partition: int | None,
+    config: Mapping[str, object],
+    overrides: Sequence[Override],
+    limits: Limits,
+    progress: Progress | None,
+) -> LogsFetched:
+    """Bring topics of the cluster at ``urls`` into the archive ``to``, up to what a pull gives when
+    each queue's turn comes. One that is damaged, or does not continue what the archive has, is not
+    touched; the others are brought.
+
+    Args:
+        urls: one, ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]``: name servers, and of a topic that
+            lies on several brokers the one whose queues are meant.
+        topic, partition: as for ``fetch``; without a name or by a pattern, those that brokers
+            compact.
+        overrides: ``cleanup.policy=compact`` of a topic that no broker compacts: it is brought too.
+        limits: see ``commands.following.limits_of``.
+
+    Raises:
+        NotALog: there is no such topic, or none that is compacted.
+        InvalidConfig: a setting, the url, or a topic on several brokers.
+        RemoteFailed: no name server answers, or a broker may skip messages.
+    """
+    if len(urls) > 1:
+        raise InvalidConfig("one live cluster at a time", remedy="run once for each source")
+    address = cluster_of(urls[0])
+    refuse_if_broken(to)
+    progress = progress or NoProgress()
+    with closing(Run(address, config, to, limits, progress)) as run:
+        asked = (address, topic, partition, overrides)
+        sources = run.ask(lambda client: sources_of(client, *asked))
+        progress.stage("fetch", 0)
+        with ThreadPoolExecutor(at_once(), "fetch") as pool:
+            coming = pool.map(run.fetch, sources)
+            try:
+                return LogsFetched(archive=to, partitions=tuple(coming))
+            except BaseException:  # Ctrl-C: what has come since the last commit goes
+                run.stop()
+                raise
+
+
+# ---------------------------------------------------------------------- which queues
+
+
+def sources_of(
+    client: Client,
+    address: ClusterAddress,
+    topic: Topics,
+    partition: int | None,
+    overrides: Sequence[Override],
+) -> list[Source]:
+    """The queues that are asked for.
+
+    Raises:
+        NotALog, InvalidConfig, RemoteFailed: as ``fetch_live``.
+    """
+    path = f"{SCHEME}{address}"
+    known = topics_of(client, address)
+    for text in [topic] if isinstance(topic, str) else topic or ():
+        check_there(text, [(each,) for each in known], path)
+    found: dict[str, Source] = {}
+    for name in known:
+        if is_wanted(name, topic):
+            named = is_named(topic, (name,))
+            for source in queues_of(client, address, name, named, overrides):
+                found[str(source.name)] = source
+    if not found:
+        raise NotALog(
+            "no topic that is compacted", path=path, remedy="name one by --topic and --topic-config"
+        )
+    listed = ((each.name, key) for key, each in found.items())
+    return [found[key] for key in choose(listed, None, partition, path, unit="queue")]
+
+
+def topics_of(client: Client, address: ClusterAddress) -> list[str]:
+    """
+    Raises:
+        RemoteFailed: nobody tells.
+    """
+    known = client.topics()
+    if known:
+        return known
+    raise RemoteFailed(
+        "no broker has told the name server of itself yet",
+        path=f"{SCHEME}{address}",
+        remedy="see whether a broker runs that knows this name server",
+    )
+
+
+def is_wanted(name: str, topic: Topics) -> bool:
+    """Whether a topic is asked for; RocketMQ's own only by name."""
+    is_own = name.startswith(_OWN_TOPICS) and not is_named(topic, (name,))
+    return not is_own and is_asked(topic, (name,))
+
+
+def queues_of(
+    client: Client,
+    address: ClusterAddress,
+    topic: str,
+    is_named: bool,
+    overrides: Sequence[Override],
+) -> list[Source]:
+    """The queues of one topic; none where no broker compacts it.
+
+    Raises:
+        NotALog, InvalidConfig, RemoteFailed: as ``fetch_live``. Only one that ``is_named`` has to
+            be there, and compacted.
+    """
+    queues = _queues_of(client, address, topic)
+    settings = client.topic_config(queues[0]) if queues else None
+    is_compacted = settings is not None and settings.is_compacted
+    if not queues or not (is_compacted or _is_declared(topic, overrides)):
+        if is_named:
+            raise _refusal(topic, f"{SCHEME}{address}", bool(queues))
+        return []
+    if settings is not None and settings.has_batch_queues:
+        raise InvalidConfig(f"{topic} has queues of batches", remedy="leave it out")
+    broker = queues[0].broker
+    if is_compacted:
+        refuse_reader_with_holes(client, broker)
+    size = _file_bytes(client, broker)
+    return [Source(queue, settings, is_compacted, size) for queue in queues]
+
+
+def _queues_of(client: Client, address: ClusterAddress, topic: str) -> list[MessageQueue]:
+    route = client.find_route(topic)
+    readable = () if route is None else route.readable
+    brokers = sorted({queue.broker for queue in readable})
+    if address.broker is None and len(brokers) > 1:
+        raise InvalidConfig(
+            f"{topic} lies on {len(brokers)} brokers, which number their queues alike",
+            path=f"{SCHEME}{address}",
+            remedy=f"name one, as {SCHEME}{address}/{brokers[0]}, and for each another --to; it "
+            f"has: {', '.join(brokers)}",
+        )
+    return [queue for queue in readable if address.broker in (None, queue.broker)]
+
+
+def _is_declared(topic: str, overrides: Sequence[Override]) -> bool:
+    """Whether somebody says of a topic that its last writes are what counts."""
+    said = [each for each in overrides if each.name == CLEANUP_POLICY and each.covers(topic)]
+    return bool(said) and str(said[-1].value).strip().lower() in _DECLARED
+
+
+def _refusal(topic: str, path: str, has_queues: bool) -> LogError:
+    if not has_queues:
+        return NotALog(f"{topic} has no queue there that can be read", path=path)
+    return InvalidConfig(
+        f"no broker compacts {topic}: its cleanup.policy is another",
+        path=path,
+        remedy=f"if its last writes are all that counts: --topic-config {topic}:cleanup.policy="
+        "compact",
+    )
+
+
+def _file_bytes(client: Client, broker: str) -> int:
+    """Of a compaction log's file, by the broker's settings."""
+    sizes = {
+        "compactionMappedFileSize": names.DEFAULT_COMPACTION_LOG_BYTES,
+        "compactionCqMappedFileSize": names.DEFAULT_COMPACTION_QUEUE_BYTES,
+    }
+    try:
+        told = client.broker_config(broker)
+        return names.log_sizes(*(int(told.get(name, size)) for name, size in sizes.items()))[0]
+    except (RemoteFailed, ValueError):  # it does not tell everyone
+        return names.log_sizes(*sizes.values())[0]
+
+
+# ---------------------------------------------------------------------- what is brought
+
+
+class _Raced(Exception):
+    """What had come was dropped by the broker's compaction meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Up to where the archive had a queue, and what will be another when there is more."""
+
+    end_offset: int
+    asked_ms: int  # when the queue was asked for its bounds: the archive has all that there was
+    told: tuple[object, ...]
+
+
+class Run:
+    """What all queues of a call share, and of whoever ``follows`` all turns.
+
+    ``levels``: of the queues that were brought; one that is as it was then is not brought again.
+    ``ends``: offsets after the last message, as they were asked for last.
+    """
+
+    def __init__(
+        self,
+        address: ClusterAddress,
+        config: Mapping[str, object],
+        to: str,
+        limits: Limits,
+        progress: Progress,
+        follows: bool = False,
+    ) -> None:
+        self._address = address
+        self._config = RocketmqClientConfig.from_names(config)
+        RocketmqConfig.from_names(rules_of(config))
+        self._access = Access(self._config)
+        self._patience = Patience(self._config.api_timeout_ms / 1000)
+        self._to = to
+        self._pacer = Pacer(limits.reading[0] if limits.reading else Throttle("", math.inf))
+        self._progress = progress
+        self._follows = follows
+        self._turn = Lock()
+        self._clients: list[Client] = []  # that nobody uses now
+        self.levels: dict[TopicPartition, Level] = {}
+        self.ends: dict[TopicPartition, int] = {}
+
+    def ask(self, ask: Callable[[Client], T]) -> T:
+        """What ``ask`` returns, patiently.
+
+        Raises:
+            RemoteFailed: nobody answers.
+        """
+        with self._client() as client:
+            return self._patience.until_answered(client, lambda: ask(client))
+
+    @contextmanager
+    def _client(self) -> Iterator[Client]:
+        """For one thread; whose conversations go on later."""
+        with self._turn:
+            client = self._clients.pop() if self._clients else None
+        if client is None:
+            timeout = self._config.request_timeout_ms / 1000
+            client = Client(self._address.name_servers, timeout, self._access)
+        try:
+            yield client
+        except BaseException:
+            client.close()
+            raise
+        with self._turn:
+            self._clients.append(client)
+
+    def fetch(self, source: Source) -> FetchedLog:
+        """Bring one queue; anew, twice at most, where the archive changed meanwhile."""
+        name = source.name
+        found = FetchedLog(
+            topic=name.topic,
+            partition=name.partition,
+            source=f"{SCHEME}{self._address}/{source.queue.broker}/{name}",
+            folder=partition_address(self._to, SYSTEM, name.topic, name.partition),
+        )
+        return brought(found, lambda: self._fetch(source, found))
+
+    def _fetch(self, source: Source, found: FetchedLog) -> FetchedLog:
+        name = source.name
+        with self._client() as client:
+            puller = Puller(client, source.queue, self._patience)
+            asked_ms = time.time_ns() // 1_000_000
+            bounds = puller.bounds()
+            self.ends[name] = bounds[1]
+            told = (bounds, puller.commit_bounds()[1], source.topic)
+            level = self.levels.get(name)
+            if level is not None and level.told == told:
+                self.levels[name] = replace(level, asked_ms=asked_ms)
+                end = level.end_offset
+                return structs.replace(found, first_offset=end, end_offset=end)
+            try:
+                done = self._bring(source, puller, found, bounds, False)
+            except _Raced:
+                done = self._bring(source, puller, found, bounds, True)
+        if self._follows:
+            self.levels[name] = Level(done.end_offset, asked_ms, told)
+        return done.of(found)
+
+    def _bring(
+        self,
+        source: Source,
+        puller: Puller,
+        found: FetchedLog,
+        bounds: tuple[int, int],
+        looks_up: bool,
+    ) -> Fetched:
+        low, end = bounds
+        intake = Intake(found.folder, source.topic, found.source, source.file_bytes, self._follows)
+        try:
+            first = low if intake.is_new else intake.before.end_offset
+            why = _another(puller, intake.before, end, source)
+            if why is not None:
+                words = f"{found.folder} cannot be continued: {why}"
+                raise _not_continued(words, found.source, Held.ANOTHER)
+            looks_up = looks_up or not intake.is_new
+            walk = _Walk(source, puller, intake, first, looks_up)
+            for data, table in puller.records(first, end):
+                walk.take(data, table)
+                size = int(table["size"].sum())
+                with self._turn:
+                    self._progress.advance(size)
+                self._pacer.spend(size)
+            walk.end(end)
+            return intake.finish(max(end, first))
+        except BaseException:
+            intake.abandon()
+            raise
+
+    def forget(self, name: TopicPartition) -> None:
+        """Of a queue that is not there any more."""
+        self.levels.pop(name, None)
+        self.ends.pop(name, None)
+
+    def stop(self) -> None:
+        """Let whoever fetches leave off at the next messages, or where a broker is waited for."""
+        self._pacer.stop()
+        self._patience.stopped.set()
+
+    def close(self) -> None:
+        """End all conversations that nobody is in; the next begins a new one."""
+        with self._turn:
+            clients, self._clients = self._clients, []
+        for client in clients:
+            client.close()
+
+
+class _Walk:
+    """The messages of one queue on their way into the archive.
+
+    ``looks_up``: look for what is missing in the commit log, instead of proving at the end that it
+    had gone before anything came.
+    """
+
+    def __init__(
+        self, source: Source, puller: Puller, intake: Intake, first: int, looks_up: bool
+    ) -> None:
+        self._source = source
+        self._puller = puller
+        self._intake = intake
+        self._first = self._at = first
+        self._looks_up = looks_up
+        self._offsets = blake2b(digest_size=16)  # of all that came
+        self._missing: tuple[int, str] | None = None  # where the last gap ends, digest before it
+
+    def take(self, data: ByteArray, table: MessageTable) -> None:
+        """Bring what came, and before each message what is missing there."""
+        offsets = table["queue_offset"]
+        expected = np.concatenate(([self._at], offsets[:-1] + 1))
+        begin = 0
+        for place in np.flatnonzero(offsets != expected).tolist():
+            self._append(data, table[begin:place])
+            begin = place
+            if self._looks_up or self._at > self._first:  # before the first nothing was deleted
+                self._pass_over(int(offsets[place]), _record_of(data, table[place]))
+        self._append(data, table[begin:])
+        if self._looks_up:
+            self._intake.commit_if_due()
+
+    def end(self, end: int) -> None:
+        """
+        Raises:
+            NotContinued: what is missing cannot be told from what was deleted.
+        """
+        if self._at < end and (self._looks_up or self._at > self._first):
+            self._pass_over(end, None)
+        if self._missing is None:
+            return
+        until, known = self._missing
+        again = blake2b(digest_size=16)
+        for _, table in self._puller.records(self._first, until):
+            again.update(table["queue_offset"].tobytes())
+        if again.hexdigest() != known:
+            raise _Raced
+
+    def _append(self, data: ByteArray, table: MessageTable) -> None:
+        if len(table):
+            self._intake.append(data, table)
+            self._at = int(table["queue_offset"][-1]) + 1
+            self._offsets.update(table["queue_offset"].tobytes())
+
+    def _pass_over(self, until: int, following: bytes | None) -> None:
+        """What is missing before the offset ``until``, whose message is ``following``."""
+        if not self._looks_up:
+            self._missing = until, self._offsets.hexdigest()
+            return
+        first, is_proven = self._at, False
+        for offset in range(first, until):
+            found = self._puller.original(offset, until - offset + 1)
+            if found is None:
+                raise self._lost(first, until, offset)
+            message, record = found
+            if self._source.is_compacted and not is_delete(message):
+                continue
+            if not is_proven and following is not None:
+                self._prove_same(until, following)
+                is_proven = True
+            self._intake.append_record(record)
+            self._at = offset + 1
+
+    def _prove_same(self, offset: int, record: bytes) -> None:
+        """See that the commit log has the message that was pulled, not a later topic's."""
+        found = self._puller.original(offset)
+        if found is None or digest(found[1]) != digest(record):
+            words = f"the topic was made anew: offset {offset} is another message in the commit log"
+            raise _not_continued(words, self._puller.path, Held.ANOTHER)
+
+    def _lost(self, first: int, until: int, offset: int) -> NotContinued:
+        if not self._source.is_compacted:
+            words = f"offset {offset} and maybe more up to {until} have gone: they are lost"
+            return _not_continued(words, self._puller.path, Held.GAP)
+        words = (
+            f"offsets {first} to {until - 1} were compacted, and deletes may be gone that the "
+            f"archive needs: the commit log does not have offset {offset} any more"
+        )
+        return _not_continued(words, self._puller.path, Held.DELETES)
+
+
+def _not_continued(words: str, path: str, held: Held) -> NotContinued:
+    error = NotContinued(words, path=path, remedy=_ELSEWHERE)
+    error.held = held
+    return error
+
+
+def _record_of(data: ByteArray, row: np.void) -> bytes:
+    return data[int(row["position"]) : int(row["position"] + row["size"])].tobytes()
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def _another(puller: Puller, before: ArchivedQueue, end: int, source: Source) -> str | None:
+    """Why the broker's queue is not the one that goes on where the archive ends; None: it is."""
+    queue, known = source.queue, _broker_of(before.source)
+    if known not in (None, queue.broker):
+        return f"it has the queue of broker {known}, and this is that of {queue.broker}"
+    if end < before.end_offset:
+        where = f"the queue ends at offset {end}, the archive at {before.end_offset}"
+        return f"{where}: it was cut, its broker lags, or the topic was made anew"
+    if source.is_compacted and (ends := puller.commit_bounds()[1]) < end:
+        return (
+            f"its compaction log ends at offset {end}, and its consume queue at {ends}: the topic "
+            "was made anew or its newest messages were lost, and until offsets pass that end its "
+            "broker serves old messages for new ones"
+        )
+    return _last_differs(puller, before) if before.end_offset else None
+
+
+def _last_differs(puller: Puller, before: ArchivedQueue) -> str | None:
+    """Why the archive's last message is not the broker's."""
+    end = before.end_offset
+    last = puller.last_before(end)
+    found = None
+    if last is not None:
+        row = last[1][-1]
+        offset, stored_ms = int(row["queue_offset"]), int(row["store_time"])
+        if stored_ms > before.last_stored_ms:
+            return (
+                f"the topic was made anew: its message of queue offset {offset} was stored at time "
+                f"{stored_ms}, and the archive had all below offset {end} by "
+                f"{before.last_stored_ms}"
+            )
+        found = digest(_record_of(last[0], row)) if offset == end - 1 else None
+    if before.last_message is None:
+        return None
+    if found is None:
+        original = puller.original(end - 1)
+        found = None if original is None else digest(original[1])
+    if found not in (None, before.last_message):
+        return f"the topic was made anew: its message of queue offset {end - 1} is another one"
+    return None
+
+
+def _broker_of(source: str) -> str | None:
+    """The broker in what a manifest says it was fetched from; None: from a store."""
+    return source.rsplit("/", 2)[1] if source.startswith(SCHEME) else None

@@ -1,0 +1,66 @@
+"""Who we are, to a broker: TLS, and a signature in every request.
+
+A request's values, in the order of their names, and its body are signed with the secret key; the
+broker has it too and signs the same.
+
+Source: RocketMQ 5.5.0 ``AclClientRPCHook``, ``AclUtils``, ``AclSigner``, ``TlsSystemConfig``.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ssl
+from collections.abc import Mapping
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.rocketmq.rules.live_settings import RocketmqClientConfig
+
+_SIGNATURE = "Signature"
+
+
+class Access:
+    """What a connection shows of us. ``config``: None for nothing."""
+
+    def __init__(self, config: RocketmqClientConfig | None = None) -> None:
+        self._config = config or RocketmqClientConfig()
+        self.tls = _context(self._config)  # what a connection is wrapped in; None: nothing
+
+    def signed(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
+        """The fields of a request with those that say who asks."""
+        config = self._config
+        if not config.access_key:
+            return dict(fields)
+        known = {**fields, "AccessKey": config.access_key}
+        if config.security_token:
+            known["SecurityToken"] = config.security_token
+        content = "".join(known[name] for name in sorted(known)).encode() + body
+        digest = hmac.new(config.secret_key.encode(), content, hashlib.sha1).digest()
+        return {**known, _SIGNATURE: base64.b64encode(digest).decode()}
+
+
+def _context(config: RocketmqClientConfig) -> ssl.SSLContext | None:
+    """
+    Raises:
+        InvalidConfig: a file that is not there, or not PEM.
+    """
+    if not config.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=config.tls_ca or None)
+        if config.tls_certificate:
+            context.load_cert_chain(
+                config.tls_certificate, config.tls_key or None, config.tls_key_password or None
+            )
+    except OSError as error:  # of ssl, too
+        raise InvalidConfig(
+            f"a certificate or key cannot be read: {error.strerror or error}",
+            remedy="give PEM files by tls.client.trustCertPath, tls.client.certPath, "
+            "tls.client.keyPath",
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False  # brokers are known by the addresses that they register
+    if not config.tls_proves_server:
+        context.verify_mode = ssl.CERT_NONE
+    return context

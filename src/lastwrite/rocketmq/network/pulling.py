@@ -1,0 +1,227 @@
+"""A queue of a live broker, read by queue offset: its messages as they are stored, in answers of a
+few at a time, each proven.
+
+Of a topic with ``cleanup.policy=COMPACTION`` a broker answers from its compaction log: offsets have
+gaps, addresses are that log's, and its end is that log's. Of any other it answers from the commit
+log. What compaction took out of the first may still be in the second: ``original`` looks there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Event
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from lastwrite.errors import CorruptLog, LogError, RemoteFailed
+from lastwrite.model.columns import ByteArray
+from lastwrite.model.log import TopicPartition
+from lastwrite.rocketmq.format import kernels
+from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
+from lastwrite.rocketmq.format.record import Message, decode_message
+from lastwrite.rocketmq.network.client import Client, PullCode, Unit
+from lastwrite.rocketmq.network.connection import Refused
+from lastwrite.rocketmq.network.route import MessageQueue
+
+Records: TypeAlias = tuple[ByteArray, MessageTable]  # a buffer, and the records in it
+T = TypeVar("T")
+
+CACHE_SETTING = "searchBcqByCacheEnable"
+_MOST_RETRIES = 100  # of one pull: what a broker answers while it removes files
+_RETRY_SECONDS = 0.1
+_UNITS = 512  # asked for at once
+_SMALLEST_RECORD_BYTES = 91
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a broker or name server that is away is waited for; not when ``stopped`` is set."""
+
+    seconds: float = 0.0
+    stopped: Event = field(default_factory=Event)
+
+    def until_answered(self, client: Client, ask: Callable[[], T]) -> T:
+        """What ``ask`` returns; anew while nobody answers, of whoever has it then.
+
+        Raises:
+            RemoteFailed: a refusal, or no answer in that time.
+        """
+        deadline = time.monotonic() + self.seconds
+        while True:
+            try:
+                return ask()
+            except RemoteFailed as error:
+                if isinstance(error, Refused) or time.monotonic() > deadline:
+                    raise
+                if self.stopped.wait(_RETRY_SECONDS):
+                    raise
+            client.forget()
+
+
+class Puller:
+    """Pulls from one queue. Not for two threads at once."""
+
+    def __init__(
+        self, client: Client, queue: MessageQueue, patience: Patience | None = None
+    ) -> None:
+        self.queue = queue
+        self.name = TopicPartition(queue.topic, queue.queue)
+        self._client = client
+        self._patience = patience or Patience()
+        self.path = f"{queue.broker}/{self.name}"  # for errors
+        self._units: dict[int, Unit] = {}
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        return self._patience.until_answered(self._client, ask)
+
+    def bounds(self) -> tuple[int, int]:
+        """The first offset and the one after the last that a pull could give.
+
+        Raises:
+            RemoteFailed: no answer, or a refusal.
+        """
+        pulled = self.patiently(lambda: self._client.pull(self.queue, 0, 1))
+        return pulled.min_offset, pulled.max_offset
+
+    def commit_bounds(self) -> tuple[int, int]:
+        """The same of the ordinary consume queue, whose messages are in the commit log."""
+        return self.patiently(lambda: self._client.bounds(self.queue))
+
+    def records(self, first: int = 0, below: int | None = None) -> Iterator[Records]:
+        """What the broker has from ``first`` to before ``below``, or to its end: a table of records
+        and the bytes they lie in.
+
+        Raises:
+            RemoteFailed: no answer, a refusal, or an answer that leads nowhere.
+            CorruptLog: a record in an answer is damaged.
+        """
+        offset, retries = first, 0
+        while below is None or offset < below:
+            pulled = self.patiently(partial(self._client.pull, self.queue, offset))
+            if pulled.status is PullCode.FOUND:
+                retries = 0
+                data, table = self._split(pulled.records, offset)
+                last = int(table["queue_offset"][-1])
+                if pulled.next_offset <= last:
+                    raise self._strange(
+                        offset, f"names {pulled.next_offset} as the next offset, after {last}"
+                    )
+                if below is not None:
+                    table = table[table["queue_offset"] < below]
+                if len(table):
+                    yield data, table
+                offset = pulled.next_offset
+            elif pulled.status is PullCode.RETRY:
+                retries += 1
+                if retries > _MOST_RETRIES:
+                    raise self._strange(offset, "keeps asking to try again")
+                time.sleep(_RETRY_SECONDS)
+            elif pulled.status is PullCode.MOVED and pulled.next_offset > offset:
+                offset = pulled.next_offset
+            elif offset < pulled.max_offset:
+                raise self._strange(
+                    offset, f"returns nothing, though its queue ends at {pulled.max_offset}"
+                )
+            elif below is not None and 0 < pulled.max_offset < below:
+                raise self._strange(
+                    offset,
+                    f"ends at {pulled.max_offset}, before the {below} that is wanted: it lags",
+                )
+            else:
+                return
+
+    def last_before(self, end: int) -> Records | None:
+        """The last message below ``end`` that a pull gives; None: there is none."""
+        step, found = 1, None
+        while found is None:
+            first = max(end - step, 0)
+            for data, table in self.records(first, end):
+                found = data, table[-1:]
+            if first == 0:
+                break
+            step *= 16
+        return found
+
+    # ------------------------------------------------------------------ the commit log
+
+    def original(self, offset: int, ahead: int = 1) -> tuple[Message, bytes] | None:
+        """The message of a queue offset as the commit log has it, with its bytes; None: it has
+        gone from there. ``ahead``: how many may be asked for one after the other.
+        """
+        if offset not in self._units:
+            count = min(max(ahead, 1), _UNITS)
+            first, units = self.patiently(lambda: self._client.units(self.queue, offset, count))
+            self._units = {first + n: unit for n, unit in enumerate(units)}
+        unit = self._units.get(offset)
+        if unit is None or unit.address < 0 or unit.size < _SMALLEST_RECORD_BYTES:
+            return None
+        data = self.patiently(lambda: self._client.record_at(self.queue, unit.address))
+        if data is None:
+            return None
+        with suppress(LogError):
+            found = decode_message(data, 0, len(data))
+            place = found.topic, found.queue_id, found.queue_offset
+            if (
+                place == (self.name.topic, self.name.partition, offset)
+                and found.size == len(data)
+                and found.body_crc_holds
+            ):
+                return found, data
+        return None
+
+    # ------------------------------------------------------------------ how
+
+    def _split(self, records: bytes, offset: int) -> Records:
+        data: ByteArray = np.frombuffer(records, np.uint8).copy()
+        table: MessageTable = np.zeros(len(data) // _SMALLEST_RECORD_BYTES + 1, MESSAGE)
+        rows, _, code, at, _ = kernels.split(data, 0, len(data), table, True)
+        table = table[:rows]
+        if code != kernels.OK or not rows:
+            words = kernels.CODES[int(code)] if code != kernels.OK else "no message in it"
+            raise CorruptLog(
+                f"the broker's answer for {self.name} at offset {offset} is damaged: {words}",
+                int(at),
+                self.queue.broker,
+                "see to the broker's log; another replica may be whole",
+            )
+        offsets = table["queue_offset"]
+        if int(offsets[0]) < offset or not bool((offsets[1:] > offsets[:-1]).all()):
+            raise self._strange(offset, "gives messages whose offsets do not rise")
+        if not bool((table["queue_id"] == self.queue.queue).all()):
+            raise self._strange(offset, "gives messages of another queue")
+        return data, table
+
+    def _strange(self, offset: int, what: str) -> LogError:
+        return RemoteFailed(
+            f"pulling {self.name} at offset {offset}: {self.queue.broker} {what}",
+            remedy="see docs/guide/rocketmq-operators.md for what makes a broker answer so",
+        )
+
+
+def refuse_reader_with_holes(client: Client, broker: str, otherwise: str = "") -> None:
+    """A restarted broker skips live messages of a compacted topic, unless a setting prevents it.
+
+    Raises:
+        RemoteFailed: it may, or does not say. ``otherwise``: what else its remedy names.
+    """
+    remedy = (
+        f"on the live broker: mqadmin updateBrokerConfig -k {CACHE_SETTING} -v false{otherwise}"
+    )
+    try:
+        value = client.broker_config(broker).get(CACHE_SETTING)
+    except RemoteFailed as error:
+        raise RemoteFailed(
+            f"whether {broker} skips messages is not known: {error.problem}",
+            path=error.path,
+            remedy=remedy,
+        ) from error
+    if value is not None and value.lower() != "false":  # None: a release without that cache
+        raise Refused(
+            f"{broker} has {CACHE_SETTING}={value}: since its last start it may skip live messages",
+            remedy=remedy,
+        )

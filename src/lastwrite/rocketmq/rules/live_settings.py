@@ -1,0 +1,84 @@
+"""How a live cluster is reached: settings under the names of RocketMQ's clients and their
+``tls.properties``; where RocketMQ has none, Kafka's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lastwrite.config.address import parse_address
+from lastwrite.config.declaration import INT_MAX, SettingsTable, setting
+from lastwrite.errors import InvalidConfig
+
+SCHEME = "rocketmq://"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocketmqClientConfig(SettingsTable):
+    """Who we are and how long we wait; see ``docs/guide/rocketmq-live.md``."""
+
+    access_key: str = setting("", "accessKey")
+    secret_key: str = setting("", "secretKey")
+    security_token: str = setting("", "securityToken")
+    tls: bool = setting(False, "tls.enable")
+    tls_ca: str = setting("", "tls.client.trustCertPath")
+    tls_certificate: str = setting("", "tls.client.certPath")
+    tls_key: str = setting("", "tls.client.keyPath")
+    tls_key_password: str = setting("", "tls.client.keyPassword")
+    # whether the broker has to show a certificate that is believed; RocketMQ's own clients ask for
+    # none unless told to
+    tls_proves_server: bool = setting(True, "tls.client.authServer")
+    request_timeout_ms: int = setting(30_000, "request.timeout.ms", 100, INT_MAX)  # of one request
+    # in which a broker or name server that is away may come back
+    api_timeout_ms: int = setting(60_000, "default.api.timeout.ms", 100, INT_MAX)
+
+    def __post_init__(self) -> None:
+        SettingsTable.__post_init__(self)
+        if bool(self.access_key) != bool(self.secret_key):
+            raise InvalidConfig(
+                "accessKey and secretKey go together", remedy="give both in --config-file"
+            )
+
+    @classmethod
+    def has_no_effect(cls, name: str) -> bool:
+        """Settings of compaction and of buckets are given together with these."""
+        return name not in CLIENT_NAMES
+
+
+CLIENT_NAMES = frozenset(RocketmqClientConfig.field_of())
+
+
+def rules_of(names: Mapping[str, object]) -> dict[str, object]:
+    """The settings without those of a client."""
+    return {name: value for name, value in names.items() if name not in CLIENT_NAMES}
+
+
+class ClusterAddress(NamedTuple):
+    """Whom to ask."""
+
+    name_servers: str  # separated by semicolons
+    broker: str | None  # whose queues; None: the only one that has the topic
+
+    def __str__(self) -> str:
+        return self.name_servers.replace(";", ",")
+
+
+def cluster_of(url: str) -> ClusterAddress:
+    """What ``rocketmq://HOST:PORT[,HOST:PORT…][/BROKER]`` names; semicolons do for commas.
+
+    Raises:
+        InvalidConfig: an address is none, or something follows.
+    """
+    servers, _, broker = url.removeprefix(SCHEME).rstrip("/").partition("/")
+    addresses = [each.strip() for each in re.split("[;,]", servers)]
+    for address in addresses:
+        parse_address(address)
+    if "/" in broker:
+        raise InvalidConfig(
+            f"{url} names more than name servers and a broker",
+            remedy="rocketmq://HOST:PORT[,HOST:PORT…][/BROKER] and --topic NAME",
+        )
+    return ClusterAddress(";".join(addresses), broker or None)

@@ -1,0 +1,179 @@
+"""Messages of a live queue on their way into an archive, as they come from a broker.
+
+Where ``fetching`` takes a store's files as they are cut, here a file ends where a broker would end
+it by its bytes. Messages are as they were but for their address.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.bringing import Fetched
+from lastwrite.archive.place import Round, place_at
+from lastwrite.errors import CorruptLog
+from lastwrite.model.columns import ROW_COLUMNS, ROW_SIZE, ByteArray, Int64Array
+from lastwrite.model.work import SegmentOutput
+from lastwrite.rocketmq.format import chunk_kernels, kernels
+from lastwrite.rocketmq.format.kernels import MESSAGE, MessageTable
+from lastwrite.rocketmq.format.sides import Topic
+from lastwrite.rocketmq.store import archived
+from lastwrite.rocketmq.store.archived import ArchivedQueue, StoredFile
+from lastwrite.rocketmq.store.archived_file import ArchivedFile
+from lastwrite.rocketmq.store.fetching import digest
+
+_COMMIT_BYTES = 256 << 20  # after so many what has come counts, where it may
+
+
+class Intake:
+    """A queue of the archive at ``folder`` that messages come into, in the order of their offsets.
+
+    ``topic``: its settings; None: what is known already stays. ``source``: where it comes from.
+    ``file_bytes``: of a file at most, unless the archive has files of another size. ``follows``:
+    more will come soon, so rounds that others have begun are waited for.
+
+    Raises, whatever of it begins to write:
+        LogHeld: who follows lets a round that has begun before come to its end.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        topic: Topic | None,
+        source: str,
+        file_bytes: int,
+        follows: bool = False,
+    ) -> None:
+        self._follows = follows
+        self._folder = folder
+        self._place = place_at(folder)
+        self._seen = self._place.read()
+        self.before = (
+            ArchivedQueue()
+            if self._seen is None
+            else archived.contents_of(self._seen.manifest, folder)
+        )
+        self.is_new = self._seen is None
+        self._file_bytes = self.before.file_bytes or file_bytes
+        self._now = structs.replace(
+            self.before,
+            file_bytes=self._file_bytes,
+            topic=topic or self.before.topic,
+            source=source,
+        )
+        self._begun: Round | None = None
+        self._file: ArchivedFile | None = None
+        self._filled = self._since_commit = self._bytes = 0
+
+    def append(self, data: ByteArray, table: MessageTable) -> None:
+        """Append the messages of ``table``, which lie in ``data``."""
+        rows: Int64Array = np.zeros((len(table), ROW_COLUMNS), dtype=np.int64)
+        out: ByteArray = np.empty(int(table["size"].sum()), dtype=np.uint8)
+        keep: ByteArray = np.zeros(len(table), dtype=np.uint8)
+        chunk_kernels.rebuild(data, table, len(table), keep, out, rows)
+        begin = 0
+        while begin < len(rows):
+            ends = self._filled + np.cumsum(rows[begin:, ROW_SIZE])
+            count = int(np.searchsorted(ends, self._file_bytes, side="right"))
+            if not count and self._filled:
+                self._close_file()
+                continue
+            part = rows[begin : begin + max(count, 1)]  # one that is larger has a file of its own
+            self._open_file().append(out, part)
+            self._filled += int(part[:, ROW_SIZE].sum())
+            begin += len(part)
+        last = table[-1]
+        at, size = int(last["position"]), int(last["size"])
+        self._now = structs.replace(
+            self._now,
+            end_offset=int(last["queue_offset"]) + 1,
+            last_stored_ms=max(self._now.last_stored_ms, int(table["store_time"].max())),
+            last_message=digest(data[at : at + size].tobytes()),
+        )
+
+    def append_record(self, record: bytes) -> None:
+        """Append one message, of these bytes.
+
+        Raises:
+            CorruptLog: they are none.
+        """
+        data = np.frombuffer(record, np.uint8).copy()
+        table: MessageTable = np.zeros(1, MESSAGE)
+        rows, *_ = kernels.split(data, 0, len(data), table, True)
+        if rows != 1:
+            raise CorruptLog("no whole record", 0, self._now.source)
+        self.append(data, table)
+
+    def commit_if_due(self) -> None:
+        """Let what has come count, if it is much."""
+        if self._since_commit + self._filled >= _COMMIT_BYTES:
+            self._commit()
+
+    def finish(self, end: int) -> Fetched:
+        """Let what has come count. ``end``: the queue offset up to which all was looked at.
+
+        Raises:
+            CommitConflict: somebody else changed the queue meanwhile; RemoteFailed: the store.
+        """
+        if self._now.end_offset != end:
+            self._now = structs.replace(self._now, end_offset=end, last_message=None)
+        before, now = self.before, self._now
+        is_new = self.is_new and end > 0  # of an empty queue there is nothing to say
+        if self._begun is not None or is_new or (now.topic != before.topic and not self.is_new):
+            self._commit()
+        files = self._now.files[len(before.files) :]
+        first = files[0].base_offset if files and self.is_new else before.end_offset
+        return Fetched(
+            first_offset=first,
+            end_offset=self._now.end_offset,
+            segments=len(files),
+            bytes=self._bytes,
+            is_new=is_new,
+        )
+
+    def abandon(self) -> None:
+        """Let nothing stay of what does not count yet."""
+        if self._file is not None:
+            self._file.abandon()
+            self._file = None
+        if self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._place.abandon(begun)
+
+    def _open_file(self) -> ArchivedFile:
+        if self._file is None:
+            if self._begun is None:
+                self._begun = self._begin()
+            prefix = self._begun.prefix
+            self._file = ArchivedFile(self._folder, prefix, self._now.next_address)
+        return self._file
+
+    def _begin(self) -> Round:
+        if self._follows and self._seen is not None:
+            return self._place.begin_after_others(self._seen)
+        return self._place.begin(self._seen)
+
+    def _close_file(self) -> None:
+        if self._file is None:
+            return
+        assert self._begun is not None
+        result = SegmentOutput(0, 0, 0)
+        self._file.finish(result, time.time_ns())
+        self._file = None
+        assert isinstance(result.stored, StoredFile)
+        self._now = structs.replace(self._now, files=(*self._now.files, result.stored))
+        self._bytes += self._filled
+        self._since_commit += self._filled
+        self._filled = 0
+        self._place.renew(self._begun)
+
+    def _commit(self) -> None:
+        self._close_file()
+        begun = self._begun or self._begin()
+        self._begun = None  # whatever becomes of the commit, nothing of it may be removed
+        self._now = structs.replace(self._now, brought_ms=time.time_ns() // 1_000_000)
+        manifest = archived.manifest_of(self._seen, self._now, self._folder)
+        self._seen = self._place.commit(begun, manifest)
+        self._since_commit = 0

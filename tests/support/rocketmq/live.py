@@ -1,0 +1,106 @@
+"""A live cluster to fetch from: a load, and what an archive holds afterwards."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from lastwrite.archive.layout import partition_address
+from lastwrite.rocketmq.format.record import PHYSICAL_OFFSET_AT, Message, body_of, decode_message
+from lastwrite.rocketmq.network.client import Client, Sent
+from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.route import queue_of
+from lastwrite.rocketmq.store.archived import SYSTEM, read_contents
+from tests.support.rocketmq.broker import Broker
+
+# Closed files are compacted 1.5 to 2 seconds after each other.
+COMPACTING = {"compactionScheduleInternal": "500"}
+
+
+class Load:
+    """Writes to a topic, a fifth of them deletes, and what they come to: ``table``."""
+
+    def __init__(self, topic: str, seed: int = 0, keys: int = 20) -> None:
+        self.topic = topic
+        self.table: dict[str, bytes] = {}
+        self.count = 0
+        self._random = random.Random(seed)
+        self._keys = keys
+
+    def message(self) -> Outgoing:
+        key = f"k{self._random.randrange(self._keys)}"
+        if self._random.random() < 0.2:
+            return Outgoing(key, None)
+        return Outgoing(key, self._random.randbytes(self._random.randrange(5, 80)))
+
+    def send(self, client: Client, count: int) -> list[Sent]:
+        """Send so many; each counts as soon as the broker has it."""
+        sent = []
+        for _ in range(count):
+            message = self.message()
+            assert message.key is not None
+            queue = queue_of(message.key, client.route(self.topic).writable)
+            sent.append(client.send(queue, message))
+            self.count += 1
+            if message.body is None:
+                self.table.pop(message.key, None)
+            else:
+                self.table[message.key] = message.body
+        return sent
+
+
+def messages_in(archive: Path, topic: str, queue: int) -> list[tuple[Message, bytes]]:
+    """The messages of a queue of an archive, each with its bytes; in place of its address zeros."""
+    folder = partition_address(str(archive), SYSTEM, topic, queue)
+    found = []
+    for stored in read_contents(folder).files:
+        data = Path(folder, stored.key).read_bytes()
+        at = 0
+        while at < len(data):
+            message = decode_message(data, at, len(data))
+            assert message.body_crc_holds
+            assert message.physical_offset == stored.address + at
+            record = bytearray(data[at : at + message.size])
+            record[PHYSICAL_OFFSET_AT : PHYSICAL_OFFSET_AT + 8] = bytes(8)
+            found.append((message, bytes(record)))
+            at += message.size
+    return found
+
+
+def table_in(archive: Path, topic: str, queues: Sequence[int]) -> dict[str, bytes]:
+    """The last writes of an archive, by reading it plainly; offsets rise."""
+    table: dict[str, bytes] = {}
+    for queue in queues:
+        last = -1
+        for message, _ in messages_in(archive, topic, queue):
+            assert message.queue_offset > last
+            last = message.queue_offset
+            if message.keys is None:
+                continue
+            body = body_of(message, 1 << 20)
+            if body:
+                table[message.keys] = body
+            else:
+                table.pop(message.keys, None)
+    return table
+
+
+def start_again(broker: Broker) -> None:
+    """On the same ports, which somebody else may have as his own for a moment."""
+    for tries_left in (4, 3, 2, 1, 0):
+        try:
+            broker.start()
+            return
+        except RuntimeError as error:
+            if "in use" not in str(error) or not tries_left:
+                raise
+            time.sleep(5)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,417 @@
+"""Topics of a live RocketMQ into an archive, by queue offsets, while its own compaction runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite import cli
+from lastwrite.cleaner.events import Event
+from lastwrite.cleaner.follow import Follower
+from lastwrite.cleaner.following import Follow, Stoppable
+from lastwrite.errors import InvalidConfig, NotALog, RemoteFailed
+from lastwrite.reports.fetching import LogsFetched
+from lastwrite.rocketmq.network.access import Access
+from lastwrite.rocketmq.network.client import Client
+from lastwrite.rocketmq.network.connection import Connection
+from lastwrite.rocketmq.network.outgoing import Outgoing
+from lastwrite.rocketmq.network.route import MessageQueue
+from lastwrite.rocketmq.rules.live_settings import RocketmqClientConfig
+from lastwrite.spark.inline import INLINE
+from tests.support.rocketmq.broker import (
+    COMPACTED,
+    SMALL_FILES,
+    Broker,
+    Unavailable,
+    rocketmq_home,
+)
+from tests.support.rocketmq.live import (
+    COMPACTING,
+    Load,
+    messages_in,
+    start_again,
+    table_in,
+    wait_until,
+)
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+_DELETE_TOPIC_IN_BROKER, _DELETE_TOPIC_IN_NAME_SERVER = 215, 216
+_DELETE_EXPIRED = 329
+
+
+def make(folder: Path, settings: dict[str, str]) -> Broker:
+    try:
+        return Broker(rocketmq_home(), folder / "store", SMALL_FILES | settings)
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """One that compacts every two seconds, and whose commit log goes at once when it may."""
+    settings = {"fileReservedTime": "0", "timerWheelEnable": "true"}  # it takes topics away with it
+    made = make(tmp_path_factory.mktemp("rocketmq"), COMPACTING | settings)
+    with made.disposable():
+        yield made
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[Client]:
+    with Client(broker.name_server) as client:
+        yield client
+
+
+def url(broker: Broker) -> str:
+    return f"rocketmq://{broker.name_server}"
+
+
+def fetch(broker: Broker, to: Path, topic: str, **options: object) -> LogsFetched:
+    asked: Any = {"topic": topic, **options}
+    report = lastwrite.fetch([url(broker)], str(to), **asked)
+    assert isinstance(report, LogsFetched)
+    return report
+
+
+def reason(report: LogsFetched) -> str:
+    assert report.exit_status == 1
+    return str(report.partitions[0].reason)
+
+
+def served(client: Client, queue: MessageQueue) -> int:
+    """How many messages a consumer would get."""
+    offset = count = 0
+    while (pulled := client.pull(queue, offset)).records:
+        at = 0
+        while at < len(pulled.records):
+            at += int.from_bytes(pulled.records[at : at + 4], "big")
+            count += 1
+        offset = pulled.next_offset
+    return count
+
+
+def wait_for_compaction(client: Client, queue: MessageQueue) -> None:
+    """Until closed files hold no key twice."""
+    before = served(client, queue)
+    wait_until(lambda: served(client, queue) < before)
+
+
+def test_what_comes_is_what_the_store_has(tmp_path: Path) -> None:
+    """Byte for byte, address aside; turn after turn, files closed or not."""
+    load = Load("orders")
+    live, copied = tmp_path / "live", tmp_path / "copied"
+    with make(tmp_path, {}).disposable() as broker, Client(broker.name_server) as client:
+        client.create_topic("orders", queues=2, attributes=COMPACTED)
+        for count in (20, 90, 0, 55):
+            load.send(client, count)
+            ends = [client.bounds(queue)[1] for queue in client.route("orders").readable]
+            wait_until(lambda ends=ends: sum(ends) == load.count)  # type: ignore[misc]
+            report = fetch(broker, live, "orders")
+            assert report.exit_status == 0
+            assert [each.end_offset for each in report.partitions] == ends
+            lastwrite.fetch([str(broker.store)], str(copied), include_active=True)
+            for queue in (0, 1):
+                found = [record for _, record in messages_in(live, "orders", queue)]
+                assert found == [record for _, record in messages_in(copied, "orders", queue)]
+    assert table_in(live, "orders", (0, 1)) == load.table == dict(lastwrite.latest(live, "orders"))
+    assert lastwrite.verify(str(live)).exit_status == 0
+
+
+def test_deletes_that_the_broker_has_dropped_come_from_its_commit_log(
+    broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    load = Load("prices", keys=12)
+    (queue,) = client.create_topic("prices", queues=1, attributes=COMPACTED).readable
+    load.send(client, 70)
+    fetch(broker, tmp_path / "a", "prices")
+    for _ in range(3):
+        sent = load.send(client, 80)
+        wait_for_compaction(client, queue)
+        assert fetch(broker, tmp_path / "a", "prices").exit_status == 0
+        assert table_in(tmp_path / "a", "prices", [0]) == load.table
+    offsets = [message.queue_offset for message, _ in messages_in(tmp_path / "a", "prices", 0)]
+    assert offsets[-1] == sent[-1].offset
+    assert len(offsets) < load.count  # what the broker had dropped, deletes aside, did not come
+    assert (
+        fetch(broker, tmp_path / "b", "prices").exit_status == 0
+    )  # a new one needs no old deletes
+    assert table_in(tmp_path / "b", "prices", [0]) == load.table
+
+
+def test_members_of_batches_without_a_key_are_no_loss(
+    broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    (queue,) = client.create_topic("batches", queues=1, attributes=COMPACTED).readable
+    client.send(queue, Outgoing("a", b"1"))
+    assert fetch(broker, tmp_path, "batches").exit_status == 0
+    client.send_batch(queue, [Outgoing(None, b"x"), Outgoing("b", b"2"), Outgoing(None, b"y")])
+    client.send(queue, Outgoing("c", b"3"))
+    wait_until(lambda: client.pull(queue, 0).max_offset == 5)
+    assert fetch(broker, tmp_path, "batches").exit_status == 0
+    assert table_in(tmp_path, "batches", [0]) == {"a": b"1", "b": b"2", "c": b"3"}
+
+
+def test_who_asks_is_signed_and_nobody_listens_in(tmp_path: Path) -> None:
+    """ACL 2.0 of 5.x, whose signature is that of 4.x; TLS with the certificate that a server makes
+    for itself.
+    """
+    user = {"accessKey": "alice", "secretKey": "12345678"}
+    provider = "org.apache.rocketmq.auth.authentication.provider."
+    settings = {
+        "authenticationEnabled": "true",
+        "authenticationProvider": f"{provider}DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": f"{provider}LocalAuthenticationMetadataProvider",
+        "initAuthenticationUser": '{"username":"alice","password":"12345678"}',
+        "innerClientAuthenticationCredentials": json.dumps(user),
+        "authConfigPath": str(tmp_path / "auth"),
+    }
+    with make(tmp_path, settings).disposable() as broker:
+        known = RocketmqClientConfig.from_names(user)
+        with Client(broker.name_server, access=Access(known)) as client:
+            (queue,) = client.create_topic("secret", queues=1, attributes=COMPACTED).readable
+            client.send(queue, Outgoing("a", b"1"))
+            wait_until(lambda: client.pull(queue, 0).max_offset == 1)
+        with pytest.raises(RemoteFailed, match="refused"):
+            fetch(broker, tmp_path / "a", "secret")
+        with pytest.raises(RemoteFailed, match="refused"):
+            fetch(broker, tmp_path / "a", "secret", config=user | {"secretKey": "wrong"})
+        tls = user | {"tls.enable": True, "request.timeout.ms": 5000, "default.api.timeout.ms": 100}
+        with pytest.raises(RemoteFailed, match="certificate"):
+            fetch(broker, tmp_path / "a", "secret", config=tls)
+        tls["tls.client.authServer"] = False
+        assert fetch(broker, tmp_path / "a", "secret", config=tls).exit_status == 0
+    assert table_in(tmp_path / "a", "secret", [0]) == {"a": b"1"}
+
+
+@pytest.mark.long
+def test_deletes_that_nobody_has_any_more_are_not_passed_over(
+    broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    load = Load("stock", keys=12)
+    (queue,) = client.create_topic("stock", queues=1, attributes=COMPACTED).readable
+    load.send(client, 70)
+    fetch(broker, tmp_path / "a", "stock")
+    before = table_in(tmp_path / "a", "stock", [0])
+    load.send(client, 80)
+    wait_for_compaction(client, queue)
+    (filler,) = client.create_topic("filler", queues=1).writable
+    end = client.bounds(queue)[1]
+
+    def expired() -> bool:
+        client.send(filler, Outgoing("f", os.urandom(500_000)))
+        with Connection(broker.address) as connection:
+            connection.ask(_DELETE_EXPIRED, {})
+        return client.bounds(queue)[0] >= end
+
+    wait_until(expired)
+    assert "deletes may be gone that the archive needs" in reason(
+        fetch(broker, tmp_path / "a", "stock")
+    )
+    assert table_in(tmp_path / "a", "stock", [0]) == before
+    assert fetch(broker, tmp_path / "b", "stock").exit_status == 0
+    assert table_in(tmp_path / "b", "stock", [0]) == load.table
+
+
+def test_a_topic_that_was_made_anew_is_another(
+    broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    def create() -> MessageQueue:
+        (queue,) = client.create_topic("again", queues=1, attributes=COMPACTED).readable
+        return queue
+
+    load = Load("again", keys=5)
+    create()
+    load.send(client, 30)
+    assert fetch(broker, tmp_path, "again").exit_status == 0
+    with Connection(broker.address) as connection, Connection(broker.name_server) as names:
+        connection.call(_DELETE_TOPIC_IN_BROKER, {"topic": "again"})
+        names.call(_DELETE_TOPIC_IN_NAME_SERVER, {"topic": "again", "clusterName": "tests"})
+    wait_until(lambda: client.find_route("again") is None)
+    queue = create()
+    client.send(queue, Outgoing("k1", b"of the new one"))
+    wait_until(lambda: client.bounds(queue)[1] == 1)
+    assert "made anew" in reason(fetch(broker, tmp_path, "again"))
+
+
+def test_a_topic_that_no_broker_compacts_comes_when_one_says_so(
+    broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    load = Load("plain", keys=6)
+    client.create_topic("plain", queues=2)
+    load.send(client, 40)
+    with pytest.raises(InvalidConfig, match="--topic-config plain:cleanup.policy=compact"):
+        fetch(broker, tmp_path, "plain")
+    with pytest.raises(NotALog, match="no topic that is compacted"):
+        fetch(broker, tmp_path, "pl*")
+    with pytest.raises(NotALog, match="did you mean plain"):
+        fetch(broker, tmp_path, "plane")
+    said = {"plain": {"cleanup.policy": "compact"}}
+    assert fetch(broker, tmp_path, "plain", topic_config=said).exit_status == 0
+    load.send(client, 30)
+    wait_until(lambda: sum(client.bounds(q)[1] for q in client.route("plain").readable) == 70)
+    assert fetch(broker, tmp_path, "plain", topic_config=said).exit_status == 0
+    kept = [message for queue in (0, 1) for message in messages_in(tmp_path, "plain", queue)]
+    assert len(kept) == 70
+    report = lastwrite.compact(
+        str(tmp_path), config={"min.cleanable.dirty.ratio": 0}, spark=None, now_ms=None
+    )
+    assert report.exit_status == 0
+    assert table_in(tmp_path, "plain", (0, 1)) == load.table
+
+
+def test_a_broker_that_may_skip_messages_is_refused(
+    broker: Broker, client: Client, tmp_path: Path
+) -> None:
+    client.create_topic("holes", queues=1, attributes=COMPACTED)
+    client.set_broker_config("tests", {"searchBcqByCacheEnable": "true"})
+    try:
+        with pytest.raises(RemoteFailed, match="searchBcqByCacheEnable -v false"):
+            fetch(broker, tmp_path, "holes", config={"default.api.timeout.ms": 100})
+    finally:
+        client.set_broker_config("tests", {"searchBcqByCacheEnable": "false"})
+
+
+def test_the_command_line(
+    broker: Broker, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = Load("words")
+    client.create_topic("words", queues=1, attributes=COMPACTED)
+    load.send(client, 5)
+    arguments = ["fetch", url(broker), "--topic", "words", "--to", str(tmp_path), "--rate", "1m"]
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(arguments)
+    assert "words-0" in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("compacts", [False, True])
+def test_killed_brokers_and_fetches_lose_and_double_nothing(tmp_path: Path, compacts: bool) -> None:
+    """A fetch waits for a broker to come back. A broker that ends in its own compaction does not
+    start again, so one that compacts goes on.
+    """
+    archive = tmp_path / "archive"
+    with make(
+        tmp_path, (COMPACTING if compacts else {}) | {"flushDiskType": "SYNC_FLUSH"}
+    ) as broker:
+        with Client(broker.name_server) as client:
+            client.create_topic("orders", queues=2, attributes=COMPACTED)
+        load, stop = Load("orders", keys=40), threading.Event()
+
+        def send() -> None:
+            with Client(broker.name_server) as client:
+                while not stop.is_set():
+                    load.send(client, 5)
+
+        command = [
+            *(sys.executable, "-m", "lastwrite", "fetch", url(broker), "--topic", "orders"),
+            *("--to", str(archive), "--rate", "20k"),
+        ]
+        for turn in range(4):
+            stop.clear()
+            sender = threading.Thread(target=send)
+            sender.start()
+            time.sleep(2)
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            time.sleep(3)
+            stop.set()
+            sender.join()
+            if not compacts:
+                broker.kill()
+            if turn % 2:
+                process.kill()
+            if not compacts:
+                start_again(broker)
+            assert process.wait() == (-signal.SIGKILL if turn % 2 else 0)
+        with Client(broker.name_server) as client:
+            ends = [client.bounds(queue)[1] for queue in client.route("orders").readable]
+        assert fetch(broker, archive, "orders").exit_status == 0
+    found = [messages_in(archive, "orders", queue) for queue in (0, 1)]
+    assert sum(ends) == load.count
+    assert [each[-1][0].queue_offset + 1 for each in found] == ends
+    assert table_in(archive, "orders", (0, 1)) == load.table
+    assert dict(lastwrite.latest(broker.store, "orders")) == load.table
+
+
+def level(archive: Path, topic: str, queue: int, end: int) -> bool:
+    manifest = archive / "rocketmq" / topic / str(queue) / "manifest.json"
+    return manifest.exists() and json.loads(manifest.read_bytes())["log"]["end_offset"] >= end
+
+
+def test_an_archive_follows(broker: Broker, client: Client, tmp_path: Path) -> None:
+    """Turn after turn, topics that come later too; what cannot be followed is said."""
+    loads = [Load("follow-a", 1), Load("follow-b", 2)]
+    client.create_topic("follow-a", queues=1, attributes=COMPACTED)
+    client.create_topic("follow-plain", queues=1)
+    loads[0].send(client, 50)
+    archive, told, followers = tmp_path / "archive", list[Event](), list[Follower]()
+
+    def run() -> None:
+        lastwrite.follow(
+            [url(broker)],
+            str(archive),
+            topic=["follow-*", "follow-plain"],
+            every_s=0.2,
+            tell=told.append,
+            started=followers.append,
+        )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: level(archive, "follow-a", 0, 50))
+    client.create_topic("follow-b", queues=1, attributes=COMPACTED)
+    for load in loads:
+        load.send(client, 60)
+        wait_until(partial(level, archive, load.topic, 0, load.count))
+    followers[0].ask_to_stop()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [table_in(archive, load.topic, [0]) for load in loads] == [each.table for each in loads]
+    assert any("follow-plain is not followed" in str(each) for each in told)
+
+
+def test_clean_follows_and_cleans(broker: Broker, client: Client, tmp_path: Path) -> None:
+    """While the broker compacts too."""
+    load = Load("cleaned", 3)
+    client.create_topic("cleaned", queues=2, attributes=COMPACTED)
+    archive, cleaners = tmp_path / "archive", list[Stoppable]()
+    config = {"min.cleanable.dirty.ratio": "0.3", "log.cleaner.backoff.ms": "200"}
+
+    def run() -> None:
+        lastwrite.clean(
+            [str(archive)],
+            config,
+            spark=INLINE,
+            follow=Follow(sources=[url(broker)], topic="cleaned", every_s=0.2),
+            started=cleaners.append,
+        )
+
+    archive.mkdir()
+    thread = threading.Thread(target=run)
+    thread.start()
+    for _ in range(6):
+        load.send(client, 40)
+        ends = [client.bounds(queue)[1] for queue in client.route("cleaned").readable]
+        for queue, end in enumerate(ends):
+            wait_until(partial(level, archive, "cleaned", queue, end))
+
+    def is_cleaned() -> bool:
+        return len(messages_in(archive, "cleaned", 0)) < 90
+
+    wait_until(is_cleaned)
+    cleaners[0].ask_to_stop()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert dict(lastwrite.latest(archive, "cleaned")) == load.table
+    assert lastwrite.verify(str(archive)).exit_status == 0
