@@ -143,7 +143,7 @@ class Client:
     # ------------------------------------------------------------------ who has it
 
     def find_route(self, topic: str) -> Route | None:
-        """The brokers and queues of a topic, as of now; None: the name server knows no such topic."""
+        """The brokers and queues of a topic, as of now; None: no such topic is known."""
         doing = f"asking for the route of {topic}"
         fields = {"topic": topic, "acceptStandardJsonOnly": True}
         answer = self._ask_name_server(Request.ROUTE, fields, doing)
@@ -164,7 +164,7 @@ class Client:
             raise RemoteFailed(
                 f"no topic {topic}",
                 path=self._name_servers[0].address,
-                remedy="give a topic that the name server knows; brokers register after their start",
+                remedy="give one that the name server knows; brokers register after their start",
             )
         return route
 
