@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ SMALL = {
     "cleanup.policy": "compact",
 }
 TOPICS = (*CODECS, "transactions", "empty")
+JAVA = Path(__file__).parents[1] / "support" / "kafka" / "Consume.java"
 START_MS = 1_700_000_000_000
 
 
@@ -275,6 +277,25 @@ def test_consumers_see_the_same_records_in_order(pair: Pair) -> None:
             assert _all(pair.ours.address, topic, isolation) == _all(
                 pair.broker.address, topic, isolation
             )
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_javas_consumer_reads_as_a_group_and_goes_on_where_it_committed(
+    pair: Pair, protocol: str
+) -> None:
+    wanted = [f"0 {each[0]}" for each in _all(pair.ours.address, "zstd", "read_committed")]
+    assert java_consumes(pair, protocol) == wanted
+    assert java_consumes(pair, protocol) == []
+
+
+def java_consumes(pair: Pair, protocol: str) -> list[str]:
+    """Partition and offset of each record that a group gets, until nothing comes for a second."""
+    if shutil.which("javac") is None:
+        pytest.skip("no JDK")
+    jars = str(pair.broker.home / "lib" / "*")
+    command = ["java", "-cp", jars, str(JAVA), pair.ours.address, protocol, "zstd", protocol, "1"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return ended.stdout.splitlines()
 
 
 def _all(address: str, topic: str, isolation: str) -> list[Any]:
