@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 import lastwrite
 from lastwrite.kafka.producers.snapshot import ProducerEntry, decode_snapshot
@@ -14,13 +15,17 @@ from lastwrite.spark.inline import INLINE
 from tests.conformance.test_kafka_archive import Archive
 from tests.support.kafka.broker import Broker, Unavailable
 from tests.support.kafka.clients import Sent, consume, create_topic, produce
+from tests.support.kafka.logs import headers_of
+from tests.support.kafka.trio import wait_for
 from tests.support.kafka.versions import VERSIONS, broker_of, number_of
 from tests.system.test_kafka_live import (
     SMALL,
     START_MS,
     check_same,
     one,
+    refused,
     stored,
+    write_plain,
     write_random,
 )
 
@@ -74,6 +79,8 @@ def test_what_comes_is_what_the_files_hold(broker: Broker, tmp_path: Path) -> No
     ours = (archive.folder / archive.log()["snapshot"]).read_bytes()
     assert _producers(ours, version) == _producers(theirs, version)
     broker.start()
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    wait_for(lambda: "bytes" in admin.list_topics(timeout=5).topics)
     write_random(broker, "bytes", 2, 3)
     more = one(broker, archive.to, "bytes")
     assert more.reason is None and more.first_offset == end < more.end_offset
@@ -99,3 +106,41 @@ def test_records_in_older_formats(broker: Broker, tmp_path: Path) -> None:
         archive = Archive(tmp_path / "archive", f"{topic}-0")
         assert one(broker, archive.to, topic).end_offset == 36
         assert b"".join(archive.batches()) == stored(broker, f"{topic}-0")
+
+
+def test_a_log_that_lost_its_end_in_the_same_epoch(broker: Broker, tmp_path: Path) -> None:
+    """A broker that is alone beside ZooKeeper goes on in the epoch in which it crashed."""
+    create_topic(broker, "lost", {})
+    write_plain(broker, "lost", 100)
+    archive = Archive(tmp_path / "archive", "lost-0")
+    one(broker, archive.to, "lost")
+    before = (archive.folder / "manifest.json").read_bytes()
+    broker.stop()
+    log = broker.data / "lost-0" / f"{0:020d}.log"
+    at = next(at for at, header in headers_of(log) if header.base_offset == 60)
+    with log.open("r+b") as file:
+        file.truncate(at)
+    (broker.data / ".kafka_cleanshutdown").unlink()
+    broker.start()
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    wait_for(lambda: "lost" in admin.list_topics(timeout=5).topics)
+    for more in (0, 20, 100):  # below the archive's end, and beyond
+        write_plain(broker, "lost", more, "w")
+        refused(one(broker, archive.to, "lost"), archive, before)
+
+
+def test_a_topic_made_anew(broker: Broker, tmp_path: Path) -> None:
+    """Also where topics have no ids, and both are compacted."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    settings = {"cleanup.policy": "compact"}
+    for topic, count in (("shorter", 5), ("longer", 30)):
+        create_topic(broker, topic, settings)
+        write_plain(broker, topic, 10)
+        archive = Archive(tmp_path / "archive", f"{topic}-0")
+        one(broker, archive.to, topic)
+        before = (archive.folder / "manifest.json").read_bytes()
+        for done in admin.delete_topics([topic]).values():
+            done.result(30)
+        wait_for(lambda topic=topic: create_topic(broker, topic, settings) is None)
+        write_plain(broker, topic, count, "w")
+        assert "made anew" in refused(one(broker, archive.to, topic), archive, before)

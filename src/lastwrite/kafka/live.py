@@ -227,7 +227,7 @@ class Run:
         """Bring what lies in the intake's range, and let it count."""
         try:
             format = KafkaFormat(self._plain_bytes)
-            for data, table in log.batches(intake.first, intake.end, format, intake.epoch):
+            for data, table in log.batches(intake.since, intake.end, format, intake.epoch):
                 intake.append(data, table)
                 size = int(table["origin_size"].sum())
                 self._advance(size)

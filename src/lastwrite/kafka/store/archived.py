@@ -28,6 +28,8 @@ where they lie, and never changed or removed. The manifest's ``log``::
     active_from                where the active segment begins of an archive that follows a live
                                cluster: several segments, to which the next turn adds, and which
                                rounds leave alone; null: there is none
+    last_batch                 base offset, next offset, number of records and CRC-32 of the batch
+                               that a live cluster gave last; null: none did
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ from lastwrite.kafka.format.text import (
     encode_partition_metadata,
 )
 from lastwrite.kafka.rules import topic_settings
+from lastwrite.kafka.store.last_batch import LastBatch
 from lastwrite.model.log import (
     AbortedTransaction,
     KeptScan,
@@ -182,6 +185,7 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
     brought_ms: int = 0
     groups: tuple[tuple[str, int, int, str], ...] = ()
     active_from: int | None = None
+    last_batch: LastBatch | None = None
 
     def objects(self) -> tuple[DataObject, ...]:
         """Every object that it names."""

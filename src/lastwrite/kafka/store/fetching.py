@@ -479,6 +479,7 @@ def _after(
         aborted=(*before.aborted, *added),
         producers=tuple(tuple(astuple(each)) for each in producers),
         snapshot=snapshot,
+        last_batch=None,
         snapshot_bytes=size,
         epochs=tuple(sorted(lineage.items())),
         topic_id=topic_id or before.topic_id,

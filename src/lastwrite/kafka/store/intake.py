@@ -41,6 +41,7 @@ from lastwrite.kafka.store.fetching import (
     proven_batches,
     refuse_across,
 )
+from lastwrite.kafka.store.last_batch import behind, last_of
 from lastwrite.model.columns import HAS_PRODUCER, IS_OLD, BatchTable, ByteArray
 from lastwrite.model.log import AbortedTransaction, Producer
 from lastwrite.model.work import Limits, SegmentOutput
@@ -97,6 +98,11 @@ class Intake:
             self._refuse(self._fork())
         self.first = self._at = self._log.end_offset
         self.end = max(source.end, self._at)
+        self._last = self._log.last_batch
+        # From where on batches are wanted: with the last one that the archive has.
+        self.since = self.first
+        if self._last is not None and source.log_start < self._last.next_offset:
+            self.since = self._last.next_offset - 1 if self.first < self.end else self.end
         self._states = ProducerStates(
             [Producer(*each) for each in self._log.producers], _ALL_REPLICATED
         )
@@ -146,18 +152,38 @@ class Intake:
                 f"the archive has offsets up to {before.end_offset} of leader epoch {known}, which "
                 "the log does not have: an election cut the log after they were fetched",
             )
+        if why is None and self._source.end < before.end_offset:
+            return Why(
+                Held.FORK,
+                f"the log ends at offset {self._source.end}, the archive at {before.end_offset}: "
+                "the log was cut after it was fetched, or the topic made anew",
+            )
         return why
+
+    def _other_end(self) -> Why:
+        end = self._log.end_offset
+        return Why(
+            Held.FORK,
+            f"the log has other records below offset {end} than were fetched: it was cut and went "
+            "on, or the topic was made anew",
+        )
 
     # ------------------------------------------------------------------ batches
 
     def append(self, data: ByteArray, table: BatchTable) -> None:
-        """Take batches, of which ``table`` tells: they follow those that came before.
+        """Take batches, of which ``table`` tells: they follow those that came before, or are the
+        first ones from ``since`` on.
 
         Raises:
             LogError: one lies across the archive's end, or the end of what is replicated.
             LogHeld: a round that was begun before is waited for.
             CommitConflict, RemoteFailed: as of the store.
         """
+        compacts = self._source.config.compacts
+        table, is_another = behind(self._last, self._at, data, table, compacts)
+        self._refuse(self._other_end() if is_another else None)
+        if not len(table):
+            return
         base = self._at
         if self._is_new and not self._bytes:  # somebody may have deleted records of a batch
             base = min(base, int(table["base_offset"][0]))
@@ -227,6 +253,7 @@ class Intake:
             self._segment_records += int(table["records"].sum())
         self._bytes += len(part)
         self._at = int(last["next_offset"])
+        self._last = last_of(data, table)
 
     def _open(self, table: BatchTable, base: int) -> None:
         if self._begun is None:
@@ -408,6 +435,7 @@ class Intake:
             brought_ms=source.asked_ms,
             groups=before.groups if source.groups is None else source.groups,
             active_from=self._active_from if source.follows else None,
+            last_batch=self._last,
         )
 
     def _put_snapshot(self, begun: Round, producers: Sequence[Producer]) -> tuple[str | None, int]:

@@ -1,0 +1,62 @@
+"""By its last batch a live log is known again, also after a cleaner has been at it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lastwrite.kafka.store.last_batch import behind, last_of
+from lastwrite.model.columns import BATCH, IS_OLD, NO_HORIZON, BatchTable
+
+DATA = np.arange(100, dtype=np.uint8)
+
+
+def table(*rows: tuple[int, int, int], at: int = 0) -> BatchTable:
+    """(Base offset, next offset, records); ten bytes each, from ``at`` on."""
+    found = np.zeros(len(rows), BATCH)
+    found["horizon"] = NO_HORIZON
+    for n, row in enumerate(rows):
+        found[n]["origin"], found[n]["origin_size"] = at + 10 * n, 10
+        found[n]["base_offset"], found[n]["next_offset"], found[n]["records"] = row
+    return found
+
+
+BEFORE = last_of(DATA, table((0, 5, 5), (5, 10, 5)))
+
+
+def test_the_same_batch_is_passed_over() -> None:
+    left, is_another = behind(BEFORE, 10, DATA, table((5, 10, 5), (10, 12, 2), at=10), False)
+    assert left["base_offset"].tolist() == [10] and not is_another
+    left, is_another = behind(BEFORE, 10, DATA, table((10, 12, 2), at=20), False)
+    assert len(left) == 1 and not is_another  # a cleaner took it
+
+
+@pytest.mark.parametrize(
+    "row, compacts, is_another",
+    [
+        ((5, 10, 5), False, True),  # other bytes
+        ((5, 10, 5), True, True),
+        ((5, 10, 4), False, True),
+        ((5, 10, 4), True, False),  # thinned
+        ((6, 10, 4), True, True),
+        ((5, 9, 4), True, True),  # it ends elsewhere
+    ],
+)
+def test_another_batch(row: tuple[int, int, int], compacts: bool, is_another: bool) -> None:
+    assert behind(BEFORE, 10, DATA, table(row, at=50), compacts)[1] is is_another
+
+
+def test_a_delete_horizon_is_a_cleaners() -> None:
+    found = table((5, 10, 5), at=50)
+    found["horizon"] = 7
+    assert not behind(BEFORE, 10, DATA, found, True)[1]
+    assert behind(BEFORE, 10, DATA, found, False)[1]
+
+
+def test_older_formats_are_not_compared() -> None:
+    found = table((5, 10, 5), at=50)
+    found["flags"] = IS_OLD
+    assert last_of(DATA, found) is None
+    assert not behind(BEFORE, 10, DATA, found, False)[1]
+    left, is_another = behind(None, 10, DATA, table((5, 10, 5), (10, 12, 2)), False)
+    assert len(left) == 1 and not is_another
