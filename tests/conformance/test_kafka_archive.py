@@ -19,17 +19,20 @@ from typing import Any
 from unittest.mock import patch
 
 import google_crc32c
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lastwrite
 from lastwrite import cli
+from lastwrite.archive.place import place_at
 from lastwrite.engine.system import CommitPlan
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.format.names import LEADER_EPOCHS, PARTITION_METADATA
-from lastwrite.kafka.store.archiving import KafkaRounds
+from lastwrite.kafka.store.archived import ArchivedLog, contents_of
+from lastwrite.kafka.store.archiving import KafkaRounds, successor
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.reports.fetching import FetchedLog
 from lastwrite.spark.inline import INLINE
@@ -539,6 +542,37 @@ def test_an_archive_is_brought_into_another(tmp_path: Path) -> None:
     assert lastwrite.latest(str(third.to)) == lastwrite.latest(str(root))
     for name in ("epochs", "topic_id", "producers", "end_offset"):
         assert third.log()[name] == first.log()[name]
+
+
+def test_what_the_cluster_said_goes_along(tmp_path: Path) -> None:
+    """Groups' positions, and since when deletes may have expired, into copies of an archive."""
+    root = tmp_path / "log"
+    write_log(root, {0: range(20), 20: range(20, 30)}, {0: 0, 1: 10})
+    first = Archive(tmp_path / "first")
+    brought(root, first.to)
+    said = {"groups": [["g", 7, 0, "here"]], "brought_ms": 5, "last_batch": [10, 20, 10, 1]}
+    place = place_at(str(first.folder))
+
+    def say(**fields: Any) -> None:
+        seen = place.read()
+        assert seen is not None
+        log = contents_of(seen.manifest, str(first.folder))
+        log = msgspec.convert({**msgspec.to_builtins(log), **fields}, ArchivedLog)
+        place.commit(place.begin(seen), successor(seen.manifest, log))
+
+    say(**said)
+    second, third = Archive(tmp_path / "second"), Archive(tmp_path / "third")
+    compact(first.to, {}, START_MS, to=str(second.to))
+    brought(first.to, third.to)
+    for copy in (second, third):
+        assert {name: copy.log()[name] for name in said} == said
+    say(groups=[["g", 9, 0, "on"]])
+    assert brought(first.to, third.to).segments == 0
+    assert third.log()["groups"] == [["g", 9, 0, "on"]]
+    brought(root, third.to, include_active=True)
+    say(groups=[])
+    brought(first.to, third.to)  # it is behind: what it says is older
+    assert third.log()["groups"] == [["g", 9, 0, "on"]] and third.log()["brought_ms"] > 5
 
 
 # ---------------------------------------------------------------------- what is wrong with it

@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,11 +28,11 @@ from msgspec import structs
 
 from lastwrite.archive.bringing import Advance, Fetched
 from lastwrite.archive.manifest import Manifest
-from lastwrite.archive.place import Round, Seen, place_at
+from lastwrite.archive.place import Round, Seen, place_at, read_seen
 from lastwrite.engine.chunks import Chunks
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan
-from lastwrite.errors import LogError, NotALog, NotContinued
+from lastwrite.errors import CommitConflict, LogError, NotALog, NotContinued
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
@@ -95,6 +95,7 @@ def fetch(
         CommitConflict: somebody else changed the archive meanwhile; RemoteFailed: the store.
     """
     place, now_ms = place_at(folder), time.time_ns() // 1_000_000
+    said = _of_cluster(log, now_ms)
     seen = place.read()
     before = _begin(log) if seen is None else archived.contents_of(seen.manifest, folder)
     if not log.segments:
@@ -113,9 +114,10 @@ def fetch(
             raise no_continuation(folder, why, log.folder)
     if seen is not None and end <= before.end_offset:
         # Of what the archive lacks nothing has been cleaned yet: the time of deletes begins anew.
-        is_due = now_ms - before.brought_ms > config.delete_retention_ms // 2
-        if is_due or known not in (None, before.known):
-            after = structs.replace(before, known=known or before.known, brought_ms=now_ms)
+        is_older = "groups" in said and end < before.end_offset  # an archive that is behind
+        after = structs.replace(before, known=known or before.known, **({} if is_older else said))
+        is_due = after.brought_ms - before.brought_ms > config.delete_retention_ms // 2
+        if is_due or after != structs.replace(before, brought_ms=after.brought_ms):
             place.commit(place.begin(seen), manifest_of(seen, after, folder))
         end = before.end_offset
         return Fetched(first_offset=end, end_offset=end, segments=0, bytes=0, is_new=False)
@@ -134,7 +136,7 @@ def fetch(
             made += _segment(log, n, segment, (first, end), new, limits, advance, keep)
             place.renew(begun)
         after = _after(log, before, made, end, epochs, topic_id, (folder, begun))
-    after = structs.replace(after, known=known or before.known, brought_ms=now_ms)
+    after = structs.replace(after, known=known or before.known, **said)
     place.commit(begun, manifest_of(seen, after, folder))
     return Fetched(
         first_offset=first,
@@ -159,6 +161,7 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
     made = [counted(each) for each in copy.made if each.stored is not None]
     place = place_at(folder)
     with place.abandoned_if_broken_off(begun):
+        said = _of_cluster(log, time.time_ns() // 1_000_000)
         for n, segment in enumerate(log.segments):
             if segment.base_offset not in replaced:
                 base = max(span[0], segment.base_offset)
@@ -172,12 +175,34 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
     after = structs.replace(
         after,
         known=known,
-        brought_ms=time.time_ns() // 1_000_000,
         checkpoint=log.checkpoint if copy.first_dirty is None else copy.first_dirty,
         aborted=aborted_after(after.aborted, copy),
+        **said,
     )
     manifest = manifest_of(None, retained(after, copy.retention), folder)
     place.commit(begun, manifest)
+
+
+def _of_cluster(log: PartitionLog, now_ms: int) -> dict[str, Any]:
+    """What is known of the cluster that the log is from; of a log that is an archive's as it knows
+    it, so that a copy can be continued as it can.
+
+    Raises:
+        CommitConflict: the archive that is copied changed meanwhile.
+    """
+    if not archived.is_archived(log.folder):
+        return {"brought_ms": now_ms}
+    manifest = read_seen(log.folder).manifest
+    if manifest.generation != log.generation:
+        raise CommitConflict(
+            "the archive changed while it was copied", path=log.folder, remedy="run again"
+        )
+    before = archived.contents_of(manifest, log.folder)
+    return {
+        "brought_ms": before.brought_ms,
+        "groups": before.groups,
+        "last_batch": before.last_batch,
+    }
 
 
 def counted(made: SegmentOutput) -> StoredSegment:

@@ -25,7 +25,7 @@ class LastBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 def last_of(data: ByteArray, table: BatchTable) -> LastBatch | None:
-    """The last one of the table; None: it is of an older format, whose batches a cleaner renames."""
+    """The last one of the table; None: it is of an older format, and no cleaner leaves those."""
     row = table[-1]
     return None if row["flags"] & IS_OLD else _known(data, row)
 
