@@ -82,6 +82,8 @@ NOT_READERS = {
     "kafka.cluster.message:MessageReader.__init__": "a target has it as MessageReader",
     # Of batches that KafkaFormat has proven before.
     "kafka.gather:gather": "as kernels.walk, beside decode_batch in test_gather.py",
+    "kafka.outgoing:Sender.batches": "as kernels.walk, beside decode_batch in test_outgoing.py",
+    "kafka.outgoing_kernels:renumber": "the same",
     "kafka.gather:add_places": "as kernels.walk, beside read in test_table.py",
     "kafka.kernels:reseal": "writes",
     "kafka.transplant:Transplant.of": "drawn logs in test_kafka_restore.py",

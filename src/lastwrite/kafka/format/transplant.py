@@ -86,7 +86,7 @@ class Transplant:
             UnsupportedFormat: a batch of an older format would have to be cut or edited.
             CorruptLog: one that has to be opened.
         """
-        table = table[self._stays(table)]
+        table = table[self.stays(table)]
         starts, sizes = table["origin"], table["origin_size"].copy()
         is_old = bool((table["flags"] & IS_OLD).any())
         new = {} if is_old else self._rebuilt(data, table)
@@ -119,7 +119,8 @@ class Transplant:
             self._dress(made, rows[:, ROW_POSITION], rows[:, ROW_SIZE], table[is_there])
         return made, rows, table[is_there]
 
-    def _stays(self, table: BatchTable) -> npt.NDArray[np.bool_]:
+    def stays(self, table: BatchTable) -> npt.NDArray[np.bool_]:
+        """Which batches are not left out, whole or in part."""
         bases, producers = table["base_offset"], table["producer_id"]
         is_transactional = table["flags"] & IS_TRANSACTIONAL != 0
         # What lies across the end: of a transaction, none that had ended by then.

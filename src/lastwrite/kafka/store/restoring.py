@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -140,7 +140,7 @@ def restore(
         return found
     writing = _Writing(log, contents, target, end, limits)
     if not drop_open and until is None:
-        writing.refuse_open()
+        refuse_open(log, writing.open_from)
     try:
         writing.write(advance)
         _write_checkpoints(target, log, end)
@@ -163,7 +163,7 @@ def first_offset_since(source: str, time_ms: int, limits: Limits) -> int:
     for n, segment in enumerate(log.segments):
         if segment.largest_timestamp_ms < time_ms:
             continue
-        for chunk in _chunks(log, n, segment, limits):
+        for chunk in chunks_of(log, n, segment, limits):
             for row in np.flatnonzero(chunk.table["max_timestamp"] >= time_ms).tolist():
                 if chunk.table["flags"][row] & IS_OLD:
                     return int(chunk.table["base_offset"][row])
@@ -175,8 +175,14 @@ def first_offset_since(source: str, time_ms: int, limits: Limits) -> int:
     return log.end_offset
 
 
-def _chunks(log: PartitionLog, place: int, segment: Segment, limits: Limits) -> Iterator[Chunk]:
-    """All of a segment, each batch proven by its checksum."""
+def chunks_of(
+    log: PartitionLog,
+    place: int,
+    segment: Segment,
+    limits: Limits,
+    format: KafkaFormat | None = None,
+) -> Iterator[Chunk]:
+    """All of a segment, each batch proven by its checksum; split by ``format``, or one of its own."""
     piece = Piece.of(
         segment,
         number=0,
@@ -187,7 +193,7 @@ def _chunks(log: PartitionLog, place: int, segment: Segment, limits: Limits) -> 
         keyed=False,
     )
     if segment.size_bytes:
-        yield from Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece)
+        yield from Chunks(limits).of(format or KafkaFormat(limits.plain_bytes), piece)
 
 
 def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
@@ -235,6 +241,29 @@ def _is_there(target: Target, log: PartitionLog, end: int) -> bool:
     )
 
 
+def open_transactions(log: PartitionLog, end: int) -> dict[int, int]:
+    """Where those begin that are open at offset ``end``, by producer."""
+    producers = log.producers
+    if end < log.end_offset:
+        first = log.segments[0].base_offset if log.segments else end
+        producers, _ = read_producers(log.segments, (), lambda offset: (), first, end, end)
+    return {each.producer_id: each.open_from for each in producers if each.open_from >= 0}
+
+
+def refuse_open(log: PartitionLog, open_from: Mapping[int, int]) -> None:
+    """
+    Raises:
+        LogError: a transaction is open.
+    """
+    for producer, first in open_from.items():
+        raise LogError(
+            f"a transaction of producer {producer} is open since offset {first}, and nobody "
+            "would end it: consumers of committed records would wait there for ever",
+            path=log.folder,
+            remedy="--drop-open leaves its records out, as an abort would; nothing was changed",
+        )
+
+
 class _Writing:
     """A partition on its way into the folder beside its target."""
 
@@ -244,7 +273,7 @@ class _Writing:
         self._log, self._contents, self._target = log, contents, target
         self._end, self._limits = end, limits
         self._is_same = contents.topic_id == target.topic_id
-        self._open_from = self._open_transactions()
+        self.open_from = open_transactions(log, end)
         self._aborted = [each for each in log.aborted if each.last_offset < end]
         newest = max((epoch for epoch, _ in contents.epochs), default=0)
         is_later = target.leader_epoch is not None and newest > target.leader_epoch
@@ -252,7 +281,7 @@ class _Writing:
         is_groups = contents.topic_id is not None and log.name.topic == GROUPS_TOPIC
         self._transplant = Transplant(
             end_offset=end,
-            open_from=self._open_from,
+            open_from=self.open_from,
             aborted=None if self._is_same else self._aborted,
             leader_epoch=None if self._keeps_epochs else 0,
             edit=None if self._is_same or not is_groups else commits_elsewhere,
@@ -261,28 +290,6 @@ class _Writing:
         self._staging = staging_path(target.folder)
         self._next_offset = 0  # behind what was written
         self.segments = self.bytes = 0
-
-    def _open_transactions(self) -> dict[int, int]:
-        """Those that are open at the end, by producer."""
-        log, end = self._log, self._end
-        producers = log.producers
-        if end < log.end_offset:
-            first = log.segments[0].base_offset if log.segments else end
-            producers, _ = read_producers(log.segments, (), lambda offset: (), first, end, end)
-        return {each.producer_id: each.open_from for each in producers if each.open_from >= 0}
-
-    def refuse_open(self) -> None:
-        """
-        Raises:
-            LogError: a transaction is open.
-        """
-        for producer, first in self._open_from.items():
-            raise LogError(
-                f"a transaction of producer {producer} is open since offset {first}, and nobody "
-                "would end it: consumers of committed records would wait there for ever",
-                path=self._log.folder,
-                remedy="--drop-open leaves its records out, as an abort would; nothing was changed",
-            )
 
     def write(self, advance: Advance) -> None:
         """Make the folder, under final names, synced."""
@@ -315,7 +322,7 @@ class _Writing:
         writer = StagedSegment(base, self._staging, DEFAULT_INTERVAL_BYTES, like)
         result = SegmentOutput(0, 0, 0)
         try:
-            for chunk in _chunks(self._log, place, segment, self._limits):
+            for chunk in chunks_of(self._log, place, segment, self._limits):
                 data, table = _exact(segment, chunk)
                 with located(segment.path):
                     made, rows, kept = self._transplant.of(data, table)
@@ -355,7 +362,7 @@ class _Writing:
         """Of producers of another cluster nothing is told: it gives their ids to others."""
         if not self._is_same:
             return encode_snapshot(())
-        if self._contents.snapshot is None or self._open_from or self._end < self._log.end_offset:
+        if self._contents.snapshot is None or self.open_from or self._end < self._log.end_offset:
             return encode_snapshot(self._last.entries)
         path = f"{self._log.folder}/{self._contents.snapshot}"
         content = index_files.read_file(path)
