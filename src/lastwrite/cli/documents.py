@@ -18,7 +18,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.cli.send import SendReport
     from lastwrite.demo.run import DemoReport
     from lastwrite.kafka.look.inspection import InspectReport
-    from lastwrite.kafka.restored import LogsRestored
+    from lastwrite.kafka.restored import LogsGiven, LogsRestored
     from lastwrite.pulsar.fetched import FetchReport
     from lastwrite.pulsar.look.inspection import PulsarReport
     from lastwrite.reports.compaction import CompactionReport
@@ -47,7 +47,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
         "plan": (CompactionReport,),
         "read": READ,
         "release": (ReleaseReport,),
-        "restore": (Restoration, LogsRestored),
+        "restore": (Restoration, LogsGiven, LogsRestored),
         "send": (SendReport,),
         "settings": (SettingsReport,),
         "sweep": (SweepReport,),

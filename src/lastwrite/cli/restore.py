@@ -11,10 +11,10 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.fetch import show_logs
-from lastwrite.cli.output import Output, counted
+from lastwrite.cli.output import Output, counted, in_words
 from lastwrite.cli.plan import show_compaction
 from lastwrite.errors import InvalidConfig
-from lastwrite.kafka.restored import LogsRestored, RestoredLog
+from lastwrite.kafka.restored import LogGiven, LogsGiven, LogsRestored, RestoredLog
 from lastwrite.rocketmq.reports import Restoration
 
 
@@ -31,7 +31,10 @@ def restore(
     to: Annotated[
         str | None,
         options.option(
-            "--to LOGROOT", "One of the log.dirs of a broker that is stopped.", options.KAFKA
+            "--to LOGROOT|URL",
+            "One of the log.dirs of a broker that is stopped; or a running cluster, "
+            "kafka://HOST:PORT[,HOST:PORT].",
+            options.KAFKA,
         ),
     ] = None,
     name_server: Annotated[
@@ -68,6 +71,21 @@ def restore(
             options.KAFKA,
         ),
     ] = False,
+    replication_factor: Annotated[
+        int,
+        options.option(
+            "--replication-factor NUMBER",
+            "Of topics that are made in a running cluster; -1: as the brokers have it.",
+            options.KAFKA,
+            min=-1,
+        ),
+    ] = -1,
+    rate: Annotated[
+        str | None,
+        options.option(
+            "--rate SIZE", "To a running cluster, at most so many bytes a second.", options.KAFKA
+        ),
+    ] = None,
     metadata: options.Metadata = None,
     broker: Annotated[
         str | None,
@@ -106,10 +124,12 @@ def restore(
     json: options.Json = False,
 ) -> int:
     """Give back an archive of Kafka's topics: into a log root of a stopped broker, at the same
-    offsets. The cluster has the topics already, without records.
+    offsets, where the cluster has the topics already, without records; or to a running cluster, at
+    new offsets, where topics are made and groups moved to the records that they want next.
 
     \b
       lastwrite restore s3://backup/cluster1 --topic orders --to /var/lib/kafka
+      lastwrite restore s3://backup/cluster1 --topic orders --to kafka://broker1:9092
 
     Or put before a RocketMQ store's queues what a live broker still has of them (--from), and
     compact them: for a store whose commit log came back without its oldest files. What only the
@@ -128,6 +148,8 @@ def restore(
         name=name,
         until=None if until is None else _offset_or_time(until),
         drop_open=drop_open,
+        replication_factor=replication_factor,
+        rate=rate,
         metadata=metadata,
         broker=broker,
         config=options.settings(output, config, config_file),
@@ -144,6 +166,8 @@ def restore(
         output.document(done)
     elif isinstance(done, LogsRestored):
         _show_logs(output, done)
+    elif isinstance(done, LogsGiven):
+        _show_given(output, done)
     else:
         _show_queues(output, done)
     return done.exit_status
@@ -172,6 +196,36 @@ def _show_logs(output: Output, done: LogsRestored) -> None:
 
 
 def _what(log: RestoredLog) -> str:
+    if log.reason is not None:
+        return f"{'damaged' if log.is_damaged else 'not restored'}: {log.reason}"
+    return "restored" if log.is_written else "was there" if log.end_offset else "empty"
+
+
+def _show_given(output: Output, done: LogsGiven) -> None:
+    output.table(
+        "partition | >at offset | >to | >records | >bytes | groups | what",
+        [
+            (
+                f"{each.topic}-{each.partition}",
+                "" if each.first_offset is None else str(each.first_offset),
+                "" if each.end_offset is None else str(each.end_offset),
+                counted(each.records),
+                in_words(each.size_bytes),
+                f"{sum(group.is_set for group in each.groups)} of {len(each.groups)}",
+                _what_given(each),
+            )
+            for each in done.partitions
+        ],
+    )
+    for log in done.partitions:
+        for group in log.groups:
+            if group.reason is not None:
+                output.say(f"lastwrite: group {group.group} is not set: {group.reason}")
+    for note in done.notes:
+        output.say(f"lastwrite: {note}")
+
+
+def _what_given(log: LogGiven) -> str:
     if log.reason is not None:
         return f"{'damaged' if log.is_damaged else 'not restored'}: {log.reason}"
     return "restored" if log.is_written else "was there" if log.end_offset else "empty"

@@ -1,10 +1,11 @@
-"""``restore``: an archive of Kafka's topics into a stopped broker's log root; the old part of a
-RocketMQ queue that a store has lost, from a live broker.
+"""``restore``: an archive of Kafka's topics into a stopped broker's log root, or a running cluster;
+the old part of a RocketMQ queue that a store has lost, from a live broker.
 
-Of Kafka see ``kafka.store.restoring``. Of RocketMQ: a broker's machine failed, and its commit log
-came back by replication: but a commit log loses its oldest files by age, and with them everything
-that only the compaction log still had. Say the local store begins at offset 70 and a live broker
-of the same data has, of keys a, b and c::
+Of Kafka see ``kafka.store.restoring`` and ``kafka.jobs.giving``.
+
+Of RocketMQ: a broker's machine failed, and its commit log came back by replication: but a commit
+log loses its oldest files by age, and with them everything that only the compaction log still had.
+Say the local store begins at offset 70 and a live broker of the same data has, of keys a, b and c::
 
     live     a@3 b@12 c@66 a@71 …       pulled from 0 up to 70:  a@3 b@12 c@66
     local              a@71 b@75 …      behind it:               a@71 b@75 …
@@ -36,10 +37,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from lastwrite.commands.compact import compact
+from lastwrite.commands.following import limits_of
 from lastwrite.config.stores import store_settings
 from lastwrite.engine.system import system_named
 from lastwrite.errors import InvalidConfig, LogError, NotALog
-from lastwrite.kafka.restored import LogsRestored
+from lastwrite.kafka.restored import LogsGiven, LogsRestored
+from lastwrite.kafka.rules.live_settings import SCHEME
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
@@ -81,6 +84,8 @@ def restore(  # one parameter an option of the command line
     name: str | None = None,
     until: int | datetime | None = None,
     drop_open: bool = False,
+    replication_factor: int = -1,
+    rate: str | int | None = None,
     metadata: str | None = None,
     broker: str | None = None,
     config: Mapping[str, object] | None = None,
@@ -93,10 +98,10 @@ def restore(  # one parameter an option of the command line
     master: str = "local[*]",
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
-) -> Restoration | LogsRestored:
+) -> Restoration | LogsRestored | LogsGiven:
     """Write an archive of Kafka's topics into the log root ``to`` of a stopped broker, with their
-    offsets; or put before each queue of ``topic`` in the store ``path`` of RocketMQ what a live
-    broker has of it and the store has not.
+    offsets, or give them to a running cluster, at new offsets; or put before each queue of
+    ``topic`` in the store ``path`` of RocketMQ what a live broker has of it and the store has not.
 
     Args:
         path: of Kafka an archive, a folder or ``s3://bucket/prefix``. Of RocketMQ a store whose
@@ -105,15 +110,21 @@ def restore(  # one parameter an option of the command line
             RocketMQ the topic's name.
         name_server: of RocketMQ, ``HOST:PORT`` of the live cluster, several separated by
             semicolons.
-        to: of Kafka, one of the broker's ``log.dirs``. The cluster has the topics already.
+        to: of Kafka, one of the broker's ``log.dirs``: the cluster has the topics already; or a
+            running cluster, ``kafka://HOST:PORT[,HOST:PORT…]``: topics that it has not are made.
         partition: only this partition or queue, of Kafka also several; None: all.
         name: of Kafka, under which the one topic is restored; None: its own.
         until: of Kafka, the first offset that is left out, or the time from which on records are.
             Of a transaction that had not ended there nothing is restored.
         drop_open: of Kafka, leave out what a transaction wrote that is open at the archive's end.
+        replication_factor: of topics that are made in a running cluster of Kafka; -1: as the
+            brokers have it.
+        rate: of a running cluster of Kafka, bytes a second at most, as ``"50m"``; None: without a
+            limit.
         metadata: of Kafka, where the cluster's metadata lies, as for ``compact``; None: in ``to``.
         broker: the broker to ask, by its name; None: the only one that has the topic.
-        config: of Kafka the settings ``storage.*`` of a bucket; else of the compaction that
+        config: of Kafka the settings ``storage.*`` of a bucket, and of a running cluster what a
+            client needs, under its names; else of the compaction that
             follows, and file sizes where the store has no files of the queue.
         now_ms, spark, master, conf, memory, progress: of that compaction, as for ``compact``.
         unclean: go on though the store's broker was killed.
@@ -130,7 +141,8 @@ def restore(  # one parameter an option of the command line
     """
     numbers = [partition] if isinstance(partition, int) else partition
     if to is not None or name_server is None:
-        from lastwrite.kafka.jobs.restore import Wanted, restore_logs  # not before
+        from lastwrite.kafka.jobs.restorable import Wanted  # not before
+        from lastwrite.kafka.jobs.restore import restore_logs
 
         if to is None or name_server is not None:
             raise InvalidConfig(
@@ -140,9 +152,23 @@ def restore(  # one parameter an option of the command line
                 "with a store of RocketMQ",
             )
         use(store_settings(config))
+        is_live = to.startswith(SCHEME)
+        if not is_live and (rate is not None or replication_factor != -1):
+            raise InvalidConfig(
+                "a rate and a replication factor are for a running cluster of Kafka",
+                path=to,
+                remedy="leave them out, or give --to kafka://HOST:PORT",
+            )
         wanted = Wanted(
             topic=topic, partitions=numbers, name=name, until=until, drop_open=drop_open
         )
+        if is_live:
+            from lastwrite.kafka.jobs.restore_live import restore_live
+
+            limits = limits_of(memory, rate)
+            return restore_live(
+                str(path), to, wanted, config or {}, replication_factor, limits, progress
+            )
         return restore_logs(str(path), str(to), wanted, metadata, memory, progress)
     topics = [topic] if isinstance(topic, str) else list(topic or ())
     if len(topics) != 1 or len(numbers or ()) > 1:

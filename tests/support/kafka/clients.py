@@ -48,9 +48,12 @@ class Seen(NamedTuple):
     is_create_time: bool = True
 
 
-def create_topic(broker: Broker, topic: str, settings: Mapping[str, str]) -> None:
+def create_topic(
+    broker: Broker, topic: str, settings: Mapping[str, str], partitions: int = 1
+) -> None:
     admin = _admin(broker)
-    for done in admin.create_topics([NewTopic(topic, 1, 1, config=dict(settings))]).values():
+    made = NewTopic(topic, partitions, 1, config=dict(settings))
+    for done in admin.create_topics([made]).values():
         done.result(30)
 
 
@@ -72,6 +75,7 @@ def produce(
     *,
     codec: str = "none",
     batch_records: int = 5,
+    partition: int = 0,
     settings: Mapping[str, str | bool] | None = None,
 ) -> list[Seen]:
     """Append the records in order, in batches of at most ``batch_records``, as a plain producer.
@@ -124,7 +128,7 @@ def produce(
             topic,
             key=sent.key,
             value=sent.value,
-            partition=0,
+            partition=partition,
             timestamp=sent.timestamp_ms,
             headers=list(sent.headers),
             on_delivery=note(sent),
@@ -143,6 +147,7 @@ def consume(
     *,
     start: int = 0,
     limit: int | None = None,
+    partition: int = 0,
     isolation: str = "read_committed",
 ) -> list[Seen]:
     """Every record from offset ``start`` to the end, or the first ``limit`` of them; checksums are
@@ -153,7 +158,7 @@ def consume(
     consumer = _consumer(broker, isolation)
     seen: list[Seen] = []
     try:
-        consumer.assign([TopicPartition(topic, 0, start)])
+        consumer.assign([TopicPartition(topic, partition, start)])
         while limit is None or len(seen) < limit:
             message = consumer.poll(30)
             if message is None:

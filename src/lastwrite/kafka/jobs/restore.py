@@ -9,82 +9,39 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from datetime import datetime
-from threading import Lock
+from dataclasses import dataclass
 
 from msgspec import structs
 
-from lastwrite.archive.place import read_seen
 from lastwrite.config.system import Sources
 from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
-from lastwrite.kafka.cluster.internal_topics import (
-    GROUPS_TOPIC,
-    SHARES_TOPIC,
-    TRANSACTIONS_TOPIC,
-)
+from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
 from lastwrite.kafka.cluster.metadata_log import ClusterPartition, ClusterTopic, cluster_topics
 from lastwrite.kafka.cluster.roots import META_PROPERTIES, Clusters, identity_of
 from lastwrite.kafka.format.names import PARTITION_METADATA
 from lastwrite.kafka.format.text import decode_partition_metadata
+from lastwrite.kafka.jobs.restorable import (
+    OF_COORDINATORS,
+    Found,
+    Wanted,
+    at_once,
+    in_archive,
+    settings_of,
+    telling,
+    until_of,
+)
 from lastwrite.kafka.restored import LogsRestored, RestoredLog
-from lastwrite.kafka.rules.settings import KafkaTopicConfig
-from lastwrite.kafka.rules.topic_settings import Known, resolve
-from lastwrite.kafka.store import archived, index_files, lock, restoring
-from lastwrite.kafka.store.archived import ArchivedLog
+from lastwrite.kafka.store import index_files, lock, restoring
 from lastwrite.kafka.store.restoring import Target
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.spark.memory import plan_memory
-from lastwrite.storage.choice import Topics, choose
-from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.ownership import refuse_foreign
 
-_MOST_AT_ONCE = 4  # as for ``fetch``
 _NO_DIRECTORY = 20 * "A"  # directory ids that begin so say that a replica has none, or has lost it
-# What coordinators remember of producers and share groups of a cluster: another one gives it out.
-_OF_COORDINATORS = (TRANSACTIONS_TOPIC, SHARES_TOPIC, "__remote_log_metadata")
-
-Until = int | datetime
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A partition of the archive."""
-
-    address: str
-    name: TopicPartition
-    contents: ArchivedLog
-    partitions: int  # of its topic, in the archive
-    to: TopicPartition  # its name in the log root
-
-    @property
-    def bytes(self) -> int:
-        return sum(segment.bytes for segment in self.contents.segments)
-
-    @property
-    def settings(self) -> KafkaTopicConfig | None:
-        """What held for the topic where it was brought from; None: nobody said."""
-        known = self.contents.known
-        return _settings(self.name.topic, None if known is None else known.told())
-
-
-def _settings(topic: str, known: Known | None) -> KafkaTopicConfig | None:
-    return None if known is None else resolve(topic, (), known, {}, False).config
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What of an archive is to be restored; see ``lastwrite.restore``."""
-
-    topic: Topics = None
-    partitions: Sequence[int] | None = None  # None: all
-    name: str | None = None
-    until: Until | None = None
-    drop_open: bool = False
 
 
 def restore_logs(
@@ -98,27 +55,13 @@ def restore_logs(
     """See ``lastwrite.restore``."""
     progress = progress or NoProgress()
     root = _root(to)
-    found, name = _in_archive(path, wanted), wanted.name
-    topics = {each.name.topic for each in found}
-    if name is not None and len(topics) > 1:
-        raise InvalidConfig(
-            f"one name for {len(topics)} topics: {', '.join(sorted(topics))}",
-            remedy="name one of them by --topic",
-        )
+    found = in_archive(path, wanted)
     cluster = _Cluster(root, metadata)
-    if name is not None:
-        found = [replace(each, to=TopicPartition(name, each.name.partition)) for each in found]
     found, notes = cluster.taken(found)
-    at_once = min(_MOST_AT_ONCE, core_count())
     progress.stage("restore", sum(each.bytes for each in found))
-    turn = Lock()
-
-    def advance(done_bytes: int) -> None:
-        with turn:
-            progress.advance(done_bytes)
-
-    one = _Restore(cluster, wanted, plan_memory(memory, at_once).limits(), advance)
-    with lock.hold(root, [each.to for each in found]), ThreadPoolExecutor(at_once) as pool:
+    limits = plan_memory(memory, at_once()).limits()
+    one = _Restore(cluster, wanted, limits, telling(progress))
+    with lock.hold(root, [each.to for each in found]), ThreadPoolExecutor(at_once()) as pool:
         done = tuple(pool.map(one.restore, found))
     for each, log in zip(found, done, strict=True):
         notes += cluster.told_of(each, log)
@@ -151,31 +94,6 @@ def _root(to: str) -> str:
     return root
 
 
-def _in_archive(path: str, wanted: Wanted) -> list[_Found]:
-    everything = archived.find(path)
-    if not everything:
-        words, remedy = "no archive of Kafka's topics", "check the address"
-        if not is_address(path) and os.path.isdir(path):
-            remedy = "of a log directory make one first: lastwrite fetch DIR --to ARCHIVE"
-        raise NotALog(words, path=path, remedy=remedy)
-    ends: dict[str, int] = {}
-    for name in everything:
-        ends[name.topic] = max(ends.get(name.topic, 0), name.partition + 1)
-    listed = sorted(everything.items())
-    numbers: Sequence[int | None] = [None] if wanted.partitions is None else wanted.partitions
-    folders = dict.fromkeys(
-        each for number in numbers for each in choose(listed, wanted.topic, number, path)
-    )
-
-    def read(folder: str) -> _Found:
-        contents = archived.contents_of(read_seen(folder).manifest, folder)
-        name = archived.name_of(folder)
-        return _Found(folder, name, contents, ends[name.topic], name)
-
-    with ThreadPoolExecutor(16) as pool:  # a request is mostly waiting
-        return list(pool.map(read, folders))
-
-
 class _Cluster:
     """What the metadata say of the log root's cluster.
 
@@ -190,7 +108,7 @@ class _Cluster:
         self._topics = None if folder is None else cluster_topics(folder)
         self._system = KafkaSystem(Sources(roots=(root,), metadata=metadata))
 
-    def taken(self, found: Sequence[_Found]) -> tuple[list[_Found], list[str]]:
+    def taken(self, found: Sequence[Found]) -> tuple[list[Found], list[str]]:
         """Those that are to be restored, and what to tell of the others.
 
         Raises:
@@ -200,7 +118,7 @@ class _Cluster:
         for each in found:
             there = (self._topics or {}).get(each.to.topic)
             is_same = there is not None and there.topic_id == each.contents.topic_id
-            if each.name.topic in _OF_COORDINATORS and not is_same:
+            if each.name.topic in OF_COORDINATORS and not is_same:
                 notes.append(
                     f"{each.name.topic} is left out: it is what another cluster's brokers remember"
                 )
@@ -219,7 +137,7 @@ class _Cluster:
             )
         return left, notes
 
-    def _making(self, found: _Found) -> str:
+    def _making(self, found: Found) -> str:
         """The command by which a topic is made as it was."""
         topic, known = found.to.topic, found.contents.known
         if topic == GROUPS_TOPIC:  # a broker makes it when it is first asked where a group is
@@ -230,7 +148,7 @@ class _Cluster:
                 words += ["--config", f"{name}={value}"]
         return f"kafka-topics.sh --bootstrap-server HOST:PORT {shlex.join(words)}"
 
-    def target(self, found: _Found) -> Target:
+    def target(self, found: Found) -> Target:
         """Where it goes.
 
         Raises:
@@ -264,7 +182,7 @@ class _Cluster:
             leader_epoch=there.leader_epoch,
         )
 
-    def _is_uneven(self, found: _Found, topic: ClusterTopic) -> bool:
+    def _is_uneven(self, found: Found, topic: ClusterTopic) -> bool:
         """Whether groups would be looked for in other partitions than they are in."""
         number = len(topic.partitions)
         return found.name.topic == GROUPS_TOPIC and number != found.partitions
@@ -287,7 +205,7 @@ class _Cluster:
                     remedy=f"give the one whose {META_PROPERTIES} says directory.id={wanted}",
                 )
 
-    def told_of(self, found: _Found, log: RestoredLog) -> Iterator[str]:
+    def told_of(self, found: Found, log: RestoredLog) -> Iterator[str]:
         """What to know of it before the broker starts."""
         if log.reason is not None or log.end_offset is None:
             return
@@ -312,7 +230,7 @@ class _Cluster:
                     "the others are empty, before any of these brokers starts"
                 )
         folder = os.path.join(self.root, str(found.to))
-        here, before = _settings(topic, self._system.known_of(folder)), found.settings
+        here, before = settings_of(topic, self._system.known_of(folder)), found.settings
         if here is None:
             return
         if before is not None and set(here.cleanup_policy) != set(before.cleanup_policy):
@@ -338,7 +256,7 @@ class _Restore:
     limits: Limits
     advance: restoring.Advance
 
-    def restore(self, found: _Found) -> RestoredLog:
+    def restore(self, found: Found) -> RestoredLog:
         """One partition."""
         log = RestoredLog(
             topic=found.to.topic,
@@ -351,7 +269,7 @@ class _Restore:
             done = restoring.restore(
                 found.address,
                 target,
-                until=self._until(found),
+                until=until_of(found, self.wanted.until, self.limits),
                 drop_open=self.wanted.drop_open,
                 limits=self.limits,
                 advance=self.advance,
@@ -368,22 +286,3 @@ class _Restore:
             size_bytes=done.bytes,
             is_other_topic=not done.is_same_topic,
         )
-
-    def _until(self, found: _Found) -> int | None:
-        """
-        Raises:
-            LogError: what was written before that was cleaned by what was written later.
-        """
-        until = self.wanted.until
-        if isinstance(until, datetime):
-            ms = int(until.timestamp() * 1000)
-            until = restoring.first_offset_since(found.address, ms, self.limits)
-        cleaned = found.contents.checkpoint
-        if until is not None and cleaned is not None and cleaned > until:
-            raise LogError(
-                f"the archive is compacted up to offset {cleaned}, and --until is {until}: of keys "
-                "that were written again in between the values before are gone",
-                path=found.address,
-                remedy="restore all of it, or from an archive that was not compacted",
-            )
-        return until

@@ -32,10 +32,15 @@ _PASSING = {
     14: "the coordinator is loading",
     15: "there is no coordinator yet",
     16: "the broker is not the coordinator any more",
+    19: "fewer replicas are in sync than min.insync.replicas asks for",
+    20: "fewer replicas are in sync than min.insync.replicas asks for",
+    41: "the broker is not the controller",
+    51: "the transaction before is still being ended",
     56: "the broker's disk failed",
     74: "another leader was elected",
     75: "the broker does not know yet that it leads",
     78: "the offset is not yet known to the leader",
+    88: "a transaction that commits it is still open",
     100: "the topic's id is not known there",
     103: "the topic's id is another one",
 }
@@ -43,7 +48,9 @@ _REFUSED = {
     29: "access to the topic is refused",
     30: "access to the group is refused",
     31: "access to the cluster is refused",
+    53: "access to the transactional id is refused",
 }
+_READING = "Read and DescribeConfigs of the topic"
 _UNKNOWN_TOPIC = (3, 100)
 _AGAIN_S = 0.2
 _TOPIC = 2  # a kind of resource that has settings
@@ -91,6 +98,7 @@ class Cluster:
         self._config = config
         self._tls = tls_context(config)
         self._brokers: dict[int, str] = {}
+        self._controller = -1
         self._topics: dict[str, LiveTopic] = {}
         self._idle: dict[str, list[Connection]] = {}
         self._busy: set[Connection] = set()
@@ -212,8 +220,16 @@ class Cluster:
                 },
             )
         with self._lock:
-            self._brokers = {each.node_id: _address(each.host, each.port) for each in found.brokers}
+            self._brokers = {
+                each.node_id: address_of(each.host, each.port) for each in found.brokers
+            }
             self._topics = topics
+            self._controller = found.controller_id
+
+    @property
+    def controller(self) -> str:
+        """The address of the broker that makes and changes topics, as ``refresh`` found it."""
+        return self._brokers.get(self._controller) or self._bootstrap[0]
 
     def topic(self, name: str) -> LiveTopic:
         """
@@ -241,8 +257,11 @@ class Cluster:
             )
         return address, epoch
 
-    def check(self, error: int, doing: str, address: str) -> None:
-        """
+    def check(
+        self, error: int, doing: str, address: str, said: str | None = None, rights: str = _READING
+    ) -> None:
+        """See to an answer's error; ``said``: the broker's own words; ``rights``: those needed.
+
         Raises:
             Passing, RemoteFailed: an answer's error is one.
         """
@@ -252,10 +271,11 @@ class Cluster:
             raise RemoteFailed(
                 f"{doing}: {_REFUSED[error]}",
                 path=address,
-                remedy="allow it (kafka-acls): Read and DescribeConfigs of the topic",
+                remedy=f"allow it (kafka-acls): {rights}",
             )
         if error:
-            raise RemoteFailed(f"{doing}: refused with error {int(error)}", path=address)
+            words = f": {said}" if said else ""
+            raise RemoteFailed(f"{doing}: refused with error {int(error)}{words}", path=address)
 
     def settings(self, topics: Sequence[str]) -> dict[str, Known | LogError]:
         """What is set for each topic, by whom; or why that is not known.
@@ -335,5 +355,6 @@ def _known(configs: Sequence[Any]) -> Known:
     return Known(topic=own, **said)
 
 
-def _address(host: str, port: int) -> str:
+def address_of(host: str, port: int) -> str:
+    """``HOST:PORT``."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,6 +11,7 @@ import socket
 import ssl
 import struct
 import time
+from collections import deque
 from collections.abc import Iterator
 from importlib.metadata import version as version_of
 from typing import Any
@@ -23,6 +24,7 @@ from lastwrite.kafka.network import messages
 from lastwrite.kafka.network.access import authenticate
 from lastwrite.kafka.network.fetch import Answer, Asked, decode_fetch, encode_fetch
 from lastwrite.kafka.network.messages import APIS
+from lastwrite.kafka.network.produce import Append, Appended, decode_produce, encode_produce
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 
 _ROOM_BYTES = 1 << 20
@@ -67,6 +69,7 @@ class Connection:
         self._socket: socket.socket | None = None
         self._versions: dict[int, tuple[int, int]] = {}
         self._correlation_id = 0
+        self._awaited: deque[int] = deque()  # of ``ask_produce``
         self._room = Room()
         self._tls = tls
         self._muted_until = 0.0
@@ -122,7 +125,36 @@ class Connection:
         version = self._version("fetch")
         return version if any(asked.topic_id) else min(version, 12)
 
+    def ask_produce(self, append: Append, doing: str) -> None:
+        """Send records; ``produced`` gives the answer. Several may be under way, and nothing else
+        may be asked before all are answered.
+        """
+        with self._failing(doing):
+            self._opened(doing)
+            self._pause()
+            self._correlation_id += 1
+            self._awaited.append(self._correlation_id)
+            self._send(
+                encode_produce(
+                    self._version("produce"),
+                    self._correlation_id,
+                    self._config.client_id,
+                    append,
+                    self._config.request_timeout_ms,
+                )
+            )
+
+    def produced(self, doing: str) -> Appended:
+        """The answer to the first ``ask_produce`` that has none."""
+        with self._failing(doing):
+            deadline = time.monotonic() + 2 * self._timeout  # the broker takes as long for replicas
+            data = self._receive(deadline, self._room, self._awaited.popleft())
+            answer = decode_produce(self._version("produce"), data)
+            self._mute(answer.throttle_ms)
+            return answer
+
     def close(self) -> None:
+        self._awaited.clear()
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -256,8 +288,11 @@ class Connection:
         self._socket.settimeout(self._timeout)
         self._socket.sendall(_SIZE.pack(len(request)) + request)
 
-    def _receive(self, deadline: float, room: Room) -> memoryview:
-        """The next answer, from behind its correlation id on."""
+    def _receive(self, deadline: float, room: Room, wanted: int | None = None) -> memoryview:
+        """The next answer, from behind its correlation id on; ``wanted``: to which request, if not
+        the last.
+        """
+        wanted = self._correlation_id if wanted is None else wanted
         head = room.grown(0, _SIZE.size)
         self._fill(head, deadline)
         (size,) = _SIZE.unpack(head)
@@ -271,10 +306,8 @@ class Connection:
             self._fill(view[filled:], deadline)
             filled = len(view)
         (correlation_id,) = _SIZE.unpack(view[:4])
-        if correlation_id != self._correlation_id:
-            raise CorruptLog(
-                f"the answer to request {correlation_id}, not to {self._correlation_id}", 0
-            )
+        if correlation_id != wanted:
+            raise CorruptLog(f"the answer to request {correlation_id}, not to {wanted}", 0)
         return view[4:]
 
     def _fill(self, view: memoryview, deadline: float) -> None:

@@ -1,4 +1,4 @@
-"""What is said to a broker, but for Fetch: kio's messages, by name and version.
+"""What is said to a broker, but for Fetch and Produce: kio's messages, by name and version.
 
 A request is a header and a body, an answer likewise; from a certain version on a message is
 *flexible*: its structures, and the headers, end in a section of tagged fields::
@@ -35,16 +35,27 @@ class Api(NamedTuple):
 
 
 APIS = {
+    "produce": Api(0, 3, 8),
     "fetch": Api(1, 4, 13),
     "list_offsets": Api(2, 1, 9),
     "metadata": Api(3, 1, 12),
+    "offset_commit": Api(8, 2, 8),
     "offset_fetch": Api(9, 2, 7),
+    "find_coordinator": Api(10, 1, 3),
     "list_groups": Api(16, 0, 4),
     "sasl_handshake": Api(17, 1, 1),
     "api_versions": Api(18, 0, 3),
+    "create_topics": Api(19, 2, 7),
+    "init_producer_id": Api(22, 0, 4),
     "offset_for_leader_epoch": Api(23, 2, 4),
+    # Of transactions no version in which a broker raises the epoch behind each.
+    "add_partitions_to_txn": Api(24, 0, 3),
+    "add_offsets_to_txn": Api(25, 0, 3),
+    "end_txn": Api(26, 0, 3),
+    "txn_offset_commit": Api(28, 0, 3),
     "describe_configs": Api(32, 1, 4),
     "sasl_authenticate": Api(36, 0, 2),
+    "incremental_alter_configs": Api(44, 0, 1),
 }
 
 

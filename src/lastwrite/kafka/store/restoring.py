@@ -182,7 +182,9 @@ def chunks_of(
     limits: Limits,
     format: KafkaFormat | None = None,
 ) -> Iterator[Chunk]:
-    """All of a segment, each batch proven by its checksum; split by ``format``, or one of its own."""
+    """All of a segment, each batch proven by its checksum; ``format``: that splits it, else a new
+    one.
+    """
     piece = Piece.of(
         segment,
         number=0,

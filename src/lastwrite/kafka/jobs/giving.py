@@ -1,0 +1,375 @@
+"""A partition of an archive, given to a running cluster by its own Produce requests.
+
+Say the archive has a@0 b@1 d@5, and the cluster a topic without records::
+
+    note      from 0 on: 2 records up to 2, 1 record up to 6; they will be at 1 and 3
+    cluster   marker@0 a@1 b@2                     the run is killed
+    note      from 2 on: 1 record up to 6; it will be at 4
+    cluster   marker@0 a@1 b@2 marker@3 d@4
+
+The note comes first, and says where each batch will be. So the log itself tells the next run which
+of them are there, whatever has become of the answers: see ``network.producer``. The note also keeps
+where the records are now that groups want next.
+
+Source: docs/decisions/giving-back-through-produce.md.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from msgspec import structs
+
+from lastwrite.archive.place import read_seen
+from lastwrite.errors import CorruptLog, LogError, located
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.outgoing import Outgoing, Sender
+from lastwrite.kafka.format.transplant import Transplant
+from lastwrite.kafka.jobs.restorable import Found
+from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.connection import Passing
+from lastwrite.kafka.network.coordinator import Group, Transactions
+from lastwrite.kafka.network.live_log import LiveLog
+from lastwrite.kafka.network.producer import Note, Producer
+from lastwrite.kafka.restored import GroupGiven, LogGiven
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig
+from lastwrite.kafka.store import archived, restoring
+from lastwrite.kafka.store.archived import ArchivedLog
+from lastwrite.model.columns import IS_CONTROL
+from lastwrite.model.log import PartitionLog
+from lastwrite.model.work import Limits
+
+# Of our transactional ids, and of the groups that hold the notes.
+PREFIX = "lastwrite-restore-"
+_WINDOW_BYTES = 16 << 20  # that one note speaks of
+_WINDOW_BATCHES = 100
+
+Advance: TypeAlias = Callable[[int], None]
+
+
+class Given(msgspec.Struct, frozen=True, array_like=True):
+    """The note of a partition."""
+
+    source: str  # which log this is: the topic's id, or its name, and the partition
+    topic_id: str | None  # of the cluster's topic
+    producer: int  # id of the one whose batches it speaks of
+    first: int  # offset in the cluster, from which on all is ours
+    at: int  # offset in the archive that comes next
+    offset: int  # where it will be
+    steps: tuple[tuple[int, int], ...] = ()  # of each batch: the ``at`` behind it, its records
+    marks: tuple[tuple[int, int], ...] = ()  # position of a group, and where it is now
+
+    def where(self, position: int) -> int | None:
+        """Where a group's position is now; None: it was not known when its record went by."""
+        return self.offset if position >= self.at else dict(self.marks).get(position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Giving:
+    """What all partitions of a call share."""
+
+    cluster: Cluster
+    client: KafkaClientConfig
+    limits: Limits
+    drop_open: bool
+    spend: Advance  # is told of bytes that will be sent, and waits
+    advance: Advance  # is told of bytes of the archive that are through
+
+
+class Partition:
+    """One partition on its way; ``until``: the first offset that is left out, None: none is.
+
+    Raises:
+        LogError: a transaction is open at the end. CorruptLog, RemoteFailed: of the archive.
+    """
+
+    def __init__(self, found: Found, shared: Giving, until: int | None) -> None:
+        self._shared, self._cluster = shared, shared.cluster
+        self._found, self._name = found, found.to
+        seen = read_seen(found.address).manifest
+        self._contents: ArchivedLog = archived.contents_of(seen, found.address)
+        self._log: PartitionLog = archived.log_of(seen, found.address)
+        log = self._log
+        self._end = (
+            log.end_offset if until is None else min(max(until, log.log_start), log.end_offset)
+        )
+        open_from = restoring.open_transactions(log, self._end)
+        if not shared.drop_open and until is None:
+            restoring.refuse_open(log, open_from)
+        self._transplant = Transplant(
+            end_offset=self._end,
+            open_from=open_from,
+            aborted=[each for each in log.aborted if each.last_offset < self._end],
+            leader_epoch=None,
+        )
+        self._source = f"{self._contents.topic_id or found.name.topic}/{found.name.partition}"
+        self._topic_id = self._cluster.topic(self._name.topic).id_text
+        self._positions = sorted(
+            {each[1] for each in self._contents.groups if _is_a_users(each[0])}
+        )
+        self._transactions = Transactions(self._cluster, f"{PREFIX}{self._name}")
+        self._producer = Producer(self._cluster, self._name, self._transactions)
+        self._note = Note(self._cluster, f"{PREFIX}{self._name.topic}", self._name)
+        self._path = f"kafka://{self._cluster.address}/{self._name}"
+        self._records = self._bytes = 0
+        self._told = -1  # offset in the archive up to which ``advance`` knows
+
+    def has_more(self) -> bool:
+        """Whether records will come; nothing is changed.
+
+        Raises:
+            LogError, CommitConflict, RemoteFailed: as ``give``.
+        """
+        if self._complete() is not None:
+            return False
+        self._seen()
+        return True
+
+    def _complete(self) -> Given | None:
+        """What earlier runs have noted, if they have given all of it."""
+        self._transactions.begin()
+        given = self._read()
+        is_all = given is not None and given.at >= self._end and not given.steps
+        return given if is_all else None
+
+    def give(self) -> LogGiven:
+        """Give what is not there yet, and set the groups.
+
+        Raises:
+            LogError: records of others are there, or come there.
+            CommitConflict: another run restores the same.
+            CorruptLog: of the archive; RemoteFailed: of the archive, or the cluster.
+        """
+        try:
+            given = self._through()
+        finally:
+            self._producer.close()
+        found = LogGiven(
+            topic=self._name.topic,
+            partition=self._name.partition,
+            source=self._found.address,
+            folder=self._path,
+            first_offset=given.first,
+            end_offset=given.offset,
+            source_end=self._end,
+            records=self._records,
+            size_bytes=self._bytes,
+            is_written=self._records > 0,
+        )
+        return structs.replace(found, groups=tuple(self._groups(given)))
+
+    def _through(self) -> Given:
+        """All batches, begun anew as often as something was given before the trouble came."""
+        patience_s = self._shared.client.api_timeout_ms / 1000
+        at, until = -1, time.monotonic() + patience_s
+        while True:
+            try:
+                given = self._complete() or self._begun()
+                if given.at > at:
+                    at, until = given.at, time.monotonic() + patience_s
+                return given if given.at >= self._end else self._rest(given)
+            except Passing:
+                if time.monotonic() >= until:
+                    raise
+                self._cluster.wait(until)
+
+    # ------------------------------------------------------------------ how far it is
+
+    def _read(self) -> Given | None:
+        """The note, unless it is of a topic that was here before.
+
+        Raises:
+            LogError: the topic holds what came of another log.
+        """
+        text = self._note.read()
+        if not text:
+            return None
+        try:
+            given = msgspec.json.decode(text, type=Given)
+        except msgspec.MsgspecError as error:
+            raise CorruptLog(f"a note that is none of ours: {error}", 0, self._path) from error
+        if given.topic_id != self._topic_id:
+            return None
+        if given.source != self._source:
+            raise LogError(
+                f"what the topic has is of another log, {given.source}",
+                path=self._path,
+                remedy="restore under another name by --as, or delete the topic, and run again",
+            )
+        return given
+
+    def _begun(self) -> Given:
+        """Begin as its only producer, and go on behind what is there.
+
+        Raises:
+            LogError: records of somebody else.
+        """
+        self._producer.begin()
+        given, end = self._seen()
+        producer = self._transactions.producer_id
+        if given is None:
+            begin = self._log.log_start
+            return Given(self._source, self._topic_id, producer, end, begin, end)
+        marks = tuple(each for each in given.marks if each[0] < given.at)
+        first = end if given.offset == given.first else given.first
+        return structs.replace(given, producer=producer, first=first, offset=end, marks=marks)
+
+    def _seen(self) -> tuple[Given | None, int]:
+        """How far the topic has it, None: it has nothing; and where its log ends.
+
+        Raises:
+            LogError: it has records of somebody else.
+        """
+        given = self._read()
+        log = LiveLog(self._cluster, self._name, self._shared.client)
+        try:
+            bounds = log.bounds()
+            start = bounds.log_start if given is None else given.offset
+            if start < bounds.log_start:
+                raise LogError(
+                    f"its log begins at offset {bounds.log_start}, and what was given up to "
+                    f"{start} is gone",
+                    path=self._path,
+                    remedy="delete the topic, and run again",
+                )
+            ours, foreign = self._ends(log, start, bounds.high_watermark, given)
+        finally:
+            log.close()
+        if foreign is not None:
+            raise LogError(
+                f"it has records that no restore of this log wrote, from offset {foreign} on",
+                path=self._path,
+                remedy="nothing of it was changed; restore under another name by --as, or delete "
+                "the topic, and run again",
+            )
+        return given and self._advanced(given, ours), bounds.high_watermark
+
+    def _ends(
+        self, log: LiveLog, start: int, end: int, given: Given | None
+    ) -> tuple[int, int | None]:
+        """Where ours end, and where others begin, if anywhere."""
+        ours = start
+        format = KafkaFormat(self._shared.limits.plain_bytes)
+        for _, table in log.batches(start, end, format, epoch=-1):
+            data = table[table["flags"] & IS_CONTROL == 0]
+            is_ours = data["producer_id"] == (-2 if given is None else given.producer)
+            if is_ours.any():
+                ours = int(data["next_offset"][is_ours].max())
+            if not is_ours.all():
+                return ours, int(data["base_offset"][np.argmin(is_ours)])
+        return ours, None
+
+    def _advanced(self, given: Given, ours: int) -> Given:
+        """Behind what of the note's batches is there."""
+        at, offset = given.at, given.offset
+        for behind, records in given.steps:
+            if offset + records > ours:
+                break
+            at, offset = behind, offset + records
+        if offset != ours:
+            raise LogError(
+                f"what was given ends at offset {ours}, and should at {offset}",
+                path=self._path,
+                remedy="delete the topic, and run again",
+            )
+        return structs.replace(given, at=at, offset=offset, steps=())
+
+    # ------------------------------------------------------------------ what comes next
+
+    def _rest(self, given: Given) -> Given:
+        for window in self._windows(given.at):
+            size = sum(len(each.data) for each in window)
+            self._shared.spend(size)
+            marks = self._marks(given, window)
+            steps = tuple((each.next_offset, each.records) for each in window)
+            given = structs.replace(given, steps=steps, marks=marks)
+            self._write(given)
+            self._producer.send(window, given.offset)
+            records = sum(each.records for each in window)
+            given = structs.replace(
+                given, at=window[-1].next_offset, offset=given.offset + records, steps=()
+            )
+            self._records += records
+            self._bytes += size
+        new = dict.fromkeys(self._pending(given), given.offset)
+        marks = (*given.marks, *sorted(new.items()))
+        given = structs.replace(given, at=self._end, marks=marks)
+        self._write(given)
+        return given
+
+    def _write(self, given: Given) -> None:
+        self._note.write(msgspec.json.encode(given).decode(), self._transactions)
+
+    def _pending(self, given: Given) -> Iterator[int]:
+        """Groups' positions whose record was not given yet."""
+        is_begin = given.offset == given.first
+        known = {each[0] for each in given.marks}
+        for each in self._positions:
+            if each not in known and (is_begin or each >= given.at):
+                yield each
+
+    def _marks(self, given: Given, window: Sequence[Outgoing]) -> tuple[tuple[int, int], ...]:
+        pending, found, offset = list(self._pending(given)), list(given.marks), given.offset
+        for batch in window:
+            count = bisect_left(pending, batch.next_offset)
+            found += [(each, offset + bisect_left(batch.offsets, each)) for each in pending[:count]]
+            pending, offset = pending[count:], offset + batch.records
+        return tuple(found)
+
+    def _windows(self, first: int) -> Iterator[list[Outgoing]]:
+        window: list[Outgoing] = []
+        size = 0
+        for batch in self._batches(first):
+            window.append(batch)
+            size += len(batch.data)
+            if size >= _WINDOW_BYTES or len(window) >= _WINDOW_BATCHES:
+                yield window
+                window, size = [], 0
+        if window:
+            yield window
+
+    def _batches(self, first: int) -> Iterator[Outgoing]:
+        limits, log = self._shared.limits, self._log
+        format = KafkaFormat(limits.plain_bytes)
+        sender = Sender(format, self._transplant, first, self._end)
+        for n, segment in enumerate(log.segments):
+            if segment.base_offset >= self._end or log.segment_end(n) <= first:
+                continue
+            for chunk in restoring.chunks_of(log, n, segment, limits, format):
+                with located(segment.path, chunk.shift):
+                    yield from sender.batches(chunk.buffer, chunk.table)
+                behind = int(chunk.table["next_offset"][-1])
+                if behind > self._told:
+                    self._told = behind
+                    self._shared.advance(int(chunk.table["origin_size"].sum()))
+
+    # ------------------------------------------------------------------ groups
+
+    def _groups(self, given: Given) -> Iterator[GroupGiven]:
+        for name, position, _, metadata in self._contents.groups:
+            if not _is_a_users(name):
+                continue
+            found, offset = GroupGiven(group=name, position=position), given.where(position)
+            group = Group(self._cluster, name)
+            try:
+                there = group.position(self._name)
+                if there is not None:
+                    yield structs.replace(found, offset=there.offset)
+                elif offset is None:
+                    why = "its position came into the archive after its record had been given"
+                    yield structs.replace(found, reason=why)
+                else:
+                    group.commit(self._name, offset, metadata)
+                    yield structs.replace(found, offset=offset, is_set=True)
+            except LogError as error:
+                yield structs.replace(found, reason=str(error))
+
+
+def _is_a_users(group: str) -> bool:
+    return not group.startswith(PREFIX)

@@ -1,0 +1,142 @@
+"""What of an archive of Kafka's topics a ``restore`` gives back, wherever it goes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime
+from threading import Lock
+
+from lastwrite.archive.place import read_seen
+from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.kafka.cluster.internal_topics import SHARES_TOPIC, TRANSACTIONS_TOPIC
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.rules.topic_settings import Known, resolve
+from lastwrite.kafka.store import archived, restoring
+from lastwrite.kafka.store.archived import ArchivedLog
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import Progress
+from lastwrite.model.work import Limits
+from lastwrite.storage.choice import Topics, choose
+from lastwrite.storage.machine import core_count
+from lastwrite.storage.objects.address import is_address
+
+_MOST_AT_ONCE = 4  # as for ``fetch``
+# What coordinators remember of producers and share groups of a cluster: another one gives it out.
+OF_COORDINATORS = (TRANSACTIONS_TOPIC, SHARES_TOPIC, "__remote_log_metadata")
+
+Until = int | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A partition of the archive."""
+
+    address: str
+    name: TopicPartition
+    contents: ArchivedLog
+    partitions: int  # of its topic, in the archive
+    to: TopicPartition  # its name where it goes
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.bytes for segment in self.contents.segments)
+
+    @property
+    def settings(self) -> KafkaTopicConfig | None:
+        """What held for the topic where it was brought from; None: nobody said."""
+        known = self.contents.known
+        return settings_of(self.name.topic, None if known is None else known.told())
+
+
+def settings_of(topic: str, known: Known | None) -> KafkaTopicConfig | None:
+    """What ``known`` settings make of a topic's; None: nothing is known."""
+    return None if known is None else resolve(topic, (), known, {}, False).config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What of an archive is to be restored; see ``lastwrite.restore``."""
+
+    topic: Topics = None
+    partitions: Sequence[int] | None = None  # None: all
+    name: str | None = None
+    until: Until | None = None
+    drop_open: bool = False
+
+
+def in_archive(path: str, wanted: Wanted) -> list[Found]:
+    """The partitions that are wanted, by name.
+
+    Raises:
+        NotALog: there is none; InvalidConfig: several topics would get one name.
+    """
+    everything = archived.find(path)
+    if not everything:
+        words, remedy = "no archive of Kafka's topics", "check the address"
+        if not is_address(path) and os.path.isdir(path):
+            remedy = "of a log directory make one first: lastwrite fetch DIR --to ARCHIVE"
+        raise NotALog(words, path=path, remedy=remedy)
+    ends: dict[str, int] = {}
+    for name in everything:
+        ends[name.topic] = max(ends.get(name.topic, 0), name.partition + 1)
+    listed = sorted(everything.items())
+    numbers: Sequence[int | None] = [None] if wanted.partitions is None else wanted.partitions
+    folders = dict.fromkeys(
+        each for number in numbers for each in choose(listed, wanted.topic, number, path)
+    )
+
+    def read(folder: str) -> Found:
+        contents = archived.contents_of(read_seen(folder).manifest, folder)
+        name = archived.name_of(folder)
+        return Found(folder, name, contents, ends[name.topic], name)
+
+    with ThreadPoolExecutor(16) as pool:  # a request is mostly waiting
+        found = list(pool.map(read, folders))
+    if wanted.name is None:
+        return found
+    topics = {each.name.topic for each in found}
+    if len(topics) > 1:
+        raise InvalidConfig(
+            f"one name for {len(topics)} topics: {', '.join(sorted(topics))}",
+            remedy="name one of them by --topic",
+        )
+    return [replace(each, to=TopicPartition(wanted.name, each.name.partition)) for each in found]
+
+
+def until_of(found: Found, until: Until | None, limits: Limits) -> int | None:
+    """The first offset that is left out; None: nothing is.
+
+    Raises:
+        LogError: what was written before that was cleaned by what was written later.
+    """
+    if isinstance(until, datetime):
+        ms = int(until.timestamp() * 1000)
+        until = restoring.first_offset_since(found.address, ms, limits)
+    cleaned = found.contents.checkpoint
+    if until is not None and cleaned is not None and cleaned > until:
+        raise LogError(
+            f"the archive is compacted up to offset {cleaned}, and --until is {until}: of keys "
+            "that were written again in between the values before are gone",
+            path=found.address,
+            remedy="restore all of it, or from an archive that was not compacted",
+        )
+    return until
+
+
+def at_once() -> int:
+    """Partitions that are restored at once."""
+    return min(_MOST_AT_ONCE, core_count())
+
+
+def telling(progress: Progress) -> Callable[[int], None]:
+    """What several threads tell of bytes that were restored."""
+    turn = Lock()
+
+    def advance(done_bytes: int) -> None:
+        with turn:
+            progress.advance(done_bytes)
+
+    return advance

@@ -1,0 +1,322 @@
+"""``restore`` into a running cluster: topics made, settings that would be in the way set aside, and
+several partitions at once, each by ``giving``.
+
+While records come in, a topic neither deletes nor compacts, and takes any time and any size::
+
+    cleanup.policy=compact  ──►  delete, retention.ms=-1, …  ──►  cleanup.policy=compact
+
+What was set before is noted in the cluster, so that whoever finishes sets it again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
+from lastwrite.kafka.jobs.giving import PREFIX, Giving, Partition
+from lastwrite.kafka.jobs.restorable import (
+    OF_COORDINATORS,
+    Found,
+    Wanted,
+    at_once,
+    in_archive,
+    telling,
+    until_of,
+)
+from lastwrite.kafka.network import topics
+from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.coordinator import Transactions
+from lastwrite.kafka.network.producer import Note
+from lastwrite.kafka.network.topics import TopicSetting
+from lastwrite.kafka.restored import LogGiven, LogsGiven
+from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.work import Limits, Throttle
+from lastwrite.storage.throttle import Pacer
+
+_LATEST = str((1 << 63) - 1)
+# While records come in: nothing goes, and nothing is refused or written anew.
+_MEANWHILE = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "max.message.bytes": str((1 << 31) - 1),
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": _LATEST,
+    "message.timestamp.after.max.ms": _LATEST,
+    "message.timestamp.difference.max.ms": _LATEST,
+    "compression.type": "producer",
+}
+_LIMITS = ("retention.ms", "retention.bytes")
+
+
+class _Before(msgspec.Struct, frozen=True):
+    """The note of a topic whose settings are set aside."""
+
+    topic_id: str | None
+    own: dict[str, str | None]  # what it had of ``_MEANWHILE``; null: nothing of its own
+    held: dict[str, str | None]  # what held for it, its own or not
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """What goes to one topic of the cluster."""
+
+    name: str
+    partitions: Sequence[Found]
+    ready: Mapping[TopicPartition, Partition | LogError]
+    note: Note
+    transactions: Transactions
+    before: _Before | None  # None: nothing was set aside
+
+
+def restore_live(
+    path: str,
+    url: str,
+    wanted: Wanted,
+    config: Mapping[str, object],
+    replication: int,
+    limits: Limits,
+    progress: Progress | None,
+) -> LogsGiven:
+    """Give topics of the archive at ``path`` to the cluster at ``url``.
+
+    Args:
+        wanted: see ``lastwrite.restore``.
+        replication: replicas of the topics that are made; -1: as the brokers have it.
+        limits: see ``commands.following.limits_of``.
+
+    Raises:
+        NotALog: no such archive or topic. InvalidConfig: a setting, or the url.
+        RemoteFailed: no broker answers. What single partitions met is in the report.
+    """
+    client = KafkaClientConfig.from_names(config)
+    brokers = brokers_of(url)
+    progress = progress or NoProgress()
+    found, notes = _without_internal(in_archive(path, wanted))
+    pacer = Pacer(limits.reading[0] if limits.reading else Throttle("", math.inf))
+    with Cluster(brokers, client) as cluster:
+        cluster.refresh()
+        progress.stage("restore", sum(each.bytes for each in found))
+        shared = Giving(
+            cluster=cluster,
+            client=client,
+            limits=replace(limits, reading=()),  # the rate is of what is sent
+            drop_open=wanted.drop_open,
+            spend=pacer.spend,
+            advance=telling(progress),
+        )
+        run = _Run(shared, wanted, replication)
+        done: list[LogGiven] = []
+        made = [run.prepared(name, parts) for name, parts in _by_topic(found)]
+        with ThreadPoolExecutor(at_once(), "restore") as pool:
+            coming = pool.map(
+                run.give, [(topic, part) for topic in made for part in topic.partitions]
+            )
+            try:
+                done.extend(coming)
+            except BaseException:  # Ctrl-C: the next run goes on from there
+                pacer.stop()
+                raise
+        for topic in made:
+            notes += run.finish(topic, [each for each in done if each.topic == topic.name])
+    return LogsGiven(path=url, partitions=tuple(done), notes=tuple(dict.fromkeys(notes)))
+
+
+def _without_internal(found: Iterable[Found]) -> tuple[list[Found], list[str]]:
+    left, notes = [], []
+    for each in found:
+        if each.name.topic == GROUPS_TOPIC:
+            notes.append(
+                f"{GROUPS_TOPIC} is left out: groups are set where a fetch from the running "
+                "cluster had asked for their positions"
+            )
+        elif each.name.topic in OF_COORDINATORS:
+            notes.append(f"{each.name.topic} is left out: it is of its own cluster's brokers")
+        else:
+            left.append(each)
+    return left, notes
+
+
+def _by_topic(found: Iterable[Found]) -> list[tuple[str, list[Found]]]:
+    topics: dict[str, list[Found]] = {}
+    for each in found:
+        topics.setdefault(each.to.topic, []).append(each)
+    return list(topics.items())
+
+
+class _Run:
+    """What all topics of a call share."""
+
+    def __init__(self, shared: Giving, wanted: Wanted, replication: int) -> None:
+        self._shared, self._cluster = shared, shared.cluster
+        self._wanted = wanted
+        self._replication = replication
+
+    # ------------------------------------------------------------------ before
+
+    def prepared(self, name: str, parts: Sequence[Found]) -> _Topic:
+        """The topic as it takes records; or why its partitions do not get them."""
+        note = Note(self._cluster, f"{PREFIX}{name}.settings", TopicPartition(name, 0))
+        transactions = Transactions(self._cluster, f"{PREFIX}{name}")
+        ready: dict[TopicPartition, Partition | LogError] = {}
+        before = None
+        try:
+            self._make(name, parts)
+            has_more = False
+            for each in parts:
+                ready[each.to], is_coming = self._ready(each)
+                has_more |= is_coming
+            transactions.begin()
+            before = self._noted(name, note)
+            if has_more:
+                before = self._set_aside(name, before, note, transactions)
+        except LogError as error:
+            ready = {each.to: error for each in parts}
+        return _Topic(name, parts, ready, note, transactions, before)
+
+    def _make(self, name: str, parts: Sequence[Found]) -> None:
+        if name not in self._cluster.topics:
+            known = parts[0].contents.known
+            own = {
+                key: value
+                for key, value in sorted((known.topic if known else {}).items())
+                if value is not None and "throttled.replicas" not in key  # which names brokers
+            }
+            topics.create(self._cluster, name, parts[0].partitions, self._replication, own)
+
+    def _ready(self, found: Found) -> tuple[Partition | LogError, bool]:
+        """The partition, or why it gets nothing; and whether records will come."""
+        try:
+            there = self._cluster.topic(found.to.topic).partitions
+            if found.to.partition not in there:
+                raise LogError(
+                    f"{found.to.topic} has {len(there)} partitions in the cluster, and "
+                    f"{found.partitions} in the archive",
+                    path=found.address,
+                    remedy="add partitions (kafka-topics --alter), or restore under another name "
+                    "by --as, and run again",
+                )
+            until = until_of(found, self._wanted.until, self._shared.limits)
+            partition = Partition(found, self._shared, until)
+            return partition, partition.has_more()
+        except LogError as error:
+            return error, False
+        except OSError as error:
+            return LogError(str(error), path=found.address), False
+
+    def _noted(self, name: str, note: Note) -> _Before | None:
+        """What an earlier run has set aside, of a topic that is still there."""
+        text = note.read()
+        if not text:
+            return None
+        try:
+            before = msgspec.json.decode(text, type=_Before)
+        except msgspec.MsgspecError as error:
+            raise CorruptLog(f"a note that is none of ours: {error}", 0) from error
+        return before if before.topic_id == self._cluster.topic(name).id_text else None
+
+    def _set_aside(
+        self, name: str, before: _Before | None, note: Note, transactions: Transactions
+    ) -> _Before:
+        """Let the topic take what comes.
+
+        Raises:
+            RemoteFailed: that is refused.
+        """
+        if before is None:
+            now = topics.settings(self._cluster, name)
+            own = {
+                key: _own(now[key])
+                for key, value in _MEANWHILE.items()
+                if key in now and now[key].value != value
+            }
+            held = {key: now[key].value for key in ("cleanup.policy", *_LIMITS) if key in now}
+            before = _Before(self._cluster.topic(name).id_text, own, held)
+            note.write(msgspec.json.encode(before).decode(), transactions)
+        if before.own:
+            topics.alter(self._cluster, name, {key: _MEANWHILE[key] for key in before.own})
+        return before
+
+    # ------------------------------------------------------------------ one partition
+
+    def give(self, what: tuple[_Topic, Found]) -> LogGiven:
+        """Give one partition, or say why not."""
+        topic, found = what
+        log = LogGiven(
+            topic=found.to.topic,
+            partition=found.to.partition,
+            source=found.address,
+            folder=f"kafka://{self._cluster.address}/{found.to}",
+        )
+        ready = topic.ready[found.to]
+        try:
+            if isinstance(ready, LogError):
+                raise ready
+            return ready.give()
+        except (LogError, OSError) as error:
+            is_damaged = isinstance(error, CorruptLog)
+            return msgspec.structs.replace(log, reason=str(error), is_damaged=is_damaged)
+
+    # ------------------------------------------------------------------ after
+
+    def finish(self, topic: _Topic, done: Sequence[LogGiven]) -> Iterator[str]:
+        """Set what was set aside again; what to know of the topic."""
+        there = self._cluster.topics.get(topic.name)
+        count = topic.partitions[0].partitions
+        if there is not None and len(there.partitions) > count:
+            yield (
+                f"{topic.name} has {len(there.partitions)} partitions in the cluster, and {count} "
+                "in the archive: keys may go to others than before"
+            )
+        if topic.before is None:
+            return
+        if any(each.reason is not None for each in done):
+            yield (
+                f"{topic.name} deletes and compacts nothing until all of it is restored: run again"
+            )
+            return
+        own = dict(topic.before.own)
+        for name, words in self._too_old(topic):
+            if name in own:
+                value = own.pop(name)
+                how = f"--delete-config {name}" if value is None else f"--add-config {name}={value}"
+                yield (
+                    f"{topic.name}: {words}; {name} stays -1, so that the broker deletes nothing "
+                    "of what was restored. As it was: kafka-configs.sh --bootstrap-server "
+                    f"HOST:PORT --alter --entity-type topics --entity-name {topic.name} {how}"
+                )
+        try:
+            if own:
+                topics.alter(self._cluster, topic.name, own)
+            topic.note.write("", topic.transactions)
+        except LogError as error:
+            why = f"{topic.name} deletes and compacts nothing until that is done: run again"
+            yield f"{error}; {why}"
+
+    def _too_old(self, topic: _Topic) -> Iterator[tuple[str, str]]:
+        """Limits of retention by which records would go that have just come."""
+        assert topic.before is not None
+        held = topic.before.held
+        if "delete" not in (held.get("cleanup.policy") or "delete"):
+            return
+        logs = [each.contents for each in topic.partitions]
+        age_ms, size = (int(held.get(name) or -1) for name in _LIMITS)
+        since_ms = time.time_ns() // 1_000_000 - age_ms
+        times = (segment.largest_timestamp_ms for log in logs for segment in log.segments)
+        if age_ms >= 0 and any(each < since_ms for each in times):
+            yield _LIMITS[0], f"retention.ms is {age_ms}, and records are older"
+        if size >= 0 and any(sum(each.bytes for each in log.segments) > size for log in logs):
+            yield _LIMITS[1], f"retention.bytes is {size}, and a partition is larger"
+
+
+def _own(setting: TopicSetting) -> str | None:
+    return setting.value if setting.is_own else None

@@ -1,0 +1,236 @@
+"""Coordinators: who remembers the positions of a consumer group, and who the transactions of a
+producer. Answers that a while, or another coordinator, may mend are asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from lastwrite.errors import CommitConflict, RemoteFailed
+from lastwrite.kafka.network.cluster import Cluster, address_of
+from lastwrite.kafka.network.messages import made
+from lastwrite.model.log import TopicPartition
+
+_GROUP, _TRANSACTIONS = 0, 1
+_FENCED = (47, 90)  # a producer of a later epoch is there
+_HAS_MEMBERS = (22, 25, 27, 82, 113)
+_RIGHTS = "docs/guide/restore.md names the rights"
+_TRANSACTION = timedelta(seconds=60)
+
+Errors = Callable[[Any], Iterable[int]]
+Values = Callable[[Any], Mapping[str, object]]
+
+
+def _own(answer: Any) -> Iterable[int]:
+    return (answer.error_code,)
+
+
+def _of_offsets(answer: Any) -> Iterable[int]:
+    return (part.error_code for topic in answer.topics for part in topic.partitions)
+
+
+class _Coordinator:
+    """Finds it, and asks it."""
+
+    def __init__(self, cluster: Cluster, key: str, kind: int) -> None:
+        self._cluster = cluster
+        self._key, self._kind = key, kind
+        self._address: str | None = None
+
+    def ask(self, name: str, doing: str, values: Values, errors: Errors = _own) -> Any:
+        """The answer of whoever it is now.
+
+        Raises:
+            CommitConflict: a producer of a later epoch is there.
+            RemoteFailed: refused, or nobody answers for long.
+        """
+
+        def asked() -> Any:
+            address = self._address or self._found(doing)
+            self._address = None  # unless all goes well
+            with self._cluster.connection(address) as connection:
+                said = values(connection.schema(name, doing))
+                answer = connection.ask(name, doing, **said)
+            for error in errors(answer):
+                if error in _FENCED:
+                    raise CommitConflict(
+                        f"{doing}: another run has begun to restore it",
+                        path=address,
+                        remedy="let one finish; then run again",
+                    )
+                if error in _HAS_MEMBERS:
+                    raise RemoteFailed(
+                        f"{doing}: it has members",
+                        path=address,
+                        remedy="stop its consumers, and run again",
+                    )
+                self._cluster.check(error, doing, address, rights=_RIGHTS)
+            self._address = address
+            return answer
+
+        return self._cluster.patiently(asked)
+
+    def _found(self, doing: str) -> str:
+        answer = self._cluster.ask_any(
+            "find_coordinator", doing, key=self._key, key_type=self._kind
+        )
+        self._cluster.check(answer.error_code, doing, self._cluster.address, rights=_RIGHTS)
+        return address_of(answer.host, answer.port)
+
+
+class Committed(NamedTuple):
+    """A group's position in a partition."""
+
+    offset: int
+    metadata: str
+
+
+class Group:
+    """A consumer group, of which we are no member."""
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.name = name
+        self._coordinator = _Coordinator(cluster, name, _GROUP)
+
+    def position(self, name: TopicPartition) -> Committed | None:
+        """Where it is, once no transaction is about to change that; None: nowhere.
+
+        Raises:
+            RemoteFailed: refused, or nobody answers for long.
+        """
+
+        def values(module: Any) -> Mapping[str, object]:
+            topic = module.OffsetFetchRequestTopic(
+                name=name.topic, partition_indexes=(name.partition,)
+            )
+            return {"group_id": self.name, "topics": (topic,), "require_stable": True}
+
+        doing = f"ask where group {self.name} is"
+        answer = self._coordinator.ask("offset_fetch", doing, values, _of_positions)
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if part.committed_offset >= 0:
+                    return Committed(part.committed_offset, part.metadata or "")
+        return None
+
+    def commit(self, name: TopicPartition, offset: int, metadata: str) -> None:
+        """Set it there.
+
+        Raises:
+            RemoteFailed: it has members; refused, or nobody answers for long.
+        """
+
+        def values(module: Any) -> Mapping[str, object]:
+            topics = _position(module, "OffsetCommitRequest", name, offset, metadata)
+            return {
+                "group_id": self.name,
+                "generation_id": -1,
+                "generation_id_or_member_epoch": -1,
+                "member_id": "",
+                "group_instance_id": None,
+                "retention_time": timedelta(milliseconds=-1),
+                "topics": topics,
+            }
+
+        doing = f"set group {self.name} to offset {offset} of {name}"
+        self._coordinator.ask("offset_commit", doing, values, _of_offsets)
+
+    def commit_within(
+        self, transactions: Transactions, name: TopicPartition, offset: int, metadata: str
+    ) -> None:
+        """The same, as a part of the transaction that is open."""
+
+        def values(module: Any) -> Mapping[str, object]:
+            topics = _position(module, "TxnOffsetCommitRequest", name, offset, metadata)
+            return {"group_id": self.name, "topics": topics, **transactions.who}
+
+        doing = f"note in group {self.name} how far {name} is restored"
+        self._coordinator.ask("txn_offset_commit", doing, values, _of_offsets)
+
+
+def _of_positions(answer: Any) -> Iterable[int]:
+    yield getattr(answer, "error_code", 0)
+    yield from _of_offsets(answer)
+
+
+def _position(
+    module: Any, of: str, name: TopicPartition, offset: int, metadata: str
+) -> tuple[Any, ...]:
+    part = made(
+        module,
+        f"{of}Partition",
+        partition_index=name.partition,
+        committed_offset=offset,
+        committed_leader_epoch=-1,
+        committed_metadata=metadata,
+    )
+    return (made(module, f"{of}Topic", name=name.topic, partitions=(part,)),)
+
+
+class Transactions:
+    """The transactions of the producer that ``id`` names, one after another."""
+
+    def __init__(self, cluster: Cluster, id: str) -> None:
+        self._id = id
+        self._coordinator = _Coordinator(cluster, id, _TRANSACTIONS)
+        self.producer_id = self.epoch = -1
+
+    @property
+    def who(self) -> Mapping[str, object]:
+        """Who we are, in requests."""
+        return {
+            "transactional_id": self._id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+            # no member of any group
+            "generation_id": -1,
+            "member_id": "",
+            "group_instance_id": None,
+        }
+
+    def begin(self) -> None:
+        """Be the one: what an earlier one has open is aborted, and settled when this returns; of
+        what it still asks the coordinators take nothing.
+
+        Raises:
+            RemoteFailed: refused, or nobody answers for long.
+        """
+        asked = {
+            "transactional_id": self._id,
+            "transaction_timeout": _TRANSACTION,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        doing = f"begin as producer {self._id}"
+        answer = self._coordinator.ask("init_producer_id", doing, lambda module: asked)
+        self.producer_id, self.epoch = int(answer.producer_id), int(answer.producer_epoch)
+
+    def add_partition(self, name: TopicPartition) -> None:
+        """Let the transaction's end be marked in the partition."""
+
+        def values(module: Any) -> Mapping[str, object]:
+            topic = module.AddPartitionsToTxnTopic(name=name.topic, partitions=(name.partition,))
+            found = {**self.who, "topics": (topic,)}
+            return {f"v3_and_below_{key}": each for key, each in found.items()}
+
+        doing = f"open a transaction in {name}"
+        self._coordinator.ask("add_partitions_to_txn", doing, values, _of_partitions)
+
+    def add_group(self, group: str) -> None:
+        """Let the transaction hold positions of the group."""
+        doing = f"open a transaction of group {group}"
+        asked = {**self.who, "group_id": group}
+        self._coordinator.ask("add_offsets_to_txn", doing, lambda module: asked)
+
+    def end(self, committed: bool) -> None:
+        """Commit or abort it; that is decided when this returns, and soon known everywhere."""
+        asked = {**self.who, "committed": committed}
+        self._coordinator.ask("end_txn", "end a transaction", lambda module: asked)
+
+
+def _of_partitions(answer: Any) -> Iterable[int]:
+    for topic in answer.results_by_topic_v3_and_below:
+        for part in topic.results_by_partition:
+            yield part.partition_error_code

@@ -1,0 +1,184 @@
+"""The one producer that gives a partition its records, and the note that it leaves of how far.
+
+Runs follow one another, and requests of one that is gone may still be under way. So the producer's
+id is always the same, by a transactional id, and each run raises its epoch and has a marker of an
+empty transaction written into the partition: what comes of an earlier epoch after that marker is
+refused. Behind it the log's end says what has come::
+
+    epoch 4    note: from 70 on 3 + 2 records     3 records @70  (lost: 2 records @73)
+    epoch 6    marker @73    note: from 74 on 2 records          2 records @74
+
+The records themselves are in no transaction: what was given is given, and nobody sees it twice,
+also who reads what is not committed. The note is: it is text in the positions of a consumer group,
+as many groups as its length needs, all or none of them set.
+
+Source: Kafka 4.4 ``ProducerAppendInfo``, ``TransactionCoordinator``; KIP-98; docs/decisions/
+giving-back-through-produce.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from lastwrite.errors import CommitConflict
+from lastwrite.kafka.format.outgoing import Outgoing, next_sequence
+from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.connection import Connection, Passing
+from lastwrite.kafka.network.coordinator import Group, Transactions
+from lastwrite.kafka.network.produce import Append
+from lastwrite.model.log import TopicPartition
+
+_UNDER_WAY = 5  # requests
+_PIECE_CHARACTERS = 3000  # brokers take 4096 bytes (offset.metadata.max.bytes)
+_FENCED = (47, 90)
+_OUT_OF_ORDER = 45
+_LONGEST_SILENCE_S = 60.0
+
+
+class Note:
+    """Text that is kept in the cluster for a partition, under ``name``."""
+
+    def __init__(self, cluster: Cluster, name: str, of: TopicPartition) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._of = of
+        self._groups: list[Group] = []
+
+    def read(self) -> str:
+        """Empty: there is none.
+
+        Raises:
+            RemoteFailed: refused, or nobody answers for long.
+        """
+        first = self._group(0).position(self._of)
+        if first is None:
+            return ""
+        text = first.metadata
+        for number in range(1, first.offset):
+            more = self._group(number).position(self._of)
+            text += "" if more is None else more.metadata
+        return text
+
+    def write(self, text: str, transactions: Transactions) -> None:
+        """Replace it.
+
+        Raises:
+            CommitConflict: ``transactions`` are not the last that have begun.
+            RemoteFailed: refused, or nobody answers for long.
+        """
+        starts = range(0, max(len(text), 1), _PIECE_CHARACTERS)
+        for number, start in enumerate(starts):
+            group = self._group(number)
+            transactions.add_group(group.name)
+            piece = text[start : start + _PIECE_CHARACTERS]
+            group.commit_within(transactions, self._of, len(starts), piece)
+        transactions.end(committed=True)
+
+    def _group(self, number: int) -> Group:
+        while number >= len(self._groups):
+            more = f".{len(self._groups)}" if self._groups else ""
+            self._groups.append(Group(self._cluster, self._name + more))
+        return self._groups[number]
+
+
+class Producer:
+    """See the module. Not for two threads at once; ``close`` gives its conversation back."""
+
+    def __init__(self, cluster: Cluster, name: TopicPartition, transactions: Transactions) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._transactions = transactions
+        self._doing = f"write to {name}"
+        self._held = contextlib.ExitStack()
+        self._connection: Connection | None = None
+        self._sequence = 0
+
+    def close(self) -> None:
+        self._held.close()
+
+    def begin(self) -> None:
+        """Be the only one whom the partition takes records from under our id.
+
+        Raises:
+            CommitConflict: another run begins at the same time.
+            RemoteFailed: refused, or nobody answers for long.
+        """
+        self.abandon()
+        self._transactions.begin()
+        self._transactions.add_partition(self._name)
+        self._transactions.end(committed=False)
+        self._transactions.begin()  # answered when the marker is in its place
+        self._sequence = 0
+
+    def send(self, batches: Sequence[Outgoing], offset: int) -> None:
+        """Append the batches, the first of which will be at ``offset``.
+
+        Raises:
+            Passing: nobody knows what of them has come: ``begin`` anew.
+            CommitConflict: another run, or another producer, writes there.
+            RemoteFailed: the broker refuses them.
+        """
+        waiting: deque[int] = deque()
+        heard = time.monotonic()
+        try:
+            address, _ = self._cluster.leader(self._name.topic, self._name.partition)
+            if self._connection is None:
+                self._connection = self._held.enter_context(self._cluster.connection(address))
+            for batch in batches:
+                if len(waiting) == _UNDER_WAY:
+                    self._take(waiting.popleft())
+                    heard = self._awake(heard)
+                data = batch.signed(
+                    self._transactions.producer_id, self._transactions.epoch, self._sequence
+                )
+                self._sequence = next_sequence(self._sequence, batch.records)
+                append = Append(self._name.topic, self._name.partition, data.data)
+                self._connection.ask_produce(append, self._doing)
+                waiting.append(offset)
+                offset += batch.records
+            while waiting:
+                self._take(waiting.popleft())
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _awake(self, heard: float) -> float:
+        """A process that was stopped may find that others went on in its place, and brokers forget
+        who wrote last.
+        """
+        now = time.monotonic()
+        if now - heard > _LONGEST_SILENCE_S:
+            raise Passing(f"{self._doing}: nothing was said for long", path=self._cluster.address)
+        return now
+
+    def _take(self, offset: int) -> None:
+        """An answer, about the batch that should be at ``offset``."""
+        assert self._connection is not None
+        answer, address = self._connection.produced(self._doing), self._connection.address
+        if answer.error in _FENCED:
+            raise CommitConflict(
+                f"{self._doing}: another run has begun to restore it",
+                path=address,
+                remedy="let one finish; then run again",
+            )
+        if answer.error == _OUT_OF_ORDER:
+            raise Passing(f"{self._doing}: the broker lost what was written last", path=address)
+        rights = "Write of the topic"
+        self._cluster.check(answer.error, self._doing, address, answer.message, rights)
+        if answer.base_offset != offset:
+            raise CommitConflict(
+                f"{self._name}: somebody else writes there: what should be at offset {offset} is "
+                f"at {answer.base_offset}",
+                path=address,
+                remedy="stop its producers, delete the topic, and run again",
+            )
+
+    def abandon(self) -> None:
+        """End the conversation: answers may be under way."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._held.close()

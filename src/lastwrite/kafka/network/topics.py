@@ -1,0 +1,125 @@
+"""Topics of a cluster: made, and their settings asked for and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.messages import made
+
+_TOPIC = 2  # a kind of resource that has settings
+_OF_TOPIC = 1  # who says a setting
+_SET, _DELETE = 0, 1
+_EXISTS = 36
+_PATIENCE = timedelta(seconds=30)
+
+
+class TopicSetting(NamedTuple):
+    """What holds for a topic."""
+
+    value: str | None
+    is_own: bool  # set for the topic itself
+
+
+def settings(cluster: Cluster, topic: str) -> dict[str, TopicSetting]:
+    """All that a broker knows, by name.
+
+    Raises:
+        RemoteFailed: it is refused, or nobody answers for long.
+    """
+    doing = f"ask for the settings of {topic}"
+
+    def asked() -> dict[str, TopicSetting]:
+        resource = {"resource_type": _TOPIC, "resource_name": topic, "configuration_keys": None}
+        address = cluster.controller
+        with cluster.connection(address) as connection:
+            module = connection.schema("describe_configs", doing)
+            resources = (made(module, "DescribeConfigsResource", **resource),)
+            answer = connection.ask("describe_configs", doing, resources=resources)
+        (found,) = answer.results
+        rights = "DescribeConfigs of the topic"
+        cluster.check(found.error_code, doing, address, found.error_message, rights)
+        return {
+            each.name: TopicSetting(each.value, each.config_source == _OF_TOPIC)
+            for each in found.configs
+        }
+
+    return cluster.patiently(asked)
+
+
+def create(
+    cluster: Cluster, topic: str, partitions: int, replication: int, own: Mapping[str, str]
+) -> None:
+    """Make a topic; ``replication``: -1, as the brokers have it. One that is there stays as it is.
+
+    Raises:
+        RemoteFailed: it is refused, or nobody answers for long.
+    """
+    doing = f"make topic {topic}"
+
+    def values(module: Any) -> Mapping[str, object]:
+        configs = tuple(
+            made(module, "CreatableTopicConfig", name=name, value=value)
+            for name, value in own.items()
+        )
+        wanted = made(
+            module,
+            "CreatableTopic",
+            name=topic,
+            num_partitions=partitions,
+            replication_factor=replication,
+            assignments=(),
+            configs=configs,
+        )
+        return {"topics": (wanted,), "timeout": _PATIENCE, "validate_only": False}
+
+    def asked() -> None:
+        address = cluster.controller
+        with cluster.connection(address) as connection:
+            said = values(connection.schema("create_topics", doing))
+            (found,) = connection.ask("create_topics", doing, **said).topics
+        if found.error_code != _EXISTS:
+            rights = "Create of the topic"
+            cluster.check(found.error_code, doing, address, found.error_message, rights)
+
+    cluster.patiently(asked)
+
+    def seen() -> None:
+        cluster.refresh()
+        for number in cluster.topic(topic).partitions:
+            cluster.leader(topic, number)
+
+    cluster.patiently(seen)
+
+
+def alter(cluster: Cluster, topic: str, own: Mapping[str, str | None]) -> None:
+    """Set some of a topic's own settings; None: it shall have none of its own.
+
+    Raises:
+        RemoteFailed: it is refused, or nobody answers for long.
+    """
+    doing = f"set {', '.join(own)} of {topic}"
+
+    def asked() -> None:
+        address = cluster.controller
+        with cluster.connection(address) as connection:
+            module = connection.schema("incremental_alter_configs", doing)
+            configs = tuple(
+                module.AlterableConfig(
+                    name=name, config_operation=_DELETE if value is None else _SET, value=value
+                )
+                for name, value in own.items()
+            )
+            resource = module.AlterConfigsResource(
+                resource_type=_TOPIC, resource_name=topic, configs=configs
+            )
+            answer = connection.ask(
+                "incremental_alter_configs", doing, resources=(resource,), validate_only=False
+            )
+        (found,) = answer.responses
+        rights = "AlterConfigs of the topic"
+        cluster.check(found.error_code, doing, address, found.error_message, rights)
+
+    cluster.patiently(asked)

@@ -1,0 +1,495 @@
+"""``restore`` into a running cluster, against a real broker: whatever happens on the way, its
+consumers see the archive's records, once and in order, and groups go on where they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+import lastwrite
+from lastwrite.errors import InvalidConfig, RemoteFailed
+from lastwrite.kafka.format.batch import decode_batch
+from lastwrite.kafka.jobs import giving
+from lastwrite.kafka.network.connection import Connection
+from lastwrite.kafka.network.producer import Producer as OurProducer
+from lastwrite.kafka.restored import LogGiven, LogsGiven
+from lastwrite.spark.inline import INLINE
+from tests.conformance.test_kafka_archive import Archive
+from tests.support.kafka.broker import Broker, Unavailable, kafka_home
+from tests.support.kafka.clients import CODECS, Seen, Sent, consume, create_topic, produce
+from tests.support.kafka.groups import committed
+from tests.support.objects import BUCKET, S3, s3_server
+from tests.system.test_kafka_live import SPOILER, SPOILT, Spoiler
+
+pytest.importorskip("kio")
+pytestmark = [pytest.mark.broker]
+
+NOW_MS = int(time.time() * 1000)
+SMALL = {"internal.segment.bytes": "4000", "segment.index.bytes": "1024"}
+TABLE = {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.3"}
+LONG = "LASTWRITE_LONG" in os.environ
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    try:
+        made = Broker(
+            kafka_home(),
+            tmp_path_factory.mktemp("give") / "data",
+            {"message.max.bytes": "50000000"},
+            listeners={"SPOILT": ("PLAINTEXT", SPOILT, SPOILER)},
+        )
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    with made:
+        yield made
+
+
+@pytest.fixture
+def restarting(tmp_path: Path) -> Iterator[Broker]:
+    """A broker that a test may kill and start again."""
+    try:
+        made = Broker(kafka_home(), tmp_path / "data")
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    try:
+        yield made.start()
+    finally:
+        made.kill()
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many notes, of few batches each."""
+    monkeypatch.setattr(giving, "_WINDOW_BATCHES", 2)
+
+
+class Plain(NamedTuple):
+    """What of a record stays when it is given."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def plain(seen: Sequence[Seen]) -> list[Plain]:
+    return [Plain(each.key, each.value, each.timestamp_ms, each.headers) for each in seen]
+
+
+def archived(archive: Archive) -> list[tuple[int, Plain]]:
+    """What of an archive's log is live, by its bytes, with the offsets there."""
+    aborted = archive.log()["aborted"]
+    found = []
+    for data in archive.batches():
+        batch = decode_batch(data, 0)
+        header = batch.header
+        is_aborted = batch.attributes.transactional and any(
+            producer == header.producer_id and first <= header.base_offset <= last
+            for producer, first, last, _ in aborted
+        )
+        if batch.attributes.control or is_aborted:
+            continue
+        for each in batch.records:
+            headers = tuple((name.decode(), value) for name, value in each.headers)
+            found.append((each.offset, Plain(each.key, each.value, each.timestamp_ms, headers)))
+    return found
+
+
+def write_random(broker: Broker, topic: str, seed: int, batches: int, partition: int = 0) -> None:
+    """All codecs, times from 1970 on, no keys, no values, headers; transactions, some aborted."""
+    rng = random.Random(seed)
+    is_table = topic.startswith("table")
+    for _ in range(batches):
+        records = [
+            Sent(
+                None if not is_table and rng.random() < 0.2 else b"k%d" % rng.randrange(30),
+                None if rng.random() < 0.1 else rng.randbytes(rng.randrange(200)),
+                rng.choice((rng.randrange(1, 1 << 35), NOW_MS - rng.randrange(10_000))),
+                (("h", rng.choice((None, rng.randbytes(3)))), ("h", b"")) * (rng.random() < 0.2),
+            )
+            for _ in range(rng.randrange(1, 30))
+        ]
+        codec = rng.choice(CODECS)
+        produce(broker, topic, records, codec=codec, batch_records=7, partition=partition)
+    client = Producer(
+        {
+            "bootstrap.servers": broker.address,
+            "transactional.id": f"{topic}-{partition}-{seed}",
+            "linger.ms": 0,
+            "log_level": 0,
+        }
+    )
+    client.init_transactions(60)
+    for n in range(5):
+        client.begin_transaction()
+        for _ in range(rng.randrange(1, 7)):
+            client.produce(topic, rng.randbytes(20), b"t%d" % rng.randrange(9), partition)
+            client.flush()
+        client.abort_transaction(60) if n % 3 == 1 else client.commit_transaction(60)
+
+
+def commit(broker: Broker, topic: str, groups: dict[str, int], partition: int = 0) -> None:
+    for group, offset in groups.items():
+        consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+        consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
+        consumer.close()
+
+
+def fetched(broker: Broker, to: Path | str, topic: str, **how: Any) -> None:
+    report = lastwrite.fetch([f"kafka://{broker.address}"], str(to), topic=topic, **how)
+    assert report.exit_status == 0
+
+
+def given(broker: Broker | str, archive: Path | str, name: str | None, **how: Any) -> LogsGiven:
+    address = broker if isinstance(broker, str) else broker.address
+    found = lastwrite.restore(str(archive), to=f"kafka://{address}", name=name, **how)
+    assert isinstance(found, LogsGiven)
+    return found
+
+
+def one(broker: Broker | str, archive: Path | str, name: str | None, **how: Any) -> LogGiven:
+    (found,) = given(broker, archive, name, **how).partitions
+    return found
+
+
+def check_same(
+    broker: Broker, archive: Archive, topic: str, partition: int = 0
+) -> list[tuple[int, int]]:
+    """Whoever reads the topic sees what the archive has; where each record was, and is."""
+    expected = archived(archive)
+    for isolation in ("read_uncommitted", "read_committed"):
+        seen = consume(broker, topic, partition=partition, isolation=isolation)
+        assert plain(seen) == [each for _, each in expected]
+        assert all(each.is_create_time for each in seen)
+    return [(offset, each.offset) for (offset, _), each in zip(expected, seen, strict=True)]
+
+
+def settings_of(broker: Broker, topic: str) -> dict[str, str]:
+    """Those of the topic itself."""
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (done,) = admin.describe_configs([resource]).values()
+    return {name: each.value for name, each in done.result(30).items() if each.source == 1}
+
+
+def test_a_compacted_topic_with_groups(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "table", TABLE, 2)
+    for number in range(2):
+        write_random(broker, "table", number, 12, number)
+    archive = Archive(tmp_path / "archive", "table-0")
+    end = 2 + max(each.offset for each in consume(broker, "table"))
+    groups = {f"g{offset}": offset for offset in range(0, end + 1, 29)} | {"late": end}
+    commit(broker, "table", groups)
+    fetched(broker, archive.to, "table")
+    lastwrite.compact(str(archive.to), spark=INLINE, config={"min.cleanable.dirty.ratio": 0})
+
+    report = given(broker, archive.to, "table-again")
+
+    assert report.exit_status == 0, report
+    assert not any("retention" in note for note in report.notes)
+    places = check_same(broker, archive, "table-again")
+    check_same(broker, Archive(archive.to, "table-1"), "table-again", 1)
+    found = report.partitions[0]
+    assert found.end_offset == places[-1][1] + 1 and found.records == len(places)
+    for group, offset in groups.items():
+        wanted = next((there for before, there in places if before >= offset), found.end_offset)
+        assert committed(broker, group, ["table-again"]) == {"table-again": wanted}, group
+    assert settings_of(broker, "table-again") == TABLE
+
+    again = given(broker, archive.to, "table-again")  # changes nothing
+    assert [each.is_written for each in again.partitions] == [False, False]
+    assert not any(group.is_set for group in again.partitions[0].groups)
+    assert check_same(broker, archive, "table-again") == places
+
+
+def test_what_deletes_by_age_keeps_what_is_old(broker: Broker, tmp_path: Path) -> None:
+    policy = {"retention.ms": "604800000", "message.timestamp.type": "CreateTime"}
+    create_topic(broker, "aged", policy)
+    produce(broker, "aged", [Sent(None, b"%d" % n, 1 + n) for n in range(20)])
+    fetched(broker, tmp_path, "aged")
+    produce(broker, "aged", [Sent(None, b"new", NOW_MS)])
+
+    report = given(broker, tmp_path, "aged-again")
+
+    assert [each.timestamp_ms for each in consume(broker, "aged-again")] == list(range(1, 21))
+    assert settings_of(broker, "aged-again") == {**policy, "retention.ms": "-1"}
+    (note,) = report.notes
+    assert "records are older; retention.ms stays -1" in note
+    assert note.endswith("--entity-name aged-again --add-config retention.ms=604800000")
+
+
+def test_what_the_archive_has_more_comes_the_next_time(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "grows", SMALL)
+    archive, known = Archive(tmp_path, "grows-0"), []
+    for seed in range(3):
+        write_random(broker, "grows", seed, 3)
+        fetched(broker, tmp_path, "grows")
+        found = one(broker, tmp_path, "grows-again")
+        assert found.reason is None and found.is_written
+        places = check_same(broker, archive, "grows-again")
+        assert places[: len(known)] == known
+        known = places
+
+
+def test_up_to_an_offset_and_a_time(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "until", {})
+    produce(broker, "until", [Sent(b"k", b"%d" % n, NOW_MS + n) for n in range(20)])
+    commit(broker, "until", {"before": 5, "behind": 15})
+    fetched(broker, tmp_path, "until")
+    one(broker, tmp_path, "until-8", until=8)
+    assert [each.value for each in consume(broker, "until-8")] == [b"%d" % n for n in range(8)]
+    assert committed(broker, "before", ["until-8"]) == {"until-8": 6}
+    assert committed(broker, "behind", ["until-8"]) == {"until-8": 9}
+    assert one(broker, tmp_path, "until-8").records == 12  # the rest
+
+
+def test_batches_that_a_topic_would_not_take(broker: Broker, tmp_path: Path) -> None:
+    """Too large, of the future, compressed otherwise, stamped by the broker."""
+    create_topic(broker, "odd", {"max.message.bytes": "50000000"})
+    far_ms = NOW_MS + 10 * 86_400_000
+    value = random.Random(1).randbytes(9_000_000)
+    settings = {"message.max.bytes": "60000000"}
+    produce(broker, "odd", [Sent(b"k", value, 5)], settings=settings)
+    fetched(broker, tmp_path, "odd")
+    own = {
+        "max.message.bytes": "1000",
+        "message.timestamp.before.max.ms": "1000",
+        "compression.type": "gzip",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    create_topic(broker, "odd-again", own)
+    assert one(broker, tmp_path, "odd-again").reason is None
+    check_same(broker, Archive(tmp_path, "odd-0"), "odd-again")
+    assert settings_of(broker, "odd-again") == {**own, "retention.ms": "-1"}  # of 1970
+    produce(broker, "odd-again", [Sent(b"k", b"v", far_ms)])
+    assert not consume(broker, "odd-again")[-1].is_create_time
+
+
+def test_what_is_refused(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "mine", {})
+    produce(broker, "mine", [Sent(b"k", b"%d" % n, NOW_MS) for n in range(9)])
+    fetched(broker, tmp_path / "mine", "mine")
+
+    why = one(broker, tmp_path / "mine", None).reason
+    assert why is not None and "records that no restore of this log wrote, from offset 0" in why
+    assert len(consume(broker, "mine")) == 9
+    assert settings_of(broker, "mine") == {}
+
+    create_topic(broker, "other", {})
+    produce(broker, "other", [Sent(b"k", b"%d" % n, NOW_MS) for n in range(3)])
+    fetched(broker, tmp_path / "other", "other")
+    one(broker, tmp_path / "mine", "taken")
+    why = one(broker, tmp_path / "other", "taken").reason
+    assert why is not None and "of another log" in why
+
+    create_topic(broker, "wide", {}, 3)
+    fetched(broker, tmp_path / "wide", "wide")
+    create_topic(broker, "narrow", {})
+    report = given(broker, tmp_path / "wide", "narrow")
+    assert [each.reason is None for each in report.partitions] == [True, False, False]
+    assert "narrow has 1 partitions in the cluster, and 3 in the archive" in str(report)
+
+    with pytest.raises(InvalidConfig, match="rate and a replication factor"):
+        lastwrite.restore(str(tmp_path / "mine"), to=str(tmp_path), rate="1m")
+    with pytest.raises(RemoteFailed):
+        given("127.0.0.1:1", tmp_path / "mine", "nowhere")
+
+
+def test_a_group_with_members_is_set_later(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "busy", {})
+    produce(broker, "busy", [Sent(b"k", b"%d" % n, NOW_MS) for n in range(9)])
+    commit(broker, "busy", {"member": 4})
+    fetched(broker, tmp_path, "busy")
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "member"})
+    consumer.subscribe(["busy"])
+    while not consumer.assignment():
+        consumer.poll(0.1)
+    report = given(broker, tmp_path, "busy-again")
+    (group,) = report.partitions[0].groups
+    assert report.exit_status == 1 and not group.is_set
+    assert group.reason is not None and "it has members" in group.reason
+    consumer.close()
+    report = given(broker, tmp_path, "busy-again")
+    (group,) = report.partitions[0].groups
+    assert report.exit_status == 0 and group.is_set and group.offset == 5
+
+
+# ---------------------------------------------------------------------- what may happen meanwhile
+
+
+def killed_at(point: int, is_after: bool, action: Callable[[], None]) -> bool:
+    """Run ``action`` in a process that dies before or after its ``point``-th request; whether it
+    came to that.
+    """
+    child = os.fork()
+    if child == 0:
+        status, count, send = 1, 0, Connection._send
+        try:
+
+            def counted(self: Connection, request: bytes) -> None:
+                nonlocal count
+                count += 1
+                if count == point and not is_after:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                send(self, request)
+                if count == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            Connection._send = counted  # type: ignore[method-assign]
+            action()
+            status = 0
+        except BaseException as error:
+            print(f"in the child: {error!r}", flush=True)
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the child failed; its output says why"
+    return False
+
+
+def check_kills(broker: Broker, archive: Archive, seed: int, step: int) -> None:
+    """A run that is killed again and again, some requests later each time, until it is through."""
+    rng, name = random.Random(seed), f"{archive.name.rpartition('-')[0]}-{seed}"
+    for _ in range(400):
+        point, is_after = rng.randrange(1, step), rng.random() < 0.5
+
+        def work() -> None:
+            found = one(broker, archive.to, name)
+            assert found.reason is None, found.reason
+
+        if not killed_at(point, is_after, work):
+            break
+        step += 1
+    else:
+        raise AssertionError("never through")
+    check_same(broker, archive, name)
+    assert settings_of(broker, name) == SMALL
+
+
+@pytest.mark.parametrize("seed", range(40 if LONG else 2))
+def test_killed_again_and_again(
+    broker: Broker, tmp_path: Path, small_steps: None, seed: int
+) -> None:
+    topic = f"killed{seed}"
+    create_topic(broker, topic, SMALL)
+    write_random(broker, topic, seed, 3)
+    commit(broker, topic, {f"{topic}-a": 3, f"{topic}-b": 11})
+    archive = Archive(tmp_path, f"{topic}-0")
+    fetched(broker, tmp_path, topic)
+    check_kills(broker, archive, seed, 30)
+    places = check_same(broker, archive, f"{topic}-{seed}")
+    for group, offset in ((f"{topic}-a", 3), (f"{topic}-b", 11)):
+        wanted = next(there for before, there in places if before >= offset)
+        name = f"{topic}-{seed}"
+        assert committed(broker, group, [name]) == {name: wanted}
+
+
+class Cutter(Spoiler):
+    """Hangs up in place of an answer."""
+
+    def spoil(self, data: bytes) -> bytes | None:
+        if self.rng.random() > 0.06:
+            return data
+        self.spoilt["cut"] = self.spoilt.get("cut", 0) + 1
+        return None
+
+
+@pytest.mark.parametrize("seed", range(10 if LONG else 1))
+def test_answers_that_never_come(
+    broker: Broker, tmp_path: Path, small_steps: None, seed: int
+) -> None:
+    topic = f"lost{seed}"
+    create_topic(broker, topic, SMALL)
+    write_random(broker, topic, seed, 5)
+    archive = Archive(tmp_path, f"{topic}-0")
+    fetched(broker, tmp_path, topic)
+    with Cutter(seed) as spoiler:
+        threading.Thread(target=spoiler.serve_forever, daemon=True).start()
+        config = {"request.timeout.ms": 1000, "default.api.timeout.ms": 20_000}
+        address = f"127.0.0.1:{SPOILER}"
+        for _ in range(50):
+            with contextlib.suppress(RemoteFailed):
+                if one(address, tmp_path, f"{topic}-again", config=config).reason is None:
+                    break
+        spoiler.shutdown()
+    assert spoiler.spoilt["cut"] > 0
+    check_same(broker, archive, f"{topic}-again")
+
+
+def test_a_broker_that_dies_amid(
+    restarting: Broker, tmp_path: Path, small_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(restarting, "dies", SMALL)
+    write_random(restarting, "dies", 1, 6)
+    archive = Archive(tmp_path / "archive", "dies-0")
+    fetched(restarting, archive.to, "dies")
+    real, sent = OurProducer.send, 0
+
+    def send(self: OurProducer, batches: Any, offset: int) -> None:
+        nonlocal sent
+        sent += 1
+        if sent in (2, 5):
+            restarting.kill()
+            restarting.start()
+        real(self, batches, offset)
+        if sent == 8:
+            restarting.kill()
+            restarting.start()
+
+    monkeypatch.setattr(OurProducer, "send", send)
+    found = one(restarting, archive.to, "dies-again")
+    assert found.reason is None and sent > 8
+    check_same(restarting, archive, "dies-again")
+
+
+def test_two_runs_at_once(
+    broker: Broker, tmp_path: Path, small_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that began first is told so, and what it still sends is not taken."""
+    create_topic(broker, "twice", SMALL)
+    write_random(broker, "twice", 1, 6)
+    archive = Archive(tmp_path, "twice-0")
+    fetched(broker, tmp_path, "twice")
+    real, other = OurProducer.send, []
+
+    def send(self: OurProducer, batches: Any, offset: int) -> None:
+        if offset > 10 and not other:
+            other.append("begun")
+            other[0] = one(broker, tmp_path, "twice-again")  # type: ignore[call-overload]
+        real(self, batches, offset)
+
+    monkeypatch.setattr(OurProducer, "send", send)
+    first = one(broker, tmp_path, "twice-again")
+    assert first.reason is not None and "another run has begun to restore it" in first.reason
+    assert isinstance(other[0], LogGiven) and other[0].reason is None
+    check_same(broker, archive, "twice-again")
+
+
+def test_from_a_bucket(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "bucket", SMALL)
+    write_random(broker, "bucket", 1, 4)
+    fetched(broker, tmp_path / "local", "bucket")
+    with s3_server(tmp_path / "s3", BUCKET) as s3:
+        check_bucket(broker, s3, Archive(tmp_path / "local", "bucket-0"))
+
+
+def check_bucket(broker: Broker, s3: S3, same: Archive) -> None:
+    fetched(broker, f"s3://{BUCKET}/kept", "bucket", config=s3.config)
+    found = one(broker, f"s3://{BUCKET}/kept", "bucket-again", config=s3.config, rate="100m")
+    assert found.reason is None
+    check_same(broker, same, "bucket-again")
