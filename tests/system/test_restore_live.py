@@ -31,7 +31,9 @@ from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Seen, Sent, consume, create_topic, produce
 from tests.support.kafka.groups import committed
 from tests.support.objects import BUCKET, S3, s3_server
+from tests.system.test_internal_topics import resumes_at
 from tests.system.test_kafka_live import SPOILER, SPOILT, Spoiler
+from tests.system.test_restore import java_resumes
 
 pytest.importorskip("kio")
 pytestmark = [pytest.mark.broker]
@@ -213,6 +215,28 @@ def test_a_compacted_topic_with_groups(broker: Broker, tmp_path: Path) -> None:
     assert [each.is_written for each in again.partitions] == [False, False]
     assert not any(group.is_set for group in again.partitions[0].groups)
     assert check_same(broker, archive, "table-again") == places
+
+
+def test_clients_of_both_kinds_go_on(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "clients", SMALL)
+    write_random(broker, "clients", 5, 4)
+    end = max(each.offset for each in consume(broker, "clients"))
+    groups = {"java-classic": end // 3, "java-consumer": end // 2, "native-classic": end - 2}
+    commit(broker, "clients", groups)
+    archive = Archive(tmp_path, "clients-0")
+    fetched(broker, tmp_path, "clients")
+    assert given(broker, tmp_path, "clients-again").exit_status == 0
+    places = check_same(broker, archive, "clients-again")
+    wanted = {
+        group: next(there for before, there in places if before >= offset)
+        for group, offset in groups.items()
+    }
+    assert resumes_at(broker, "native-classic", "classic", "clients-again") == wanted.pop(
+        "native-classic"
+    )
+    for group, offset in wanted.items():
+        protocol = group.removeprefix("java-")
+        assert java_resumes(broker, protocol, "clients-again", group) == {group: offset}
 
 
 def test_what_deletes_by_age_keeps_what_is_old(broker: Broker, tmp_path: Path) -> None:
@@ -431,6 +455,7 @@ def test_answers_that_never_come(
     check_same(broker, archive, f"{topic}-again")
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_amid(
     restarting: Broker, tmp_path: Path, small_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
