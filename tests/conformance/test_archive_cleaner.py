@@ -28,9 +28,7 @@ from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.cleaner.metrics import page_of
 from lastwrite.cleaner.rounds import Rounds
-from lastwrite.commands.systems import SYSTEMS
 from lastwrite.demo.topic_writer import TopicWriter
-from lastwrite.engine.system import system_named
 from lastwrite.errors import InvalidConfig, RemoteFailed
 from lastwrite.model.log import TopicPartition
 from lastwrite.spark.inline import INLINE
@@ -451,14 +449,3 @@ class ends:
     def __exit__(self, *_: object) -> None:
         wait_for(lambda: self._cleaners)
         self._cleaners[0].ask_to_stop()
-
-
-def test_an_archive_of_a_system_that_notes_nothing_there_is_refused(tmp_path: Path) -> None:
-    [name] = [name for name in SYSTEMS if not system_named(name).notes.system][:1]
-    folder = tmp_path / name / "t" / "0"
-    if name == "pulsar":
-        folder = tmp_path / name / "public" / "default" / "persistent" / "t"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").touch()
-    with pytest.raises(InvalidConfig, match=f"no archives of {name} so far"):
-        lastwrite.clean([str(tmp_path)], {}, once=True, spark=INLINE)

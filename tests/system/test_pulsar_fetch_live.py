@@ -158,7 +158,16 @@ def test_what_a_bookie_cannot_read_is_fetched_around_and_named(
 
     number, lost = numbers[beyond], (3, 22, 27, 39)
     before = driver.horizon(beyond)
-    report = lastwrite.fetch([beyond], str(tmp_path), config=config)
+    # An archive has no gap, but where the compacted ledger stands for what is lost.
+    archive = tmp_path / "archive"
+    report = lastwrite.fetch([below, beyond], str(archive), config=config)
+    assert report.exit_status == 3
+    [whole, topic] = report.topics
+    assert (len(whole.ledgers), whole.problems) == (2, ())
+    assert (topic.ledgers, topic.problems[0].path) == ((), beyond)
+    assert not list(archive.glob(f"pulsar/**/*{mark}/manifest.json"))[1:]
+    assert lastwrite.inspect(str(archive)).exit_status == 0
+    report = lastwrite.fetch([beyond], str(tmp_path), recover=True, config=config)
     assert report.exit_status == 3
     [topic] = report.topics
     assert [each.message for each in topic.problems] == [

@@ -27,7 +27,7 @@ from lastwrite.cleaner.rounds import Rounds
 from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.commands.compact import TopicConfig, overrides
 from lastwrite.commands.following import open_followed
-from lastwrite.commands.systems import system_of_all
+from lastwrite.commands.systems import PULSAR, system_of_all
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
@@ -114,7 +114,10 @@ def clean(
         )
     folders = topics_in(roots) if live else list(dict.fromkeys(map(real_path, roots)))
     sources = Sources(
-        overrides=overrides(topic_config), roots=() if live else tuple(folders), metadata=metadata
+        overrides=overrides(topic_config),
+        roots=() if live else tuple(folders),
+        metadata=metadata,
+        are_archives=follow is not None,
     )
     given = config if callable(config) else lambda: config or {}
     use(store_settings(given()))
@@ -131,14 +134,9 @@ def clean(
         refuse_elsewhere(names, found.name, found.governs_keyless)
         return names
 
-    if archives and not found.notes.system:
-        raise InvalidConfig(
-            f"the daemon cleans no archives of {found.name} so far",
-            path=archives[0],
-            remedy="run lastwrite compact on it when it is due",
-        )
     look_ms = _LOOK_MS if any(map(is_address, folders)) else None
-    source = SettingsSource(found, read, config_file, rules_of if live else dict, look_ms)
+    is_pulsars = bool(live) or (follow is not None and found.name == PULSAR)
+    source = SettingsSource(found, read, config_file, rules_of if is_pulsars else dict, look_ms)
     if keep_scans and not found.keeps_scans:
         raise InvalidConfig(
             f"{found.name} allows no other files beside its logs", remedy="leave out --keep-scans"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,10 @@ from lastwrite.config.stores import store_settings
 from lastwrite.engine.system import System
 from lastwrite.errors import LogError
 from lastwrite.storage.objects.address import use
+
+# Of these nobody may read the value: sasl.password, sasl.jaas.config, authParams,
+# brokerClientAuthenticationParameters, metadataStoreAuth, storage's keys.
+_SECRET = re.compile(r"passw|secret|token|jaas|auth|key", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +92,6 @@ class SettingsSource:
 
 
 def _said(name: str, names: Mapping[str, object]) -> str:
+    if _SECRET.search(name) and name in names:
+        return f"another {name}"
     return f"{name}={names[name]}" if name in names else f"no {name}"

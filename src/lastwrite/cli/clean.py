@@ -35,8 +35,8 @@ def clean(
         list[str] | None,
         options.option(
             "--source URL",
-            "A live cluster, kafka://HOST:PORT[,HOST:PORT…] or rocketmq://…, that the archive "
-            "of --to follows.",
+            "What the archive of --to follows: kafka://HOST:PORT[,HOST:PORT…], rocketmq://…, "
+            "persistent://…",
         ),
     ] = None,
     to: Annotated[
@@ -237,7 +237,8 @@ def _brought(event: Brought) -> str:
 
 def _held(event: HeldBack) -> str:
     log = event.log.log
-    return f"{log.topic}-{log.partition}: held back ({log.held}): {log.reason}"
+    name = log.topic if log.partition < 0 else f"{log.topic}-{log.partition}"
+    return f"{name}: held back ({log.held}): {log.reason}"
 
 
 # By what an event is called in JSON.

@@ -68,7 +68,8 @@ def fetch(
         bool,
         options.option(
             "--recover",
-            "Take entries of an open ledger that no writer had confirmed, as its recovery would.",
+            "Take entries of an open ledger that no writer had confirmed, as its recovery would; of a "
+            "live topic what is whole around lost entries, into a topic folder.",
             options.PULSAR,
         ),
     ] = False,
@@ -95,7 +96,7 @@ def fetch(
         bool,
         options.option(
             "--follow",
-            "Of a live Kafka or RocketMQ: go on until SIGTERM or Ctrl-C, turn after turn.",
+            "Of a live cluster: go on until SIGTERM or Ctrl-C, turn after turn.",
         ),
     ] = False,
     every: options.Every = None,
@@ -112,8 +113,10 @@ def fetch(
     Of Kafka from log roots, the batches of closed segments as they are, or from a live cluster up
     to its high watermark, to ARCHIVE/kafka/topic/partition. Of RocketMQ what a store has in
     compaction logs, or a live broker gives by queue offset, to ARCHIVE/rocketmq/topic/queue. Of
-    Pulsar from offloaded ledgers, MapFiles, bookies' entry logs, or a live cluster, to
-    ARCHIVE/tenant/namespace/persistent/name. The commands take them all.
+    Pulsar from a live cluster to ARCHIVE/pulsar/tenant/namespace/persistent/name; from offloaded
+    ledgers, MapFiles and bookies' entry logs to topic folders,
+    ARCHIVE/tenant/namespace/persistent/name, and from those to the former. The commands take them
+    all.
 
     \b
       lastwrite fetch /var/lib/kafka --topic orders --to s3://backup/cluster1

@@ -68,8 +68,7 @@ Partition: TypeAlias = Annotated[
     option("--partition, --queue NUMBER", "Only this partition or queue of each topic.", min=0),
 ]
 Rate: TypeAlias = Annotated[
-    str | None,
-    option("--rate SIZE", "Of a live Kafka or RocketMQ, at most so many bytes a second."),
+    str | None, option("--rate SIZE", "Of a live cluster, at most so many bytes a second.")
 ]
 Every: TypeAlias = Annotated[
     float | None,

@@ -35,7 +35,7 @@ from lastwrite.rocketmq.rules.live_settings import SCHEME as ROCKETMQ_SCHEME
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.exports import naming_what_stays, refuse_inside
 from lastwrite.storage.objects import address
-from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.address import is_address, real_path
 
 if TYPE_CHECKING:
     from lastwrite.kafka.system import KafkaSystem
@@ -69,9 +69,10 @@ def fetch(
             Pulsar folders of a bucket's objects, of MapFiles, of bookies (entry logs, journals), of
             which topic folders are made; ``persistent://…`` is a topic of a live cluster, with all
             its partitions if it names none; or topic folders, or an archive, for an archive as that
-            of Kafka's topics.
+            of Kafka's topics. A live topic alone goes straight into such an archive, unless topic
+            folders lie at ``to``.
         to: the archive: a folder, which is made where there is none, or of Kafka, RocketMQ, and
-            Pulsar's topic folders, also a bucket's address, as ``s3://bucket/prefix``.
+            Pulsar's topic folders and live topics, also a bucket's address, as ``s3://bucket/prefix``.
         topic: of folders, that one alone, with all its partitions if it names none; of Kafka and
             RocketMQ also a shell pattern, or several of either.
         partition: of Kafka and RocketMQ, this partition or queue alone of each topic.
@@ -81,7 +82,9 @@ def fetch(
             topics'.
         copies: copy a bucket's objects, instead of linking them; of Kafka, segments of a tier,
             instead of naming them where they lie.
-        recover: of an open ledger in bookies' files, also entries that no writer had confirmed.
+        recover: of an open ledger in bookies' files, also entries that no writer had confirmed; of
+            a live topic of Pulsar what is whole around entries that no bookie has, into a topic
+            folder.
         include_active: of Kafka, the active segment too, up to the high watermark; of RocketMQ the
             active file.
         keep_scans: of Kafka's log directories, leave beside each segment in the archive what a
@@ -94,7 +97,8 @@ def fetch(
             for ``compact``, and of a live cluster what a client needs, under its names; of RocketMQ
             ``delete.retention.ms``: how long those who compact the store keep deletes, which a
             broker does not; and of a live cluster what a client needs.
-        rate: of a live cluster of either, bytes a second at most, as ``"50m"``; None: any.
+        rate: of a live cluster, of Pulsar into an archive, bytes a second at most, as ``"50m"``;
+            None: any.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
@@ -122,9 +126,11 @@ def fetch(
         own = overrides(topic_config)
         limits = limits_of(memory, rate)
         return fetch_live(sources, to, topic, partition, config or {}, own, limits, progress)
-    if rate is not None:
-        raise InvalidConfig("a rate is for a live cluster", remedy="leave it out")
     urls = [source for source in sources if source.startswith(SCHEME)]
+    is_old = not is_address(to) and next(topics_below(os.path.abspath(to)), None) is not None
+    goes_straight = len(urls) == len(sources) and not recover and not is_old
+    if rate is not None and not goes_straight:
+        raise InvalidConfig("a rate is for a live cluster", remedy="leave it out")
     whose = None if urls else _whose(sources[0])
     if whose is not None:
         refuse_inside(to, sources)
@@ -155,6 +161,11 @@ def fetch(
         )
     if not urls and _are_topics(folders):
         return _into_archive(folders, to, topic, partition, progress)
+    if goes_straight:
+        from lastwrite.pulsar.live import fetch_live as fetch_topics  # as above
+
+        reading = limits_of(memory, rate).reading
+        return fetch_topics(urls, config or {}, real_path(to), reading, progress)
     if is_address(to) or PULSAR in systems_at(to):
         raise InvalidConfig(
             "such sources of Pulsar go to topic folders first",

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from lastwrite.archive.bringing import at_once
 from lastwrite.archive.following import Followed, Wanted
-from lastwrite.commands.systems import KAFKA, ROCKETMQ
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.rules.live_settings import SCHEME as KAFKA_SCHEME
 from lastwrite.model.work import Limits, Throttle
+from lastwrite.pulsar.rules.live_settings import SCHEME as PULSAR_SCHEME
 from lastwrite.rocketmq.rules.live_settings import SCHEME as ROCKETMQ_SCHEME
 from lastwrite.spark.memory import parse_bytes, plan_memory
 
@@ -36,9 +37,16 @@ def _rocketmq(wanted: Wanted) -> Followed:
     return RocketmqFollowed(wanted)
 
 
+def _pulsar(wanted: Wanted) -> Followed:
+    from lastwrite.pulsar.following import PulsarFollowed  # as above
+
+    return PulsarFollowed(wanted)
+
+
 _SCHEMES = {
     KAFKA_SCHEME: _Scheme(KAFKA, _kafka),
     ROCKETMQ_SCHEME: _Scheme(ROCKETMQ, _rocketmq),
+    PULSAR_SCHEME: _Scheme(PULSAR, _pulsar),
 }
 
 

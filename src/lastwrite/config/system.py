@@ -32,6 +32,7 @@ class Sources:
     overrides: tuple[Override, ...] = ()
     roots: tuple[str, ...] = ()  # log roots that were named together
     metadata: str | None = None  # where the cluster's metadata lies
+    are_archives: bool = False  # the roots, even where nothing is in them so far
     # the folders of partitions that the caller named, not their root alone
     named: frozenset[str] = frozenset()
 

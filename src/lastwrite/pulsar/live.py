@@ -11,9 +11,6 @@ It is the round on a topic folder, with two steps around it::
 What is brought and worked on lies in a scratch folder, or in an archive that is kept: the next
 round then brings only what is new. No ledger of the topic is fenced, closed or changed, and
 producers and consumers notice nothing.
-
-Where the open ledger ends, its broker says: readers of the bookies know it an entry or more later.
-
 Source: Pulsar 4.2.4 ``CompactorTool``; docs/formats/pulsar.md, "Compacted ledger";
 docs/formats/pulsar-compaction.md, "The commit" and "Retention and thresholds".
 """
@@ -22,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -31,13 +28,16 @@ from msgspec import structs
 
 from lastwrite.config.cleaner import CleanerConfig
 from lastwrite.engine.context import Options
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
+from lastwrite.errors import CommitConflict, InvalidConfig, LogError, NotALog, RemoteFailed
 from lastwrite.model.log import ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
-from lastwrite.pulsar.format.managed_ledger import LedgerInfo, ManagedLedgerInfo
+from lastwrite.model.work import Throttle
+from lastwrite.pulsar.fetched import FetchedTopic, FetchReport
+from lastwrite.pulsar.format.managed_ledger import ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.position import Position
-from lastwrite.pulsar.network.bookies import LiveLedger
+from lastwrite.pulsar.jobs.bring import Bringer, ledgers_of
+from lastwrite.pulsar.jobs.fetch import IntoArchive
 from lastwrite.pulsar.network.broker import Subscription
 from lastwrite.pulsar.network.cluster import Access, Cluster, Compaction, CursorHold, looking_at
 from lastwrite.pulsar.network.identity import Identity
@@ -45,12 +45,15 @@ from lastwrite.pulsar.network.ledgers import Quorums
 from lastwrite.pulsar.network.publish import publish, sweep
 from lastwrite.pulsar.rules.live_settings import LiveConfig, rules_of
 from lastwrite.pulsar.rules.settings import PulsarConfig, states_retention
-from lastwrite.pulsar.store.known import KnownTopic
+from lastwrite.pulsar.store.archived import address_in, holds_archived
+from lastwrite.pulsar.store.archiving import refusal
 from lastwrite.pulsar.store.manifest import Manifest
 from lastwrite.pulsar.store.mirror import Mirror, mirroring
 from lastwrite.pulsar.store.objects import checked_index, read_entries
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Status
 from lastwrite.storage.files import faults
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.scratch import make_folder, remove_folder
 from lastwrite.storage.throttle import make_throttle, spender
 
@@ -90,8 +93,14 @@ def compact_live(
     PulsarConfig.from_names(rules_of(options.config))
     config = LiveConfig.from_names(options.config)
     publishes = not options.dry_run and options.to is None
+    if archive is not None and (is_address(archive) or holds_archived(archive)):
+        raise InvalidConfig(
+            "a round on a live topic keeps what it brings in topic folders",
+            path=archive,
+            remedy="give --archive a folder of its own",
+        )
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(_access(config)))
+        cluster = stack.enter_context(Cluster(access_of(config)))
         names = topics_of(cluster, url, partition)
         held = names if publishes else []
         holds = {name: stack.enter_context(CursorHold(cluster, name)) for name in held}
@@ -154,13 +163,63 @@ def bring_live(
     """
     live = LiveConfig.from_names(config)
     options = Options(config=config, now_ms=0, dry_run=True)
-    with Cluster(_access(live)) as cluster:
+    with Cluster(access_of(live)) as cluster:
         names = topics_of(cluster, url, None)
         for name in names:
             _Live(
                 cluster, live, name, archive, options, progress or NoProgress(), None, is_whole=True
             ).bring()
     return names
+
+
+def fetch_live(
+    urls: Sequence[str],
+    config: Mapping[str, object],
+    to: str,
+    reading: Sequence[Throttle] = (),
+    progress: Progress | None = None,
+) -> FetchReport:
+    """Bring topics, all partitions of those that have some, straight into the archive ``to``. What
+    keeps one back is in its report, and keeps no other back. Nothing changes in the cluster.
+
+    Raises:
+        InvalidConfig: nothing says where the cluster is, or the store breaks a promise.
+        NotALog: there is no such topic.
+        RemoteFailed: no answer.
+    """
+    live = LiveConfig.from_names(config)
+    refuse_if_broken(to)
+    topics = []
+    options = Options(config=config, now_ms=0, dry_run=True)
+    with Cluster(access_of(live)) as cluster:
+        into = IntoArchive(
+            cluster=cluster,
+            to=to,
+            progress=progress or NoProgress(),
+            spend=reading_within(options, reading),
+            goes_on=live.goes_on,
+        )
+        for name in (name for url in urls for name in topics_of(cluster, url, None)):
+            topics.append(_tried(into, name))
+    return FetchReport(archive=to, topics=tuple(topics))
+
+
+def _tried(into: IntoArchive, name: TopicName) -> FetchedTopic:
+    """One topic; anew, twice at most, where its place in the archive changed meanwhile."""
+    for tries_left in (2, 1, 0):
+        try:
+            topic = into.bring(name).topic
+            assert topic is not None
+            return topic
+        except (NotALog, RemoteFailed, InvalidConfig):
+            raise
+        except LogError as error:
+            if isinstance(error, CommitConflict) and tries_left:
+                continue
+            folder = address_in(into.to, name)
+            wrong = (refusal(error, name.full),)
+            return FetchedTopic(topic=name.full, folder=folder, ledgers=(), problems=wrong)
+    raise AssertionError("the last try returns")
 
 
 def backlog_bytes(topic: str, config: Mapping[str, object]) -> int:
@@ -186,7 +245,7 @@ class LiveBacklog(NamedTuple):
 def waiting(topic: str, config: Mapping[str, object]) -> dict[TopicName, LiveBacklog]:
     """As ``backlog_bytes``, partition by partition; of a topic without partitions its own."""
     live = LiveConfig.from_names(config)
-    with Cluster(_access(live)) as cluster:
+    with Cluster(access_of(live)) as cluster:
         names = topics_of(cluster, topic, None)
         threshold = cluster.threshold_of(names[0])
         return {name: LiveBacklog(_backlog_of(cluster, name), threshold) for name in names}
@@ -215,7 +274,7 @@ def topics_of(cluster: Cluster, url: str, partition: int | None) -> list[TopicNa
     return [topic.with_partition(n) for n in range(count)] or [topic]
 
 
-def _access(config: LiveConfig) -> Access:
+def access_of(config: LiveConfig) -> Access:
     return Access(
         metadata_store=config.metadata_store,
         ledgers=config.ledgers,
@@ -255,26 +314,28 @@ class _Live:
                 self._bring(looking)
 
     def _bring(self, asked: Subscription) -> None:
-        self.base = self.cluster.compaction_of(self.topic)
-        compacted = self._compacted()
-        horizon = None if compacted is None or self.base is None else self.base.horizon
-        ends = _Ends(self.cluster, self.topic, asked)
-        info = _with_ends(_ledgers_of(self.cluster, self.topic), self.cluster, ends)
+        bringer = Bringer(
+            cluster=self.cluster,
+            topic=self.topic,
+            progress=self.progress,
+            spend=reading_within(self.options),
+            goes_on=self.config.goes_on,
+            is_whole=self.is_whole,
+        )
+        state = bringer.state(asked)
+        self.base, horizon, compacted = state.base, state.horizon, state.compacted
         with mirroring(self.archive, self.topic) as mirror:
-            self._refuse_foreign(mirror, info, horizon)
+            self._refuse_foreign(mirror, state.info, horizon)
             # What there has to be is written down first, so that a folder left in between is not
             # taken for the whole.
-            told = None if compacted is None or horizon is None else (compacted.id, horizon)
-            mirror.keep_known(KnownTopic(topic=self.topic.full, compacted=told))
-            # One without an entry, as the open one after a reload, cannot be missed here.
-            filled = tuple(each for each in info.ledgers if each.entries)
-            mirror.keep_metadata(replace(info, ledgers=filled).encode())
-            for each in info.ledgers:
-                self._bring_raw(mirror, each, None if self.is_whole else horizon)
+            mirror.keep_known(state.known)
+            mirror.keep_metadata(state.filled.encode())
+            for each in state.info.ledgers:
+                bringer.bring_raw(mirror, each, None if self.is_whole else horizon)
             if compacted is None or horizon is None:
                 mirror.is_not_compacted()
             else:
-                self._bring_compacted(mirror, compacted, horizon)
+                bringer.bring_compacted(mirror, compacted, horizon)
             manifest = mirror.manifest
             if compacted is None or (manifest is not None and manifest.ledger == compacted.id):
                 mirror.clear_compacted(None if compacted is None else compacted.id)
@@ -292,80 +353,6 @@ class _Live:
                     path=mirror.folder,
                     remedy="was the topic deleted and created again? give another archive",
                 )
-
-    def _compacted(self) -> LiveLedger | None:
-        """The compacted ledger that brokers serve from; None: there is none."""
-        if self.base is None or self.base.ledger is None:
-            return None
-        found = self.cluster.store.ledger(self.base.ledger)
-        if found is None and not self.config.goes_on:
-            raise CorruptLog(
-                f"{self.topic} is compacted into ledger {self.base.ledger}, which is gone: its readers get nothing",
-                path=self.cluster.store.address,
-                remedy="if a broker was stopped just now, try again in a minute; else let bookkeeper's shell look for "
-                "the ledger. --unclean compacts what raw ledgers still have: values that are in none of them any "
-                "more are given up for good",
-            )
-        return found
-
-    def _bring_raw(self, mirror: Mirror, info: LedgerInfo, horizon: Position | None) -> None:
-        entries = info.entries or 0
-        if not entries or (horizon is not None and Position(info.ledger, entries - 1) <= horizon):
-            return
-        if mirror.find(info.ledger, entries, info.offloaded_as) is not None:
-            return
-        ledger = self.cluster.store.ledger(info.ledger)
-        if ledger is None or (info.offload is not None and info.offload.bookkeeper_deleted):
-            raise InvalidConfig(
-                f"ledger {info.ledger} of {self.topic} is offloaded, and only the object store has it",
-                path=self.archive,
-                remedy="fetch the bucket's objects into an archive with lastwrite fetch, then give it as --archive",
-            )
-        self._write(mirror, ledger, entries, f"ledger {info.ledger} of {self.topic}", info)
-
-    def _bring_compacted(self, mirror: Mirror, compacted: LiveLedger, horizon: Position) -> None:
-        last = compacted.metadata.last_entry
-        if not compacted.metadata.is_closed or last is None:
-            raise CorruptLog(
-                f"the compacted ledger {compacted.id} of {self.topic} is not closed",
-                path=self.cluster.store.address,
-                remedy="let the broker compact the topic once",
-            )
-        if mirror.find(compacted.id, last + 1) is None:
-            what = f"compacted ledger {compacted.id} of {self.topic}"
-            self._write(mirror, compacted, last + 1, what)
-        if mirror.find(compacted.id, last + 1) is not None:
-            mirror.is_compacted(compacted.id, horizon)
-
-    def _write(
-        self,
-        mirror: Mirror,
-        ledger: LiveLedger,
-        entries: int,
-        what: str,
-        info: LedgerInfo | None = None,
-    ) -> None:
-        self.progress.note(f"bringing {what}: {entries} entries")
-        spend = self._spender("read")
-
-        def spent(found: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
-            for entry, data in found:
-                spend(len(data))
-                yield entry, data
-
-        bookies, last = self.cluster.bookies, entries - 1
-        uid = None if info is None else info.offloaded_as
-        try:
-            mirror.bring(ledger.id, ledger.metadata, spent(bookies.read(ledger, 0, last)), uid)
-        except CorruptLog as error:
-            # The listing finds the gap, and judges: a round stops at one beyond the horizon. Of the
-            # compacted ledger nothing may lack in a round; a fetch brings the rest, and no manifest
-            # names it.
-            if info is None and not self.is_whole:
-                raise
-            self.progress.note(f"{error}; fetching the undamaged part of {what}")
-            whole = spent(bookies.read_whole(ledger, 0, last))
-            mirror.merge(ledger.id, ledger.metadata, [whole], entries, lambda error: None)
 
     # ------------------------------------------------------------------ publish
 
@@ -387,7 +374,7 @@ class _Live:
         what = f"{manifest.entries} entries as the compacted ledger of {self.topic}"
         self.progress.note(f"publishing {what}")
         path = f"{mirror.folder}/{manifest.object}"
-        spend = self._spender("written")
+        spend = _within(self.options, "written")
 
         def records() -> Iterator[bytes]:
             for _, data in read_entries(path):
@@ -424,59 +411,24 @@ class _Live:
                 return Quorums(own.ensemble, own.quorum, acks)
         return Quorums()
 
-    def _spender(self, what: str) -> Callable[[int], None]:
-        """What bytes that are ``read`` or ``written`` have to ask."""
-        rates = CleanerConfig.from_names(self.options.config).rates
-        limits = (rates.both, rates.reading if what == "read" else rates.writing)
-        return spender([make_throttle("", n, 1, what) for n in limits if math.isfinite(n)])
+
+def reading_within(options: Options, throttles: Sequence[Throttle] = ()) -> Callable[[int], None]:
+    """What bytes that are read have to ask, by the settings and by ``throttles``."""
+    return _within(options, "read", throttles)
 
 
-class _Ends:
-    """Where a topic's open ledger ends: as far as any reader knows, or as its broker says."""
-
-    def __init__(self, cluster: Cluster, topic: TopicName, asked: Subscription) -> None:
-        told = cluster.told(topic)
-        self._cluster = cluster
-        # Not both: a broker never answers the second question where it cannot read the last entry.
-        self._known = asked.last_message().position if told is None else told.last_confirmed
-
-    def of(self, ledger: LiveLedger) -> int:
-        """The last entry that is safe; -1: none. What the broker has confirmed counts where bookies
-        lost it, too.
-        """
-        known = [self._known.entry] if self._known.ledger == ledger.id else []
-        try:
-            known.append(self._cluster.bookies.last_entry(ledger).confirmed)
-        except CorruptLog:
-            if not known:
-                raise
-        return max(known)
-
-
-def _ledgers_of(cluster: Cluster, topic: TopicName) -> ManagedLedgerInfo:
-    found = cluster.store.managed_ledger(topic)
-    if found is None:
-        raise NotALog(
-            f"{topic} has no ledgers",
-            path=cluster.store.address,
-            remedy="give a topic that was written to",
-        )
-    return found[1]
-
-
-def _with_ends(info: ManagedLedgerInfo, cluster: Cluster, ends: _Ends) -> ManagedLedgerInfo:
-    """The topic's ledgers, of the open one too how many entries it has by now."""
-    ledgers = []
-    for each in info.ledgers:
-        if not each.is_closed and (ledger := cluster.store.ledger(each.ledger)) is not None:
-            closed = ledger.metadata.last_entry if ledger.metadata.is_closed else None
-            each = replace(each, entries=(ends.of(ledger) if closed is None else closed) + 1)
-        ledgers.append(each)
-    return replace(info, ledgers=tuple(ledgers))
+def _within(
+    options: Options, what: str, throttles: Sequence[Throttle] = ()
+) -> Callable[[int], None]:
+    """What bytes that are ``read`` or ``written`` have to ask."""
+    rates = CleanerConfig.from_names(options.config).rates
+    limits = (rates.both, rates.reading if what == "read" else rates.writing)
+    own = [make_throttle("", n, 1, what) for n in limits if math.isfinite(n)]
+    return spender([*own, *throttles])
 
 
 def _backlog_of(cluster: Cluster, topic: TopicName) -> int:
-    info = _ledgers_of(cluster, topic)
+    info = ledgers_of(cluster, topic)
     base = cluster.compaction_of(topic)
     horizon = Position(-1, -1) if base is None else base.horizon
     total = 0

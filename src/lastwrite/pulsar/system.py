@@ -10,7 +10,9 @@ docs/formats/pulsar.md, "Compacted ledger"; docs/formats/pulsar-compaction.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 
 from msgspec import structs
@@ -27,8 +29,7 @@ from lastwrite.pulsar.format.chunk import KEEPS_PREFIX, LIKE_BROKER, TELLS_GROUP
 from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.rules.backlog import backlog_of
 from lastwrite.pulsar.rules.settings import THRESHOLDS, PulsarConfig, states_retention
-from lastwrite.pulsar.store import lock, publish, staging, topic_log, watching
-from lastwrite.pulsar.store.archived import holds_archived
+from lastwrite.pulsar.store import archived, lock, publish, staging, topic_log, watching
 from lastwrite.pulsar.store.archiving import NewCompacted, PulsarRounds
 from lastwrite.pulsar.store.backlog import raw_ledgers
 from lastwrite.pulsar.store.manifest import EVENT_TIME, PUBLISHING, Manifest
@@ -38,6 +39,7 @@ from lastwrite.pulsar.store.topic import find_topics, partition_of, topic_names
 from lastwrite.reports.compaction import Backlog
 from lastwrite.reports.settings import Setting
 from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.parallel_sync import overlapped
 from lastwrite.storage.throttle import Spend
 
@@ -69,14 +71,16 @@ class PulsarSystem(System):
     def told(self, sources: Sources) -> PulsarSystem:
         """Of topics of an archive another system; what one command begins is its own."""
         no_topics_of_kafka(self.kind_of_path, sources)
-        found = {root: holds_archived(root) for root in sources.roots}
-        archived = [root for root, is_in_archive in found.items() if is_in_archive]
-        if not archived:
+        found = {
+            root: sources.are_archives or archived.holds_archived(root) for root in sources.roots
+        }
+        archives = [root for root, is_in_archive in found.items() if is_in_archive]
+        if not archives:
             return PulsarSystem()
         if any(not found[root] and locate(root) is not None for root in found):
             raise InvalidConfig(
                 "topics of an archive, and topic folders",
-                path=archived[0],
+                path=archives[0],
                 remedy="name one of the two at a time",
             )
         return ArchivedPulsar()
@@ -282,6 +286,21 @@ class PulsarSystem(System):
 
 class ArchivedPulsar(PulsarSystem):
     """The same of topics of an archive: manifests tell, and nobody locks anything."""
+
+    notes = watching.ARCHIVE_NOTES
+    glance = staticmethod(watching.glance_archive)
+
+    def root_of(self, folder: str) -> str:
+        """The folder that all topics of the archive lie in."""
+        return archived.root_of(folder)
+
+    def try_hold(
+        self, root: str, names: Iterable[TopicPartition], /
+    ) -> AbstractContextManager[set[TopicPartition]]:
+        archive = os.path.dirname(root)
+        refuse_if_broken(archive)
+        folders = {name: watching.folder_in(archive, name) for name in names}
+        return self._rounds.try_hold(folders, lambda folder: self.read(folder).segments)
 
     def check_told(self, folders: Sequence[str]) -> None:
         self._rounds.expect(folders)

@@ -185,6 +185,12 @@ class MetadataStore:
             raise CorruptLog(f"{whole} has {count!r} partitions", path=self.address)
         return count
 
+    def topics(self, tenant: str, namespace: str) -> list[TopicName]:
+        """The persistent topics of a namespace that have ledgers, partitions by themselves."""
+        place = f"{tenant}/{namespace}/persistent"
+        names = self._children(f"{_TOPICS}/{place}", f"asking for the topics of {place}")
+        return sorted(TopicName.of_managed_ledger(f"{place}/{name}") for name in names)
+
     def managed_ledger(self, topic: TopicName) -> tuple[bytes, ManagedLedgerInfo] | None:
         """A topic's ledgers, as they lie there and as they read; None: there is no such topic, or
         it was never loaded.

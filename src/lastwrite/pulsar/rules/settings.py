@@ -28,7 +28,8 @@ from lastwrite.pulsar.rules.broker_names import BROKER_NAMES, BROKER_PREFIXES, C
 
 _PUBLISHING = "org.apache.pulsar.compaction.PulsarCompactionServiceFactory"
 _EVENT_TIME = "org.apache.pulsar.compaction.EventTimeCompactionServiceFactory"
-_WITHOUT_EFFECT = CLEANER_NAMES | STORE_NAMES | BROKER_NAMES | CLIENT_NAMES
+# metadataStoreAuth is ours, of a live cluster: see ``live_settings``
+_WITHOUT_EFFECT = CLEANER_NAMES | STORE_NAMES | BROKER_NAMES | CLIENT_NAMES | {"metadataStoreAuth"}
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 

@@ -169,6 +169,11 @@ def archive_of(folder: str) -> str:
     return folder.rstrip("/").rsplit("/", 5)[0]
 
 
+def root_of(folder: str) -> str:
+    """The folder of an archive that all topics of Pulsar lie in, of a topic's."""
+    return f"{archive_of(folder)}/{SYSTEM}"
+
+
 def find(path: str) -> list[str]:
     """The topics of Pulsar in the archive at ``path``."""
     return partitions_at(path, SYSTEM)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Lock
@@ -26,7 +26,7 @@ from lastwrite.archive.manifest import Manifest as ArchiveManifest
 from lastwrite.archive.place import Place, Round, place_at, read_seen
 from lastwrite.archive.rounds import Outcome, Rounds, another_won, each_at_once, refuse_damaged
 from lastwrite.engine.chunks import Chunks
-from lastwrite.errors import CommitConflict, CorruptLog, LogError
+from lastwrite.errors import CommitConflict, CorruptLog, LogError, NotContinued
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits, Piece, SegmentOutput
@@ -46,6 +46,7 @@ from lastwrite.pulsar.store.archived import ArchivedTopic, StoredCompacted, Stor
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.survey import survey_of
 from lastwrite.pulsar.store.topic import Ledger, Topic, list_topic, topic_of
+from lastwrite.reports.fetching import Held
 from lastwrite.storage.objects.promises import refuse_if_broken
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.reading import check_segments, read_small
@@ -105,12 +106,12 @@ def _fetched(folder: str, to: str, advance: Advance) -> FetchedTopic:
                     topic=name.full,
                     folder=archived.address_in(to, name),
                     ledgers=(),
-                    problems=(_refusal(error, folder),),
+                    problems=(refusal(error, folder),),
                 )
     raise AssertionError("the last try returns")
 
 
-def _refusal(error: LogError | OSError, folder: str) -> Problem:
+def refusal(error: LogError | OSError, folder: str) -> Problem:
     if isinstance(error, CorruptLog):
         return problem_of(error, folder)
     remedy = error.remedy if isinstance(error, LogError) else None
@@ -118,97 +119,138 @@ def _refusal(error: LogError | OSError, folder: str) -> Problem:
     return Problem(ProblemKind.UNSUPPORTED, words, folder, None, remedy)
 
 
+class Incoming:
+    """What an archive has of a topic, and what it lacks: for whoever brings it from anywhere."""
+
+    def __init__(self, name: TopicName, to: str) -> None:
+        self.name = name
+        self.folder = archived.address_in(to, name)
+        self.place = place_at(self.folder)
+        self.seen = self.place.read()
+        self.before = ArchivedTopic()
+        if self.seen is not None:
+            self.before = archived.contents_of(self.seen.manifest, self.folder)
+        self._here = {each.ledger: each for each in self.before.ledgers}
+
+    def lacks(self, ledger: int, entries: int) -> bool:
+        """Whether the archive has not got so many entries of the raw ledger."""
+        there = self._here.get(ledger)
+        return there is None or there.stored < entries
+
+    def is_behind(self, horizon: Position | None) -> bool:
+        """Whether the archive is not compacted up to there."""
+        before = self.before.compacted
+        return horizon is not None and (before is None or Position.parse(before.horizon) < horizon)
+
+    def refuse_another(
+        self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]], source: str
+    ) -> None:
+        """Say no to ledgers that do not follow on the archive's. ``listed``: all that the topic
+        has; ``sizes``: entries and their bytes, where those are known.
+
+        Raises:
+            NotContinued: they are another topic's, or what lay between is lost.
+        """
+        why = self._another(listed, sizes)
+        if why is not None:
+            error = NotContinued(
+                f"{self.folder} cannot be continued: {why[1]}", path=source, remedy=_ELSEWHERE
+            )
+            error.held = why[0]
+            raise error
+
+    def _another(
+        self, listed: Collection[int], sizes: Mapping[int, tuple[int, int | None]]
+    ) -> tuple[Held, str] | None:
+        for ledger, (entries, length) in sizes.items():
+            there = self._here.get(ledger)
+            if there is None or there.stored != entries or length is None:
+                continue
+            if there.length != length:
+                return (
+                    Held.ANOTHER,
+                    f"ledger {ledger} has {length} bytes of entries, and in the "
+                    f"archive {there.length}: they are not of one cluster",
+                )
+        last = max((each.ledger for each in self.before.ledgers if each.entries), default=None)
+        if last is None or last in listed or max(listed, default=-1) < last:
+            return None
+        return (
+            Held.GAP,
+            f"it ends with ledger {last}, which the topic has no more: what was written to it, or "
+            "before the next one, may be lost, or the topic was made anew",
+        )
+
+    def commit(
+        self,
+        begun: Round,
+        after: ArchivedTopic,
+        raw: Sequence[StoredLedger],
+        compacted: StoredCompacted | None,
+    ) -> ArchivedTopic:
+        """Let ``after`` count, with new raw ledgers and, unless None, another compacted one.
+
+        Raises:
+            CommitConflict: another round has committed since; what this one wrote is removed.
+        """
+        found = {each.ledger: each for each in (*after.ledgers, *raw)}
+        after = structs.replace(
+            after,
+            ledgers=tuple(found[number] for number in sorted(found)),
+            compacted=compacted or after.compacted,
+        )
+        seen = _new_manifest(self.name) if self.seen is None else self.seen.manifest
+        self.place.commit(begun, successor(seen, after))
+        return after
+
+
 class _Bringing:
-    """One topic on its way into the archive."""
+    """One topic on its way from a folder into the archive."""
 
     def __init__(self, topic: Topic, to: str, advance: Advance) -> None:
         self._topic = topic
-        self._folder = archived.address_in(to, topic.name)
-        self._place = place_at(self._folder)
+        self._into = Incoming(topic.name, to)
         self._advance = advance
-        self._seen = self._place.read()
-        self._before = ArchivedTopic()
-        if self._seen is not None:
-            self._before = archived.contents_of(self._seen.manifest, self._folder)
-        self._here = {each.ledger: each for each in self._before.ledgers}
 
     def topic(self) -> FetchedTopic:
         """Bring it, and say what was brought."""
-        topic, before = self._topic, self._before
-        damage = next((problem for problem in topic.problems if not problem.is_note), None)
-        if damage is not None:
-            kind = CorruptLog if damage.kind is ProblemKind.DAMAGED else LogError
-            words = f"damaged, and not brought: {damage.message}"
-            raise kind(words, damage.position, damage.path, damage.remedy)
-        why = self._another()
-        if why is not None:
-            words = f"{self._folder} cannot be continued: {why}"
-            raise LogError(words, path=topic.folder, remedy=_ELSEWHERE)
-        new = [ledger for ledger in topic.ledgers if self._is_wanted(ledger)]
-        parts = list(topic.compacted or ()) if self._is_further() else []
-        after = _with_sides(before, topic.folder)
-        if new or self._is_further() or after != before or self._seen is None:
-            after = self._brought(after, new, parts)
+        topic, into = self._topic, self._into
+        refuse_gaps(topic)
+        listed = {each.id for each in topic.ledgers}
+        if topic.info is not None:
+            listed |= {each.ledger for each in topic.info.ledgers}
+        sizes = {each.id: (each.stored_entries, each.metadata.length) for each in topic.ledgers}
+        into.refuse_another(listed, sizes, topic.folder)
+        new = [each for each in topic.ledgers if into.lacks(each.id, each.stored_entries)]
+        is_further = into.is_behind(topic.horizon)
+        parts = list(topic.compacted or ()) if is_further else []
+        after = _with_sides(into.before, topic.folder)
+        if new or is_further or after != into.before or into.seen is None:
+            after = self._brought(after, new, parts, is_further)
         how = {ledger.id: HowFetched.COPIED for ledger in (*new, *parts)}
         return FetchedTopic(
             topic=topic.name.full,
-            folder=self._folder,
+            folder=into.folder,
             horizon=None if after.compacted is None else after.compacted.horizon,
             ledgers=tuple(self._told(after, how)),
             problems=topic.problems,
         )
 
-    def _is_wanted(self, ledger: Ledger) -> bool:
-        there = self._here.get(ledger.id)
-        return there is None or there.stored < ledger.stored_entries
-
-    def _is_further(self) -> bool:
-        """Whether the source was compacted beyond the archive."""
-        if self._topic.manifest is None:
-            return False
-        before = self._before.compacted
-        return before is None or Position.parse(before.horizon) < self._topic.manifest.horizon
-
-    def _another(self) -> str | None:
-        """Why these are not the ledgers that follow on the archive's; None: they may be."""
-        topic = self._topic
-        for ledger in topic.ledgers:
-            there = self._here.get(ledger.id)
-            if there is None or there.stored != ledger.stored_entries:
-                continue
-            if there.length != ledger.metadata.length:
-                return (
-                    f"ledger {ledger.id} has {ledger.metadata.length} bytes of entries, and in the "
-                    f"archive {there.length}: they are not of one cluster"
-                )
-        listed = {each.id for each in topic.ledgers}
-        if topic.info is not None:
-            listed |= {each.ledger for each in topic.info.ledgers}
-        last = max((each.ledger for each in self._before.ledgers if each.entries), default=None)
-        if last is None or last in listed or max(listed, default=-1) < last:
-            return None
-        return (
-            f"it ends with ledger {last}, which the topic has no more: what was written to it, or "
-            "before the next one, may be lost, or the topic was made anew"
-        )
-
     def _brought(
-        self, after: ArchivedTopic, new: Sequence[Ledger], parts: Sequence[Ledger]
+        self,
+        after: ArchivedTopic,
+        new: Sequence[Ledger],
+        parts: Sequence[Ledger],
+        is_further: bool,
     ) -> ArchivedTopic:
-        place, topic = self._place, self._topic
-        begun = place.begin(self._seen)
-        with place.abandoned_if_broken_off(begun):
-            made = _Copy(place, begun, self._advance).all([*new, *parts])
-            raw = {each.ledger: each for each in (*after.ledgers, *made[: len(new)])}
-            compacted = after.compacted
-            if self._is_further() and topic.manifest is not None:
-                compacted = StoredCompacted.of(topic.manifest, tuple(made[len(new) :]))
-            after = structs.replace(
-                after, ledgers=tuple(raw[id] for id in sorted(raw)), compacted=compacted
-            )
-        seen = _new_manifest(topic.name) if self._seen is None else self._seen.manifest
-        place.commit(begun, successor(seen, after))
-        return after
+        into, manifest = self._into, self._topic.manifest
+        begun = into.place.begin(into.seen)
+        with into.place.abandoned_if_broken_off(begun):
+            made = Copy(into.place, begun, self._advance).all([*new, *parts])
+            raw, compacted = made[: len(new)], None
+            if is_further and manifest is not None:
+                compacted = StoredCompacted.of(manifest, tuple(made[len(new) :]))
+        return into.commit(begun, after, raw, compacted)
 
     def _told(self, after: ArchivedTopic, how: dict[int, HowFetched]) -> Iterator[FetchedLedger]:
         """What the archive has of the topic's ledgers, and where those that came did come from."""
@@ -222,7 +264,7 @@ class _Bringing:
                 how=came,
                 entries=stored.stored,
                 size_bytes=stored.bytes,
-                path=stored.path(self._folder),
+                path=stored.path(self._into.folder),
                 source=source.path if source is not None and came is HowFetched.COPIED else "",
                 is_open=is_open,
                 is_compacted=stored in after.parts,
@@ -230,7 +272,20 @@ class _Bringing:
             )
 
 
-class _Copy:
+def refuse_gaps(topic: Topic) -> None:
+    """
+    Raises:
+        CorruptLog: something of the topic is damaged or missing.
+        LogError: something of it cannot be understood.
+    """
+    damage = next((problem for problem in topic.problems if not problem.is_note), None)
+    if damage is not None:
+        kind = CorruptLog if damage.kind is ProblemKind.DAMAGED else LogError
+        words = f"damaged, and not brought: {damage.message}"
+        raise kind(words, damage.position, damage.path, damage.remedy)
+
+
+class Copy:
     """Ledgers on their way to objects of one round."""
 
     def __init__(self, place: Place, begun: Round, advance: Advance) -> None:
@@ -240,12 +295,13 @@ class _Copy:
         """Copy them, some at once; in their order."""
         found = []
         with ThreadPoolExecutor(_AT_ONCE, "ledgers") as pool:
-            for made in pool.map(self._one, ledgers):
+            for made in pool.map(self.one, ledgers):
                 self._place.renew(self._begun)
                 found.append(made)
         return found
 
-    def _one(self, ledger: Ledger) -> StoredLedger:
+    def one(self, ledger: Ledger) -> StoredLedger:
+        """Copy one, every entry proven."""
         first, last = prove(ledger)
         # A folder for each: parts of a compacted ledger have one name.
         folder = f"{self._begun.prefix}{uuid.uuid4().hex[:12]}"
@@ -435,7 +491,7 @@ class PulsarRounds(Rounds):
             horizon = topic.horizon if new is None else new.horizon
             beyond = [ledger for ledger in topic.ledgers if ledger.is_beyond(horizon)]
             parts = list(topic.compacted or ()) if new is None else []
-            made = _Copy(place, begun, lambda written: None).all([*beyond, *parts])
+            made = Copy(place, begun, lambda written: None).all([*beyond, *parts])
             compacted = None if new is None else new.numbered(topic.highest_ledger + 1)
             if new is None and topic.manifest is not None:
                 compacted = StoredCompacted.of(topic.manifest, tuple(made[len(beyond) :]))

@@ -613,6 +613,12 @@ def _first_beyond(ledger: int, horizon: Position | None) -> int | None:
     return horizon.entry + 1 if ledger == horizon.ledger else None
 
 
+def is_beyond(horizon: Position | None, ledger: int, ranges: Sequence[EntryRange]) -> bool:
+    """Whether an entry of these ranges of a ledger lies beyond the horizon."""
+    first = _first_beyond(ledger, horizon)
+    return first is not None and any(each.last >= first for each in ranges)
+
+
 def _is_closed(info: ManagedLedgerInfo | None, ledger: int) -> bool:
     return info is not None and any(
         each.is_closed for each in info.ledgers if each.ledger == ledger

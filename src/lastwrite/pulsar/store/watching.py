@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import time
 
+from lastwrite.archive.layout import manifests_at
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.store import lock
+from lastwrite.pulsar.store.archived import SYSTEM, address_in
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.topic import find_topics, partition_of
 from lastwrite.storage.files import to_log_error
@@ -62,3 +64,33 @@ def _name_of(text: str) -> TopicPartition | None:
 
 # Each topic's folder is a root of its own.
 NOTES = QuarantineFile(lock.PLACE, _text_of, _name_of, lambda folder, name: folder)
+
+
+# ---------------------------------------------------------------------- archives
+
+
+def glance_archive(archive: str) -> list[Glance]:
+    """The topics of an archive, with their manifests' versions: a request each.
+
+    Raises:
+        RemoteFailed: the store does not answer.
+    """
+    found = manifests_at(archive, SYSTEM)
+    return sorted(
+        Glance(partition_of(name_of(folder)), folder, seen.version, True) for folder, seen in found
+    )
+
+
+def folder_in(archive: str, name: TopicPartition) -> str:
+    """Where a topic of an archive lies."""
+    return address_in(archive, TopicName.parse(name.topic).with_partition(name.partition))
+
+
+ARCHIVE_NOTES = QuarantineFile(
+    lock.PLACE,
+    _text_of,
+    _name_of,
+    lambda root, name: folder_in(os.path.dirname(root), name),
+    SYSTEM,
+    lambda root, names: True,
+)

@@ -1,0 +1,186 @@
+"""An archive that follows topics of a live Pulsar cluster: turn after turn, and nothing is asked of
+the archive where nothing is new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from lastwrite.archive.bringing import held_by
+from lastwrite.archive.following import Wanted
+from lastwrite.engine.context import Options
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog, RemoteFailed
+from lastwrite.pulsar.format.names import SCHEME, TopicName
+from lastwrite.pulsar.jobs.bring import State
+from lastwrite.pulsar.jobs.fetch import Brought, IntoArchive
+from lastwrite.pulsar.live import access_of, reading_within, topics_of
+from lastwrite.pulsar.network.cluster import Cluster
+from lastwrite.pulsar.rules.live_settings import LiveConfig
+from lastwrite.pulsar.store.archived import address_in
+from lastwrite.reports.fetching import FetchedLog, Held
+from lastwrite.reports.following import FollowedLog
+from lastwrite.storage.objects.promises import refuse_if_broken
+
+_SYSTEM_TOPIC = "__"  # what a broker's own topics begin with
+
+
+class PulsarFollowed:
+    """See ``archive.following.Followed``. A source is a topic, with all its partitions if it has
+    some, or a namespace: ``persistent://TENANT/NAMESPACE``, or with a pattern behind it.
+
+    Each turn has conversations of its own, by the settings as they are then.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._patterns = [each for url in wanted.sources for each in patterns_of(url, wanted)]
+        LiveConfig.from_names(wanted.config())
+        self._is_asked = False
+        self._is_stopped = False
+        self._seen: dict[TopicName, State] = {}
+        self._level_ms: dict[TopicName, int] = {}
+
+    def bring(self) -> Sequence[FollowedLog]:
+        wanted = self._wanted
+        if not self._is_asked:
+            refuse_if_broken(wanted.to)
+            self._is_asked = True
+        config = wanted.config()
+        live = LiveConfig.from_names(config)
+        within = reading_within(Options(config=config, now_ms=0), wanted.limits.reading)
+
+        def spend(size_bytes: int) -> None:
+            self._refuse_if_stopped()
+            within(size_bytes)
+
+        with Cluster(access_of(live)) as cluster:
+            into = IntoArchive(
+                cluster=cluster,
+                to=wanted.to,
+                progress=wanted.progress,
+                spend=spend,
+                waits=not wanted.is_once,
+                goes_on=live.goes_on,
+                seen=self._seen,
+            )
+            found = []
+            for name in self._names(cluster):
+                self._refuse_if_stopped()
+                found.append(self._bring(into, name))
+        self._refuse_if_stopped()
+        return found
+
+    def _names(self, cluster: Cluster) -> list[TopicName]:
+        """The topics that are wanted, as the cluster has them now."""
+        names: set[TopicName] = set()
+        for pattern in self._patterns:
+            found = list(self._matching(cluster, pattern))
+            if not found and self._wanted.is_once:
+                raise NotALog(
+                    f"{pattern} meets no topic",
+                    path=cluster.store.address,
+                    remedy="see its spelling",
+                )
+            if not found:
+                words = f"waited for: {pattern}, of which the cluster has no topic yet"
+                self._wanted.progress.note(words)
+            names.update(found)
+        return sorted(names)
+
+    def _matching(self, cluster: Cluster, pattern: TopicName) -> Iterator[TopicName]:
+        partition = self._wanted.partition
+        if not _is_pattern(pattern.local):
+            for name in topics_of(cluster, pattern.full, partition):
+                if cluster.store.managed_ledger(name) is not None:
+                    yield name
+            return
+        for name in cluster.store.topics(pattern.tenant, pattern.namespace):
+            if (
+                fnmatchcase(name.local, pattern.local)
+                and not name.local.startswith(_SYSTEM_TOPIC)
+                and partition in (None, name.partition)
+            ):
+                yield name
+
+    def _bring(self, into: IntoArchive, name: TopicName) -> FollowedLog:
+        before = self._level_ms.get(name)
+        bare = FetchedLog(
+            topic=name.base,
+            partition=name.partition,
+            source=name.full,
+            folder=address_in(into.to, name),
+        )
+        try:
+            found = into.bring(name)
+        except (LogError, OSError) as error:
+            if isinstance(error, RemoteFailed) or self._is_stopped:
+                raise
+            return FollowedLog(log=_held(bare, error), level_ms=before)
+        self._level_ms[name] = found.asked_ms
+        return FollowedLog(log=_came(bare, found), lag_records=0, level_ms=found.asked_ms)
+
+    def _refuse_if_stopped(self) -> None:
+        if self._is_stopped:
+            raise LogError("the work was stopped", remedy="start again when you like")
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def close(self) -> None:
+        """Each turn closes its own."""
+
+
+def patterns_of(url: str, wanted: Wanted) -> Iterator[TopicName]:
+    """The topics that a source's url and ``wanted.topic`` name; local names may be patterns.
+
+    Raises:
+        InvalidConfig: it names no topic and no namespace.
+    """
+    rest = url.removeprefix(SCHEME).strip("/")
+    topics = [wanted.topic] if isinstance(wanted.topic, str) else list(wanted.topic or ())
+    tenant, _, namespace = rest.partition("/")
+    if "/" not in namespace and tenant and namespace and not _is_pattern(rest):
+        for text in topics or ["*"]:
+            yield TopicName(tenant, namespace, text.removeprefix(f"{url.rstrip('/')}/"))
+        return
+    if topics:
+        raise InvalidConfig(
+            f"{url} names its topics, and --topic does", remedy=f"give {SCHEME}TENANT/NAMESPACE"
+        )
+    namespace, _, local = namespace.partition("/")
+    if _is_pattern(local) and "/" not in local and not _is_pattern(f"{tenant}{namespace}"):
+        yield TopicName(tenant, namespace, local)
+    else:
+        yield TopicName.parse(url)
+
+
+def _is_pattern(text: str) -> bool:
+    return any(letter in text for letter in "*?[")
+
+
+def _came(bare: FetchedLog, found: Brought) -> FetchedLog:
+    return FetchedLog(
+        topic=bare.topic,
+        partition=bare.partition,
+        source=bare.source,
+        folder=bare.folder,
+        first_offset=None if found.first is None else found.first.offset,
+        end_offset=None if found.end is None else found.end.offset,
+        segments=len(found.ledgers),
+        size_bytes=found.size_bytes,
+        is_new=found.is_new,
+    )
+
+
+def _held(bare: FetchedLog, error: LogError | OSError) -> FetchedLog:
+    held = Held.WAITING if isinstance(error, NotALog) else held_by(error)
+    return FetchedLog(
+        topic=bare.topic,
+        partition=bare.partition,
+        source=bare.source,
+        folder=bare.folder,
+        reason=str(error),
+        is_damaged=isinstance(error, CorruptLog),
+        held=held,
+    )

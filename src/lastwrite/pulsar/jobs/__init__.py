@@ -1,0 +1,1 @@
+"""What is done with live topics of Pulsar beside rounds: they are brought."""

@@ -1,0 +1,223 @@
+"""Topics of a live cluster straight into an archive.
+
+::
+
+    what the cluster has  ──►  what the archive lacks  ──►  ledger by ledger  ──►  one commit
+    broker, metadata store     its manifest                 bookies to objects     a topic
+
+A ledger lies in the scratch folder until it is an object, so that holds one at a time. Whatever
+ends the work before the commit leaves the archive as it was; what came goes with the next sweep.
+Of a topic that has lost entries nothing is brought: an archive has no gaps.
+
+Source: as of ``bring``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from msgspec import structs
+
+from lastwrite.archive.place import Round
+from lastwrite.errors import InvalidConfig, LogError, LogHeld
+from lastwrite.model.progress import Progress
+from lastwrite.pulsar.fetched import FetchedLedger, FetchedTopic, HowFetched
+from lastwrite.pulsar.format.managed_ledger import LedgerInfo
+from lastwrite.pulsar.format.names import TopicName
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.jobs.bring import Bringer, State
+from lastwrite.pulsar.network.cluster import Cluster, looking_at
+from lastwrite.pulsar.store.archived import ArchivedTopic, StoredCompacted, StoredLedger
+from lastwrite.pulsar.store.archiving import Copy, Incoming, refuse_gaps
+from lastwrite.pulsar.store.mirror import Mirror, mirroring
+from lastwrite.pulsar.store.topic import Topic, is_beyond, list_topic
+from lastwrite.storage.scratch import make_folder, remove_folder
+
+_MIXED = (
+    "lastwrite fetch BUCKET-COPY persistent://… --to FOLDER makes topic folders of both, then "
+    "lastwrite fetch FOLDER --to ARCHIVE"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brought:
+    """What one look at a topic gave."""
+
+    topic: FetchedTopic | None = None  # None: nothing was new, and the archive not asked
+    ledgers: tuple[StoredLedger, ...] = ()  # that came, the parts of a compacted one too
+    first: Position | None = None  # of the raw entries that came
+    end: Position | None = None  # behind the last of them
+    is_new: bool = False
+    asked_ms: int = 0  # when the cluster said what it has
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the objects that were written."""
+        return sum(each.bytes for ledger in self.ledgers for each in ledger.objects())
+
+
+@dataclass(slots=True, kw_only=True)
+class IntoArchive:
+    """Topics of one cluster on their way into the archive ``to``. ``waits``: for a round of others
+    that has begun before. ``spend`` is asked for bytes that come, and may end the work.
+    """
+
+    cluster: Cluster
+    to: str
+    progress: Progress
+    spend: Callable[[int], None]
+    waits: bool = False
+    goes_on: bool = False  # also where the compacted ledger is lost
+    seen: dict[TopicName, State] = field(default_factory=dict)  # of which nothing was lacking
+
+    def bring(self, name: TopicName) -> Brought:
+        """Bring what is new of a topic.
+
+        Raises:
+            NotALog: there is no such topic, or it has no ledgers.
+            NotContinued: these are not the ledgers that follow on the archive's.
+            CorruptLog: entries are lost, or the archive's manifest is damaged.
+            CommitConflict: somebody else has changed the topic in the archive meanwhile.
+            LogHeld: a round of others runs there.
+            LogError: a ledger that only an object store has.
+            RemoteFailed: no answer.
+        """
+        bringer = Bringer(
+            cluster=self.cluster,
+            topic=name,
+            progress=self.progress,
+            spend=self.spend,
+            goes_on=self.goes_on,
+        )
+        with looking_at(self.cluster, name) as looking:
+            asked_ms = time.time_ns() // 1_000_000
+            state = bringer.state(looking)
+        if self.seen.get(name) == state:
+            return Brought(asked_ms=asked_ms)
+        self.seen.pop(name, None)
+        found = replace(self._brought(bringer, state), asked_ms=asked_ms)
+        self.seen[name] = state
+        return found
+
+    def _brought(self, bringer: Bringer, state: State) -> Brought:
+        into = Incoming(state.topic, self.to)
+        listed = [each.ledger for each in state.info.ledgers]
+        sizes = {
+            each.ledger: (each.entries or 0, each.size_bytes if each.is_closed else None)
+            for each in state.info.ledgers
+        }
+        into.refuse_another(listed, sizes, state.topic.full)
+        new = [each for each in state.filled.ledgers if into.lacks(each.ledger, each.entries or 0)]
+        is_further = into.is_behind(state.horizon)
+        after = structs.replace(
+            into.before,
+            metadata=state.filled.encode(),
+            metadata_is_json=False,
+            known=state.known.encode(),
+        )
+        if not new and not is_further and after == into.before and into.seen is not None:
+            return Brought(topic=_told(into, after, state, ()))
+        begun = self._begin(into)
+        with into.place.abandoned_if_broken_off(begun):
+            copy = Copy(into.place, begun, lambda written: None)
+            raw = []
+            for each in new:
+                made = self._raw(bringer, state, each, copy)
+                into.place.renew(begun)
+                raw += [] if made is None else [made]
+            compacted = self._compacted(bringer, state, copy) if is_further else None
+        after = into.commit(begun, after, raw, compacted)
+        came = (*raw, *(() if compacted is None else compacted.parts))
+        before = {each.ledger: each.entries for each in into.before.ledgers}
+        return Brought(
+            topic=_told(into, after, state, came),
+            ledgers=came,
+            first=Position(raw[0].ledger, before.get(raw[0].ledger, 0)) if raw else None,
+            end=Position(raw[-1].ledger, raw[-1].entries) if raw else None,
+            is_new=into.seen is None,
+        )
+
+    def _begin(self, into: Incoming) -> Round:
+        begun = into.place.begin(into.seen)
+        rival = into.place.rival(begun) if self.waits and into.seen is not None else None
+        if rival is not None:
+            into.place.give_way(begun)
+            raise LogHeld(
+                f"{rival} has begun a round there",
+                path=into.folder,
+                remedy="it is waited for: the next turn brings what is new",
+            )
+        return begun
+
+    def _raw(
+        self, bringer: Bringer, state: State, each: LedgerInfo, copy: Copy
+    ) -> StoredLedger | None:
+        """A raw ledger; None: all of it is lost, and nobody needs it."""
+
+        def bring(mirror: Mirror) -> None:
+            mirror.keep_metadata(replace(state.info, ledgers=(each,)).encode())
+            try:
+                bringer.bring_raw(mirror, each, None)
+            except InvalidConfig as error:
+                raise LogError(error.problem, path=state.topic.full, remedy=_MIXED) from error
+
+        with _staged(state, bring) as topic:
+            return copy.one(topic.ledgers[0]) if topic.ledgers else None
+
+    def _compacted(self, bringer: Bringer, state: State, copy: Copy) -> StoredCompacted:
+        def bring(mirror: Mirror) -> None:
+            assert state.compacted is not None and state.horizon is not None
+            bringer.bring_compacted(mirror, state.compacted, state.horizon)
+
+        with _staged(state, bring) as topic:
+            assert topic.manifest is not None and topic.compacted is not None
+            return StoredCompacted.of(topic.manifest, tuple(map(copy.one, topic.compacted)))
+
+
+@contextlib.contextmanager
+def _staged(state: State, bring: Callable[[Mirror], None]) -> Iterator[Topic]:
+    """What ``bring`` lays into a folder that goes with the context.
+
+    Raises:
+        CorruptLog: something that the compacted ledger does not stand for is lost.
+    """
+    name = state.topic
+    scratch = make_folder()
+    try:
+        with mirroring(str(scratch), name) as mirror:
+            bring(mirror)
+        topic = list_topic(mirror.folder)
+        if not topic.missing or any(is_beyond(state.horizon, *each) for each in topic.missing):
+            here = (structs.replace(each, path=name.full) for each in topic.problems)
+            refuse_gaps(replace(topic, problems=tuple(here)))
+        yield topic
+    finally:
+        remove_folder(scratch)
+
+
+def _told(
+    into: Incoming, after: ArchivedTopic, state: State, came: tuple[StoredLedger, ...]
+) -> FetchedTopic:
+    still_open = {each.ledger for each in state.info.ledgers if not each.is_closed}
+    ledgers = tuple(
+        FetchedLedger(
+            ledger=stored.ledger,
+            how=HowFetched.WRITTEN if stored in came else HowFetched.PRESENT,
+            entries=stored.stored,
+            size_bytes=stored.bytes,
+            path=stored.path(into.folder),
+            source=state.topic.full if stored in came else "",
+            is_open=stored.ledger in still_open,
+            is_compacted=stored in after.parts,
+        )
+        for stored in (*after.ledgers, *after.parts)
+    )
+    return FetchedTopic(
+        topic=state.topic.full,
+        folder=into.folder,
+        horizon=None if after.compacted is None else after.compacted.horizon,
+        ledgers=ledgers,
+    )
