@@ -7,18 +7,20 @@ What real ones answer is in ``tests/system/test_pulsar_remote.py``.
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
+from lastwrite.errors import CorruptLog, EnvironmentUnfit, InvalidConfig, LogError, RemoteFailed
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.network import probe
 from lastwrite.pulsar.network.admin import parse_admin_urls, topic_in_memory
@@ -42,9 +44,11 @@ from lastwrite.pulsar.network.commands import (
 )
 from lastwrite.pulsar.network.identity import Identity
 from lastwrite.pulsar.network.link import Link
-from lastwrite.pulsar.network.metadata import MetadataStore, digest_of_user, parse_store_url
+from lastwrite.pulsar.network.metadata import MetadataStore
+from lastwrite.pulsar.network.rocksdb import decode_value
 from lastwrite.pulsar.network.start_tls import Header, Response, ask_for_tls
 from lastwrite.pulsar.network.tls import tls_context
+from lastwrite.pulsar.network.zookeeper import digest_of_user, parse_store_url
 from lastwrite.pulsar.rules.live_settings import Login, TlsFiles
 from tests.unit.test_rocketmq_connection import listening
 
@@ -356,11 +360,48 @@ def test_addresses_of_metadata_stores(url: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "zk:", "rocksdb:///x", "etcd:http://h:1", "oxia://h:1/x", "memory:local", "/x"]
+    "url", ["", "zk:", "rocksdb:///x", "etcd:h:1", "oxia://h:1/x", "memory:local", "/x"]
 )
 def test_what_is_no_metadata_store_of_ours(url: str) -> None:
-    with pytest.raises(InvalidConfig, match="metadataStoreUrl"):
-        parse_store_url(url)
+    with pytest.raises((InvalidConfig, EnvironmentUnfit), match="metadataStoreUrl|rocksdict"):
+        MetadataStore(url)
+
+
+def test_etcd_that_refuses_and_what_is_no_etcd() -> None:
+    refusal = json.dumps({"error": "etcdserver: user name is empty", "code": 3}).encode()
+    for body, said in (
+        (
+            b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(refusal) + refusal,
+            "refuses",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "not etcd's answer"),
+        (b"SSH-2.0\r\n", "SSH|timed out|refused"),
+    ):
+        with listening(partial(answered, body)) as address:
+            store = MetadataStore(f"etcd:http://{address}", timeout=0.2)
+            with pytest.raises(RemoteFailed, match=said) as caught:
+                store.brokers()
+            store.close()
+        if said == "refuses":
+            assert "metadataStoreAuth" in str(caught.value.remedy)
+
+
+def answered(body: bytes, connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(body)
+
+
+def test_values_of_rocksdb() -> None:
+    head = struct.pack(">iiqqqqb", 41, 1, 7, 0, 0, 0, 0)
+    assert decode_value(head + b"data", "x") == (b"data", 7)
+    for wrong in (
+        b"",
+        head[:-1],
+        struct.pack(">ii", 41, 2) + head[8:],
+        struct.pack(">i", 99) + head[4:],
+    ):
+        with pytest.raises(CorruptLog):
+            decode_value(wrong, "x")
 
 
 # ---------------------------------------------------------------------- what is no ZooKeeper

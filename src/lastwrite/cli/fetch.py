@@ -68,8 +68,8 @@ def fetch(
         bool,
         options.option(
             "--recover",
-            "Take entries of an open ledger that no writer had confirmed, as its recovery would; of a "
-            "live topic what is whole around lost entries, into a topic folder.",
+            "Take entries of an open ledger that no writer had confirmed, as its recovery would; "
+            "of a live topic what is whole around lost entries, into a topic folder.",
             options.PULSAR,
         ),
     ] = False,

@@ -72,7 +72,8 @@ def fetch(
             of Kafka's topics. A live topic alone goes straight into such an archive, unless topic
             folders lie at ``to``.
         to: the archive: a folder, which is made where there is none, or of Kafka, RocketMQ, and
-            Pulsar's topic folders and live topics, also a bucket's address, as ``s3://bucket/prefix``.
+            Pulsar's topic folders and live topics, also a bucket's address, as
+            ``s3://bucket/prefix``.
         topic: of folders, that one alone, with all its partitions if it names none; of Kafka and
             RocketMQ also a shell pattern, or several of either.
         partition: of Kafka and RocketMQ, this partition or queue alone of each topic.

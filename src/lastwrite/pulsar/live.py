@@ -102,6 +102,8 @@ def compact_live(
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(access_of(config)))
         names = topics_of(cluster, url, partition)
+        if publishes:
+            cluster.store.refuse_read_only(f"compacting {url}")
         held = names if publishes else []
         holds = {name: stack.enter_context(CursorHold(cluster, name)) for name in held}
         is_scratch = archive is None

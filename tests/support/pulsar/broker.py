@@ -124,7 +124,8 @@ class Broker:
 
     ``settings`` (of broker and bookie) override SETTINGS and Pulsar's defaults. Started again it
     has the same addresses, so that clients go on. Several ``bookies`` have ports one behind
-    another.
+    another. ``metadata``: None, in a ZooKeeper of its own; "rocksdb", as it keeps them by itself;
+    or the url of a store, as ``etcd:http://HOST:PORT``.
     """
 
     def __init__(
@@ -134,7 +135,9 @@ class Broker:
         settings: Mapping[str, str] | None = None,
         java: Sequence[str] = SHORT,
         bookies: int = 1,
+        metadata: str | None = None,
     ) -> None:
+        self._metadata = metadata
         self.home = home
         self.data = data
         self._settings = dict(settings or {})
@@ -162,6 +165,13 @@ class Broker:
         return f"127.0.0.1:{self._ports[2]}"
 
     @property
+    def metadata_url(self) -> str:
+        """As brokers name the metadata store."""
+        if self._metadata is None:
+            return f"zk:{self.metadata_store}"
+        return f"rocksdb://{self.data}/metadata" if self._metadata == "rocksdb" else self._metadata
+
+    @property
     def bookie(self) -> str:
         return f"127.0.0.1:{self._ports[3]}"
 
@@ -176,13 +186,14 @@ class Broker:
         self.data.mkdir(parents=True, exist_ok=True)
         self._ports = self._ports or free_ports(4)
         port, http, zookeeper, bookie = self._ports
+        stored = "" if self._metadata == "rocksdb" else self.metadata_url  # the starter parses it
         settings = (
             SETTINGS
             | {
                 "brokerServicePort": str(port),
                 "webServicePort": str(http),
-                "metadataStoreUrl": f"zk:127.0.0.1:{zookeeper}",
-                "configurationMetadataStoreUrl": f"zk:127.0.0.1:{zookeeper}",
+                "metadataStoreUrl": stored,
+                "configurationMetadataStoreUrl": stored,
             }
             | self._settings
         )
@@ -207,18 +218,17 @@ class Broker:
             "-nss",
             "-a",
             "127.0.0.1",
-            "--zookeeper-port",
-            str(zookeeper),
             "--bookkeeper-port",
             str(bookie),
             "--num-bookies",
             str(self._bookies),
-            "--zookeeper-dir",
-            str(self.data / "zookeeper"),
             "--bookkeeper-dir",
             str(self.data / "bookkeeper"),
+            *self._stores(zookeeper),
         ]
-        environment = os.environ | {"PULSAR_STANDALONE_USE_ZOOKEEPER": "1"}
+        environment = os.environ | {
+            "PULSAR_STANDALONE_USE_ZOOKEEPER": "1" if self._metadata is None else "0"
+        }
         with output.open("wb") as said:
             self._process = subprocess.Popen(
                 command,
@@ -241,6 +251,18 @@ class Broker:
             self.kill()
             raise
         return self
+
+    def _stores(self, zookeeper: int) -> list[str]:
+        if self._metadata is None:
+            return [
+                "--zookeeper-port",
+                str(zookeeper),
+                "--zookeeper-dir",
+                str(self.data / "zookeeper"),
+            ]
+        if self._metadata == "rocksdb":
+            return ["--metadata-dir", str(self.data / "metadata")]
+        return ["--metadata-url", self.metadata_url]
 
     def said(self) -> str:
         """What it printed since its last start: warnings and errors."""

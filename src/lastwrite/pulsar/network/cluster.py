@@ -84,7 +84,11 @@ class Cluster:
     def __init__(self, access: Access) -> None:
         self.access = access
         self.store = MetadataStore(
-            access.metadata_store, access.ledgers, access.timeout, access.store_auth
+            access.metadata_store,
+            access.ledgers,
+            access.timeout,
+            access.store_auth,
+            access.identity.files,
         )
         bookies_tls = None if access.bookies_tls is None else tls_context(access.bookies_tls)
         self.bookies = Bookies(self.store.address_of, access.timeout, bookies_tls)

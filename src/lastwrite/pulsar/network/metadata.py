@@ -1,4 +1,5 @@
-"""What a cluster's metadata store knows: topics, ledgers, bookies, brokers. A ZooKeeper, by kazoo.
+"""What a cluster's metadata store knows: topics, ledgers, bookies, brokers. Of which kinds there
+are, ``open_nodes`` says.
 
     /managed-ledgers/<managed ledger>              the topic's ledgers (ManagedLedgerInfo)
     /managed-ledgers/<managed ledger>/<cursor>     a subscription (ManagedCursorInfo)
@@ -21,33 +22,11 @@ docs/formats/pulsar.md, "Managed ledger".
 
 from __future__ import annotations
 
-import contextlib
 import json
-import logging
 import re
 import secrets
-import threading
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
-
-from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    AuthFailedError,
-    BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
-    KazooException,
-    NoAuthError,
-    NodeExistsError,
-    NoNodeError,
-    OperationTimeoutError,
-    SessionExpiredError,
-)
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.security import CREATOR_ALL_ACL
+from typing import Annotated, Any
 
 from lastwrite.config.address import parse_address
 from lastwrite.errors import (
@@ -64,11 +43,11 @@ from lastwrite.pulsar.format.managed_ledger import CursorInfo, ManagedLedgerInfo
 from lastwrite.pulsar.format.names import TopicName
 from lastwrite.pulsar.format.protobuf import INT32, STRING, ProtoField, ProtoMessage
 from lastwrite.pulsar.network.bookies import LiveLedger
+from lastwrite.pulsar.network.etcd import Etcd
 from lastwrite.pulsar.network.link import TIMEOUT_SECONDS
-from lastwrite.pulsar.network.probe import who_answers
-from lastwrite.pulsar.rules.live_settings import path_of
-
-DEFAULT_PORT = 2181
+from lastwrite.pulsar.network.nodes import Changed, Nodes, Taken, Unanswered
+from lastwrite.pulsar.network.zookeeper import ZooKeeper
+from lastwrite.pulsar.rules.live_settings import TlsFiles
 
 _TOPICS = "/managed-ledgers"
 _PARTITIONED = "/admin/partitioned-topics"
@@ -77,25 +56,6 @@ _RACKS = "/bookies"
 _OURS = "/lastwrite/publishing"
 _HIERARCHICAL = "HierarchicalLedgerManagerFactory"
 _MAX_LEDGER = (1 << 31) - 1  # ids from here on are laid out otherwise, and do not fit an offset
-_RETRY_SECONDS = 0.2
-_FIRST_SECONDS = 1.0  # after that we look who is there
-_START_AGAIN = "see to the metadata store, then start again"
-_UNREACHED = "see whether the metadata store runs there, and whether this machine may reach it"
-_AGAIN = (
-    ConnectionLoss,
-    ConnectionClosedError,
-    OperationTimeoutError,
-    SessionExpiredError,
-    KazooTimeoutError,
-)
-_SERVERS = re.compile(r"[\w.\-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?", re.ASCII)
-
-_T = TypeVar("_T")
-
-# kazoo tells every change of a connection as a warning; what matters to a user comes as an error.
-_LOG = logging.getLogger("lastwrite.zookeeper")
-_LOG.addHandler(logging.NullHandler())
-_LOG.propagate = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +94,9 @@ class BrokerAddress:
 class MetadataStore:
     """The metadata store at ``url``; the connection begins with the first question.
 
-    ``url``: ``zk:HOST:PORT,HOST:PORT/chroot`` as in the brokers' ``metadataStoreUrl``; the scheme
-    may lack. ``ledgers``: the path of the ledgers there. ``timeout``: seconds, of every question.
-    ``auth``: who we are to its access lists, as of ``LiveConfig``.
+    ``url``: as in the brokers' ``metadataStoreUrl``, see ``open_nodes``. ``ledgers``: the path of
+    the ledgers there. ``timeout``: seconds, of every question. ``auth``: who we are to its access
+    lists, as of ``LiveConfig``. ``tls``: of a store over https.
 
     Raises:
         InvalidConfig: no such address, or a store of another kind.
@@ -148,24 +108,29 @@ class MetadataStore:
         ledgers: str = "/ledgers",
         timeout: float = TIMEOUT_SECONDS,
         auth: str = "",
+        tls: TlsFiles | None = None,
     ) -> None:
-        self.address = parse_store_url(url)
-        self._auth = digest_of_user(auth)
         self._ledgers = ledgers.rstrip("/")
-        self._timeout = timeout
-        self._client: Any = None
+        self._nodes = open_nodes(url, self._ledgers, timeout, auth, tls or TlsFiles())
+        self.address = self._nodes.address
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.stop()
-            self._client.close()
-            self._client = None
+        self._nodes.close()
 
     def __enter__(self) -> MetadataStore:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def refuse_read_only(self, doing: str) -> None:
+        """
+        Raises:
+            InvalidConfig: nothing can be changed in this store.
+        """
+        if self._nodes.read_only:
+            words = f"{doing}: the metadata store can only be read"
+            raise InvalidConfig(words, path=self.address, remedy=self._nodes.read_only)
 
     # ------------------------------------------------------------------ topics
 
@@ -188,7 +153,7 @@ class MetadataStore:
     def topics(self, tenant: str, namespace: str) -> list[TopicName]:
         """The persistent topics of a namespace that have ledgers, partitions by themselves."""
         place = f"{tenant}/{namespace}/persistent"
-        names = self._children(f"{_TOPICS}/{place}", f"asking for the topics of {place}")
+        names = self._nodes.children(f"{_TOPICS}/{place}", f"asking for the topics of {place}")
         return sorted(TopicName.of_managed_ledger(f"{place}/{name}") for name in names)
 
     def managed_ledger(self, topic: TopicName) -> tuple[bytes, ManagedLedgerInfo] | None:
@@ -221,7 +186,7 @@ class MetadataStore:
         """The brokers that are alive, where they listen: ``in_tls``, or in the clear and else in
         TLS."""
         found = []
-        for name in self._children(_BROKERS, "asking for the brokers"):
+        for name in self._nodes.children(_BROKERS, "asking for the brokers"):
             known = _object(self._get(f"{_BROKERS}/{name}", "asking for the brokers"))
             ways = ("Tls",) if in_tls else ("", "Tls")
             binary, admin = (
@@ -251,7 +216,7 @@ class MetadataStore:
 
     def bookies(self) -> list[str]:
         """The bookies that take new entries, sorted."""
-        names = self._children(f"{self._ledgers}/available", "asking for the bookies")
+        names = self._nodes.children(f"{self._ledgers}/available", "asking for the bookies")
         return sorted(name for name in names if name != "readonly")
 
     def racks(self) -> dict[str, str]:
@@ -293,13 +258,12 @@ class MetadataStore:
         path, data = self._ledger_path(number), metadata.encode_node()
         doing = f"making ledger {number}"
         try:
-            self._once(lambda client: client.create_async(path, data, makepath=True), doing)
-            version = 0
-        except (NodeExistsError, *_AGAIN) as error:  # perhaps it was done, and the answer lost
-            found = self._find(path, doing)
-            if found is None or found[0] != data:
-                raise self._no_answer(doing, error, _START_AGAIN) from error
-            version = found[1]
+            version = self._nodes.create(path, data, doing)
+        except (Taken, Unanswered) as error:  # perhaps it was done, and the answer lost
+            found = self._nodes.find(path, doing)
+            if found is None or found.data != data:
+                raise self._not_done(doing, error) from error
+            version = found.version
         return MadeLedger(LiveLedger(number, metadata), version)
 
     def close_ledger(self, made: MadeLedger, metadata: LedgerMetadata) -> None:
@@ -313,13 +277,13 @@ class MetadataStore:
         number, data = made.ledger.id, metadata.encode_node()
         path, doing = self._ledger_path(number), f"closing ledger {number}"
         try:
-            self._once(lambda client: client.set_async(path, data, version=made.version), doing)
-        except (BadVersionError, NoNodeError, *_AGAIN) as error:
-            found = self._find(path, doing)
-            if found is not None and found[0] == data:
+            self._nodes.replace(path, data, made.version, doing)
+        except (Changed, Unanswered) as error:
+            found = self._nodes.find(path, doing)
+            if found is not None and found.data == data:
                 return
-            if isinstance(error, _AGAIN):
-                raise self._no_answer(doing, error, _START_AGAIN) from error
+            if isinstance(error, Unanswered):
+                raise error.error from error
             raise CommitConflict(
                 f"ledger {number}, which we wrote, was changed by another program",
                 path=self.address,
@@ -328,8 +292,7 @@ class MetadataStore:
 
     def delete_ledger(self, number: int) -> None:
         """Delete a ledger, if it is there. The bookies remove its entries later."""
-        with contextlib.suppress(NoNodeError):
-            self._asked(_delete(self._ledger_path(number)), f"deleting ledger {number}")
+        self._nodes.delete(self._ledger_path(number), f"deleting ledger {number}")
 
     # ------------------------------------------------------------------ notes of ours
 
@@ -338,28 +301,23 @@ class MetadataStore:
         finds the note after a crash knows that it may belong to nobody."""
         path, doing = f"{_notes_path(topic)}/{ledger}", f"noting ledger {ledger} of {topic}"
         try:
-            self._once(lambda client: client.create_async(path, b"", makepath=True), doing)
-        except NodeExistsError:
+            self._nodes.create(path, b"", doing)
+        except Taken:
             pass
-        except _AGAIN as error:
-            if self._find(path, doing) is None:
-                raise self._no_answer(doing, error) from error
+        except Unanswered as error:
+            if self._nodes.find(path, doing) is None:
+                raise error.error from error
 
     def noted(self, topic: TopicName) -> list[int]:
         """The ledgers of which such notes are there."""
-        names = self._children(_notes_path(topic), f"asking for notes on {topic}")
+        names = self._nodes.children(_notes_path(topic), f"asking for notes on {topic}")
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def forget(self, topic: TopicName, ledger: int) -> None:
         """Take a note back."""
         folder = _notes_path(topic)
         for place in (f"{folder}/{ledger}", folder):
-            try:
-                self._once(_delete(place), f"forgetting ledger {ledger}")
-            except (NoNodeError, *_AGAIN):
-                continue
-            except KazooException:  # the folder has other notes
-                return
+            self._nodes.delete(place, f"forgetting ledger {ledger}")
 
     # ------------------------------------------------------------------ how
 
@@ -374,7 +332,11 @@ class MetadataStore:
         return f"{self._ledgers}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
 
     def _refuse_other_layout(self) -> None:
-        node = self._get(f"{self._ledgers}/LAYOUT", "asking how ledgers are laid out")
+        doing = "asking how ledgers are laid out"
+        node = self._get(f"{self._ledgers}/LAYOUT", doing)
+        if node is None and not isinstance(self._nodes, ZooKeeper):
+            # A cluster that was begun there says nothing: it has the one layout that brokers know.
+            node = self._get(f"{self._ledgers}/INSTANCEID", doing) and _HIERARCHICAL.encode()
         if node is None or _HIERARCHICAL not in node.decode(errors="replace"):
             raise UnsupportedFormat(
                 f"ledgers at {self._ledgers} are laid out by {(node or b'nobody').decode(errors='replace')!r}",
@@ -385,19 +347,13 @@ class MetadataStore:
 
     def _next_number(self) -> int:
         doing = "asking for a ledger's number"
-        if self._find(f"{self._ledgers}/idgen-long", doing) is not None:
+        if self._nodes.find(f"{self._ledgers}/idgen-long", doing) is not None:
             raise UnsupportedFormat(
                 "the cluster numbers its new ledgers with 63 bits",
                 path=self.address,
                 remedy="such ledgers do not fit what is compacted; see docs/guide/pulsar-live.md",
             )
-        prefix = f"{self._ledgers}/idgen/ID-"
-        how = {"ephemeral": True, "sequence": True, "makepath": True}
-        # Asked again at need: a number that nobody uses costs nothing.
-        made = str(self._asked(lambda client: client.create_async(prefix, b"", **how), doing))
-        with contextlib.suppress(NoNodeError, *_AGAIN):  # it goes with the session
-            self._once(_delete(made), doing)
-        text = made.removeprefix(prefix)
+        text = self._nodes.number(f"{self._ledgers}/idgen/ID-", doing)
         number = int(text) if re.fullmatch(r"-?\d+", text, re.ASCII) else -1
         if not 0 <= number < _MAX_LEDGER:
             raise UnsupportedFormat(
@@ -406,6 +362,12 @@ class MetadataStore:
                 remedy="a broker has to begin with longer ones; such ledgers cannot be compacted",
             )
         return number
+
+    def _not_done(self, doing: str, error: Taken | Unanswered) -> RemoteFailed:
+        if isinstance(error, Unanswered):
+            return error.error
+        remedy = "see to the metadata store, then start again"
+        return RemoteFailed(f"{doing}: it is there already", path=self.address, remedy=remedy)
 
     def _listens_at(self, bookie: str, node: bytes) -> str:
         try:
@@ -427,176 +389,29 @@ class MetadataStore:
         return bookie
 
     def _get(self, path: str, doing: str) -> bytes | None:
-        found = self._find(path, doing)
-        return None if found is None else found[0]
-
-    def _find(self, path: str, doing: str) -> tuple[bytes, int] | None:
-        """A node's data and version; None: there is none."""
-        try:
-            data, stat = self._asked(lambda client: client.get_async(path), doing)
-        except NoNodeError:
-            return None
-        return data or b"", stat.version
-
-    def _children(self, path: str, doing: str) -> list[str]:
-        try:
-            return list(self._asked(lambda client: client.get_children_async(path), doing))
-        except NoNodeError:
-            return []
-
-    def _asked(self, ask: Callable[[Any], Any], doing: str) -> Any:
-        """What may be asked again: the answer, or kazoo's error that says what is not there.
-
-        Raises:
-            RemoteFailed: no answer within the timeout, or not for us.
-        """
-        deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                return self._once(ask, doing)
-            except _AGAIN as error:
-                if time.monotonic() > deadline:
-                    raise self._no_answer(doing, error) from error
-                time.sleep(_RETRY_SECONDS)
-
-    def _once(self, ask: Callable[[Any], Any], doing: str) -> Any:
-        """What is asked once: the answer, or kazoo's error."""
-        client = self._connected(doing)
-        try:
-            return ask(client).get(timeout=self._timeout)
-        except (NoAuthError, AuthFailedError) as error:
-            raise RemoteFailed(
-                f"{doing}: it refuses access",
-                path=self.address,
-                remedy="metadataStoreAuth=digest:USER:PASSWORD of somebody whom its access lists let in",
-            ) from error
-
-    def _connected(self, doing: str) -> Any:
-        if self._client is None:
-            client = KazooClient(
-                self.address,
-                timeout=max(self._timeout, 10.0),
-                logger=_LOG,
-                auth_data=[self._auth] if self._auth else None,
-            )
-            try:
-                self._connect(client, doing)
-            except BaseException:
-                # It may wait long for an answer that never comes.
-                threading.Thread(target=_end, args=(client,), daemon=True).start()
-                raise
-            self._client = client
-            if self._auth:
-                client.default_acl = self._siblings_access(client)
-        return self._client
-
-    def _siblings_access(self, client: Any) -> Any:
-        """Whom what we make lets in: as the ledgers' folder does, so that brokers may change and
-        delete it; where that cannot be seen whole, ourselves."""
-        with contextlib.suppress(KazooException, *_AGAIN):
-            found, _ = client.get_acls_async(self._ledgers).get(timeout=self._timeout)
-            if not any(each.id.scheme == "digest" and each.id.id.endswith(":x") for each in found):
-                return found
-        return CREATOR_ALL_ACL
-
-    def _connect(self, client: Any, doing: str) -> None:
-        """Connect; where none of the servers can be a ZooKeeper's, say so at once.
-
-        Raises:
-            RemoteFailed: none of them serves us.
-        """
-        begun = time.monotonic()
-        connected = client.start_async()
-        if connected.wait(min(self._timeout, _FIRST_SECONDS)):
-            return self._refuse_no_root(client, doing)
-        found = who_answers(self.address.partition("/")[0].split(","))
-        until = begun + min(self._timeout, max(each.worth_seconds for each in found.values()))
-        if connected.wait(max(until - time.monotonic(), 0)):
-            return self._refuse_no_root(client, doing)
-        several = len(found) > 1
-        words = "; ".join(
-            f"{address}: {answer.words}" if several else answer.words
-            for address, answer in found.items()
-        )
-        raise RemoteFailed(
-            f"{doing}: no ZooKeeper serves us: {words}",
-            path=self.address,
-            remedy="; ".join(dict.fromkeys(answer.remedy for answer in found.values())),
-        )
-
-    def _refuse_no_root(self, client: Any, doing: str) -> None:
-        """Below a path that is not there all would look as if it were not there."""
-        if client.chroot and client.exists_async("/").get(timeout=self._timeout) is None:
-            raise RemoteFailed(
-                f"{doing}: there is no path {client.chroot} in that ZooKeeper",
-                path=self.address,
-                remedy="see what follows the servers in metadataStoreUrl of a broker.conf",
-            )
-
-    def _no_answer(
-        self, doing: str, error: BaseException, remedy: str = _UNREACHED
-    ) -> RemoteFailed:
-        words = str(error) or type(error).__name__
-        return RemoteFailed(f"{doing}: {words}", path=self.address, remedy=remedy)
-
-
-def _end(client: Any) -> None:
-    with contextlib.suppress(Exception):  # nobody waits for it
-        client.stop()
-        client.close()
+        found = self._nodes.find(path, doing)
+        return None if found is None else found.data
 
 
 def _notes_path(topic: TopicName) -> str:
     return f"{_OURS}/{topic.managed_ledger.replace('/', '%2F')}"
 
 
-def _delete(path: str) -> Callable[[Any], Any]:
-    return lambda client: client.delete_async(path)
-
-
-def parse_store_url(url: str) -> str:
-    """kazoo's form of a metadata store's address: ``HOST:PORT,HOST:PORT/chroot``.
+def open_nodes(url: str, like: str, timeout: float, auth: str, tls: TlsFiles) -> Nodes:
+    """The store at ``url``, by its scheme.
 
     Raises:
-        InvalidConfig: no such address, or a store of another kind.
+        InvalidConfig: no such address, or a store that we do not know.
+        EnvironmentUnfit: the extra is not installed by which it is spoken to.
     """
-    text = url.strip()
-    for scheme in ("metadata-store:", "zk+hierarchical://", "zk+null://", "zk://", "zk:"):
-        text = text.removeprefix(scheme)
-    servers, slash, chroot = text.partition("/")
-    parts = [part for part in re.split("[,;]", servers) if part]
-    if not parts or not all(_SERVERS.fullmatch(part) for part in parts):
-        raise InvalidConfig(
-            f"{url!r} is no metadata store that we know",
-            remedy="give metadataStoreUrl=zk:HOST:PORT; those in RocksDB, etcd and Oxia cannot be used",
-        )
-    ported = [part if re.search(r":\d+$", part) else f"{part}:{DEFAULT_PORT}" for part in parts]
-    return ",".join(ported) + (f"/{chroot.rstrip('/')}" if slash and chroot.strip("/") else "")
+    text = url.strip().removeprefix("metadata-store:")
+    if text.startswith("etcd:"):
+        return Etcd(text, timeout, auth, tls)
+    if text.startswith("rocksdb:"):
+        from lastwrite.pulsar.network.rocksdb import RocksDb  # by an extra
 
-
-def digest_of_user(text: str) -> tuple[str, str] | None:
-    """kazoo's form of ``digest:USER:PASSWORD``, or of a file with that; None: of nothing.
-
-    Raises:
-        InvalidConfig: it is something else; no error shows it.
-    """
-    source = "metadataStoreAuth"
-    if text.startswith("file:"):
-        source = path_of(text)
-        try:
-            text = Path(source).read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise InvalidConfig(f"cannot read who we are: {why}", path=source) from error
-    if not text:
-        return None
-    scheme, _, who = text.partition(":")
-    if scheme != "digest" or not all(who.partition(":")[::2]):
-        raise InvalidConfig(
-            f"{source} is not digest:USER:PASSWORD",
-            remedy="of access lists the schemes digest, ip and world are supported",
-        )
-    return scheme, who
+        return RocksDb(text)
+    return ZooKeeper(text, timeout, auth, like)
 
 
 def _object(node: bytes | None) -> dict[str, Any]:

@@ -45,7 +45,8 @@ _WHERE = "metadataStoreUrl in the brokers' broker.conf names it, zk:HOST:2181 as
 # A standalone has no ZooKeeper unless it is told to.
 _PULSARS = (
     f"that is where clients connect; {_WHERE}; a standalone keeps its metadata in RocksDB, which "
-    "cannot be used, unless it was first started with PULSAR_STANDALONE_USE_ZOOKEEPER=1"
+    "can only be read (metadataStoreUrl=rocksdb://PATH of its data/metadata), unless it was first "
+    "started with PULSAR_STANDALONE_USE_ZOOKEEPER=1"
 )
 
 

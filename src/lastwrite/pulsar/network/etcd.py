@@ -1,0 +1,218 @@
+"""Metadata in etcd, by its JSON gateway.
+
+A node is a key, its path; nothing is above it unless somebody put it there. Versions count from 1
+in etcd and from 0 in Pulsar: here they are etcd's. A number that nobody else gets is the version of
+the folder's key, which each that wants one puts anew.
+
+Source: Pulsar 4.2.4 ``EtcdMetadataStore``; etcd 3.4 ``rpc.proto``, its gateway.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from lastwrite.errors import InvalidConfig, RemoteFailed
+from lastwrite.pulsar.network.nodes import Changed, Node, Taken, Unanswered
+from lastwrite.pulsar.network.tls import tls_context
+from lastwrite.pulsar.network.zookeeper import digest_of_user
+from lastwrite.pulsar.rules.live_settings import TlsFiles
+
+_SCHEME = "etcd:"
+_MOST_BYTES = 256 << 20  # of an answer
+_RETRY_SECONDS = 0.2
+_UNREACHED = "see whether etcd runs there, and whether this machine may reach it"
+_REFUSED = (401, 403)
+
+
+class _Refused(Exception):
+    """etcd said no; ``status``: over HTTP."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Etcd:
+    """See ``nodes.Nodes``. ``url``: ``etcd:http://HOST:PORT,http://HOST:PORT``, or ``https``, and
+    then by ``tls``. ``auth``: ``digest:USER:PASSWORD`` where etcd wants one.
+
+    Raises:
+        InvalidConfig: no such address, or a file of ``tls`` that cannot be read.
+    """
+
+    read_only = ""
+
+    def __init__(self, url: str, timeout: float, auth: str, tls: TlsFiles) -> None:
+        self.address = url
+        self._timeout = timeout
+        parts = [urlsplit(part.strip()) for part in url.removeprefix(_SCHEME).split(",")]
+        if not all(part.scheme in ("http", "https") and part.hostname for part in parts):
+            raise InvalidConfig(
+                f"{url!r} is no address of etcd",
+                remedy="give metadataStoreUrl=etcd:http://HOST:PORT,http://HOST:PORT, or https",
+            )
+        self._servers = [(p.scheme == "https", p.hostname or "", p.port or 2379) for p in parts]
+        self._tls = tls_context(tls) if any(is_tls for is_tls, _, _ in self._servers) else None
+        self._login = digest_of_user(auth)
+        self._token = ""
+        self._connection: http.client.HTTPConnection | None = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # ------------------------------------------------------------------ reading
+
+    def find(self, path: str, doing: str) -> Node | None:
+        found = self._asked("kv/range", {"key": _text(path)}, doing).get("kvs") or []
+        return Node(_bytes(found[0].get("value")), int(found[0]["version"])) if found else None
+
+    def children(self, path: str, doing: str) -> list[str]:
+        prefix = f"{path.rstrip('/')}/"
+        end = prefix[:-1] + chr(ord("/") + 1)
+        asked = {"key": _text(prefix), "range_end": _text(end), "keys_only": True}
+        found = self._asked("kv/range", asked, doing).get("kvs") or []
+        names = (_bytes(each["key"]).decode()[len(prefix) :] for each in found)
+        return sorted({name.partition("/")[0] for name in names if name})
+
+    # ------------------------------------------------------------------ changes
+
+    def create(self, path: str, data: bytes, doing: str) -> int:
+        if not self._done(_if_version(path, 0, _put(path, data)), doing):
+            raise Taken
+        return 1
+
+    def replace(self, path: str, data: bytes, version: int, doing: str) -> None:
+        if not self._done(_if_version(path, version, _put(path, data)), doing):
+            raise Changed
+
+    def delete(self, path: str, doing: str) -> None:
+        self._asked("kv/deleterange", {"key": _text(path)}, doing)
+
+    def number(self, prefix: str, doing: str) -> str:
+        folder = prefix.rpartition("/")[0]
+        asked = {
+            "success": [_put(folder, b""), {"request_range": {"key": _text(folder)}}],
+        }
+        answer = self._asked("kv/txn", asked, doing)
+        try:
+            (found,) = answer["responses"][1]["response_range"]["kvs"]
+            return f"{int(found['version']) - 1:010d}"
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise self._strange(doing) from error
+
+    def _done(self, asked: Mapping[str, object], doing: str) -> bool:
+        """Whether a change was made, which is asked for once."""
+        try:
+            return bool(self._once("kv/txn", asked, doing).get("succeeded"))
+        except RemoteFailed as error:
+            raise Unanswered(error) from error
+
+    # ------------------------------------------------------------------ how
+
+    def _asked(self, what: str, asked: Mapping[str, object], doing: str) -> dict[str, Any]:
+        """What may be asked again: by another server, while the time lasts."""
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return self._once(what, asked, doing)
+            except RemoteFailed as error:
+                if not isinstance(error.__cause__, OSError | http.client.HTTPException):
+                    raise
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+
+    def _once(self, what: str, asked: Mapping[str, object], doing: str) -> dict[str, Any]:
+        """
+        Raises:
+            RemoteFailed: no answer, or a refusal.
+        """
+        try:
+            if self._login is not None and not self._token:
+                self._log_in(doing)
+            try:
+                return self._exchange(what, asked)
+            except _Refused as error:
+                if "invalid auth token" not in str(error) or self._login is None:
+                    raise
+                self._log_in(doing)
+                return self._exchange(what, asked)
+        except _Refused as error:
+            refuses = error.status in _REFUSED or "permission denied" in str(error)
+            refuses = refuses or "user name is empty" in str(error)
+            remedy = (
+                "metadataStoreAuth=digest:USER:PASSWORD of a user that may" if refuses else None
+            )
+            words = f"{doing}: etcd refuses: {error}"
+            raise RemoteFailed(words, path=self.address, remedy=remedy) from error
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            self._servers.append(self._servers.pop(0))  # the next question is the next one's
+            words = f"{doing}: {str(error) or type(error).__name__}"
+            raise RemoteFailed(words, path=self.address, remedy=_UNREACHED) from error
+        except ValueError as error:
+            self.close()
+            raise self._strange(doing) from error
+
+    def _log_in(self, doing: str) -> None:
+        assert self._login is not None
+        user, _, password = self._login[1].partition(":")
+        self._token = ""
+        asked = {"name": user, "password": password}
+        self._token = str(self._exchange("auth/authenticate", asked).get("token") or "")
+
+    def _exchange(self, what: str, asked: Mapping[str, object]) -> dict[str, Any]:
+        if self._connection is None:
+            is_tls, host, port = self._servers[0]
+            self._connection = (
+                http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self._tls)
+                if is_tls
+                else http.client.HTTPConnection(host, port, timeout=self._timeout)
+            )
+        headers = {"Content-Type": "application/json"}
+        if self._token:
+            headers["Authorization"] = self._token
+        self._connection.request("POST", f"/v3/{what}", json.dumps(asked), headers)
+        answer = self._connection.getresponse()
+        body = answer.read(_MOST_BYTES)
+        found = json.loads(body)
+        if not isinstance(found, dict):
+            raise ValueError
+        if answer.status != http.HTTPStatus.OK:
+            said = found.get("message") or found.get("error") or f"HTTP status {answer.status}"
+            raise _Refused(answer.status, str(said))
+        return found
+
+    def _strange(self, doing: str) -> RemoteFailed:
+        return RemoteFailed(
+            f"{doing}: not etcd's answer", path=self.address, remedy="see what listens there"
+        )
+
+
+def _text(path: str | bytes) -> str:
+    return base64.b64encode(path.encode() if isinstance(path, str) else path).decode()
+
+
+def _bytes(text: object) -> bytes:
+    with contextlib.suppress(TypeError):
+        return base64.b64decode(str(text or ""), validate=True)
+    return b""
+
+
+def _put(path: str, data: bytes) -> dict[str, object]:
+    return {"request_put": {"key": _text(path), "value": _text(data)}}
+
+
+def _if_version(path: str, version: int, change: dict[str, object]) -> dict[str, object]:
+    """A change that is made if the key has that version; 0: if it is not there."""
+    compare = {"key": _text(path), "target": "VERSION", "result": "EQUAL", "version": str(version)}
+    return {"compare": [compare], "success": [change]}

@@ -1,0 +1,276 @@
+"""Metadata in a ZooKeeper, by kazoo; with its access lists of the scheme digest.
+
+Reading is asked again while the connection comes and goes, until the time is up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import CREATOR_ALL_ACL
+
+from lastwrite.errors import InvalidConfig, RemoteFailed
+from lastwrite.pulsar.network.nodes import Changed, Node, Taken, Unanswered
+from lastwrite.pulsar.network.probe import who_answers
+from lastwrite.pulsar.rules.live_settings import path_of
+
+DEFAULT_PORT = 2181
+
+_RETRY_SECONDS = 0.2
+_FIRST_SECONDS = 1.0  # after that we look who is there
+_START_AGAIN = "see to the metadata store, then start again"
+_UNREACHED = "see whether the metadata store runs there, and whether this machine may reach it"
+_AGAIN = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    KazooTimeoutError,
+)
+_SERVERS = re.compile(r"[\w.\-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?", re.ASCII)
+
+# kazoo tells every change of a connection as a warning; what matters to a user comes as an error.
+_LOG = logging.getLogger("lastwrite.zookeeper")
+_LOG.addHandler(logging.NullHandler())
+_LOG.propagate = False
+
+
+class ZooKeeper:
+    """See ``nodes.Nodes``; the connection begins with the first question.
+
+    ``url``: ``zk:HOST:PORT,HOST:PORT/chroot`` as in the brokers' ``metadataStoreUrl``; the scheme
+    may lack. ``like``: a node whose access list ours have, too. ``auth``: who we are to those, as
+    of ``LiveConfig``.
+
+    Raises:
+        InvalidConfig: no such address.
+    """
+
+    read_only = ""
+
+    def __init__(self, url: str, timeout: float, auth: str, like: str) -> None:
+        self.address = parse_store_url(url)
+        self._auth = digest_of_user(auth)
+        self._timeout = timeout
+        self._like = like
+        self._client: Any = None
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.stop()
+            self._client.close()
+            self._client = None
+
+    def find(self, path: str, doing: str) -> Node | None:
+        try:
+            data, stat = self._asked(lambda client: client.get_async(path), doing)
+        except NoNodeError:
+            return None
+        return Node(data or b"", stat.version)
+
+    def children(self, path: str, doing: str) -> list[str]:
+        try:
+            return list(self._asked(lambda client: client.get_children_async(path), doing))
+        except NoNodeError:
+            return []
+
+    def create(self, path: str, data: bytes, doing: str) -> int:
+        try:
+            self._once(lambda client: client.create_async(path, data, makepath=True), doing)
+        except NodeExistsError as error:
+            raise Taken from error
+        except _AGAIN as error:
+            raise Unanswered(self._no_answer(doing, error, _START_AGAIN)) from error
+        return 0
+
+    def replace(self, path: str, data: bytes, version: int, doing: str) -> None:
+        try:
+            self._once(lambda client: client.set_async(path, data, version=version), doing)
+        except (BadVersionError, NoNodeError) as error:
+            raise Changed from error
+        except _AGAIN as error:
+            raise Unanswered(self._no_answer(doing, error, _START_AGAIN)) from error
+
+    def delete(self, path: str, doing: str) -> None:
+        with contextlib.suppress(NoNodeError, NotEmptyError):
+            self._asked(_delete(path), doing)
+
+    def number(self, prefix: str, doing: str) -> str:
+        how = {"ephemeral": True, "sequence": True, "makepath": True}
+        # Asked again at need: a number that nobody uses costs nothing.
+        made = str(self._asked(lambda client: client.create_async(prefix, b"", **how), doing))
+        with contextlib.suppress(NoNodeError, *_AGAIN):  # it goes with the session
+            self._once(_delete(made), doing)
+        return made.removeprefix(prefix)
+
+    def _asked(self, ask: Callable[[Any], Any], doing: str) -> Any:
+        """What may be asked again: the answer, or kazoo's error that says what is not there.
+
+        Raises:
+            RemoteFailed: no answer within the timeout, or not for us.
+        """
+        deadline = time.monotonic() + self._timeout
+        while True:
+            try:
+                return self._once(ask, doing)
+            except _AGAIN as error:
+                if time.monotonic() > deadline:
+                    raise self._no_answer(doing, error) from error
+                time.sleep(_RETRY_SECONDS)
+
+    def _once(self, ask: Callable[[Any], Any], doing: str) -> Any:
+        """What is asked once: the answer, or kazoo's error."""
+        client = self._connected(doing)
+        try:
+            return ask(client).get(timeout=self._timeout)
+        except (NoAuthError, AuthFailedError) as error:
+            raise RemoteFailed(
+                f"{doing}: it refuses access",
+                path=self.address,
+                remedy="metadataStoreAuth=digest:USER:PASSWORD of whom its access lists let in",
+            ) from error
+
+    def _connected(self, doing: str) -> Any:
+        if self._client is None:
+            client = KazooClient(
+                self.address,
+                timeout=max(self._timeout, 10.0),
+                logger=_LOG,
+                auth_data=[self._auth] if self._auth else None,
+            )
+            try:
+                self._connect(client, doing)
+            except BaseException:
+                # It may wait long for an answer that never comes.
+                threading.Thread(target=_end, args=(client,), daemon=True).start()
+                raise
+            self._client = client
+            if self._auth:
+                client.default_acl = self._siblings_access(client)
+        return self._client
+
+    def _siblings_access(self, client: Any) -> Any:
+        """Whom what we make lets in: as the ledgers' folder does, so that brokers may change and
+        delete it; where that cannot be seen whole, ourselves."""
+        with contextlib.suppress(KazooException, *_AGAIN):
+            found, _ = client.get_acls_async(self._like).get(timeout=self._timeout)
+            if not any(each.id.scheme == "digest" and each.id.id.endswith(":x") for each in found):
+                return found
+        return CREATOR_ALL_ACL
+
+    def _connect(self, client: Any, doing: str) -> None:
+        """Connect; where none of the servers can be a ZooKeeper's, say so at once.
+
+        Raises:
+            RemoteFailed: none of them serves us.
+        """
+        begun = time.monotonic()
+        connected = client.start_async()
+        if connected.wait(min(self._timeout, _FIRST_SECONDS)):
+            return self._refuse_no_root(client, doing)
+        found = who_answers(self.address.partition("/")[0].split(","))
+        until = begun + min(self._timeout, max(each.worth_seconds for each in found.values()))
+        if connected.wait(max(until - time.monotonic(), 0)):
+            return self._refuse_no_root(client, doing)
+        several = len(found) > 1
+        words = "; ".join(
+            f"{address}: {answer.words}" if several else answer.words
+            for address, answer in found.items()
+        )
+        raise RemoteFailed(
+            f"{doing}: no ZooKeeper serves us: {words}",
+            path=self.address,
+            remedy="; ".join(dict.fromkeys(answer.remedy for answer in found.values())),
+        )
+
+    def _refuse_no_root(self, client: Any, doing: str) -> None:
+        """Below a path that is not there all would look as if it were not there."""
+        if client.chroot and client.exists_async("/").get(timeout=self._timeout) is None:
+            raise RemoteFailed(
+                f"{doing}: there is no path {client.chroot} in that ZooKeeper",
+                path=self.address,
+                remedy="see what follows the servers in metadataStoreUrl of a broker.conf",
+            )
+
+    def _no_answer(
+        self, doing: str, error: BaseException, remedy: str = _UNREACHED
+    ) -> RemoteFailed:
+        words = str(error) or type(error).__name__
+        return RemoteFailed(f"{doing}: {words}", path=self.address, remedy=remedy)
+
+
+def _end(client: Any) -> None:
+    with contextlib.suppress(Exception):  # nobody waits for it
+        client.stop()
+        client.close()
+
+
+def _delete(path: str) -> Callable[[Any], Any]:
+    return lambda client: client.delete_async(path)
+
+
+def parse_store_url(url: str) -> str:
+    """kazoo's form of a metadata store's address: ``HOST:PORT,HOST:PORT/chroot``.
+
+    Raises:
+        InvalidConfig: no such address, or a store of another kind.
+    """
+    text = url.strip()
+    for scheme in ("metadata-store:", "zk+hierarchical://", "zk+null://", "zk://", "zk:"):
+        text = text.removeprefix(scheme)
+    servers, slash, chroot = text.partition("/")
+    parts = [part for part in re.split("[,;]", servers) if part]
+    if not parts or not all(_SERVERS.fullmatch(part) for part in parts):
+        raise InvalidConfig(
+            f"{url!r} is no metadata store that we know",
+            remedy="metadataStoreUrl=zk:HOST:PORT, etcd:http://HOST:PORT or rocksdb://PATH",
+        )
+    ported = [part if re.search(r":\d+$", part) else f"{part}:{DEFAULT_PORT}" for part in parts]
+    return ",".join(ported) + (f"/{chroot.rstrip('/')}" if slash and chroot.strip("/") else "")
+
+
+def digest_of_user(text: str) -> tuple[str, str] | None:
+    """kazoo's form of ``digest:USER:PASSWORD``, or of a file with that; None: of nothing.
+
+    Raises:
+        InvalidConfig: it is something else; no error shows it.
+    """
+    source = "metadataStoreAuth"
+    if text.startswith("file:"):
+        source = path_of(text)
+        try:
+            text = Path(source).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise InvalidConfig(f"cannot read who we are: {why}", path=source) from error
+    if not text:
+        return None
+    scheme, _, who = text.partition(":")
+    if scheme != "digest" or not all(who.partition(":")[::2]):
+        raise InvalidConfig(
+            f"{source} is not digest:USER:PASSWORD",
+            remedy="of access lists the schemes digest, ip and world are supported",
+        )
+    return scheme, who
