@@ -83,7 +83,8 @@ def _wanted(catalog: Catalog, request: Request, asked: Any) -> dict[str, Any]:
     if asked.name is None:
         topic = None if id is None else catalog.of_id(id.bytes)
         if topic is None:
-            return _missing(Code.UNKNOWN_TOPIC_ID, None, id)
+            nameless = None if request.version >= 12 else ""
+            return _missing(Code.UNKNOWN_TOPIC_ID, nameless, id)
     else:
         topic = catalog.topic(asked.name)
         if topic is None:

@@ -45,7 +45,7 @@ _BEGINNINGS = {
 class ServeLimits:
     """What clients may take; see the source above."""
 
-    request_bytes: int = 100 << 20
+    request_bytes: int = 16 << 20
     connections: int = 1000
     connections_of_address: int = 1000
     idle_s: float = 600.0

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from lastwrite.encoding.layout import Buffer
 from lastwrite.errors import CorruptLog
+from lastwrite.kafka.network.claims import check_claims
 from lastwrite.kafka.network.messages import made, schema, skip_tags
 
 
@@ -104,7 +105,9 @@ def decode_body(request: Request) -> Any:
     Raises:
         CorruptLog: it does not decode.
     """
-    reader = _reader(request.name, min(request.version, _kio_newest(request.name)))
+    version = min(request.version, _kio_newest(request.name))
+    check_claims(_kind(request.name, version), request.body, 0)
+    reader = _reader(request.name, version)
     try:
         return reader(request.body, 0)[0]
     except Exception as error:  # of many kinds, whatever the bytes are
@@ -175,7 +178,12 @@ def _kio_newest(name: str) -> int:
 def _reader(name: str, version: int) -> Any:
     from kio.serial import entity_reader
 
-    return entity_reader(getattr(schema(name, version), _class_of(name) + "Request"))
+    return entity_reader(_kind(name, version))
+
+
+@cache
+def _kind(name: str, version: int) -> Any:
+    return getattr(schema(name, version), _class_of(name) + "Request")
 
 
 @cache

@@ -1,0 +1,156 @@
+"""What a message says of its own sizes, held against the bytes that there are: before kio sees it.
+
+kio's reader makes room for as many elements as a count announces, and a process that asks for a
+hundred gigabytes is ended by the system. So every message is walked once, by the types of kio's own
+classes: each length has to lie within the message, each count within what is left, and all counts
+together below a bound.
+
+=============  ================================  =============================
+kind           fixed                             flexible
+=============  ================================  =============================
+string         i16 length                        unsigned varint, length + 1
+bytes          i32 length                        unsigned varint, length + 1
+list           i32 count                         unsigned varint, count + 1
+structure      its fields                        its fields, then tagged ones
+=============  ================================  =============================
+
+Null is the length -1, or 0 as a varint; a structure that may be missing has an i8 before it, below
+0: it is.
+
+Source: KIP-482; Kafka 4.4 ``MessageDataGenerator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_origin
+
+from lastwrite.encoding.layout import I8, I16, I32, Buffer
+from lastwrite.errors import CorruptLog
+from lastwrite.kafka.cluster.message import MessageReader
+
+MOST_ELEMENTS = 2_000_000  # of all lists of a message
+# fmt: off
+_FIXED = {
+    "bool": 1, "int8": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4, "timedelta_i32": 4,
+    "int64": 8, "float64": 8, "timedelta_i64": 8, "datetime_i64": 8, "uuid": 16,
+}
+# fmt: on
+
+
+class _Kind(NamedTuple):
+    """A type: ``size`` bytes; or a text, bytes, or a structure; in a list, or missing, or not."""
+
+    size: int = 0
+    lengths: str = ""  # "string" or "bytes": of what its length tells
+    struct: Any = None
+    is_list: bool = False
+    may_miss: bool = False
+
+
+class _Struct(NamedTuple):
+    kinds: tuple[_Kind, ...]
+    tagged: Mapping[int, _Kind]
+    is_flexible: bool
+
+
+def check_claims(kind: type, data: Buffer, at: int) -> None:
+    """Walk a message of kio's class ``kind``, whose bytes begin at ``at``.
+
+    Raises:
+        CorruptLog: it ends before its end, or announces more than can be.
+    """
+    _Walk(data, at).struct(_struct_of(kind))
+
+
+class _Walk:
+    def __init__(self, data: Buffer, at: int) -> None:
+        self._reader = MessageReader(data, at)
+        self._end = len(memoryview(data))
+        self._elements = 0
+
+    def struct(self, struct: _Struct) -> None:
+        for kind in struct.kinds:
+            self._value(kind, struct.is_flexible)
+        if struct.is_flexible:
+            self._tags(struct.tagged)
+
+    def _value(self, kind: _Kind, flexible: bool) -> None:
+        if not kind.is_list:
+            self._one(kind, flexible)
+            return
+        count = self._length(flexible, I32)
+        if count < 0 and not kind.may_miss:
+            raise CorruptLog("no list, where there has to be one", self._reader.position)
+        self._elements += max(count, 0)
+        if count > self._end - self._reader.position or self._elements > MOST_ELEMENTS:
+            raise CorruptLog(f"a list of {count} elements", self._reader.position)
+        if kind.size:
+            self._reader.take(kind.size * max(count, 0))
+            return
+        for _ in range(count):
+            self._one(kind, flexible)
+
+    def _one(self, kind: _Kind, flexible: bool) -> None:
+        may_miss = kind.may_miss and not kind.is_list
+        if kind.struct is not None:
+            if not may_miss or self._reader.integer(I8) >= 0:
+                self.struct(kind.struct)
+        elif kind.lengths:
+            length = self._length(flexible, I16 if kind.lengths == "string" else I32)
+            if length < 0 and not may_miss:
+                raise CorruptLog(
+                    f"no {kind.lengths}, where there have to be", self._reader.position
+                )
+            self._reader.take(max(length, 0))
+        else:
+            self._reader.take(kind.size)
+
+    def _length(self, flexible: bool, fixed: Any) -> int:
+        return self._reader.unsigned() - 1 if flexible else self._reader.integer(fixed)
+
+    def _tags(self, tagged: Mapping[int, _Kind]) -> None:
+        for _ in range(self._reader.unsigned()):
+            tag, size = self._reader.unsigned(), self._reader.unsigned()
+            begin = self._reader.position
+            if tag in tagged:
+                self._value(tagged[tag], True)
+                if self._reader.position - begin != size:
+                    raise CorruptLog(f"a tagged field of {size} bytes", begin)
+            else:
+                self._reader.take(size)
+
+
+@cache
+def _struct_of(kind: Any) -> _Struct:
+    kinds, tagged = [], {}
+    for field in fields(kind):
+        found = _kind_of(field.type, field.metadata)
+        if "tag" in field.metadata:
+            tagged[int(field.metadata["tag"])] = found
+        else:
+            kinds.append(found)
+    return _Struct(tuple(kinds), tagged, bool(kind.__flexible__))
+
+
+def _kind_of(type_: Any, metadata: Mapping[str, Any]) -> _Kind:
+    may_miss = False
+    if NoneType in get_args(type_) and get_origin(type_) is not tuple:
+        (type_,) = [each for each in get_args(type_) if each is not NoneType]
+        may_miss = True
+    is_list = get_origin(type_) is tuple
+    if is_list:
+        type_ = next(
+            each for each in get_args(type_) if each is not Ellipsis and each is not NoneType
+        )
+    if is_dataclass(type_):
+        nested: Any = type_
+        return _Kind(struct=_struct_of(nested), is_list=is_list, may_miss=may_miss)
+    name = metadata["kafka_type"]
+    if name in _FIXED:
+        return _Kind(size=_FIXED[name], is_list=is_list, may_miss=may_miss)
+    lengths = "string" if name == "string" else "bytes"
+    return _Kind(lengths=lengths, is_list=is_list, may_miss=may_miss)
