@@ -33,12 +33,20 @@ from lastwrite.errors import CorruptLog
 from lastwrite.kafka.cluster.message import MessageReader
 
 MOST_ELEMENTS = 2_000_000  # of all lists of a message
-# fmt: off
 _FIXED = {
-    "bool": 1, "int8": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4, "timedelta_i32": 4,
-    "int64": 8, "float64": 8, "timedelta_i64": 8, "datetime_i64": 8, "uuid": 16,
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "float64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "uuid": 16,
 }
-# fmt: on
 
 
 class _Kind(NamedTuple):
