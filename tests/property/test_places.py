@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lastwrite.model.columns import Places
 from lastwrite.rows import places as module
-from lastwrite.rows.places import PlaceIndexBuilder
+from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder, Sources
 
 # A key's fingerprint: lanes that collide in one half, in the other, and far apart.
 KEYS = [(lane, other) for lane in (1, 2, 1 << 40, (1 << 64) - 1) for other in (0, 7)]
@@ -28,21 +28,24 @@ def as_places(writes: list[tuple[int, int, bool, int]], first: int) -> Places:
     places = Places.room(len(writes))
     for n, (key, segment, is_delete, time) in enumerate(writes):
         places.lanes[n], places.other_lanes[n] = KEYS[key]
-        places.segments[n], places.offsets[n], places.times_ms[n] = segment, first + n, time
+        places.segments[n], places.orders[n], places.times_ms[n] = segment, first + n, time
         places.positions[n] = ~(first + n) if is_delete else first + n
     return places
 
 
 def model(writes: list[tuple[int, int, bool, int]]) -> dict[int, int]:
-    """Key to the offset of its last write, without deleted keys."""
-    of_partition: dict[tuple[int, int], tuple[int, int, int, bool]] = {}
-    for offset, (key, segment, is_delete, time) in enumerate(writes):
+    """Key to the order of its last write, without deleted keys."""
+    of_partition: dict[tuple[int, int], tuple[int, int, int, int, bool]] = {}
+    for order, (key, segment, is_delete, time) in enumerate(writes):
         partition = PARTITIONS[segment]
-        of_partition[key, partition] = (time, partition, offset, is_delete)
-    last: dict[int, tuple[int, int, int, bool]] = {}
+        write = time, partition, segment, order, is_delete
+        before = of_partition.get((key, partition))
+        if before is None or before[2] <= segment:
+            of_partition[key, partition] = write
+    last: dict[int, tuple[int, int, int, int, bool]] = {}
     for (key, _), write in of_partition.items():
         last[key] = max(last.get(key, write), write)
-    return {key: offset for key, (_, _, offset, is_delete) in last.items() if not is_delete}
+    return {key: order for key, (_, _, _, order, is_delete) in last.items() if not is_delete}
 
 
 @settings(deadline=None)
@@ -55,17 +58,24 @@ def test_it_is_the_dictionary(
         as_places(writes[start : start + block], start) for start in range(0, len(writes), block)
     ]
     chance.shuffle(blocks)  # type: ignore[attr-defined]
-    builder = PlaceIndexBuilder(PARTITIONS, memory)
-    for each in blocks:
-        builder.add(each)
-    index = builder.finish()
-    expected = model(writes)
+    sources = Sources.of(PARTITIONS)
+    for known in (len(blocks), len(blocks) // 2, 0):  # the rest comes later
+        builder = PlaceIndexBuilder(sources, memory)
+        for each in blocks[:known]:
+            builder.add(each)
+        index = builder.finish()
+        assert all(index.take_in(each, sources) for each in blocks[known:])
+        check(index, model(writes))
+        index.close()
+
+
+def check(index: PlaceIndex, expected: dict[int, int]) -> None:
     found = {n: index.find(*key) for n, key in enumerate(KEYS)}
-    assert {n: int(index.places.offsets[row]) for n, row in found.items() if row >= 0} == expected
+    assert {n: place.order for n, place in found.items() if place is not None} == expected
     assert len(index) == len(expected)
-    inside = [index.offsets_in(segment)[0].tolist() for segment in range(len(PARTITIONS))]
-    assert sorted(offset for some in inside for offset in some) == sorted(expected.values())
-    index.close()
+    inside = [index.in_segment(segment).orders.tolist() for segment in range(len(PARTITIONS))]
+    assert all(orders == sorted(orders) for orders in inside)
+    assert sorted(order for some in inside for order in some) == sorted(expected.values())
 
 
 def test_a_key_is_found_among_many_and_none_that_is_not_there() -> None:
@@ -74,16 +84,17 @@ def test_a_key_is_found_among_many_and_none_that_is_not_there() -> None:
     places = Places.room(count)
     places.lanes[:], places.other_lanes[:] = lanes, np.arange(count)
     places.segments[:] = places.times_ms[:] = 0
-    places.positions[:] = places.offsets[:] = np.arange(count)
-    builder = PlaceIndexBuilder([0], 1 << 22)
+    places.positions[:] = places.orders[:] = np.arange(count)
+    builder = PlaceIndexBuilder(Sources.of([0]), 1 << 22)
     for start in range(0, count, 30_000):
         builder.add(places.take(slice(start, start + 30_000)))
     index = builder.finish()
     assert index._folder is not None
     for n in range(0, count, 997):
-        assert index.places.offsets[index.find(int(lanes[n]), n)] == n
-        assert index.find(int(lanes[n]) ^ 1, n) == -1
-        assert index.find(int(lanes[n]), n + 1) == -1
-    assert index.find(1, 0) == index.find((1 << 64) - 1, 0) == -1
+        found = index.find(int(lanes[n]), n)
+        assert found is not None and found.order == n
+        assert index.find(int(lanes[n]) ^ 1, n) is None
+        assert index.find(int(lanes[n]), n + 1) is None
+    assert index.find(1, 0) is index.find((1 << 64) - 1, 0) is None
     index.close()
     assert module.PLACE_BYTES == sum(column.itemsize for column in places)

@@ -199,9 +199,13 @@ def test_an_index_that_is_gone_or_lies_is_made_anew(
         assert told(list(lastwrite.read(str(store), topic=TOPIC, offset=offset))) == expected(
             files, offset
         )
-        assert lastwrite.latest(str(store), topic=TOPIC) == folded(
-            [[sent for file in files for sent in file]]
-        )
+        try:
+            table = lastwrite.latest(str(store), topic=TOPIC)
+        except CorruptLog:
+            # Numbers that fit each other are found to be none of the records' as these are read.
+            assert kind == "offset"
+        else:
+            assert table == folded([[sent for file in files for sent in file]])
 
 
 @given(queues(), st.data())

@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 from lastwrite.errors import CorruptLog, InvalidConfig  # noqa: E402
 from lastwrite.kafka.format.batch import decode_batch  # noqa: E402
 from lastwrite.kafka.format.batch_layout import Batch, Record  # noqa: E402
-from lastwrite.kafka.look.columns import read_rows, row_units  # noqa: E402
+from lastwrite.kafka.look.columns import ROWS  # noqa: E402
 from lastwrite.kafka.look.problems import whole_batches  # noqa: E402
 from lastwrite.kafka.look.read import AbortedData  # noqa: E402
 from lastwrite.kafka.store.log_dir import read_partition  # noqa: E402
@@ -21,6 +21,7 @@ from lastwrite.kafka.store.partitions import find_partitions  # noqa: E402
 from lastwrite.model.log import PartitionLog  # noqa: E402
 from lastwrite.model.work import Limits  # noqa: E402
 from lastwrite.rows.arrow import COLUMNS, arrow_schema, chosen_columns  # noqa: E402
+from lastwrite.rows.reading import read_rows, row_units  # noqa: E402
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES  # noqa: E402
 
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -62,7 +63,7 @@ def _row(log: PartitionLog, batch: Batch, record: Record) -> dict[str, Any]:
 
 def rows(log: PartitionLog, **asked: Any) -> list[dict[str, Any]]:
     limits = asked.pop("limits", None)
-    units = row_units(log, asked.pop("columns", COLUMNS), **asked)
+    units = row_units(ROWS, log, asked.pop("columns", COLUMNS), **asked)
     return [row for unit in units for batch in read_rows(unit, limits) for row in batch.to_pylist()]
 
 
@@ -90,7 +91,7 @@ def test_all_kinds_of_records_are_in_the_corpus() -> None:
 def test_some_columns_in_the_order_asked_for() -> None:
     (folder,) = (folder for folder in FOLDERS if folder.endswith("stopped/client-lz4-0"))
     log = read_partition(folder)
-    (unit,) = row_units(log, ("offset", "key"), is_committed=True)[:1]
+    (unit,) = row_units(ROWS, log, ("offset", "key"), is_committed=True)[:1]
     batch = next(read_rows(unit))
     assert batch.schema == arrow_schema(("offset", "key"))
     assert batch.schema.names == ["offset", "key"]

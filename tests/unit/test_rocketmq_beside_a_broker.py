@@ -18,8 +18,9 @@ from lastwrite.reports.compaction import Status
 from lastwrite.rocketmq.format import sides
 from lastwrite.rocketmq.format.record import encode_message, make_message
 from lastwrite.rocketmq.look import dump, find
-from lastwrite.rocketmq.look.table import LogFile, rocketmq_batches
+from lastwrite.rocketmq.look.columns import ROWS
 from lastwrite.rocketmq.store import beside_a_broker, compacted, reading
+from lastwrite.rows.reading import read_rows, row_units
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.reading import TRIES
 from tests.support.rocketmq.queues import INDEX_BYTES, LOG_BYTES, Sent, paths_of, write_queue
@@ -252,16 +253,14 @@ def test_a_file_alone_is_read_up_to_its_index(root: Path) -> None:
 @pytest.mark.parametrize("move", [appended, rolled])
 def test_a_dataframe_ends_where_its_queue_ended(root: Path, move: Callable[[Path], None]) -> None:
     pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
-    queue = compacted.CompactedQueue(str(root), NAME)
-    files = [LogFile(queue.root, NAME, pair.log, queue.end_offset) for pair in queue.pairs]
+    (log,) = ROWS.logs_of(str(root), "t")
+    units = row_units(ROWS, log, ["offset"], is_committed=True)
     move(root)
-    read = [
-        row["offset"] for file in files for b in rocketmq_batches(file) for row in b.to_pylist()
-    ]
+    read = [row["offset"] for unit in units for b in read_rows(unit) for row in b.to_pylist()]
     assert read == list(range(7))
     exchanged(root)
     with pytest.raises(CommitConflict):
-        list(rocketmq_batches(files[0]))
+        list(read_rows(units[0]))
 
 
 def test_a_queue_ends_where_it_ended_when_it_was_listed(root: Path) -> None:

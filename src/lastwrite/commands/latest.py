@@ -2,41 +2,32 @@
 of it from offset 0.
 
 ``a=1@0 b=2@1 a=3@2``, and a delete of ``b`` at 3: the table is ``{a: 3}``. Whether the topic was
-compacted before, and how often, makes no difference. Within a queue the larger offset wins. A key
-that has moved from one queue to another, because their number was changed, has a last write in
-each: there the later one wins, by the broker's clock (RocketMQ's store time; Kafka's record
-timestamp; Pulsar's publish time, by the producer's clock), and of equally late ones that of
-the larger queue. Records without a key are in no table.
+compacted before, and how often, makes no difference. The rule is that of ``table``, which finds
+them; records without a key are in no table.
 
 The table is true up to an offset in each partition, which ``end_offsets`` names: the first one that
 is not in it. What lies there or beyond was not written, not replicated or not decided when the
 files were listed.
 
-A dictionary holds the table in this process, up to a limit; of Kafka it is ``table``, read once. A
-DataFrame holds nothing: its tasks read the files, and Spark finds the last writes (see ``frames``).
+A dictionary holds the table in this process, up to a limit. A DataFrame holds nothing: its tasks
+read the records that were found to be the last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
-from lastwrite.commands.table import table, whole_topic
+from lastwrite.commands.table import MEMORY, KeyedTable, steady, whole_topic
 from lastwrite.config.stores import store_settings
-from lastwrite.errors import CommitConflict, InvalidConfig, OutOfMemoryBudget
-from lastwrite.kafka import beside_a_broker
-from lastwrite.model.log import TopicPartition
-from lastwrite.pulsar.look.table import pulsar_topics, pulsar_writes, topic_end
-from lastwrite.pulsar.store.place import name_of
-from lastwrite.reports.table import Write
-from lastwrite.rocketmq.look.read import check_compacted, store_at
-from lastwrite.rocketmq.look.table import rocketmq_writes
-from lastwrite.rocketmq.store import lock as rocketmq_lock
-from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved
-from lastwrite.rocketmq.store.topics import compacted_queues
+from lastwrite.errors import OutOfMemoryBudget
+from lastwrite.model.log import PartitionLog
+from lastwrite.pulsar.format.position import Position
+from lastwrite.rocketmq.format.java_hash import decode
+from lastwrite.rows.system import rows_of
+from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects import address
-from lastwrite.storage.reading import TRIES, TRY_AGAIN, one_try
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,9 +88,9 @@ def latest(
         topic: its name; not needed where ``path`` says it.
         limit_bytes: what the dictionary may take, keys, values and some 200 bytes an entry.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
-        spark: a session: the table is a DataFrame of it then, of any size, with the columns of
-            ``frames``. It reads the files when it is evaluated, and they must still be the same
-            then. Needs pyarrow and pandas.
+        spark: a session: the table is a DataFrame of it then, of any size, as ``read`` with
+            ``view="compacted"`` gives it. It reads the files when it is evaluated, and they must
+            still be the same then. Needs pyarrow and pandas.
         config: how a bucket is reached, ``storage.*``.
 
     Returns:
@@ -115,154 +106,67 @@ def latest(
     """
     path = str(path)
     address.use(store_settings(config))
-    whose = system_of(path, system)
-    if whose == PULSAR:
-        folders = pulsar_topics(path, topic)
-        ends: dict[int, End] = {name_of(folder).partition: topic_end(folder) for folder in folders}
-        if spark is not None:
-            from lastwrite.commands.frames import pulsar_frame
+    system = system_of(path, system)
+    rows = rows_of(system)
+    budget = parse_bytes(MEMORY)
 
-            return _true_up_to(ends, pulsar_frame(spark, folders))
-        written = ((name_of(folder).partition, pulsar_writes(folder)) for folder in folders)
-        return Table(_table(written, limit_bytes), ends)
-    if whose == ROCKETMQ:
-        return _of_rocketmq(*_rocketmq_queues(path, topic), limit_bytes, spark)
-    if spark is not None:
-        from lastwrite.commands.frames import kafka_frame
+    def ends_of(found: KeyedTable) -> dict[int, End]:
+        ends = found.end_offsets
+        if system != PULSAR:
+            return dict(ends)
+        return {partition: str(Position.of(end)) for partition, end in ends.items()}
 
-        logs = whole_topic(path, topic)
-        ends = {log.name.partition: log.last_stable_offset for log in logs}
-        return _true_up_to(ends, kafka_frame(spark, logs))
-    return _kafka_table(path, topic, limit_bytes, config)
+    def held(logs: Sequence[PartitionLog]) -> Table:
+        with KeyedTable(rows, logs, budget, raw_keys=True) as found:
+            return Table(_held(found.items(), _KEYS[system], limit_bytes), ends_of(found))
 
+    def listed() -> list[PartitionLog]:
+        return whole_topic(rows, path, topic)
 
-def _true_up_to(ends: Mapping[int, Any], frame: DataFrame) -> DataFrame:
-    """The frame, with its ``end_offsets``; Spark has no place of its own for them."""
-    frame.end_offsets = dict(ends)  # type: ignore[attr-defined]
-    return frame
+    if spark is None:
+        return steady(rows, listed, held)
+    session = spark
+    from lastwrite.commands.rows import frame_of, refuse_without_arrow
 
+    refuse_without_arrow()
+    from lastwrite.rows.arrow import USUAL_COLUMNS
 
-# ---------------------------------------------------------------------- the rule
+    def framed(logs: Sequence[PartitionLog]) -> DataFrame:
+        with KeyedTable(rows, logs, budget) as found:
+            frame = frame_of(session, list(found.units(USUAL_COLUMNS)), USUAL_COLUMNS)
+            # Spark has no place of its own for them.
+            frame.end_offsets = ends_of(found)  # type: ignore[attr-defined]
+            return frame
 
-
-def _table(queues: Iterable[tuple[int, Iterable[Write]]], limit_bytes: int) -> dict[Any, bytes]:
-    """The table that the writes of all queues make. Holds it, and what was deleted."""
-    table: dict[Any, tuple[int, int, bytes | None]] = {}  # time, queue, value
-    held = 0
-    for queue, writes in queues:
-        own: dict[Any, tuple[int, int, bytes | None]] = {}
-        for write in writes:
-            if write.key in own:
-                held -= _bytes_of(write.key, own[write.key][2])
-            held += _bytes_of(write.key, write.value)
-            own[write.key] = (write.time_ms, queue, write.value)
-            if held > limit_bytes:
-                raise _too_large(limit_bytes, "give a session as spark= and take it as a DataFrame")
-        for key, entry in own.items():
-            other = table.get(key)
-            if other is None or entry[:2] > other[:2]:
-                held -= 0 if other is None else _bytes_of(key, other[2])
-                table[key] = entry
-            else:
-                held -= _bytes_of(key, entry[2])
-    return {key: value for key, (_, _, value) in table.items() if value is not None}
+    return steady(rows, listed, framed)
 
 
-def _too_large(limit_bytes: int, remedy: str) -> OutOfMemoryBudget:
-    words = f"the table takes more than {limit_bytes} bytes"
-    return OutOfMemoryBudget(words, remedy=f"raise limit_bytes, or {remedy}")
+def _key_of_pulsar(key: bytes) -> str:
+    """As Java's client has it: what is not UTF-8 becomes the replacement character."""
+    return key.decode("utf-8", "replace")
 
 
-def _bytes_of(key: str | bytes, value: bytes | None) -> int:
-    return len(key) + (0 if value is None else len(value)) + _ENTRY_BYTES
+_KEYS: Mapping[str, Callable[[bytes], Any]] = {
+    KAFKA: bytes,
+    ROCKETMQ: decode,
+    PULSAR: _key_of_pulsar,
+}
 
 
-# ---------------------------------------------------------------------- RocketMQ
-
-
-def _rocketmq_queues(path: str, topic: str | None) -> tuple[str, list[TopicPartition]]:
-    """The store and the topic's queues.
-
-    Raises:
-        NotALog, InvalidConfig, LogHeld: as ``latest``.
-    """
-    root, its_topic, its_queue = store_at(path)
-    if its_queue is not None or (its_topic is not None and topic not in (None, its_topic)):
-        raise InvalidConfig(
-            "a table is of a whole topic", path=path, remedy="give the store, and the topic's name"
-        )
-    topic = its_topic or topic
-    if topic is None:
-        raise InvalidConfig("no topic", path=path, remedy="give its name")
-    check_compacted(root, topic)
-    queues = [TopicPartition(topic, number) for number in compacted_queues(root, topic)]
-    rocketmq_lock.refuse_if_held(root, queues)
-    return root, queues
-
-
-def _of_rocketmq(
-    root: str, names: Sequence[TopicPartition], limit_bytes: int, spark: SparkSession | None
-) -> Table | DataFrame:
-    """The table of a topic; from anew where a broker exchanged a queue's files meanwhile, a few
-    times.
-
-    Raises:
-        CommitConflict: it did so every time.
-    """
-    for tries in range(1, TRIES + 1):
-        with one_try(tries, is_open=True):
-            queues = [CompactedQueue(root, name) for name in names]
-            ends = _rocketmq_ends(queues)
-            if spark is not None:
-                from lastwrite.commands.frames import rocketmq_frame
-
-                return _true_up_to(ends, rocketmq_frame(spark, queues, ends))
-            written = ((queue.name.partition, rocketmq_writes(queue)) for queue in queues)
-            return Table(_table(written, limit_bytes), ends)
-    raise AssertionError("unreachable")
-
-
-def _rocketmq_ends(queues: Sequence[CompactedQueue]) -> dict[int, int]:
-    """
-    Raises:
-        CommitConflict: files are not those that were listed.
-    """
-    try:
-        return {queue.name.partition: queue.end_offset for queue in queues}
-    except FilesMoved:
-        raise CommitConflict(
-            "the queue's files have changed", path=queues[0].root, remedy=TRY_AGAIN
-        ) from None
-
-
-# ---------------------------------------------------------------------- Kafka
-
-
-def _kafka_table(
-    path: str, topic: str | None, limit_bytes: int, config: Mapping[str, object] | None
-) -> Table:
-    """The table of a topic, all of which is held; from anew where what it is made of was replaced
-    meanwhile, a few times.
-
-    Raises:
-        CommitConflict: it was, every time.
-    """
-    for tries in range(1, TRIES + 1):
-        with table(path, topic, system=KAFKA, config=config) as found:
-            with beside_a_broker.one_try(tries, *found.logs):
-                return Table(_held(found.items(), limit_bytes), found.end_offsets)
-    raise AssertionError("unreachable")
-
-
-def _held(items: Iterable[tuple[bytes, bytes]], limit_bytes: int) -> dict[bytes, bytes]:
+def _held(
+    items: Iterable[tuple[bytes, bytes]], key_of: Callable[[bytes], Any], limit_bytes: int
+) -> dict[Any, bytes]:
     """
     Raises:
         OutOfMemoryBudget: they take more than ``limit_bytes``.
     """
     held, last = 0, {}
     for key, value in items:
-        held += _bytes_of(key, value)
+        held += len(key) + len(value) + _ENTRY_BYTES
         if held > limit_bytes:
-            raise _too_large(limit_bytes, "take table(), which holds only an index")
-        last[key] = value
+            raise OutOfMemoryBudget(
+                f"the table takes more than {limit_bytes} bytes",
+                remedy="raise limit_bytes, or take table(), which holds only an index",
+            )
+        last[key_of(key)] = value
     return last

@@ -16,6 +16,7 @@ from lastwrite.kafka.look.read import KafkaReading, read_partition
 from lastwrite.pulsar.look.read import TopicReading, read_topic
 from lastwrite.pulsar.look.reader import EARLIEST_NAME
 from lastwrite.rocketmq.look.read import QueueReading, read_queue
+from lastwrite.rows.system import rows_of
 from lastwrite.storage.objects import address
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def read(
         isolation_level: Kafka: ``read_uncommitted`` (also where it is None) or ``read_committed``,
             which passes aborted data and stops at the last stable offset.
         config: how a bucket is reached, ``storage.*``.
-        spark: Kafka: a session: the records of all partitions, or of ``queue``, are a DataFrame of
+        spark: a session: the records of all partitions, or of ``queue``, are a DataFrame of
             it then, from ``offset`` on, in the schema of Spark's Kafka source. Its tasks read the
             files when it is evaluated, and they must still be the same then. Needs pyarrow and
             pandas.
@@ -116,8 +117,6 @@ def read(
     address.use(store_settings(config))
     found, path = system_of(str(path), system), str(path)
     if spark is not None:
-        if found != KAFKA:
-            raise InvalidConfig("a DataFrame is of Kafka's records", remedy="leave out spark=")
         others = limit, time_ms, start
         if any(each is not None for each in others) or one_pull or read_compacted:
             raise InvalidConfig("a DataFrame begins at an offset", remedy="filter it instead")
@@ -125,9 +124,8 @@ def read(
 
         return rows_frame(
             spark,
-            path,
-            topic,
-            queue,
+            rows_of(found),
+            (path, topic, queue),
             offset=offset,
             isolation_level=isolation_level,
             columns=columns,

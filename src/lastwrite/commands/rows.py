@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from lastwrite.commands.systems import KAFKA
 from lastwrite.commands.table import MEMORY, KeyedTable
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
-from lastwrite.kafka.look.columns import RowUnit, logs_of, read_rows, row_units
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import PartitionLog
+from lastwrite.rows.reading import RowUnit, read_rows, row_units
+from lastwrite.rows.system import RowSystem
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.spark.use import refuse_workers_without_us
 
@@ -27,49 +29,63 @@ VIEWS = ("log", "compacted")
 
 def rows_frame(
     spark: SparkSession,
-    path: str,
-    topic: str | None,
-    partition: int | None,
+    rows: RowSystem,
+    where: tuple[str, str | None, int | None],
     *,
     offset: int | None,
     isolation_level: str | None,
     columns: Sequence[str] | None,
     view: str,
 ) -> DataFrame:
-    """The records from ``offset`` on, or the last writes; arguments as ``commands.read``.
+    """The records from ``offset`` on, or the last writes; arguments as ``commands.read``, of which
+    ``where`` has path, topic and partition.
 
     Raises:
         NotALog, InvalidConfig, LogHeld, CorruptLog: while listing.
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
     refuse_without_arrow()
-    from lastwrite.rows.arrow import chosen_columns, spark_schema
+    from lastwrite.rows.arrow import chosen_columns
 
+    path, topic, partition = where
     chosen = chosen_columns(columns)
-    is_committed = isolation_of(isolation_level) is Isolation.COMMITTED
+    is_committed = isolation_of(isolation_level) is Isolation.COMMITTED or rows.name != KAFKA
     if is_compacted(view):
         if partition is not None or offset is not None:
             raise InvalidConfig(
                 "the last writes are of a whole topic", remedy="filter them instead"
             )
-        units = list(last_writes(logs_of(path, topic), chosen))
+        logs = rows.logs_of(path, topic, is_compacted=True)
+        units = list(last_writes(rows, logs, chosen))
     else:
         units = [
             unit
-            for log in logs_of(path, topic, partition)
-            for unit in row_units(log, chosen, is_committed=is_committed, first=offset or 0)
+            for log in rows.logs_of(path, topic, partition)
+            for unit in row_units(rows, log, chosen, is_committed=is_committed, first=offset or 0)
         ]
+    return frame_of(spark, units, chosen)
+
+
+def frame_of(spark: SparkSession, units: Sequence[RowUnit], columns: Sequence[str]) -> DataFrame:
+    """What the units ask for, a task each.
+
+    Raises:
+        EnvironmentUnfit: pyarrow or pandas is missing.
+    """
+    refuse_without_arrow()
+    from lastwrite.rows.arrow import spark_schema
+
     if not units:
-        return spark.createDataFrame([], spark_schema(chosen))
+        return spark.createDataFrame([], spark_schema(columns))
     refuse_workers_without_us(spark)
 
-    def rows_of(places: Iterable[Any]) -> Iterator[Any]:
+    def rows_read(places: Iterable[Any]) -> Iterator[Any]:
         for batch in places:
             for place in batch.column(0).to_pylist():
                 yield from read_rows(units[place])
 
     numbers = spark.range(0, len(units), 1, len(units))
-    return numbers.mapInArrow(rows_of, spark_schema(chosen))
+    return numbers.mapInArrow(rows_read, spark_schema(columns))
 
 
 def is_compacted(view: str) -> bool:
@@ -82,7 +98,9 @@ def is_compacted(view: str) -> bool:
     return view == "compacted"
 
 
-def last_writes(logs: Iterable[PartitionLog], columns: Sequence[str]) -> Iterator[RowUnit]:
+def last_writes(
+    system: RowSystem, logs: Iterable[PartitionLog], columns: Sequence[str]
+) -> Iterator[RowUnit]:
     """What is to be read of these logs so that of each topic the last writes come, without deletes.
     They are found here, before anything is read.
 
@@ -93,7 +111,7 @@ def last_writes(logs: Iterable[PartitionLog], columns: Sequence[str]) -> Iterato
     for log in logs:
         by_topic.setdefault(log.name.topic, []).append(log)
     for of_topic in by_topic.values():
-        with KeyedTable(of_topic, parse_bytes(MEMORY)) as found:
+        with KeyedTable(system, of_topic, parse_bytes(MEMORY)) as found:
             yield from found.units(columns)
 
 

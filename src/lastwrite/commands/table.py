@@ -1,52 +1,44 @@
 """``table``: a topic's last writes as a mapping, in bounded memory, read from where they lie.
 
 Nothing but an index of fingerprints is held, 40 bytes a key; a value is read when it is asked for.
-The rule is that of ``latest``: within a partition the larger offset wins, between partitions the
-later record; the table is true up to ``end_offsets``.
+Within a partition the larger offset wins; a key that has moved from one partition to another has a
+last write in each, and there the later one wins, by the record's timestamp (RocketMQ: the store
+time, Pulsar: the publish time), of equally late ones that of the larger partition. The table is
+true up to ``end_offsets``.
+
+``follow`` keeps it true: as the log grows it gives what has changed, the last write or the delete
+of each key that was written since, and the table has it by then.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import numpy as np
-
-from lastwrite.commands.systems import KAFKA, system_of
+from lastwrite.commands.systems import system_of
 from lastwrite.config.stores import store_settings
-from lastwrite.encoding.fingerprint import SECRET_WORDS, fingerprint, secret_from
 from lastwrite.encoding.slices import gathered
+from lastwrite.engine.system import system_named
 from lastwrite.errors import CommitConflict, InvalidConfig
-from lastwrite.kafka import beside_a_broker
-from lastwrite.kafka.look.columns import (
-    RecordReader,
-    RowUnit,
-    add_places_of,
-    logs_of,
-    read_records,
-    read_rows,
-    row_units,
-)
-from lastwrite.kafka.store import partitions
 from lastwrite.model.columns import RecordColumns, Slices
-from lastwrite.model.log import PartitionLog, Segment
-from lastwrite.model.work import Limits
-from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder
+from lastwrite.model.log import PartitionLog
+from lastwrite.rows.last_writes import LastWrites, Unseen
+from lastwrite.rows.reading import RowUnit, read_records, read_rows
+from lastwrite.rows.system import RowSystem, rows_of
 from lastwrite.spark.memory import parse_bytes
-from lastwrite.storage.machine import core_count
 from lastwrite.storage.objects import address
-from lastwrite.storage.reading import TRIES
+from lastwrite.storage.reading import TRIES, one_try
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+
 MEMORY = "512m"
 _USUAL_COLUMNS = ("key", "value", "partition", "offset", "timestamp")
-_CHUNK_SHARE = 16  # of the memory, one part for a thread's chunk and what it decompresses to
 
 
 def table(
@@ -57,139 +49,122 @@ def table(
     system: str | None = None,
     config: Mapping[str, object] | None = None,
 ) -> KeyedTable:
-    """The last write of every key of a Kafka topic, as a mapping of bytes to bytes.
+    """The last write of every key of a topic, as a mapping of bytes to bytes.
 
     Args:
-        path: a log root, or an archive in a folder or a bucket; the whole topic lies there.
+        path: a Kafka log root, a RocketMQ store or a Pulsar archive; or an archive of any of them,
+            in a folder or a bucket. The whole topic lies there.
         topic: its name; not needed where one topic lies there.
         memory: what it may take, with an index in scratch files beyond: bytes, or as ``512m``.
-        system: ``kafka``; None: what lies there.
+        system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
         config: how a bucket is reached, ``storage.*``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
         CorruptLog: a record cannot be read, and it may have been a key's last.
+        UnsupportedFormat: an encrypted message.
         OutOfMemoryBudget: a batch is larger than the memory allows.
         CommitConflict: a broker changed the topic again and again while it was read.
     """
     path = str(path)
     address.use(store_settings(config))
-    if system_of(path, system) != KAFKA:
-        raise InvalidConfig("a table is of Kafka's topics", path=path, remedy="use latest")
-    budget = parse_bytes(memory)
+    rows = rows_of(system_of(path, system))
+
+    def listed() -> list[PartitionLog]:
+        address.use(store_settings(config))
+        return whole_topic(rows, path, topic)
+
+    return steady(rows, listed, lambda logs: KeyedTable(rows, logs, parse_bytes(memory), listed))
+
+
+def steady(
+    system: RowSystem,
+    listed: Callable[[], Sequence[PartitionLog]],
+    made: Callable[[Sequence[PartitionLog]], T],
+) -> T:
+    """What is made of the logs while a broker may move them; from anew where it does, a few times.
+
+    Raises:
+        CommitConflict: it did every time.
+    """
     for tries in range(1, TRIES + 1):
-        logs = whole_topic(path, topic)
-        with beside_a_broker.one_try(tries, *logs):
-            made = KeyedTable(logs, budget)
+        logs = listed()
+        with one_try(tries, is_open=any(log.open_as is not None for log in logs)):
+            found = made(logs)
             for log in logs:
-                beside_a_broker.check_unmoved(log)
-            return made
+                system_named(system.name).check_unmoved(log)
+            return found
     raise AssertionError("unreachable")
 
 
-def whole_topic(path: str, topic: str | None) -> list[PartitionLog]:
-    """All partitions of one topic.
+def whole_topic(system: RowSystem, path: str, topic: str | None) -> list[PartitionLog]:
+    """All partitions of one topic, for its last writes.
 
     Raises:
         NotALog, InvalidConfig, LogHeld, CorruptLog: there are several topics, or the path is of one
             partition among others, or a log is not whole.
     """
-    logs = logs_of(path, topic)
-    topics = {log.name.topic for log in logs}
-    if len(topics) != 1:
+    logs = system.logs_of(path, topic, is_compacted=True)
+    topics = sorted({log.name.topic for log in logs})
+    if len(topics) > 1 or (not topics and topic is None):
         raise InvalidConfig(
             f"{len(topics)} topics are there",
             path=path,
-            remedy=f"name one: {', '.join(sorted(topics)[:20])}",
+            remedy=f"name one: {', '.join(topics[:20])}",
         )
-    if len(logs) < len(partitions.of_topic(logs[0].folder)):
+    if logs and len(logs) < system.count_partitions(logs[0]):
         raise InvalidConfig(
             "a table is of a whole topic",
             path=path,
-            remedy="give the log root, and the topic's name",
+            remedy="give the root, store or archive, and the topic's name",
         )
     return logs
 
 
 class KeyedTable(Mapping[bytes, bytes]):
-    """See ``table``. ``end_offsets``: partition to the first offset that is not in it; ``logs``: the
-    partitions as they were listed.
+    """See ``table``.
 
     Looking up is safe from one thread at a time. What was compacted or deleted since it was made
-    can be read as long as its files are open; else a look says ``CommitConflict``: make it anew.
+    can be read as long as its files are open; else a look says ``CommitConflict``: make it anew, or
+    ``follow`` it.
     """
 
-    def __init__(self, logs: Sequence[PartitionLog], memory_bytes: int) -> None:
-        self.end_offsets = {log.name.partition: log.last_stable_offset for log in logs}
-        self.logs = logs
-        self._secret = secret_from(secrets.token_bytes(8 * SECRET_WORDS))
-        threads = core_count()
-        share = memory_bytes // _CHUNK_SHARE // threads
-        self._limits = Limits(
-            chunk_bytes=min(1 << 20, max(1 << 18, share // 4)),
-            plain_bytes=max(4 << 20, memory_bytes // 8),
-            block_entries=max(1 << 14, min(1 << 19, share // 40)),
-        )
-        self._first_segment: list[int] = []
-        self._segments: list[Segment] = []
-        for log in logs:
-            self._first_segment.append(len(self._segments))
-            self._segments += log.segments
-        self._reader = RecordReader(self._limits)
-        self._index = self._made(memory_bytes, threads)
+    def __init__(
+        self,
+        system: RowSystem,
+        logs: Sequence[PartitionLog],
+        memory_bytes: int,
+        listed: Callable[[], Sequence[PartitionLog]] | None = None,
+        raw_keys: bool = False,
+    ) -> None:
+        self._system = system
+        self._listed = listed
+        self._last = LastWrites(system, logs, memory_bytes, raw_keys)
+        self._told = dict(self._last.ends)  # up to where changes were given
 
-    def _made(self, memory_bytes: int, threads: int) -> PlaceIndex:
-        of_segment = [log.name.partition for log in self.logs for _ in log.segments]
-        builder = PlaceIndexBuilder(of_segment, memory_bytes // 4)
-        try:
-            with ThreadPoolExecutor(threads, "table") as pool:
-                work = [
-                    pool.submit(
-                        add_places_of, unit, number, self._secret, self._limits, builder.add
-                    )
-                    for unit, number in self._units(_USUAL_COLUMNS)
-                ]
-                for each in work:
-                    each.result()
-            return builder.finish()
-        except BaseException:
-            builder.abandon()
-            raise
+    @property
+    def end_offsets(self) -> dict[int, int]:
+        """Partition to the first offset that is not in the table."""
+        return dict(self._last.ends)
 
-    def _units(self, columns: Sequence[str]) -> Iterator[tuple[RowUnit, int]]:
-        """The pieces of all partitions, in order, and each one's segment."""
-        for log, first in zip(self.logs, self._first_segment, strict=True):
-            for unit in row_units(log, columns, is_committed=True):
-                yield unit, first + unit.piece.segment
+    @property
+    def logs(self) -> Sequence[PartitionLog]:
+        """The partitions as they were listed last."""
+        return self._last.logs
 
     # ------------------------------------------------------------------ a mapping
 
     def __getitem__(self, key: bytes) -> bytes:
-        data = np.frombuffer(key, dtype=np.uint8)
-        one, two = fingerprint(data, 0, len(key), self._secret)
-        row = self._index.find(int(one), int(two) >> 32)
-        if row < 0:
+        value = self._last.value(key)
+        if value is None:
             raise KeyError(key)
-        places = self._index.places
-        segment = self._segments[int(places.segments[row])]
-        found = self._reader.record(segment, int(places.positions[row]), int(places.offsets[row]))
-        if found is None or found[1] is None:
-            raise CommitConflict(
-                "the record is not where it was", int(places.positions[row]), segment.path
-            )
-        if found[0] != key:
-            raise KeyError(key)
-        return found[1]
+        return value
 
     def __contains__(self, key: object) -> bool:
-        try:
-            self[key]  # type: ignore[index]
-        except KeyError:
-            return False
-        return True
+        return isinstance(key, bytes) and self._last.value(key) is not None
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._last)
 
     def __iter__(self) -> Iterator[bytes]:
         for records in self._records():
@@ -210,36 +185,27 @@ class KeyedTable(Mapping[bytes, bytes]):
 
     def _records(self) -> Iterator[RecordColumns]:
         for unit in self.units(_USUAL_COLUMNS):
-            yield from read_records(unit, self._limits)
+            yield from read_records(unit, self._last.limits)
 
     # ------------------------------------------------------------------ columns
 
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
-        """The pieces that have last writes, in order, each with the offsets of these: what another
-        process needs to read them.
+        """The pieces that have last writes, in order, each with which records these are: what
+        another process needs to read them.
         """
-        last = -1
-        offsets = positions = np.empty(0, np.int64)
-        for unit, segment in self._units(columns):
-            if segment != last:
-                last = segment
-                offsets, positions = self._index.offsets_in(segment)
-            first, end = np.searchsorted(positions, [unit.piece.start, unit.piece.end])
-            if first < end:
-                yield unit.wanting(offsets[first:end])
+        return self._last.units(columns)
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """The last writes as batches of Arrow, in the log's order, a few thousand rows each.
 
         Args:
-            columns: of ``key, value, topic, partition, offset, timestamp, timestampType``; None:
-                key, value, partition, offset, timestamp.
+            columns: of ``key, value, topic, partition, offset, timestamp, timestampType, headers``;
+                None: key, value, partition, offset, timestamp.
         """
         from lastwrite.rows.arrow import chosen_columns
 
-        chosen = chosen_columns(columns or _USUAL_COLUMNS)
-        for unit in self.units(chosen):
-            yield from read_rows(unit, self._limits)
+        for unit in self.units(chosen_columns(columns or _USUAL_COLUMNS)):
+            yield from read_rows(unit, self._last.limits)
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The same as one stream."""
@@ -258,12 +224,74 @@ class KeyedTable(Mapping[bytes, bytes]):
         """All of it, in this process' memory."""
         return self.reader(columns).read_all()
 
+    # ------------------------------------------------------------------ changes
+
+    def follow(self, *, poll_s: float | None = 0.5) -> Iterator[pa.RecordBatch]:
+        """What has changed since the table was made, or since the last batch that was taken: batches
+        of key, value (null: deleted), partition, offset, timestamp, a few thousand rows each.
+
+        Of a key that was written several times between two looks the last write alone comes, so
+        what comes makes the table, in whatever order it is applied. The table is up to date, as of
+        the last look, when the first batch of it comes. A batch counts as taken when the next one
+        is asked for. Rounds of a cleaner are followed: where a delete was cleaned away before a
+        look saw it, the key comes as deleted, with neither offset nor timestamp.
+
+        Args:
+            poll_s: between two looks at the log where nothing has changed; None: end there.
+
+        Raises:
+            CommitConflict: changes are missing: the log begins behind what was read, a key is gone
+                and its record cannot be read any more, or the topic was made anew. Make the table
+                anew.
+            CorruptLog, UnsupportedFormat, OutOfMemoryBudget: as ``table``.
+        """
+        if self._listed is None:
+            raise InvalidConfig("this table has no place to look at again")
+        while True:
+            moved: CommitConflict | None = None
+            try:
+                yield from self._pending()
+            except CommitConflict as error:  # a round replaced what was being read
+                moved = error
+            self._last.hold_open()
+            unseen = steady(self._system, self._listed, self._last.catch_up)
+            for partition in self._last.ends:
+                self._told.setdefault(partition, 0)
+            if unseen:
+                yield _deleted(unseen)
+            if unseen is None and moved is not None:
+                raise moved
+            if unseen is None and poll_s is None:
+                return
+            if unseen is None:
+                time.sleep(poll_s or 0)
+
+    def _pending(self) -> Iterator[pa.RecordBatch]:
+        """The changes that were not taken yet."""
+        shared = 0 if self._system.is_offset_unique else 1
+        for unit in self._last.changes(_USUAL_COLUMNS, self._told):
+            for records in read_records(unit, self._last.limits):
+                for batch in self._changed(records, unit):
+                    yield batch
+                    last = batch.column("offset")[-1].as_py()
+                    self._told[unit.name.partition] = last + 1 - shared
+        self._told.update(self._last.ends)
+
+    def _changed(self, records: RecordColumns, unit: RowUnit) -> Iterator[pa.RecordBatch]:
+        from lastwrite.rows.arrow import batches_of
+
+        if self._system.is_empty_delete:
+            starts, lengths = records.values
+            lengths = lengths.copy()
+            lengths[lengths == 0] = -1
+            records = records._replace(values=(starts, lengths))
+        yield from batches_of(records, unit.name, unit.columns)
+
     # ------------------------------------------------------------------ its end
 
     def close(self) -> None:
         """Close its files, and remove those of its index."""
-        self._reader.close()
-        self._index.close()
+        self._last.close()
 
     def __enter__(self) -> Self:
         return self
@@ -277,7 +305,7 @@ class KeyedTable(Mapping[bytes, bytes]):
         self.close()
 
     def __repr__(self) -> str:
-        name = self.logs[0].name.topic
+        name = self.logs[0].name.topic if self.logs else "nothing"
         return f"<table of {name}: {len(self)} keys up to {self.end_offsets}>"
 
 
@@ -285,3 +313,12 @@ def _values(records: RecordColumns, slices: Slices) -> Iterator[bytes]:
     joined, ends = gathered(records.data, *slices)
     whole = joined.tobytes()
     return (whole[start:end] for start, end in pairwise(ends.tolist()))
+
+
+def _deleted(unseen: Sequence[Unseen]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    from lastwrite.rows.arrow import arrow_schema
+
+    rows = [{"key": each.key, "partition": each.partition} for each in unseen]
+    return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(_USUAL_COLUMNS))

@@ -107,7 +107,10 @@ class RecordColumns(NamedTuple):
     time_types: Int64Array  # 0: of the producer, 1: of the broker, -1: none
     keys: Slices
     values: Slices
-    headers: Slices  # where those of each begin, and how many there are
+    # where those of each begin, and how many there are, or what else ``with_headers`` needs
+    headers: Slices
+    positions: Int64Array  # in the file, of the batch
+    orders: Int64Array  # rise through a segment; the offset, unless records share one
     header_names: Slices | None = None  # of all headers, one behind another; None: not looked for
     header_values: Slices | None = None
 
@@ -125,6 +128,8 @@ class RecordColumns(NamedTuple):
             keys=(self.keys[0][which], self.keys[1][which]),
             values=(self.values[0][which], self.values[1][which]),
             headers=(self.headers[0][which], self.headers[1][which]),
+            positions=self.positions[which],
+            orders=self.orders[which],
         )
 
 
@@ -136,9 +141,10 @@ class Places(NamedTuple):
 
     lanes: UInt64Array  # of the key's fingerprint, the first
     other_lanes: npt.NDArray[np.uint32]  # the high half of the second
-    segments: npt.NDArray[np.uint32]  # the number of a segment, in a list of the caller's
+    # the number of a segment, in a list of the caller's; they rise through a partition
+    segments: npt.NDArray[np.uint32]
     positions: Int64Array  # of the batch in it; inverted (~): the record deletes its key
-    offsets: Int64Array
+    orders: Int64Array  # as ``RecordColumns.orders``
     times_ms: Int64Array
 
     @classmethod

@@ -84,21 +84,21 @@ def batches_of(
         yield whole.slice(start, rows)
 
 
-def _slices(data: np.ndarray, found: Slices, type: pa.DataType) -> pa.Array:
-    """Slices of bytes as one column; a length of -1 is null."""
+def bytes_column(data: np.ndarray, found: Slices) -> pa.Array:
+    """Slices as one column of bytes; a length of -1 is null."""
     starts, lengths = found
     joined, ends = gathered(data, starts, lengths)
     is_null = lengths < 0
     present = pa.py_buffer(np.packbits(~is_null, bitorder="little")) if is_null.any() else None
     buffers = [present, pa.py_buffer(ends), pa.py_buffer(joined)]
-    return pa.Array.from_buffers(type, len(starts), buffers)
+    return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
 
 
 def _headers(records: RecordColumns, name: TopicPartition) -> pa.Array:
     """Null where a record has none, as the Kafka source has it."""
     assert records.header_names is not None and records.header_values is not None
-    names = _text(_slices(records.data, records.header_names, pa.binary()))
-    values = _slices(records.data, records.header_values, pa.binary())
+    names = text_column(records.data, records.header_names)
+    values = bytes_column(records.data, records.header_values)
     headers = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
     ends = np.zeros(records.rows + 1, np.int32)
     np.cumsum(records.headers[1], out=ends[1:])
@@ -107,15 +107,23 @@ def _headers(records: RecordColumns, name: TopicPartition) -> pa.Array:
     )
 
 
-def _text(column: pa.Array) -> pa.Array:
-    """Bytes as UTF-8; broken ones become what they are to Java."""
+def text_column(
+    data: np.ndarray, found: Slices, decode: Callable[[bytes], str] | None = None
+) -> pa.Array:
+    """Slices as one column of text; ``decode`` says what becomes of broken UTF-8: else it is
+    replaced.
+    """
+    column = bytes_column(data, found)
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        texts = [
-            None if one is None else one.decode("utf-8", "replace") for one in column.to_pylist()
-        ]
+        decode = decode or _replaced
+        texts = [None if one is None else decode(one) for one in column.to_pylist()]
         return pa.array(texts, pa.string())
+
+
+def _replaced(text: bytes) -> str:
+    return text.decode("utf-8", "replace")
 
 
 def _microseconds(times_ms: np.ndarray) -> np.ndarray:
@@ -130,8 +138,8 @@ def _numbers(of: Callable[[RecordColumns], np.ndarray]) -> Callable[..., pa.Arra
 
 
 _MADE: dict[str, Callable[[RecordColumns, TopicPartition], pa.Array]] = {
-    "key": lambda records, name: _slices(records.data, records.keys, pa.binary()),
-    "value": lambda records, name: _slices(records.data, records.values, pa.binary()),
+    "key": lambda records, name: bytes_column(records.data, records.keys),
+    "value": lambda records, name: bytes_column(records.data, records.values),
     "topic": lambda records, name: pa.repeat(name.topic, records.rows),
     "partition": lambda records, name: pa.repeat(name.partition, records.rows),
     "offset": _numbers(lambda records: records.offsets),

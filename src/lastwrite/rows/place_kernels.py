@@ -6,12 +6,50 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from lastwrite.encoding.fingerprint import fingerprint
+from lastwrite.encoding.intrinsics import address
+
 
 @njit(cache=True, nogil=True)
-def reduce(lanes, other_lanes, segments, positions, offsets, times, partitions, is_last, stays):
-    """Clear ``stays`` of what a later write of the same partition supersedes; ``is_last``: of any
-    partition, and of deletes.
-    """
+def put(
+    data,
+    key_at,
+    key_lengths,
+    value_lengths,
+    shortest,
+    record_positions,
+    record_orders,
+    record_times,
+    secret,
+    segment,
+    lanes,
+    other_lanes,
+    segments,
+    positions,
+    orders,
+    times,
+    filled,
+):
+    """A place for each record that has a key; returns how many are filled then."""
+    source = address(data)
+    for n in range(len(key_at)):
+        if key_lengths[n] < 0:
+            continue
+        one, two = fingerprint(source, key_at[n], key_lengths[n], secret)
+        position = record_positions[n]
+        lanes[filled] = one
+        other_lanes[filled] = np.uint32(two >> np.uint64(32))
+        segments[filled] = segment
+        positions[filled] = ~position if value_lengths[n] < shortest else position
+        orders[filled] = record_orders[n]
+        times[filled] = record_times[n]
+        filled += 1
+    return filled
+
+
+@njit(cache=True, nogil=True)
+def reduce(lanes, other_lanes, segments, positions, orders, times, partitions, ranks, stays):
+    """Clear ``stays`` of what a later write of the same partition supersedes."""
     start = 0
     while start < len(lanes):
         end = start + 1
@@ -23,27 +61,56 @@ def reduce(lanes, other_lanes, segments, positions, offsets, times, partitions, 
                     break
                 if not stays[j] or other_lanes[i] != other_lanes[j]:
                     continue
-                if partitions[segments[i]] == partitions[segments[j]]:
-                    stays[j if offsets[i] > offsets[j] else i] = False
-        if is_last:
-            for i in range(start, end):
-                for j in range(i + 1, end):
-                    if not stays[i]:
-                        break
-                    if not stays[j] or other_lanes[i] != other_lanes[j]:
-                        continue
-                    one = times[i] > times[j] or (
-                        times[i] == times[j] and partitions[segments[i]] > partitions[segments[j]]
+                one, two = segments[i], segments[j]
+                if partitions[one] == partitions[two]:
+                    is_later = ranks[one] > ranks[two] or (
+                        ranks[one] == ranks[two] and orders[i] > orders[j]
                     )
-                    stays[j if one else i] = False
-            for i in range(start, end):
-                stays[i] &= positions[i] >= 0
+                    stays[j if is_later else i] = False
         start = end
 
 
 @njit(cache=True, nogil=True)
+def settle(lanes, other_lanes, segments, times, partitions, wins):
+    """Of what ``reduce`` left, clear ``wins`` of what a later write of another partition
+    supersedes.
+    """
+    for i in range(len(lanes)):
+        j = i + 1
+        while j < len(lanes) and lanes[j] == lanes[i]:
+            if other_lanes[j] == other_lanes[i] and wins[i] and wins[j]:
+                one = times[i] > times[j] or (
+                    times[i] == times[j] and partitions[segments[i]] > partitions[segments[j]]
+                )
+                wins[j if one else i] = False
+            j += 1
+
+
+@njit(cache=True, nogil=True)
+def rows_of(lanes, other_lanes, asked, other_asked, out):
+    """The rows of all fingerprints that are asked for, each once, as many as ``out`` has room for;
+    returns how many there are. What is asked for is sorted.
+    """
+    filled = 0
+    for n in range(len(asked)):
+        again = n - 1
+        while again >= 0 and asked[again] == asked[n] and other_asked[again] != other_asked[n]:
+            again -= 1
+        if again >= 0 and asked[again] == asked[n]:
+            continue
+        row = find(lanes, other_lanes, asked[n], other_asked[n])
+        while row >= 0 and row < len(lanes) and lanes[row] == asked[n]:
+            if other_lanes[row] == other_asked[n]:
+                if filled < len(out):
+                    out[filled] = row
+                filled += 1
+            row += 1
+    return filled
+
+
+@njit(cache=True, nogil=True)
 def find(lanes, other_lanes, lane, other_lane):
-    """The row of a fingerprint, or -1."""
+    """The first row of a fingerprint, or -1."""
     low, high = 0, len(lanes)
     # Fingerprints are spread evenly, so the place is nearly known.
     while high - low > 8:
@@ -73,3 +140,18 @@ def find(lanes, other_lanes, lane, other_lane):
             return np.int64(low)
         low += 1
     return np.int64(-1)
+
+
+@njit(cache=True, nogil=True)
+def know(lanes, other_lanes, segments, asked, other_asked, asked_segments, partitions, is_known):
+    """Set ``is_known`` of the fingerprints that have a row of the same partition."""
+    for n in range(len(asked)):
+        row = find(lanes, other_lanes, asked[n], other_asked[n])
+        while row >= 0 and row < len(lanes) and lanes[row] == asked[n]:
+            if (
+                other_lanes[row] == other_asked[n]
+                and partitions[segments[row]] == partitions[asked_segments[n]]
+            ):
+                is_known[n] = True
+                break
+            row += 1

@@ -2,18 +2,23 @@
 
 Blocks of places come in any order. Each is sorted by fingerprint, and of each partition's writes of
 a key the last one stays; beyond a limit such *runs* go to a scratch folder. At the end the runs
-meet, a bucket of fingerprints at a time: the last write of every key is one of them, or its delete.
-What is left is sorted by fingerprint, so that a key is found by about three looks.
+meet, a bucket of fingerprints at a time. What is left is sorted by fingerprint, so that a key is
+found by about three looks.
 
-    a=1@0 b=2@1   a=3@2   delete b@3   ──►   a: segment 0, batch at byte 68, offset 2
+    a=1@0 b=2@1   a=3@2   delete b@3   ──►   a: segment 0, batch at byte 68, order 2
+                                             b: a delete, order 3
+
+Of a key that was written to several partitions the last write of each stays, and one of them
+*wins*; so do deletes. Therefore the index can be brought up to date: what comes later is held
+beside the rest, with all that is known of its keys, until it is an eighth of it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,33 +30,163 @@ from lastwrite.storage.scratch import ScratchMap, ScratchReader, ScratchWriter
 
 PLACE_BYTES = 40
 _BUCKETS = 256  # of the last meeting, each sorted by itself
+_ROWS_AT_ONCE = 1 << 18
+_FEW = 1 << 16  # places that are no matter to sort
+
+
+class Sources(NamedTuple):
+    """Of each segment, by its number: the partition, and which of its segments is the later one.
+
+    Within a partition the write of the later segment is the later one, and in a segment that of the
+    larger order; between partitions that of the later time, and of equal ones of the larger
+    partition.
+    """
+
+    partitions: Int64Array
+    ranks: Int64Array
+
+    @classmethod
+    def of(cls, partitions: Sequence[int], ranks: Sequence[int] | None = None) -> Sources:
+        """Sources whose segments follow each other as they are numbered, unless ``ranks`` say
+        otherwise.
+        """
+        given = range(len(partitions)) if ranks is None else ranks
+        return cls(np.array(partitions, np.int64), np.array(given, np.int64))
+
+
+class Place(NamedTuple):
+    """Where one last write lies."""
+
+    segment: int
+    position: int
+    order: int
+
+
+class _Sorted:
+    """Places by fingerprint, and which of them win."""
+
+    def __init__(self, places: Places, sources: Sources) -> None:
+        self.places = places
+        self.wins = np.ones(places.rows, dtype=np.bool_)
+        place_kernels.settle(
+            places.lanes,
+            places.other_lanes,
+            places.segments,
+            places.times_ms,
+            sources.partitions,
+            self.wins,
+        )
+        self.live = 0  # keys that are not deleted
+        for start in range(0, places.rows, _ROWS_AT_ONCE):
+            some = slice(start, start + _ROWS_AT_ONCE)
+            self.live += int(np.count_nonzero(self.wins[some] & (places.positions[some] >= 0)))
+
+    def first(self, lane: int, other_lane: int) -> int:
+        """The first row of a fingerprint, or -1."""
+        places = self.places
+        return int(
+            place_kernels.find(
+                places.lanes, places.other_lanes, np.uint64(lane), np.uint32(other_lane)
+            )
+        )
+
+    def winner(self, row: int) -> Place | None:
+        """The winner of the key whose first row this is; None: a delete."""
+        places = self.places
+        other = places.other_lanes[row]
+        while places.other_lanes[row] != other or not self.wins[row]:
+            row += 1
+        position = int(places.positions[row])
+        if position < 0:
+            return None
+        return Place(int(places.segments[row]), position, int(places.orders[row]))
+
+    def rows_of(self, asked: Places) -> Int64Array:
+        """The rows of the keys of ``asked``, which is sorted; each once."""
+        given = self.places.lanes, self.places.other_lanes, asked.lanes, asked.other_lanes
+        rows = np.empty(0, dtype=np.int64)
+        count = int(place_kernels.rows_of(*given, rows))
+        rows = np.empty(count, dtype=np.int64)
+        place_kernels.rows_of(*given, rows)
+        return rows
+
+    def in_segment(self, segment: int, has_deletes: bool) -> Places:
+        """The winners that lie in this segment."""
+        rows = np.flatnonzero(self.places.segments == segment)
+        wins = self.wins[rows]
+        if not has_deletes:
+            wins &= self.places.positions[rows] >= 0
+        return self.places.take(rows[wins])
 
 
 class PlaceIndex:
     """The last writes. Closing it removes its scratch folder, if it has one."""
 
-    def __init__(self, places: Places, folder: Path | None) -> None:
-        self.places = places
+    def __init__(self, places: Places, sources: Sources, folder: Path | None) -> None:
+        self._rest = _Sorted(places, sources)
+        self._recent = _Sorted(Places.room(0), sources)  # all that is known of its keys
         self._folder = folder
 
     def __len__(self) -> int:
-        return self.places.rows
+        return self._rest.live + self._recent.live
 
-    def find(self, lane: int, other_lane: int) -> int:
-        """The row of the key with this fingerprint; -1: there is none."""
-        return int(
-            place_kernels.find(
-                self.places.lanes, self.places.other_lanes, np.uint64(lane), np.uint32(other_lane)
-            )
-        )
+    @property
+    def _parts(self) -> tuple[_Sorted, _Sorted]:
+        return self._rest, self._recent
 
-    def offsets_in(self, segment: int) -> tuple[Int64Array, Int64Array]:
-        """The offsets of the last writes that lie in this segment, ascending, and where the batch of
-        each is.
+    def find(self, lane: int, other_lane: int) -> Place | None:
+        """Where the last write of the key with this fingerprint lies; None: there is none."""
+        for part in (self._recent, self._rest):
+            row = part.first(lane, other_lane)
+            if row >= 0:
+                return part.winner(row)
+        return None
+
+    def in_segment(self, segment: int, *, has_deletes: bool = False) -> Places:
+        """The last writes that lie in this segment, by their order, and deletes if they are asked
+        for.
         """
-        rows = np.flatnonzero(self.places.segments == segment)
-        rows = rows[np.argsort(self.places.offsets[rows])]
-        return self.places.offsets[rows], self.places.positions[rows]
+        found = _joined([part.in_segment(segment, has_deletes) for part in self._parts])
+        return found.take(np.argsort(found.orders))
+
+    def unknown(self, asked: Places, sources: Sources) -> npt.NDArray[np.int64]:
+        """The rows of ``asked`` of whose keys nothing is known in the same partition."""
+        is_known = np.zeros(asked.rows, dtype=np.bool_)
+        for part in self._parts:
+            places = part.places
+            place_kernels.know(
+                places.lanes,
+                places.other_lanes,
+                places.segments,
+                asked.lanes,
+                asked.other_lanes,
+                asked.segments,
+                sources.partitions,
+                is_known,
+            )
+        return np.flatnonzero(~is_known)
+
+    def blocks(self) -> Iterator[Places]:
+        """All places that it holds, some at a time."""
+        for part in self._parts:
+            for start in range(0, part.places.rows, _ROWS_AT_ONCE):
+                yield part.places.take(slice(start, start + _ROWS_AT_ONCE))
+
+    def take_in(self, later: Places, sources: Sources) -> bool:
+        """Bring it up to date with places that have become known; False: there are too many of
+        them, and a new one is to be made of all.
+        """
+        later = _reduced(later, sources)
+        if self._recent.places.rows + later.rows > max(_FEW, self._rest.places.rows // 8):
+            return False
+        rest = self._rest
+        rows = rest.rows_of(later)
+        fresh = rows[rest.wins[rows]]  # of keys that only the rest knew
+        rest.live -= int(np.count_nonzero(rest.places.positions[fresh] >= 0))
+        rest.wins[rows] = False
+        known = [self._recent.places, later, rest.places.take(rows)]
+        self._recent = _Sorted(_reduced(_joined(known), sources), sources)
+        return True
 
     def close(self) -> None:
         """Remove its files; nothing can be looked up any more."""
@@ -64,14 +199,12 @@ class PlaceIndexBuilder:
     """Takes blocks of places, from any thread; ``finish`` makes the index of them.
 
     Args:
-        partitions: the partition of each segment, by its number. Within a partition the larger
-            offset is the later write; between partitions the later time, and of equal ones the
-            larger partition.
+        sources: of the segments that places name.
         memory_bytes: what runs may take before they go to a scratch folder.
     """
 
-    def __init__(self, partitions: Sequence[int], memory_bytes: int) -> None:
-        self._partitions = np.array(partitions, dtype=np.int64)
+    def __init__(self, sources: Sources, memory_bytes: int) -> None:
+        self._sources = sources
         self._limit = memory_bytes
         self._held: list[Places] = []  # runs, each by fingerprint
         self._held_bytes = 0
@@ -81,7 +214,7 @@ class PlaceIndexBuilder:
 
     def add(self, block: Places) -> None:
         """Take a block, whose columns the caller may fill anew afterwards."""
-        run = _reduced(block, self._partitions, False)
+        run = _reduced(block, self._sources)
         with self._turn:
             self._held.append(run)
             self._held_bytes += PLACE_BYTES * run.rows
@@ -104,7 +237,7 @@ class PlaceIndexBuilder:
         self._held, self._held_bytes = [], 0
 
     def finish(self) -> PlaceIndex:
-        """The last writes, without what was deleted."""
+        """The index of all that was added."""
         if self._spilt and self._held:
             self._spill()
         cuts = [_cuts(run) for run in self._held]
@@ -113,12 +246,12 @@ class PlaceIndexBuilder:
         for n in range(_BUCKETS):
             parts = [_bucket(run, cut, n) for run, cut in zip(self._held, cuts, strict=True)]
             parts += [spilt.bucket(n) for spilt in self._spilt]
-            out.append(_reduced(_joined(parts), self._partitions, True))
+            out.append(_reduced(_joined(parts), self._sources))
         for spilt in self._spilt:
             spilt.close()
         self._held = []
         self.abandon()
-        return PlaceIndex(out.finish(), folder)
+        return PlaceIndex(out.finish(), self._sources, folder)
 
     def abandon(self) -> None:
         """Remove what was written aside."""
@@ -198,12 +331,9 @@ def _joined(runs: Sequence[Places]) -> Places:
     return Places._make(np.concatenate(columns) for columns in zip(*runs, strict=True))
 
 
-def _reduced(block: Places, partitions: Int64Array, is_last: bool) -> Places:
-    """The block by fingerprint, without what a later write of the same partition supersedes; at the
-    last meeting, of any partition, and without deletes.
-    """
-    order = np.argsort(block.lanes)
-    found = block.take(order)
+def _reduced(block: Places, sources: Sources) -> Places:
+    """The block by fingerprint, without what a later write of the same partition supersedes."""
+    found = block.take(np.argsort(block.lanes))
     stays = np.ones(found.rows, dtype=np.bool_)
-    place_kernels.reduce(*found, partitions, is_last, stays)
+    place_kernels.reduce(*found, *sources, stays)
     return found.take(np.flatnonzero(stays))

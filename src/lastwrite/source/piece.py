@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql.datasource import InputPartition
 
-from lastwrite.kafka.look.columns import RowUnit
+from lastwrite.rows.reading import RowUnit
 
 
 class Piece(InputPartition):

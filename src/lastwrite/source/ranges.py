@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
+from lastwrite.commands.systems import KAFKA, system_of_all
 from lastwrite.config.stores import store_settings
+from lastwrite.engine.system import system_named
 from lastwrite.errors import CommitConflict, InvalidConfig, NotALog
-from lastwrite.kafka.look.columns import PIECE_BYTES, RowUnit, logs_of, row_units
 from lastwrite.kafka.look.read import Isolation, KafkaReading
 from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.rows.reading import PIECE_BYTES, RowUnit, row_units
+from lastwrite.rows.system import RowSystem, rows_of
 from lastwrite.source.options import EARLIEST, LATEST, Bound, SourceOptions
 from lastwrite.storage.objects import address
 
@@ -21,13 +25,46 @@ def listed(options: SourceOptions) -> list[PartitionLog]:
         as ``logs_of`` and ``chosen_logs``.
     """
     address.use(store_settings(options.stores))
+    system = system_at(options.paths)
     # With several paths a topic need not be in each.
     topics = list(options.topics) if options.topics and len(options.paths) == 1 else None
-    logs = (log for path in options.paths for log in logs_of(path, topics, wants=options.wants))
-    return chosen_logs(logs, options)
+    logs = (
+        log
+        for path in options.paths
+        for log in system.logs_of(
+            path,
+            topics,
+            wants=lambda name: _is_wanted(system, name, options),
+            is_compacted=options.is_compacted,
+        )
+    )
+    return chosen_logs(system, logs, options)
 
 
-def chosen_logs(logs: Iterable[PartitionLog], options: SourceOptions) -> list[PartitionLog]:
+@lru_cache(maxsize=16)
+def system_at(paths: tuple[str, ...]) -> RowSystem:
+    """Whose logs lie at all these paths.
+
+    Raises:
+        InvalidConfig: not all are of one system.
+    """
+    return rows_of(system_of_all(None, paths).name)
+
+
+def _called(system: RowSystem, name: TopicPartition) -> list[TopicPartition]:
+    """A partition by all names that its topic may be called."""
+    return [
+        TopicPartition(each, name.partition) for each in system_named(system.name).topic_names(name)
+    ]
+
+
+def _is_wanted(system: RowSystem, name: TopicPartition, options: SourceOptions) -> bool:
+    return any(options.wants(each) for each in _called(system, name))
+
+
+def chosen_logs(
+    system: RowSystem, logs: Iterable[PartitionLog], options: SourceOptions
+) -> list[PartitionLog]:
     """The partitions that the query is about.
 
     Raises:
@@ -36,7 +73,7 @@ def chosen_logs(logs: Iterable[PartitionLog], options: SourceOptions) -> list[Pa
     """
     found: dict[TopicPartition, PartitionLog] = {}
     for log in logs:
-        if not options.wants(log.name):
+        if not _is_wanted(system, log.name, options):
             continue
         if log.name in found:
             raise InvalidConfig(
@@ -45,8 +82,9 @@ def chosen_logs(logs: Iterable[PartitionLog], options: SourceOptions) -> list[Pa
             )
         found[log.name] = log
     there = {name.topic for name in found}
-    missing = [topic for topic in options.topics if topic not in there]
-    missing += [str(name) for name in sorted(options.assigned) if name not in found]
+    named = {each for name in found for each in _called(system, name)}
+    missing = [topic for topic in options.topics if topic not in {each.topic for each in named}]
+    missing += [str(name) for name in sorted(options.assigned) if name not in named]
     if missing:
         raise NotALog(
             f"{', '.join(missing)}: not there",
@@ -84,8 +122,12 @@ def span_of(log: PartitionLog, options: SourceOptions) -> tuple[int, int]:
 
 def end_of(log: PartitionLog, options: SourceOptions) -> int:
     """Up to where a consumer of the query's isolation level gets records."""
-    is_committed = options.isolation is Isolation.COMMITTED
-    return log.last_stable_offset if is_committed else log.high_watermark
+    system = system_at(options.paths)
+    return system.end_of(log, _is_committed(system, options))
+
+
+def _is_committed(system: RowSystem, options: SourceOptions) -> bool:
+    return options.isolation is Isolation.COMMITTED or system.name != KAFKA
 
 
 def start_of(log: PartitionLog, options: SourceOptions) -> int:
@@ -106,6 +148,10 @@ def _offset(log: PartitionLog, bound: Bound, options: SourceOptions, begin: int,
         )
     if not bound.is_time:
         return {EARLIEST: begin, LATEST: end}.get(asked, asked)
+    if system_at(options.paths).name != KAFKA:
+        raise InvalidConfig(
+            "ranges by time are for Kafka", remedy="give offsets, or filter by timestamp"
+        )
     reading = KafkaReading(log, options.isolation, None, asked, None)
     if reading.offset >= end and bound is options.start and not options.is_latest_without_match:
         raise InvalidConfig(
@@ -129,13 +175,16 @@ def units_of(
         )
         size = max(1, min(size, total // options.min_partitions))
     units: list[RowUnit] = []
+    system = system_at(options.paths)
     for log, first, end in spans:
-        step = options.max_records or max(end - first, 1)
+        most = options.max_records if system.is_offset_unique else 0
+        step = most or max(end - first, 1)
         for begin in range(first, end, step):
             units += row_units(
+                system,
                 log,
                 columns,
-                is_committed=options.isolation is Isolation.COMMITTED,
+                is_committed=_is_committed(system, options),
                 first=begin,
                 end=min(begin + step, end),
                 piece_bytes=size,

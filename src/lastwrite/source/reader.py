@@ -16,12 +16,13 @@ from pyspark.sql.datasource import (
 )
 
 from lastwrite.commands.rows import last_writes
+from lastwrite.commands.systems import KAFKA
 from lastwrite.errors import InvalidConfig
-from lastwrite.kafka.look.columns import read_rows
 from lastwrite.rows.arrow import chosen_columns, spark_schema
+from lastwrite.rows.reading import read_rows
 from lastwrite.source.options import SourceOptions, parse
 from lastwrite.source.piece import Piece
-from lastwrite.source.ranges import listed, span_of, units_of
+from lastwrite.source.ranges import listed, span_of, system_at, units_of
 from lastwrite.source.stream import stream_reader
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ class DefaultSource(DataSource):
         return _Reader(parse(dict(self.options)), _columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return stream_reader(parse(dict(self.options), is_stream=True), _columns_of(schema))
+        options = parse(dict(self.options), is_stream=True)
+        if system_at(options.paths).name != KAFKA:
+            raise InvalidConfig("a stream is of Kafka's topics", remedy="use table() and follow")
+        return stream_reader(options, _columns_of(schema))
 
 
 class _Reader(DataSourceReader):
@@ -57,7 +61,8 @@ class _Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         logs = listed(self._options)
         if self._options.is_compacted:
-            return [Piece(unit) for unit in last_writes(logs, self._columns)]
+            system = system_at(self._options.paths)
+            return [Piece(unit) for unit in last_writes(system, logs, self._columns)]
         spans = [(log, *span_of(log, self._options)) for log in logs]
         return [Piece(unit) for unit in units_of(spans, self._columns, self._options)]
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from lastwrite.errors import CommitConflict, InvalidConfig, LogHeld
-from lastwrite.kafka.look.columns import read_rows
 from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.rows.reading import read_rows
 from lastwrite.source.offsets import (
     UNDECIDED,
     Offsets,

@@ -9,7 +9,6 @@ import numpy as np
 from numba import njit
 
 from lastwrite.encoding.big_endian import i64
-from lastwrite.encoding.fingerprint import fingerprint
 from lastwrite.encoding.intrinsics import address
 from lastwrite.kafka.format.chunk import record_error
 from lastwrite.kafka.format.kernels import BAD_OFFSET, BAD_RECORD, OK, TRAILING, _record, _varint
@@ -19,13 +18,11 @@ from lastwrite.model.columns import (
     IS_OLD,
     BatchTable,
     ByteArray,
-    Places,
     RecordColumns,
     Run,
-    UInt64Array,
 )
 
-_OFFSET, _TIME, _TIME_TYPE, _KEY_AT, _KEY, _VALUE_AT, _VALUE, _HEADERS_AT, _HEADERS = range(9)
+_OFFSET, _TIME, _TIME_TYPE, _KEY_AT, _KEY, _VALUE_AT, _VALUE, _HEADERS_AT, _HEADERS, _AT = range(10)
 _APPEND_TIME = 8
 CREATE_TIME, LOG_APPEND_TIME, NO_TIME = 0, 1, -1
 
@@ -37,6 +34,7 @@ def gather(
     span: tuple[int, int],
     *,
     is_committed: bool,
+    shift: int = 0,
 ) -> RecordColumns:
     """The records of ``run`` whose offsets lie in ``span``, the second exclusive; none of control
     batches.
@@ -44,12 +42,13 @@ def gather(
     Args:
         buffer: that ``split`` gave, with the batches' headers.
         is_committed: without those of aborted transactions, which ``table`` says.
+        shift: what origins in the buffer lack to positions in the file.
 
     Raises:
         CorruptLog: a record contradicts the format.
     """
     count = int(table["records"][run.first : run.last].sum())
-    rows = np.empty((9, count), dtype=np.int64)
+    rows = np.empty((10, count), dtype=np.int64)
     skipped = IS_CONTROL | (IS_ABORTED if is_committed else 0)
     filled, code, b, at = _locate(
         run.plain, buffer, table, run.first, run.last, *span, skipped, rows
@@ -65,6 +64,8 @@ def gather(
         keys=(rows[_KEY_AT], rows[_KEY]),
         values=(rows[_VALUE_AT], rows[_VALUE]),
         headers=(rows[_HEADERS_AT], rows[_HEADERS]),
+        positions=rows[_AT] + shift,
+        orders=rows[_OFFSET],
     )
 
 
@@ -74,93 +75,6 @@ def with_headers(records: RecordColumns) -> RecordColumns:
     found = np.empty((4, int(counts.sum())), dtype=np.int64)
     _locate_headers(records.data, starts, counts, found)
     return records._replace(header_names=(found[0], found[1]), header_values=(found[2], found[3]))
-
-
-def add_places(
-    buffer: ByteArray,
-    run: Run,
-    table: BatchTable,
-    span: tuple[int, int],
-    secret: UInt64Array,
-    source: tuple[int, int],
-    places: Places,
-    filled: int,
-) -> int:
-    """Write a place for each record of ``run`` that has a key, lies in ``span``, and is of no
-    control batch and no aborted transaction; returns how many ``places`` has then.
-
-    Args:
-        source: the number of the segment, and what positions in the buffer lack to those in it.
-
-    Raises:
-        CorruptLog: a record contradicts the format.
-    """
-    filled, code, b, at = _add_places(
-        run.plain, buffer, table, run.first, run.last, *span, secret, *source, *places, filled
-    )
-    if code != OK:
-        raise record_error(code, table[b], at)
-    return int(filled)
-
-
-@njit(cache=True, nogil=True)
-def _add_places(
-    plain,
-    buffer,
-    table,
-    first,
-    last,
-    low,
-    high,
-    secret,
-    segment,
-    shift,
-    lanes,
-    other_lanes,
-    segments,
-    positions,
-    offsets,
-    times,
-    filled,
-):
-    """Returns (places filled, code, batch at fault, position in ``plain``)."""
-    source = address(plain)
-    for b in range(first, last):
-        row = table[b]
-        if row.flags & (IS_CONTROL | IS_ABORTED):
-            continue
-        if row.next_offset <= low or row.base_offset >= high:
-            continue
-        base_time = i64(buffer, row.position + 27)
-        max_time = i64(buffer, row.position + 35)
-        is_append = (buffer[row.position + 22] & _APPEND_TIME) != 0
-        before = np.int64(-1)
-        top = row.next_offset - 1 - row.base_offset
-        at = row.plain_start
-        for _ in range(row.records):
-            stop, stamp, offset_at, delta, key_at, key_length, value_length = _record(
-                source, at, row.plain_end
-            )
-            if stop < 0:
-                return filled, BAD_RECORD, b, at
-            if delta <= before or delta > top:
-                return filled, BAD_OFFSET, b, at
-            before = delta
-            offset = row.base_offset + delta
-            if key_length >= 0 and low <= offset < high:
-                one, two = fingerprint(source, key_at, key_length, secret)
-                position = row.origin + shift
-                lanes[filled] = one
-                other_lanes[filled] = np.uint32(two >> np.uint64(32))
-                segments[filled] = segment
-                positions[filled] = ~position if value_length < 0 else position
-                offsets[filled] = offset
-                times[filled] = max_time if is_append else base_time + stamp
-                filled += 1
-            at = stop
-        if at != row.plain_end:
-            return filled, TRAILING, b, at
-    return filled, OK, last, np.int64(0)
 
 
 @njit(cache=True, nogil=True)
@@ -206,6 +120,7 @@ def _locate(plain, buffer, table, first, last, low, high, skipped, rows):
                 rows[_VALUE, filled] = value_length
                 rows[_HEADERS_AT, filled] = headers_at
                 rows[_HEADERS, filled] = count
+                rows[_AT, filled] = row.origin
                 filled += 1
             at = stop
         if at != row.plain_end:

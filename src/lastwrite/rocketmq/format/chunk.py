@@ -56,6 +56,11 @@ class RocketmqFormat:
         self._table = batch_table(_ROWS)
         self._deletes: ByteArray = np.zeros(_ROWS, dtype=np.uint8)
 
+    @property
+    def messages(self) -> kernels.MessageTable:
+        """What each record is, row for row with the last table, and longer."""
+        return self._messages
+
     def split(
         self, buffer: ByteArray, start: int, end: int, lowest_offset: int
     ) -> tuple[BatchTable, int, int, ByteArray]:

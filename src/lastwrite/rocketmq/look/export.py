@@ -31,10 +31,12 @@ from lastwrite.model.work import Failed
 from lastwrite.reports.document import Document
 from lastwrite.reports.table import BODY_LIMIT_BYTES
 from lastwrite.rocketmq.format import record
+from lastwrite.rocketmq.format.gather import with_bodies
+from lastwrite.rocketmq.format.java_hash import decode
 from lastwrite.rocketmq.format.kernels import MessageTable
 from lastwrite.rocketmq.format.names import file_name
+from lastwrite.rocketmq.format.property_columns import property_items
 from lastwrite.rocketmq.look.rows import TRANSACTIONS, message_rows
-from lastwrite.rocketmq.look.table import body_column, property_maps, text_column
 from lastwrite.rocketmq.look.walk import Chunk, LogWalk
 from lastwrite.rocketmq.store import lock
 from lastwrite.rocketmq.store.beside_a_broker import up_to_dispatched
@@ -321,6 +323,8 @@ def _from_rows(rows: list[dict[str, Any]]) -> Any:
 def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]) -> Any:
     import pyarrow as pa
 
+    from lastwrite.rows.arrow import bytes_column, text_column
+
     data, count = chunk.buffer, len(table)
     small = {
         name: pa.array(table[name].astype(np.int32))
@@ -332,7 +336,7 @@ def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]
         stored[n] = chunk.bytes_at(int(table["body_at"][n]), int(plain[n]))
     transactions = table["sys_flag"] & record.TRANSACTION_MASK
     columns = {
-        "topic": text_column(data, table["topic_at"], table["topic_length"]),
+        "topic": text_column(data, (table["topic_at"], table["topic_length"]), decode),
         **small,
         "queue_offset": pa.array(table["queue_offset"]),
         "physical_offset": pa.array(table["physical_offset"]),
@@ -341,8 +345,8 @@ def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]
         "store_timestamp": pa.array(table["store_time"]),
         "store_host": _hosts(chunk, table, "store_host_at", record.STORE_V6),
         "prepared_transaction_offset": pa.array(table["prepared_offset"]),
-        "properties": property_maps(data, table),
-        "body": body_column(data, table, bodies),
+        "properties": _property_maps(data, table),
+        "body": bytes_column(*with_bodies(data, (table["body_at"], plain), bodies)),
         "stored_body": pa.array(stored, pa.binary()),
         "compression": pa.array(
             [_compression(flag) for flag in table["sys_flag"].tolist()], pa.string()
@@ -358,6 +362,19 @@ def _from_columns(chunk: Chunk, table: MessageTable, bodies: Mapping[int, bytes]
     }
     schema = _schema()
     return pa.RecordBatch.from_arrays([columns[field.name] for field in schema], schema=schema)
+
+
+def _property_maps(data: ByteArray, table: MessageTable) -> Any:
+    import pyarrow as pa
+
+    from lastwrite.rows.arrow import text_column
+
+    items = property_items(data, table["properties_at"], table["properties_length"])
+    return pa.MapArray.from_arrays(
+        pa.array(items.offsets, pa.int32()),
+        text_column(data, (items.name_at, items.name_length), decode),
+        text_column(data, (items.value_at, items.value_length), decode),
+    )
 
 
 def _compression(sys_flag: int) -> str:

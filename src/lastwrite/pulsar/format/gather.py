@@ -1,0 +1,380 @@
+"""Where the parts of many messages lie: keys, values and properties as columns of positions, with
+no Python statement a message. ``tests/unit/test_other_rows.py`` holds it against
+``pulsar.format.entry``.
+
+A message's offset is its entry's, so those of a batch share one; ``orders`` tells them apart, as
+the entry's place in the file, then the place in the batch.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from lastwrite.encoding.big_endian import u32
+from lastwrite.encoding.intrinsics import address
+from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.model.columns import (
+    IS_ABORTED,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+    RecordColumns,
+    Run,
+)
+from lastwrite.pulsar.format.codecs import Codec
+from lastwrite.pulsar.format.kernels import (
+    BATCH,
+    IS_BATCHED,
+    IS_CHUNKED,
+    IS_ENCRYPTED,
+    IS_HUGE,
+    IS_PART,
+    MARKER,
+    SINGLE,
+    WHOLE,
+    EntryTable,
+    _is_dense,
+    _message,
+    _skip,
+    _varint,
+)
+from lastwrite.pulsar.format.remedy import RESTORE
+
+CREATE_TIME = 0
+INDEX_BITS = 20  # of an order: the place in a batch
+IN_PARTS = -3  # the length of a value that lies in several entries
+NULL = -1
+
+_OK, _ENCRYPTED, _UNREADABLE, _HUGE, _TOO_MANY = range(5)
+_WORDS = {
+    _ENCRYPTED: "an encrypted message",
+    _UNREADABLE: "a batch whose messages cannot be read",
+    _HUGE: "a payload opens to more bytes than memory allows",
+    _TOO_MANY: f"a batch of more than {1 << INDEX_BITS} messages",
+}
+_REMEDIES = {
+    _ENCRYPTED: "decrypt the topic into another one first",
+    _UNREADABLE: RESTORE,
+    _HUGE: "raise memory",
+}
+_KINDS: dict[int, type[LogError]] = {_HUGE: OutOfMemoryBudget, _UNREADABLE: CorruptLog}
+_COLUMNS = 9
+_OFFSET, _TIME, _KEY_AT, _KEY, _VALUE_AT, _VALUE, _PROPERTIES_AT, _PROPERTIES, _AT = range(_COLUMNS)
+# Tags of fields, of a message's own metadata and of those in a batch.
+_OF_ENTRY = np.array([136, 200, 34], np.int64)  # 17, 25, 4
+_OF_MEMBER = np.array([48, 72, 10], np.int64)  # 6, 9, 1
+
+
+class Given(NamedTuple):
+    """What ``split`` made of a chunk, row for row; see ``kernels.SplitChunk``."""
+
+    buffer: ByteArray
+    table: BatchTable
+    entries: EntryTable
+
+
+def open_singles(given: Given, wanted: ByteArray | None, limit_bytes: int) -> None:
+    """Have the payloads of single messages that are compressed opened as those of batches are.
+
+    Raises:
+        CorruptLog, UnsupportedFormat: one does not say to how many bytes, or by which codec.
+    """
+    table, entries = given.table, given.entries[: len(given.table)]
+    packed = (entries["kind"] == SINGLE) & (table["codec"] != 0)
+    packed &= entries["marks"] & (IS_ENCRYPTED | IS_CHUNKED | IS_PART) == 0
+    if wanted is not None:
+        packed &= wanted != 0
+    if not packed.any():
+        return
+    sizes, codecs = entries["plain_size"], table["codec"]
+    bad = packed & ((codecs < 0) | (codecs >= len(Codec)))
+    if bad.any():
+        row = int(np.argmax(bad))
+        wrong = f"codec {int(codecs[row])} is not known"
+        raise UnsupportedFormat(wrong, int(table["origin"][row]))
+    # A size that is absent is 0 to a client.
+    entries["plain_size"] = np.where(packed, np.maximum(sizes, 0), sizes)
+    entries["kind"] = np.where(packed, BATCH, entries["kind"])
+    huge = packed & (sizes > limit_bytes)
+    entries["marks"] |= np.where(huge, IS_HUGE, 0)
+
+
+def gather(
+    given: Given, run: Run, span: tuple[int, int], *, is_committed: bool, raw_keys: bool, shift: int
+) -> RecordColumns:
+    """The messages of ``run`` whose entries' offsets lie in ``span``, the second exclusive; of one
+    in parts the last part, with the length IN_PARTS for its value.
+
+    Args:
+        is_committed: without those of aborted transactions, which ``table`` says.
+        raw_keys: a key of bytes stays the Base64 that it was sent as.
+        shift: what origins in the buffer lack to positions in the file.
+
+    Raises:
+        CorruptLog: a batch cannot be read.
+        UnsupportedFormat: an encrypted message, which nobody can look into.
+        OutOfMemoryBudget: a batch opens to more than the limit.
+    """
+    buffer, table, entries = given
+    data, base = buffer, 0
+    if run.plain is not buffer:
+        base = int(table["plain_end"][run.first : run.last].max(initial=0))
+        data = np.concatenate((run.plain[:base], buffer))
+    count = int(table["records"][run.first : run.last].sum())
+    rows = np.empty((_COLUMNS, count), dtype=np.int64)
+    orders = np.empty(count, dtype=np.int64)
+    is_b64 = np.zeros(count, dtype=np.bool_)
+    skipped = IS_ABORTED if is_committed else 0
+    filled, code, b = _locate(
+        data, base, table, entries, run.first, run.last, *span, skipped, shift, rows, orders, is_b64
+    )
+    if code != _OK:
+        kind = _KINDS.get(code, UnsupportedFormat)
+        raise kind(_WORDS[code], int(table["origin"][b]), remedy=_REMEDIES.get(code))
+    rows, is_b64 = rows[:, :filled], is_b64[:filled]
+    if is_b64.any() and not raw_keys:
+        data = _with_keys(data, rows, np.flatnonzero(is_b64))
+    return RecordColumns(
+        data=data,
+        offsets=rows[_OFFSET],
+        times_ms=rows[_TIME],
+        time_types=np.full(filled, CREATE_TIME, np.int64),
+        keys=(rows[_KEY_AT], rows[_KEY]),
+        values=(rows[_VALUE_AT], rows[_VALUE]),
+        headers=(rows[_PROPERTIES_AT], rows[_PROPERTIES]),
+        positions=rows[_AT] + shift,
+        orders=orders[:filled],
+    )
+
+
+def with_properties(records: RecordColumns) -> RecordColumns:
+    """The same records, with their properties as headers.
+
+    Raises:
+        CorruptLog: one is no pair of texts.
+    """
+    starts, counts = records.headers
+    found = np.zeros((4, int(counts.sum())), dtype=np.int64)
+    if not _locate_properties(records.data, starts, counts, found):
+        raise CorruptLog("a property without name or value", 0, remedy=RESTORE)
+    return records._replace(header_names=(found[0], found[1]), header_values=(found[2], found[3]))
+
+
+def _with_keys(data: ByteArray, rows: Int64Array, which: npt.NDArray[np.int64]) -> ByteArray:
+    """The data with keys behind that are no Base64 any more; what is none stays as it is."""
+    room = np.empty(int(rows[_KEY][which].sum()), dtype=np.uint8)
+    used = _decode_keys(data, rows[_KEY_AT], rows[_KEY], which, room)
+    return np.concatenate((data, room[:used]))
+
+
+@njit(cache=True, nogil=True)
+def _facts(data, at, end, tags):
+    """Of metadata that were proven: whether the key is Base64, whether the value is null, and how
+    many properties there are.
+    """
+    is_b64 = False
+    is_null = False
+    count = 0
+    while at < end:
+        tag, at = _varint(data, at, end)
+        if tag == tags[0] or tag == tags[1]:
+            value, at = _varint(data, at, end)
+            if tag == tags[0]:
+                is_b64 = value != 0
+            else:
+                is_null = value != 0
+            continue
+        if tag == tags[2]:
+            count += 1
+        at = _skip(data, tag & 7, at, end)
+    return is_b64, is_null, count
+
+
+# One function of a loop a batch: what it needs of the loop around it would be fifteen parameters.
+@njit(cache=True, nogil=True)
+def _locate(
+    joined,
+    base,
+    table,
+    entries,
+    first,
+    last,
+    low,
+    high,
+    skipped,
+    shift,
+    rows,
+    orders,
+    is_b64,
+):
+    """Fill a column of ``rows`` a message; returns (messages, code, entry at fault).
+
+    ``joined``: opened payloads up to ``base``, behind them the chunk.
+    """
+    filled = 0
+    data = address(joined)
+    for b in range(first, last):
+        row = table[b]
+        entry = entries[b]
+        if row.base_offset < low or row.base_offset >= high:
+            continue
+        if entry.kind == MARKER or row.flags & skipped or entry.marks & IS_PART:
+            continue
+        if entry.marks & IS_ENCRYPTED:
+            return filled, _ENCRYPTED, b
+        if entry.marks & IS_HUGE:
+            return filled, _HUGE, b
+        if entry.kind == WHOLE:
+            return filled, _UNREADABLE, b
+        place = (row.origin + shift) << INDEX_BITS
+        if entry.marks & IS_BATCHED == 0:
+            begin = base + entry.metadata_at
+            coded, is_null, count = _facts(data, begin, base + entry.payload_at, _OF_ENTRY)
+            size = row.position + row.size - entry.payload_at
+            rows[_VALUE_AT, filled] = base + entry.payload_at
+            if entry.kind == BATCH:  # it was opened
+                rows[_VALUE_AT, filled] = row.plain_start
+                size = row.plain_end - row.plain_start
+            if entry.marks & IS_CHUNKED:
+                size = np.int64(IN_PARTS)
+            rows[_VALUE, filled] = NULL if is_null else size
+            rows[_OFFSET, filled] = row.base_offset
+            rows[_TIME, filled] = row.max_timestamp
+            rows[_KEY_AT, filled] = base + entry.key_at
+            rows[_KEY, filled] = entry.key_length
+            # Inverted: metadata of an entry.
+            rows[_PROPERTIES_AT, filled] = ~begin
+            rows[_PROPERTIES, filled] = count
+            rows[_AT, filled] = row.origin
+            orders[filled] = place
+            is_b64[filled] = coded and entry.key_length >= 0
+            filled += 1
+            continue
+        # In place the payload lies in the chunk itself, of which ``base`` is then 0.
+        at = row.plain_start
+        end = row.plain_end
+        most = entry.kept if _is_dense(data, at, end, data + base, entry) else entry.messages
+        if most > 1 << INDEX_BITS:
+            return filled, _TOO_MANY, b
+        stop_at = filled + row.records
+        for index in range(most):
+            begin = at + 4
+            at, key_at, key_length, size, event_time, is_out, is_null = _message(data, at, end)
+            if at < 0:
+                break
+            if is_out:
+                stop_at -= 0 if entry.kept > 0 else 1
+                continue
+            if filled == stop_at:
+                at = np.int64(-1)
+                break
+            coded, is_null, count = _facts(data, begin, begin + u32(data, begin - 4), _OF_MEMBER)
+            rows[_OFFSET, filled] = row.base_offset
+            rows[_TIME, filled] = row.max_timestamp
+            rows[_KEY_AT, filled] = key_at
+            rows[_KEY, filled] = key_length
+            rows[_VALUE_AT, filled] = at - size
+            rows[_VALUE, filled] = NULL if is_null else size
+            rows[_PROPERTIES_AT, filled] = begin
+            rows[_PROPERTIES, filled] = count
+            rows[_AT, filled] = row.origin
+            orders[filled] = place | index
+            is_b64[filled] = coded and key_length >= 0
+            filled += 1
+        if at != end or filled != stop_at:
+            return filled, _UNREADABLE, b
+    return filled, _OK, last
+
+
+@njit(cache=True, nogil=True)
+def _locate_properties(joined, starts, counts, found):
+    """Where name and value of each property lie, and how long they are; whether all have both."""
+    filled = 0
+    data = address(joined)
+    whole = np.int64(len(joined))
+    for n in range(len(starts)):
+        tag_of_one = _OF_MEMBER[2] if starts[n] >= 0 else _OF_ENTRY[2]
+        at = starts[n] if starts[n] >= 0 else ~starts[n]
+        left = counts[n]
+        while left:
+            tag, at = _varint(data, at, whole)
+            if tag != tag_of_one:
+                at = _skip(data, tag & 7, at, whole)
+                continue
+            size, at = _varint(data, at, whole)
+            stop = at + size
+            seen = 0
+            while at < stop:
+                tag, at = _varint(data, at, stop)
+                if at < 0:
+                    return False
+                if tag == 10 or tag == 18:
+                    size, begin = _varint(data, at, stop)
+                    if begin < 0 or size < 0 or size > stop - begin:
+                        return False
+                    place = 0 if tag == 10 else 2
+                    found[place, filled] = begin
+                    found[place + 1, filled] = size
+                    seen |= 1 if tag == 10 else 2
+                    at = begin + size
+                else:
+                    at = _skip(data, tag & 7, at, stop)
+                    if at < 0:
+                        return False
+            if seen != 3:
+                return False
+            filled += 1
+            left -= 1
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _sextet(byte):
+    """The six bits of a letter of Base64; -1: it is none."""
+    if 65 <= byte <= 90:
+        return np.int64(byte) - 65
+    if 97 <= byte <= 122:
+        return np.int64(byte) - 71
+    if 48 <= byte <= 57:
+        return np.int64(byte) + 4
+    if byte == 43:
+        return np.int64(62)
+    return np.int64(63 if byte == 47 else -1)
+
+
+@njit(cache=True, nogil=True)
+def _decode_keys(data, starts, lengths, which, room):
+    """Write the bytes of Base64 keys to ``room``, and let their places be behind ``data``; returns
+    how many bytes there are."""
+    used = 0
+    for n in which:
+        at = starts[n]
+        size = lengths[n]
+        while size > 0 and data[at + size - 1] == 61 and lengths[n] - size < 2:
+            size -= 1
+        begin = used
+        bits = np.int64(0)
+        held = 0
+        is_sound = size & 3 != 1
+        for i in range(size):
+            six = _sextet(data[at + i])
+            if six < 0:
+                is_sound = False
+                break
+            bits = (bits << 6 | six) & 0xFFFF
+            held += 6
+            if held >= 8:
+                held -= 8
+                room[used] = (bits >> held) & 0xFF
+                used += 1
+        if is_sound:
+            starts[n] = len(data) + begin
+            lengths[n] = used - begin
+        else:
+            used = begin
+    return used

@@ -1,0 +1,218 @@
+"""Pulsar's messages as columns: see ``rows``.
+
+All of a topic is its raw ledgers; its last writes are those of the compacted ledger, and of the raw
+entries beyond its horizon. A message in parts is put together where its last part is met: where the
+parts of such lie is looked for once, before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
+from lastwrite.errors import CorruptLog, UnsupportedFormat, located
+from lastwrite.model.columns import IS_ABORTED, ByteArray, RecordColumns
+from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
+from lastwrite.model.work import Limits, Piece
+from lastwrite.pulsar.format.chunk import PulsarFormat
+from lastwrite.pulsar.format.entry import Entry, decode_entry, messages_of
+from lastwrite.pulsar.format.gather import IN_PARTS, Given, gather, open_singles, with_properties
+from lastwrite.pulsar.format.kernels import IS_CHUNKED, IS_ENCRYPTED, MARKER
+from lastwrite.pulsar.format.missing import in_words
+from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.look.chunks import ChunkGroups
+from lastwrite.pulsar.store.place import name_of
+from lastwrite.pulsar.store.topic import Topic, find_topics, list_topic, partition_of
+from lastwrite.pulsar.store.topic_log import has_parts, log_of, read_compacted
+from lastwrite.rows.system import RowReader, RowSystem, Wants
+from lastwrite.storage.choice import Topics
+from lastwrite.storage.reading import reader_of
+
+_PLACE = struct.Struct("<3q")  # of a part: segment, position, size
+
+
+class PartPlace(NamedTuple):
+    """Where one part of a message lies."""
+
+    segment: Segment
+    position: int
+    size: int
+
+
+Parts = Mapping[int, tuple[PartPlace, ...]]  # by the offset of the last one
+
+
+class _Reader:
+    def __init__(self, plain_bytes: int, parts: Parts | None, raw_keys: bool) -> None:
+        self.format = PulsarFormat(plain_bytes)
+        self._limit = plain_bytes
+        self._parts = parts or {}
+        self._raw_keys = raw_keys
+
+    def records(
+        self, chunk: Chunk, wanted: ByteArray | None, span: tuple[int, int], *, is_committed: bool
+    ) -> Iterator[RecordColumns]:
+        given = Given(chunk.buffer, chunk.table, self.format.entries)
+        open_singles(given, wanted, self._limit)
+        for run in self.format.opened(chunk.buffer, chunk.table, wanted):
+            found = gather(
+                given,
+                run,
+                span,
+                is_committed=is_committed,
+                raw_keys=self._raw_keys,
+                shift=chunk.shift,
+            )
+            if (found.values[1] == IN_PARTS).any():
+                found = self._joined(found)
+            yield found
+
+    def with_headers(self, records: RecordColumns) -> RecordColumns:
+        return with_properties(records)
+
+    def _joined(self, records: RecordColumns) -> RecordColumns:
+        """With the values of messages in parts; those of which a part is missing nobody gets."""
+        in_parts = records.values[1] == IN_PARTS
+        known = np.array([int(offset) in self._parts for offset in records.offsets])
+        records = records.take(np.flatnonzero(~in_parts | known))
+        starts, lengths = records.values[0].copy(), records.values[1].copy()
+        data = [records.data]
+        at = len(records.data)
+        for row in np.flatnonzero(lengths == IN_PARTS).tolist():
+            value = self._value(int(records.offsets[row]))
+            starts[row], lengths[row] = at, len(value)
+            data.append(np.frombuffer(value, np.uint8))
+            at += len(value)
+        return records._replace(data=np.concatenate(data), values=(starts, lengths))
+
+    def _value(self, offset: int) -> bytes:
+        payload, entry = [], None
+        for part in self._parts[offset]:
+            bytes_ = np.empty(part.size, np.uint8)
+            with reader_of(part.segment) as file, located(part.segment.path, part.position):
+                file.read_into(bytes_, part.position)
+                entry = decode_entry(bytes_, *Position.of(offset))
+            payload.append(entry.payload)
+        assert entry is not None
+        (message,) = messages_of(replace(entry, payload=b"".join(payload)), self._limit)
+        return message.value
+
+
+class _Rows(RowSystem):
+    name = "pulsar"
+    is_offset_unique = False
+    is_empty_delete = True
+
+    def logs_of(
+        self,
+        path: str,
+        topic: Topics = None,
+        partition: int | None = None,
+        *,
+        wants: Wants | None = None,
+        is_compacted: bool = False,
+    ) -> list[PartitionLog]:
+        logs = []
+        for folder in find_topics(path, topic, partition):
+            if wants is not None and not wants(partition_of(name_of(folder))):
+                continue
+            listed = list_topic(folder)
+            if not is_compacted:
+                listed = _backlog(listed)
+            log = log_of(listed)
+            for problem in log.problems:
+                if not problem.is_note:
+                    raise _error(problem)
+            logs.append(log)
+        return logs
+
+    def count_partitions(self, log: PartitionLog) -> int:
+        above = log.folder if log.name.partition < 0 else os.path.dirname(log.folder)
+        return len(find_topics(above, log.name.topic))
+
+    def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
+        return _Reader(plain_bytes, extra, raw_keys)
+
+    def end_of(self, log: PartitionLog, is_committed: bool) -> int:
+        if log.first_unstable_offset is None:
+            return log.end_offset
+        return min(log.end_offset, log.first_unstable_offset)
+
+    def extra_of(self, log: PartitionLog) -> Parts | None:
+        compacted = read_compacted(log.folder) if log.checkpoint is not None else None
+        return _parts_of(log) if has_parts(log, compacted) else None
+
+
+ROWS = _Rows()
+
+
+def _backlog(topic: Topic) -> Topic:
+    """The topic as one that nobody has compacted.
+
+    Raises:
+        CorruptLog: entries are missing that compaction does not need any more.
+    """
+    for ledger in topic.ledgers:
+        if ledger.missing:
+            raise CorruptLog(
+                f"not here: {in_words(ledger.id, ledger.missing)}",
+                path=ledger.path,
+                remedy="ask for the compacted view, or fetch the topic from where it still is",
+            )
+    return replace(topic, manifest=None, compacted=None)
+
+
+def _error(problem: Problem) -> CorruptLog | UnsupportedFormat:
+    kind = UnsupportedFormat if problem.kind is ProblemKind.UNSUPPORTED else CorruptLog
+    return kind(problem.message, problem.position, problem.path, problem.remedy)
+
+
+@lru_cache(maxsize=4)
+def _parts_of(log: PartitionLog) -> Parts:
+    """Where the parts of each whole message lie that came in parts; see ``ChunkGroups``."""
+    groups = ChunkGroups(64 << 20)
+    found: dict[int, tuple[PartPlace, ...]] = {}
+    limits = Limits()
+    for n, segment in enumerate(log.segments):
+        until = log.segment_end(n)
+        start, end = segment.position, segment.position + segment.size_bytes
+        piece = Piece.of(
+            segment, number=n, place=n, start=start, end=end, end_offset=until, keyed=False
+        )
+        aborted = aborted_table(log.aborted, segment.base_offset, until)
+        format = PulsarFormat(limits.plain_bytes)
+        for chunk in Chunks(limits).of(format, piece):
+            table, entries = chunk.table, format.entries[: len(chunk.table)]
+            if len(aborted):
+                flag_aborted(table, aborted)
+            is_part = (entries["marks"] & (IS_CHUNKED | IS_ENCRYPTED) == IS_CHUNKED) & (
+                entries["kind"] != MARKER
+            )
+            is_part &= table["flags"] & IS_ABORTED == 0
+            for row in np.flatnonzero(is_part).tolist():
+                whole = groups.add(_without_payload(chunk, row, n))
+                if whole is not None:
+                    places = _PLACE.iter_unpack(whole.payload)
+                    found[int(table["base_offset"][row])] = tuple(
+                        PartPlace(log.segments[place], position, size)
+                        for place, position, size in places
+                    )
+    return found
+
+
+def _without_payload(chunk: Chunk, row: int, segment: int) -> Entry:
+    """A part, with its place for its payload."""
+    at, size = int(chunk.table["position"][row]), int(chunk.table["size"][row])
+    with located("", chunk.shift):
+        entry = decode_entry(
+            chunk.buffer[at : at + size], *Position.of(int(chunk.table["base_offset"][row]))
+        )
+    return replace(entry, payload=_PLACE.pack(segment, at + chunk.shift, size))

@@ -1,0 +1,147 @@
+"""RocketMQ's messages as columns: see ``rows``. Those of a topic's compaction logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from lastwrite.engine.chunks import Chunk
+from lastwrite.errors import CommitConflict, CorruptLog, NotALog
+from lastwrite.model.columns import ByteArray, RecordColumns
+from lastwrite.model.log import PartitionLog, ProblemKind, Segment
+from lastwrite.rocketmq.format.chunk import RocketmqFormat
+from lastwrite.rocketmq.format.gather import gather, with_properties
+from lastwrite.rocketmq.look.read import check_compacted, store_at
+from lastwrite.rocketmq.store import lock
+from lastwrite.rocketmq.store.compacted import CompactedQueue, FilesMoved, first_damage
+from lastwrite.rocketmq.store.queues import folder_of, name_of, read_queue, root_of
+from lastwrite.rocketmq.store.reading import Part, list_queues
+from lastwrite.rocketmq.store.topics import compacted_queues
+from lastwrite.rows.system import RowReader, RowSystem, Wants
+from lastwrite.storage.choice import Topics
+from lastwrite.storage.reading import TRY_AGAIN
+
+
+class _Reader:
+    def __init__(self, plain_bytes: int) -> None:
+        self.format = RocketmqFormat(plain_bytes)
+        self._limit = plain_bytes
+
+    def records(
+        self, chunk: Chunk, wanted: ByteArray | None, span: tuple[int, int], *, is_committed: bool
+    ) -> Iterator[RecordColumns]:
+        messages = self.format.messages[: len(chunk.table)]
+        yield from gather(chunk.buffer, messages, span, chunk.shift, self._limit)
+
+    def with_headers(self, records: RecordColumns) -> RecordColumns:
+        return with_properties(records)
+
+
+class _Rows(RowSystem):
+    name = "rocketmq"
+    is_empty_delete = True
+
+    def logs_of(
+        self,
+        path: str,
+        topic: Topics = None,
+        partition: int | None = None,
+        *,
+        wants: Wants | None = None,
+        is_compacted: bool = False,
+    ) -> list[PartitionLog]:
+        root, its_topic, its_queue = store_at(path)
+        topics = [topic] if isinstance(topic, str) else topic
+        for each in topics or ():
+            check_compacted(root, each)
+        names = [
+            name
+            for name in list_queues(root, Part.COMPACTION_LOG)
+            if its_topic in (None, name.topic)
+            and (topics is None or name.topic in topics)
+            and (wants is None or wants(name))
+            and all(wanted in (None, name.partition) for wanted in (partition, its_queue))
+        ]
+        if not names and topics is None and wants is None:
+            raise NotALog(
+                "no compaction log in this store",
+                path=path,
+                remedy="only topics with cleanup.policy=COMPACTION have one; lastwrite dispatch "
+                "makes it of the commit log",
+            )
+        lock.refuse_if_held(root, names)
+        logs = []
+        for name in names:
+            log = read_queue(folder_of(root, name))
+            if log.is_damaged:
+                log = _rebuilt(root, log)
+            logs.append(log)
+        return logs
+
+    def count_partitions(self, log: PartitionLog) -> int:
+        return len(compacted_queues(root_of(log.folder), name_of(log.folder).topic))
+
+    def cuts(
+        self, log: PartitionLog, segment: int, span: tuple[int, int], piece_bytes: int
+    ) -> list[int]:
+        found = log.segments[segment]
+        if not found.is_indexed:
+            return [0, found.size_bytes]
+        return super().cuts(log, segment, span, piece_bytes)
+
+    def reader(self, plain_bytes: int, extra: Any, *, raw_keys: bool) -> RowReader:
+        return _Reader(plain_bytes)
+
+
+ROWS = _Rows()
+
+
+def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:
+    """The queue as its log files alone tell it, where an index is missing or lies.
+
+    Raises:
+        CorruptLog: more than that is wrong.
+        CommitConflict: files are not those that were listed.
+    """
+    queue = CompactedQueue(root, log.name)
+    segments = []
+    try:
+        for number, pair in enumerate(queue.pairs):
+            range_, places = queue.range_of(number), queue.entries(number)
+            if range_ is None:
+                continue
+            ends = places.positions + places.sizes
+            if places.positions[0] or (places.positions[1:] != ends[:-1]).any():
+                break  # what lies between is nobody's
+            size, file = int(ends[-1]), pair.log
+            segment = Segment(
+                base_offset=range_.first,
+                path=file.path,
+                size_bytes=size,
+                mtime_ns=file.mtime_ns,
+                largest_timestamp_ms=file.mtime_ns // 1_000_000,
+                unused_bytes=file.size_bytes - size,
+                is_indexed=False,
+                growing=file.inode if file.is_growing else 0,
+                etag=file.etag,
+            )
+            segments.append(segment)
+        else:
+            damage = first_damage([queue])
+            if damage is not None:
+                raise damage
+            ends_at = queue.end_offset
+            return replace(
+                log,
+                segments=tuple(segments),
+                log_start=segments[0].base_offset if segments else 0,
+                end_offset=ends_at,
+                high_watermark=ends_at,
+            )
+    except FilesMoved:
+        raise CommitConflict(
+            "the queue's files have changed", path=root, remedy=TRY_AGAIN
+        ) from None
+    problem = next(each for each in log.problems if each.kind is ProblemKind.DAMAGED)
+    raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)

@@ -1,0 +1,355 @@
+"""The last writes of one topic: an index of places over its partitions' logs, looked into, gone
+through, and brought up to date as the logs change.
+
+A log changes in three ways. It *grows*: what is new is scanned. A round *replaces* segments: places
+in them are forgotten, and the new segments are scanned for what lies below the old end; a key that
+is gone then was deleted, and the delete cleaned away before anybody saw it. Or it *moves* (its start
+passes what was not read yet, it was made anew): that is an error, since changes may be missing.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+
+from lastwrite.encoding.fingerprint import SECRET_WORDS, fingerprint, secret_from
+from lastwrite.errors import CommitConflict
+from lastwrite.model.columns import Places
+from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.work import Limits
+from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder, Sources
+from lastwrite.rows.reading import RecordReader, RowUnit, add_places_of, row_units
+from lastwrite.rows.system import RowSystem
+from lastwrite.storage.machine import core_count
+from lastwrite.storage.objects.address import is_address
+
+_CHUNK_SHARE = 16  # of the memory, one part for a thread's chunk and what it decompresses to
+_USUAL = ("key", "value")
+_ANEW = "make the table anew"
+
+
+class Unseen(NamedTuple):
+    """A key that was deleted, and whose delete was cleaned away before it was seen."""
+
+    partition: int
+    key: bytes
+
+
+class _Listed(NamedTuple):
+    """A segment of a partition, as it was when it was listed last."""
+
+    log: PartitionLog
+    segment: Segment
+    reader: RecordReader
+    key: tuple[object, ...]
+
+
+class LastWrites:
+    """``ends``: partition to the first offset that was not looked at."""
+
+    def __init__(
+        self,
+        system: RowSystem,
+        logs: Sequence[PartitionLog],
+        memory_bytes: int,
+        raw_keys: bool = False,
+    ) -> None:
+        self.system = system
+        self.logs = tuple(logs)
+        self.ends: dict[int, int] = {}
+        self._ids = {log.name.partition: system.topic_id(log) for log in logs}
+        self._raw_keys = raw_keys
+        self._memory = memory_bytes
+        self._secret = secret_from(secrets.token_bytes(8 * SECRET_WORDS))
+        self._threads = core_count()
+        share = memory_bytes // _CHUNK_SHARE // self._threads
+        self.limits = Limits(
+            chunk_bytes=min(1 << 20, max(1 << 18, share // 4)),
+            plain_bytes=max(4 << 20, memory_bytes // 8),
+            block_entries=max(1 << 14, min(1 << 19, share // 40)),
+        )
+        self._segments: dict[int, _Listed] = {}  # by their numbers
+        self._next_number = 0
+        self._sources = Sources.of([])
+        self._index = PlaceIndex(Places.room(0), self._sources, None)
+        self._list(self.logs, {})
+        self._index = self._scanned([(number, 0, None) for number in self._segments])
+        self.ends = self._ends()
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def _ends(self) -> dict[int, int]:
+        return {log.name.partition: self.system.end_of(log, True) for log in self.logs}
+
+    # ------------------------------------------------------------------ segments
+
+    def _list(self, logs: Sequence[PartitionLog], known: Mapping[tuple[object, ...], int]) -> None:
+        """Number the segments of ``logs``; those that are ``known`` keep their numbers."""
+        listed: dict[int, _Listed] = {}
+        places: dict[int, tuple[int, int]] = {}
+        for log in logs:
+            reader = RecordReader(
+                self.system.reader(
+                    self.limits.plain_bytes, self.system.extra_of(log), raw_keys=self._raw_keys
+                ),
+                self.limits.plain_bytes,
+            )
+            for rank, segment in enumerate(log.segments):
+                key = _key_of(log, segment)
+                number = known.get(key, -1)
+                if number < 0:
+                    number, self._next_number = self._next_number, self._next_number + 1
+                listed[number] = _Listed(log, segment, reader, key)
+                places[number] = log.name.partition, rank
+            self._ids.setdefault(log.name.partition, self.system.topic_id(log))
+        self.logs, self._segments = tuple(logs), listed
+        # A segment that is gone is still of its partition.
+        was = self._sources.partitions.tolist()
+        of = [
+            places.get(number, (was[number] if number < len(was) else -1, -1))
+            for number in range(self._next_number)
+        ]
+        self._sources = Sources.of([each[0] for each in of], [each[1] for each in of])
+
+    def _units(
+        self, columns: Sequence[str], wanted: Sequence[tuple[int, int, int | None]]
+    ) -> Iterator[tuple[RowUnit, int]]:
+        """The pieces of segments, in order, and each one's segment; of a segment the records of
+        offsets from the second number on, below the third.
+        """
+        by_place = {}
+        for number, first, end in wanted:
+            log = self._segments[number].log
+            by_place[log.name.partition, first, end] = log
+        asked = {number: (first, end) for number, first, end in wanted}
+        numbers = {
+            (each.log.name.partition, each.segment.path, each.segment.position): number
+            for number, each in self._segments.items()
+        }
+        for (partition, first, end), log in by_place.items():
+            units = row_units(self.system, log, columns, is_committed=True, first=first, end=end)
+            for unit in units:
+                segment = log.segments[unit.piece.segment]
+                number = numbers[partition, segment.path, segment.position]
+                if asked.get(number) == (first, end):
+                    yield unit._replace(raw_keys=self._raw_keys), number
+
+    def _scan(
+        self, builder: PlaceIndexBuilder, wanted: Sequence[tuple[int, int, int | None]]
+    ) -> None:
+        with ThreadPoolExecutor(self._threads, "table") as pool:
+            work = [
+                pool.submit(add_places_of, unit, number, self._secret, self.limits, builder.add)
+                for unit, number in self._units(_USUAL, wanted)
+            ]
+            for each in work:
+                each.result()
+
+    def _scanned(
+        self, wanted: Sequence[tuple[int, int, int | None]], kept: PlaceIndex | None = None
+    ) -> PlaceIndex:
+        """An index of what lies in these stretches of segments, and of what ``kept`` knows of
+        segments that are still there.
+        """
+        builder = PlaceIndexBuilder(self._sources, self._memory // 4)
+        try:
+            if kept is not None:
+                is_there = np.zeros(self._next_number, dtype=np.bool_)
+                is_there[list(self._segments)] = True
+                for block in kept.blocks():
+                    builder.add(block.take(np.flatnonzero(is_there[block.segments])))
+            self._scan(builder, wanted)
+            return builder.finish()
+        except BaseException:
+            builder.abandon()
+            raise
+
+    # ------------------------------------------------------------------ looks
+
+    def value(self, key: bytes) -> bytes | None:
+        """The last write of a key; None: there is none, or it is deleted.
+
+        Raises:
+            CommitConflict: the record is not where it was.
+        """
+        one, two = fingerprint(np.frombuffer(key, np.uint8), 0, len(key), self._secret)
+        place = self._index.find(int(one), int(two) >> 32)
+        if place is None:
+            return None
+        _, segment, reader, _ = self._segments[place.segment]
+        found = reader.record(segment, place.position, place.order)
+        if found is None or found[1] is None:
+            raise CommitConflict("the record is not where it was", place.position, segment.path)
+        return found[1] if found[0] == key else None
+
+    def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
+        """The pieces that have last writes, in order, each with which records these are: what
+        another process needs to read them.
+        """
+        return self._wanting(columns, dict.fromkeys(self.ends, 0), has_deletes=False)
+
+    def changes(self, columns: Sequence[str], since: Mapping[int, int]) -> Iterator[RowUnit]:
+        """The same of the writes and deletes that count, of offsets from ``since`` on."""
+        return self._wanting(columns, since, has_deletes=True)
+
+    def _wanting(
+        self, columns: Sequence[str], since: Mapping[int, int], *, has_deletes: bool
+    ) -> Iterator[RowUnit]:
+        wanted = []
+        for number, each in self._segments.items():
+            partition = each.log.name.partition
+            if since[partition] < self.ends[partition]:
+                wanted.append((number, since[partition], self.ends[partition]))
+        last = -1
+        places = Places.room(0)
+        for unit, number in self._units(columns, wanted):
+            if number != last:
+                last = number
+                places = self._index.in_segment(number, has_deletes=has_deletes)
+            positions = np.where(places.positions < 0, ~places.positions, places.positions)
+            first, end = np.searchsorted(positions, [unit.piece.start, unit.piece.end])
+            if first < end:
+                yield unit.wanting(places.orders[first:end])
+
+    # ------------------------------------------------------------------ later
+
+    def hold_open(self) -> None:
+        """Open the files of all segments, as far as a process may: what a round replaces can be
+        looked into as long as that is so.
+        """
+        for _, segment, reader, _ in self._segments.values():
+            if segment.size_bytes and not is_address(segment.path):
+                with suppress(CommitConflict):  # what came in its place is listed next
+                    reader.open(segment)
+
+    def catch_up(self, logs: Sequence[PartitionLog]) -> list[Unseen] | None:
+        """Take in what the logs, listed anew, have become; None: nothing has changed. Else the keys
+        that were deleted unseen.
+
+        Raises:
+            CommitConflict: changes are missing, or it is another topic.
+        """
+        before = self._segments
+        self._check_moves(logs)
+        last_of = {log.name.partition: log.segments[-1] for log in self.logs if log.segments}
+        known = {each.key: number for number, each in before.items()}
+        kept: dict[tuple[object, ...], int] = {}
+        for log in logs:
+            for segment in log.segments:
+                key = _key_of(log, segment)
+                number = known.get(key, -1)
+                if number >= 0:
+                    was = before[number].segment
+                    grows = was is last_of.get(log.name.partition)
+                    if was.size_bytes == segment.size_bytes or (
+                        grows and was.size_bytes < segment.size_bytes
+                    ):
+                        kept[key] = number
+        gone = before.keys() - kept.values()
+        ends = {log.name.partition: self.system.end_of(log, True) for log in logs}
+        if not gone and ends == self.ends and len(kept) == sum(len(log.segments) for log in logs):
+            return None
+        was_ends, was_index = self.ends, self._index
+        self._list(logs, kept)
+        wanted: list[tuple[int, int, int | None]] = []
+        for number, each in self._segments.items():
+            partition = each.log.name.partition
+            start = was_ends.get(partition, 0) if number in before else 0
+            if start < ends[partition]:
+                wanted.append((number, start, ends[partition]))
+        self.ends = ends
+        if not gone and self._is_taken_in(wanted):
+            self._close_readers(before)
+            return []
+        index = self._scanned(wanted, was_index)
+        unseen = list(_unseen(was_index, index, before, gone, self._sources)) if gone else []
+        self._index = index
+        was_index.close()
+        self._close_readers(before)
+        return unseen
+
+    def _is_taken_in(self, wanted: Sequence[tuple[int, int, int | None]]) -> bool:
+        builder = PlaceIndexBuilder(self._sources, self._memory // 4)
+        try:
+            self._scan(builder, wanted)
+            later = builder.finish()
+        except BaseException:
+            builder.abandon()
+            raise
+        try:
+            (*blocks,) = later.blocks()
+            return all(self._index.take_in(block, self._sources) for block in blocks)
+        finally:
+            later.close()
+
+    def _check_moves(self, logs: Sequence[PartitionLog]) -> None:
+        found = {log.name.partition: log for log in logs}
+        for was in self.logs:
+            log = found.get(was.name.partition)
+            if log is None:
+                raise CommitConflict("the partition is gone", path=was.folder, remedy=_ANEW)
+            known, id_ = self._ids.get(was.name.partition), self.system.topic_id(log)
+            end = self.ends[was.name.partition]
+            if None not in (known, id_) and known != id_:
+                problem = f"the topic was made anew: its id was {known} and is {id_}"
+            elif self.system.end_of(log, True) < end:
+                problem = f"the log ends before offset {end}, which was read: it was made anew"
+            elif log.log_start > end:
+                problem = f"the log begins at {log.log_start}, and was read up to {end}"
+            else:
+                continue
+            raise CommitConflict(problem, path=log.folder, remedy=_ANEW)
+
+    def _close_readers(self, segments: Mapping[int, _Listed]) -> None:
+        for reader in {id(each.reader): each.reader for each in segments.values()}.values():
+            reader.close()
+
+    def close(self) -> None:
+        """Close its files, and remove those of its index."""
+        self._close_readers(self._segments)
+        self._index.close()
+
+
+def _key_of(log: PartitionLog, segment: Segment) -> tuple[object, ...]:
+    """What tells a segment from another that came in its place."""
+    name = log.name.partition
+    if segment.etag or is_address(segment.path):
+        return name, segment.path, segment.position, segment.etag
+    try:
+        seen = os.stat(segment.path)
+    except OSError:
+        return name, segment.path, segment.position, None
+    return name, segment.path, segment.position, seen.st_dev, seen.st_ino
+
+
+def _unseen(
+    was: PlaceIndex,
+    now: PlaceIndex,
+    segments: Mapping[int, _Listed],
+    gone: set[int],
+    sources: Sources,
+) -> Iterator[Unseen]:
+    """The keys of live writes in segments that are gone, of which nothing is left."""
+    for number in sorted(gone):
+        log, segment, reader, _ = segments[number]
+        live = was.in_segment(number)
+        lost = live.take(now.unknown(live, sources))
+        for position, order in zip(lost.positions.tolist(), lost.orders.tolist(), strict=True):
+            try:
+                found = reader.record(segment, position, order)
+            except CommitConflict as error:
+                raise CommitConflict(
+                    "a key was deleted, and the delete was cleaned away before it was seen",
+                    position,
+                    segment.path,
+                    _ANEW,
+                ) from error
+            if found is not None and found[0] is not None:
+                yield Unseen(log.name.partition, found[0])

@@ -1,0 +1,314 @@
+"""Records as columns, piece by piece, and one by one: what a consumer gets of them, with no Python
+statement a record.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lastwrite.engine.chunks import Chunk, Chunks
+from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
+from lastwrite.errors import CorruptLog, OutOfMemoryBudget, located
+from lastwrite.model.columns import (
+    IS_ABORTED,
+    IS_CONTROL,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+    Places,
+    RecordColumns,
+    Slices,
+    UInt64Array,
+)
+from lastwrite.model.log import PartitionLog, Segment, TopicPartition
+from lastwrite.model.stores import StoreSettings
+from lastwrite.model.work import Limits, Piece
+from lastwrite.rows import place_kernels
+from lastwrite.rows.system import RowReader, RowSystem, rows_of
+from lastwrite.storage.objects import address
+from lastwrite.storage.objects.address import is_address
+from lastwrite.storage.reading import SegmentReader, reader_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PIECE_BYTES = 32 << 20
+_GUESS_BYTES = 16 << 10  # that hold most batches
+_GUESS_OF_BUCKET = 64 << 10  # a second request costs more than bytes
+_MOST_OPEN = 256  # files of single records
+_EVERYTHING = -(1 << 62), 1 << 62
+
+
+class RowUnit(NamedTuple):
+    """A stretch of a segment, and what of its records is asked for."""
+
+    system: str
+    name: TopicPartition
+    piece: Piece
+    span: tuple[int, int]  # of offsets; the second exclusive
+    aborted: Int64Array  # see ``aborted_table``; of no effect unless ``is_committed``
+    is_committed: bool
+    columns: tuple[str, ...]
+    stores: StoreSettings
+    extra: Any = None  # see ``RowSystem.extra_of``
+    raw_keys: bool = False  # Pulsar: keys as they were sent, where they are Base64 of bytes
+    # the orders of the records that are wanted, ascending, less ``lowest``; None: all in ``span``
+    wanted: npt.NDArray[Any] | None = None
+    lowest: int = 0
+
+    def wanting(self, orders: Int64Array) -> RowUnit:
+        """The same of these records alone; their orders are ascending, and there are some."""
+        lowest = int(orders[0])
+        relative = orders - lowest
+        kind = np.uint32 if relative[-1] < 1 << 32 else np.int64
+        return self._replace(wanted=relative.astype(kind), lowest=lowest)
+
+    def reader(self, limits: Limits) -> RowReader:
+        """What reads it."""
+        system = rows_of(self.system)
+        return system.reader(limits.plain_bytes, self.extra, raw_keys=self.raw_keys)
+
+
+def row_units(
+    system: RowSystem,
+    log: PartitionLog,
+    columns: Sequence[str],
+    *,
+    is_committed: bool,
+    first: int = 0,
+    end: int | None = None,
+    piece_bytes: int = PIECE_BYTES,
+) -> list[RowUnit]:
+    """The work of reading a log's records from offset ``first`` on, below ``end``, and never beyond
+    what readers get.
+    """
+    bound = system.end_of(log, is_committed)
+    span = max(first, log.log_start), bound if end is None else min(end, bound)
+    extra = system.extra_of(log)
+    units: list[RowUnit] = []
+    for n, segment in enumerate(log.segments):
+        until = log.segment_end(n)
+        if until <= span[0] or segment.base_offset >= span[1] or not segment.size_bytes:
+            continue
+        cuts = system.cuts(log, n, span, piece_bytes)
+        aborted = aborted_table(log.aborted if is_committed else (), segment.base_offset, until)
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            piece = Piece.of(
+                segment,
+                number=len(units),
+                place=n,
+                start=start,
+                end=stop,
+                end_offset=until,
+                keyed=False,
+            )
+            unit = RowUnit(
+                system.name,
+                log.name,
+                piece,
+                span,
+                aborted,
+                is_committed,
+                tuple(columns),
+                address.used(),
+                extra,
+            )
+            units.append(unit)
+    return units
+
+
+def read_rows(unit: RowUnit, limits: Limits | None = None) -> Iterator[pa.RecordBatch]:
+    """The records of ``read_records`` as batches of Arrow, which own their memory."""
+    from lastwrite.rows.arrow import batches_of
+
+    for records in read_records(unit, limits or Limits()):
+        yield from batches_of(records, unit.name, unit.columns)
+
+
+def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
+    """The unit's records, in order. What comes is valid until the next is asked for.
+
+    Raises:
+        CorruptLog, UnsupportedFormat: a batch, or a record, contradicts the format, or is of one
+            that nobody can look into.
+        CommitConflict: it is not the file that was listed.
+        OutOfMemoryBudget: a batch is larger than ``limits`` allow.
+    """
+    reader = unit.reader(limits)
+    has_headers = "headers" in unit.columns
+    wanted = None if unit.wanted is None else unit.wanted.astype(np.int64) + unit.lowest
+    for chunk, found in _found(unit, reader, limits):
+        if wanted is not None:
+            found = found.take(_are_in(wanted, found.orders))
+        if found.rows and has_headers:
+            with located(unit.piece.path, chunk.shift):
+                found = reader.with_headers(found)
+        if found.rows:
+            yield found
+
+
+def add_places_of(
+    unit: RowUnit,
+    segment: int,
+    secret: UInt64Array,
+    limits: Limits,
+    add: Callable[[Places], None],
+) -> None:
+    """Hand on where the unit's records with keys lie, in blocks that are valid until ``add``
+    returns. ``segment``: its number in the caller's list.
+
+    Raises:
+        CorruptLog, UnsupportedFormat, CommitConflict, OutOfMemoryBudget: as ``read_records``.
+    """
+    places, filled = Places.room(limits.block_entries), 0
+    shortest = 1 if rows_of(unit.system).is_empty_delete else 0
+    for _, found in _found(unit, unit.reader(limits), limits):
+        if filled + found.rows > places.rows:
+            add(places.take(slice(0, filled)))
+            filled = 0
+            places = places if found.rows <= places.rows else Places.room(found.rows)
+        filled = put_places(found, segment, secret, shortest, places, filled)
+    if filled:
+        add(places.take(slice(0, filled)))
+
+
+def put_places(
+    records: RecordColumns,
+    segment: int,
+    secret: UInt64Array,
+    shortest: int,
+    places: Places,
+    filled: int,
+) -> int:
+    """Write a place for each record that has a key; returns how many ``places`` has then.
+
+    ``shortest``: the length of the shortest value that does not delete its key.
+    """
+    return int(
+        place_kernels.put(
+            records.data,
+            *records.keys,
+            records.values[1],
+            shortest,
+            records.positions,
+            records.orders,
+            records.times_ms,
+            secret,
+            segment,
+            *places,
+            filled,
+        )
+    )
+
+
+def _found(
+    unit: RowUnit, reader: RowReader, limits: Limits
+) -> Iterator[tuple[Chunk, RecordColumns]]:
+    """All records in the unit's span, and the chunk of each block of them."""
+    address.use(unit.stores)
+    for chunk in Chunks(limits).of(reader.format, unit.piece):
+        if len(unit.aborted):
+            flag_aborted(chunk.table, unit.aborted)
+        wanted = _wanted(unit, chunk.table)
+        if wanted is not None and not wanted.any():
+            continue
+        with located(unit.piece.path, chunk.shift):
+            blocks = reader.records(chunk, wanted, unit.span, is_committed=unit.is_committed)
+            for found in blocks:
+                yield chunk, found
+
+
+def _wanted(unit: RowUnit, table: BatchTable) -> ByteArray | None:
+    """A byte a batch, not 0 where records of it are asked for; None: of all of them."""
+    passed = IS_CONTROL | (IS_ABORTED if unit.is_committed else 0)
+    wanted = (table["next_offset"] > unit.span[0]) & (table["base_offset"] < unit.span[1])
+    wanted &= table["flags"] & passed == 0
+    return None if wanted.all() else wanted.astype(np.uint8)
+
+
+def _are_in(some: Int64Array, orders: Int64Array) -> Int64Array:
+    """The places in ``orders`` of those that are in ``some``, which is ascending, too."""
+    if not len(some):
+        return np.empty(0, np.int64)
+    near = np.minimum(np.searchsorted(some, orders), len(some) - 1)
+    return np.flatnonzero(some[near] == orders)
+
+
+class RecordReader:
+    """Reads single records of segments; holds their files open."""
+
+    def __init__(self, reader: RowReader, plain_bytes: int) -> None:
+        self._reader = reader
+        self._limit = plain_bytes
+        self._files: OrderedDict[str, SegmentReader] = OrderedDict()
+
+    def record(
+        self, segment: Segment, position: int, order: int
+    ) -> tuple[bytes | None, bytes | None] | None:
+        """Key and value of a record in the batch at byte ``position``; None: it is not there.
+
+        Raises:
+            CorruptLog, UnsupportedFormat: the batch cannot be read.
+            CommitConflict: it is not the file that was listed.
+            OutOfMemoryBudget: it is larger than the limit.
+        """
+        with located(segment.path, position):
+            chunk = self._batch(segment, position)
+            for found in self._reader.records(chunk, None, _EVERYTHING, is_committed=False):
+                (at,) = np.nonzero(found.orders == order)
+                if len(at):
+                    row = int(at[0])
+                    return _slice(found, found.keys, row), _slice(found, found.values, row)
+        return None
+
+    def open(self, segment: Segment) -> None:
+        """Open the segment's file, if too many are not open already.
+
+        Raises:
+            CommitConflict: it is not the file that was listed.
+        """
+        if len(self._files) < _MOST_OPEN:
+            self._file(segment)
+
+    def _batch(self, segment: Segment, position: int) -> Chunk:
+        """The batch that begins there, alone in its table."""
+        file, format = self._file(segment), self._reader.format
+        left = segment.position + segment.size_bytes - position
+        buffer: ByteArray = np.empty(0, np.uint8)
+        wanted = _GUESS_OF_BUCKET if is_address(segment.path) else _GUESS_BYTES
+        while len(buffer) < left:
+            if wanted > max(self._limit, _GUESS_OF_BUCKET):
+                words = (
+                    f"a batch of {wanted} bytes is larger than the {self._limit} that memory allows"
+                )
+                raise OutOfMemoryBudget(words, 0, remedy="raise memory")
+            whole = np.empty(min(wanted, left), dtype=np.uint8)
+            whole[: len(buffer)] = buffer
+            file.read_into(whole[len(buffer) :], position + len(buffer))
+            buffer = whole
+            table, _, wanted, held = format.split(buffer, 0, len(buffer), segment.base_offset)
+            if len(table):
+                return Chunk(held, table[:1], position)
+            wanted = wanted if wanted > len(buffer) else 2 * len(buffer)
+        raise CorruptLog("no batch begins here", 0)
+
+    def _file(self, segment: Segment) -> SegmentReader:
+        file = self._files.pop(segment.path, None) or reader_of(segment)
+        self._files[segment.path] = file
+        if len(self._files) > _MOST_OPEN:
+            self._files.popitem(last=False)[1].close()
+        return file
+
+    def close(self) -> None:
+        while self._files:
+            self._files.popitem()[1].close()
+
+
+def _slice(records: RecordColumns, slices: Slices, row: int) -> bytes | None:
+    start, length = int(slices[0][row]), int(slices[1][row])
+    return None if length < 0 else records.data[start : start + length].tobytes()
