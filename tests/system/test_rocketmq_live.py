@@ -52,9 +52,12 @@ _DELETE_TOPIC_IN_BROKER, _DELETE_TOPIC_IN_NAME_SERVER = 215, 216
 _DELETE_EXPIRED = 329
 
 
+PATIENT = {"waitTimeMillsInSendQueue": "60000"}  # on a machine that others load
+
+
 def make(folder: Path, settings: dict[str, str]) -> Broker:
     try:
-        return Broker(rocketmq_home(), folder / "store", SMALL_FILES | settings)
+        return Broker(rocketmq_home(), folder / "store", SMALL_FILES | PATIENT | settings)
     except Unavailable as reason:
         pytest.skip(str(reason))
 

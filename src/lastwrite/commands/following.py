@@ -32,6 +32,10 @@ def _kafka(wanted: Wanted) -> Followed:
 
 
 def _rocketmq(wanted: Wanted) -> Followed:
+    if any(source.startswith(f"{ROCKETMQ_SCHEME}/") for source in wanted.sources):
+        from lastwrite.rocketmq.following_copy import CopyFollowed  # a path, and no name server
+
+        return CopyFollowed(wanted)
     from lastwrite.rocketmq.following import RocketmqFollowed  # as above
 
     return RocketmqFollowed(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -104,3 +105,18 @@ def wait_until(holds: Callable[[], bool], seconds: float = 120) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def copy_growing(store: Path, copy: Path) -> None:
+    """As ``rsync --checksum`` would, while the broker appends: topics, and what has changed of the
+    commit log. A broker writes into mapped files, whose time of change does not tell.
+    """
+    for name in ("config", "commitlog"):
+        (copy / name).mkdir(parents=True, exist_ok=True)
+    shutil.copy(store / "config" / "topics.json", copy / "config" / "topics.json")
+    for file in sorted((store / "commitlog").iterdir()):
+        target, data = copy / "commitlog" / file.name, file.read_bytes()
+        if not target.exists() or target.read_bytes() != data:
+            part = copy / f"{file.name}.part"
+            part.write_bytes(data)
+            part.rename(target)

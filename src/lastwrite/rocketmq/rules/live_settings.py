@@ -72,6 +72,12 @@ def cluster_of(url: str) -> ClusterAddress:
     Raises:
         InvalidConfig: an address is none, or something follows.
     """
+    if url.startswith(f"{SCHEME}/"):
+        path = url.removeprefix(SCHEME)
+        raise InvalidConfig(
+            f"{url} names a copy, and no name server",
+            remedy=f"--follow; or lastwrite dispatch {path}, lastwrite fetch {path}",
+        )
     servers, _, broker = url.removeprefix(SCHEME).rstrip("/").partition("/")
     addresses = [each.strip() for each in re.split("[;,]", servers)]
     for address in addresses:

@@ -1,0 +1,90 @@
+"""An archive that follows the copy of a commit log which somebody keeps adding to, as rsync does:
+turn after turn what is new is dispatched, and brought from the compaction logs.
+
+A copy that is made beside a broker may end inside a record, or have a file before the end of the
+one before it. It is dispatched up to there, and goes on in the next turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from threading import Event
+
+from lastwrite.archive.following import Wanted
+from lastwrite.config.system import Sources
+from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.reports.fetching import FetchedLog
+from lastwrite.reports.following import FollowedLog
+from lastwrite.rocketmq.jobs.dispatch import dispatch
+from lastwrite.rocketmq.jobs.fetch import fetch_queues
+from lastwrite.rocketmq.rules.dispatch_settings import DispatchConfig
+from lastwrite.rocketmq.rules.live_settings import SCHEME, rules_of
+from lastwrite.rocketmq.rules.settings import RocketmqConfig
+from lastwrite.rocketmq.system import ROCKETMQ
+from lastwrite.spark.inline import INLINE
+
+_OWN = frozenset(DispatchConfig.field_of())
+
+
+class CopyFollowed:
+    """See ``archive.following.Followed``. The source is ``rocketmq:///PATH`` of the copy: a store
+    with ``commitlog`` and ``config/topics.json``, to which queues and compaction logs are added.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        if len(wanted.sources) > 1:
+            raise InvalidConfig("one copy at a time", remedy="start one for each")
+        self._root = wanted.sources[0].removeprefix(SCHEME)
+        self._wanted = wanted
+        self._stopped = Event()
+        self._said: str | None = None
+        self._split(wanted.config())
+
+    def bring(self) -> Sequence[FollowedLog]:
+        asked_ms = time.time_ns() // 1_000_000
+        wanted = self._wanted
+        rules, sizes = self._split(wanted.config())
+        is_unclean = RocketmqConfig.from_names(rules).unclean
+        report = dispatch(self._root, config=sizes, unclean=is_unclean, spark=INLINE)
+        self._say(str(report.problems[0]) if report.is_damaged else None)
+        try:
+            system = ROCKETMQ.told(Sources())
+            folders = system.find(self._root, wanted.topic, wanted.partition)
+        except NotALog as error:
+            if wanted.is_once:
+                raise
+            self._say(f"waited for: {error}")
+            return []
+        if self._stopped.is_set():
+            raise LogError("the work was stopped", remedy="start again when you like")
+        found = fetch_queues(folders, wanted.to, rules, True, None, wanted.progress)
+        return [self._followed(each, asked_ms) for each in found.partitions]
+
+    def _split(self, names: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+        """The settings of rounds, and those of dispatch.
+
+        Raises:
+            InvalidConfig: one of them.
+        """
+        rules = {name: value for name, value in rules_of(names).items() if name != "index.tags"}
+        RocketmqConfig.from_names(rules)
+        own = {name: value for name, value in names.items() if name in _OWN}
+        DispatchConfig.from_names(own)
+        return rules, own
+
+    def _say(self, text: str | None) -> None:
+        if text is not None and text != self._said:
+            self._wanted.progress.note(text)
+        self._said = text
+
+    def _followed(self, log: FetchedLog, asked_ms: int) -> FollowedLog:
+        if log.reason is not None:
+            return FollowedLog(log=log)
+        return FollowedLog(log=log, lag_records=0, level_ms=asked_ms)
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def close(self) -> None:
+        pass
