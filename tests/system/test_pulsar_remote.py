@@ -205,13 +205,13 @@ def test_bookies_that_cannot_be_had(store: MetadataStore) -> None:
 
 
 def test_a_failing_bookie_leaves_no_ledger(store: MetadataStore) -> None:
-    before = store._children("/ledgers/00/0000", "looking")
+    before = store._nodes.children("/ledgers/00/0000", "looking")
     with (
         Bookies(lambda bookie: "127.0.0.1:1", timeout=2) as bookies,
         pytest.raises(RemoteFailed, match="bk0test failed"),
     ):
         write_ledger(store, bookies, lambda: [b"x"], ONE, {}, NOW_MS)
-    assert store._children("/ledgers/00/0000", "looking") == before
+    assert store._nodes.children("/ledgers/00/0000", "looking") == before
 
 
 def test_who_is_there(pulsar: Broker, store: MetadataStore) -> None:
