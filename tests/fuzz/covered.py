@@ -90,10 +90,9 @@ NOT_READERS = {
     "kafka.transplant:Transplant.of": "drawn logs in test_kafka_restore.py",
     "kafka.producers.history:sightings_in": "headers that were split",
     "kafka.producers.last_batches:LastBatches.add": "headers that were split",
-    # Names and small records of a tier: damaged ones in test_kafka_tier.py, no fuzz of them yet.
+    # Names of a tier's files: damaged ones in test_kafka_tier.py.
     "kafka.names:decode_tier_folder": "a name",
     "kafka.names:decode_tier_file": "a name",
-    "kafka.cluster.remote_log_metadata:decode_segment_state": "a tier's own topic",
     # Kept scans in an archive: sealed, and damaged at random in test_kept_objects.py.
     "scan_cache.format:split_block": "test_kept_objects.py",
     "scan_cache.objects:read_cached": "test_kept_objects.py",

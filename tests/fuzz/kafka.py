@@ -27,6 +27,7 @@ from lastwrite.errors import LogError
 from lastwrite.kafka.cluster.internal_topics import RECORD_TYPES, decode_internal_record
 from lastwrite.kafka.cluster.metadata_log import cluster_configs
 from lastwrite.kafka.cluster.metadata_record import decode_metadata_record
+from lastwrite.kafka.cluster.remote_log_metadata import decode_segment_state
 from lastwrite.kafka.format import index, names, text
 from lastwrite.kafka.format.batch import (
     decode_batch,
@@ -47,6 +48,7 @@ from lastwrite.model.columns import CONTROL, IS_CONTROL, KEYLESS, SHADOWED, TOMB
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
+from lastwrite.storage.chunked import Chunks, decode_manifest
 from lastwrite.storage.quarantine import read_quarantine
 from lastwrite.verification.rows import (
     BY_HEADER,
@@ -57,8 +59,8 @@ from lastwrite.verification.rows import (
     SEED_WORDS,
     TALLIES,
 )
-from tests.fuzz.mutate import START, mutate, sound_segments
-from tests.fuzz.target import INPUT, OUTPUT, Target, files, on_disk, reader
+from tests.fuzz.mutate import START, harm, mutate, sound_segments
+from tests.fuzz.target import INPUT, OUTPUT, Target, files, on_disk, outcome, reader
 
 PLAIN_LIMIT = 1 << 20
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
@@ -128,7 +130,7 @@ def targets() -> list[Target]:
         ),
         Target("kafka topic", segment, on_disk(check_topic), share=0.02),
     ]
-    found += _side_files() + _records()
+    found += _side_files() + _records() + _tiers()
     return found
 
 
@@ -520,6 +522,60 @@ def _seal_first_batch(data: bytearray) -> bytes:
     if 61 <= size <= len(data):
         struct.pack_into(">I", data, 17, google_crc32c.value(bytes(data[21:size])))
     return bytes(data)
+
+
+def _tiers() -> list[Target]:
+    """What lies beside a tier's segments, and the records of the topic that tells of them."""
+    chunks = sorted((CORPUS / "tiered" / "chunks").rglob("*.rsm-manifest"))
+    stored = [(path.read_bytes(), path.with_suffix(".log").read_bytes()) for path in chunks]
+
+    def manifest(rng: random.Random) -> tuple[bytes, Any]:
+        content, log = rng.choice(stored)
+        samples = [each for each, _ in stored]
+        if rng.random() < 0.7:  # what JSON has: numbers and words, turned into others
+            content = _other_json(rng, content)
+        else:
+            content = harm(rng, content, samples, ())
+        return content, log if rng.random() < 0.5 else harm(rng, log, [log], ())
+
+    def check(data: bytes, log: bytes, rng: random.Random) -> str:
+        def read() -> None:
+            opened = Chunks(decode_manifest(data, "m"))
+            assert opened.stored_bytes >= 0
+            for number in range(min(4, -(-opened.size_bytes // PLAIN_LIMIT))):
+                begin, end = opened.place(number)
+                if 0 <= begin <= end <= len(log):
+                    opened.opened(number, log[begin:end])
+
+        return outcome(read)
+
+    told = []
+    for path in (CORPUS / "tiered" / "local" / "__remote_log_metadata-0").glob("*.log"):
+        for _, batch in iter_batches(path.read_bytes(), 0, PLAIN_LIMIT):
+            told += [each.value for each in batch.records if each.value]
+    return [
+        Target("kafka tier's manifest", manifest, check),
+        reader(
+            "kafka tier's record",
+            decode_segment_state,
+            told,
+            ["kafka.cluster.remote_log_metadata:decode_segment_state"],
+        ),
+    ]
+
+
+def _other_json(rng: random.Random, content: bytes) -> bytes:
+    """The same document, one of whose values is another one."""
+    document = json.loads(content)
+    place = document
+    while True:
+        key = rng.choice(sorted(place))
+        if not isinstance(place[key], dict) or not place[key]:
+            break
+        place = place[key]
+    others = (0, -1, 1, 2**31, 2**62, 2**70, None, "", "AAAA", [], {}, True, "variable", "fixed")
+    place[key] = rng.choice(others)
+    return json.dumps(document).encode()
 
 
 def _records() -> list[Target]:

@@ -22,6 +22,7 @@ from lastwrite.pulsar.store.manifest import MANIFEST, checksum_of, read_manifest
 from lastwrite.rocketmq.format.sides import lower_consumer_offsets
 from lastwrite.rocketmq.network.route import decode_route
 from lastwrite.rocketmq.store.reading import read_commit_log, read_whole
+from lastwrite.storage.chunked import Chunks, decode_manifest
 from lastwrite.storage.quarantine import FILE, read_quarantine
 from tests.support.rocketmq.stores import shop
 
@@ -143,3 +144,26 @@ def test_a_zstd_frame_that_does_not_say_its_size_and_does_not_end() -> None:
     unended = flushed.compress(b"abc" * 90) + flushed.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
     with pytest.raises(CorruptLog):
         Codecs().decompress(Codec.ZSTD, unended, 270, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        b'"type":"fixed","transformedChunkSize":9,"finalTransformedChunkSize":9,'
+        b'"originalFileSize":4611686018427387904',  # a list of as many sizes
+        b'"type":"vari\x80ble","originalFileSize":9',
+        b'"type":"variable","originalFileSize":9,"transformedChunks":"\xc3\xa9"',
+        b'"type":"fixed","originalFileSize":9,"other":' + DEEP,
+    ],
+)
+def test_a_manifest_of_a_segment_in_chunks(index: bytes) -> None:
+    lies = b",".join(
+        b'"%s":{"position":0,"size":0}' % name
+        for name in (b"offset", b"timestamp", b"producerSnapshot", b"leaderEpoch")
+    )
+    data = (
+        b'{"version":"1","compression":true,"chunkIndex":{"originalChunkSize":9,%s},'
+        b'"segmentIndexes":{%s}}' % (index, lies)
+    )
+    with pytest.raises(LogError):
+        Chunks(decode_manifest(data, "m"))

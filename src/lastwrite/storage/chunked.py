@@ -17,7 +17,6 @@ Source: commit 8fb15816 of the plugin (2026-05-04): ``SegmentManifestV1``, ``Fix
 from __future__ import annotations
 
 import base64
-import binascii
 import struct
 from itertools import accumulate
 
@@ -30,6 +29,7 @@ from lastwrite.errors import CorruptLog, OutOfMemoryBudget, UnsupportedFormat
 MANIFEST, LOG, INDEXES = ".rsm-manifest", ".log", ".indexes"
 _VERSION = "1"
 _MOST_CHUNK_BYTES = 256 << 20
+_MOST_CHUNKS = 1 << 22  # of 2 GiB, more than a segment has, in 512 bytes
 _MOST_SIZES_BYTES = 64 << 20
 
 
@@ -55,6 +55,8 @@ class ChunkIndex(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         if self.original_chunk_size <= 0 or self.original_file_size < 0:
             raise CorruptLog("chunks or a segment of no size", 0)
         count = -(-self.original_file_size // self.original_chunk_size)
+        if count > _MOST_CHUNKS:
+            raise OutOfMemoryBudget(f"a segment in {count} chunks")
         if self.type == "fixed":
             size, last = self.transformed_chunk_size, self.final_transformed_chunk_size
             if size is None or last is None:
@@ -105,7 +107,7 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
     """
     try:
         found = msgspec.json.decode(data, type=ChunkManifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptLog(f"not the manifest of a segment: {error}", 0, path) from error
     if found.version != _VERSION:
         raise UnsupportedFormat(f"a segment's manifest of version {found.version!r}", path=path)
@@ -185,5 +187,5 @@ def _sizes(text: str) -> list[int]:
         )
         others = wide.view(">i4")[:, 0].astype(np.int64) + least
         return [*map(int, others), *struct.unpack_from(">i", data, len(data) - 4)]
-    except (binascii.Error, struct.error) as error:
+    except (ValueError, struct.error) as error:
         raise CorruptLog(f"sizes of chunks that are none: {error}", 0) from error
