@@ -17,6 +17,7 @@ import lastwrite
 FOLDERS = {
     "": "encoding",
     "scan_cache.": "scan_cache",
+    "decoding.": "decoding",
     "kafka.": "kafka/format",
     "kafka.cluster.": "kafka/cluster",
     "kafka.look.": "kafka/look",
@@ -65,6 +66,7 @@ NOT_READERS = {
     "fingerprint:secret_from": "random bytes",
     "kafka.look.content:seed_from": "random bytes",
     "scan_cache.format:digest_of": "our secret",
+    "decoding.slots:Filled.__init__": "what a kernel has filled",
     # They write.
     "pulsar.framing:frame": "writes what a round has read",
     "pulsar.framing:renumber": "writes what it has framed",

@@ -25,6 +25,7 @@ _FOLDERS = (
     "verification",
     "scan_cache",
     "rows",
+    "decoding",
     "kafka/format",
     "kafka/look",
     "kafka/old_format",

@@ -1,0 +1,412 @@
+"""Avro values to columns: the writer's schema, resolved against the reader's, becomes a program
+for the kernel.
+
+What the reader does not have is passed over in place; what the writer does not have has the
+reader's default; numbers are promoted, names have aliases. A branch or symbol that the reader
+lacks makes the value bad, not the schema.
+
+Source: Avro 1.12 specification, "Schema Resolution", "Binary Encoding".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from lastwrite.decoding import avro_kernels as ops
+from lastwrite.decoding.avro_schema import (
+    NO_DEFAULT,
+    AvroField,
+    AvroType,
+    merged_branch,
+)
+from lastwrite.decoding.columns import Program
+from lastwrite.decoding.shape import Kind, Shape
+from lastwrite.decoding.slots import Slot, Slots
+from lastwrite.errors import InvalidConfig
+from lastwrite.model.columns import ByteArray, Int64Array
+
+_INT = -(1 << 31), (1 << 31) - 1
+_LONG = -(1 << 63), (1 << 63) - 1
+_PROMOTED = {
+    "int": ("int", "long", "float", "double"),
+    "long": ("long", "float", "double"),
+    "float": ("float", "double"),
+    "string": ("string", "bytes"),
+    "bytes": ("bytes", "string"),
+}
+_NAMED = ("record", "enum", "fixed")
+
+
+class AvroProgram(Program):
+    """Decodes values that ``writer`` describes into columns of ``shape``.
+
+    Args:
+        shape: ``shape_of`` the reader's type, or part of it: fields that it lacks are not decoded.
+
+    Raises:
+        InvalidConfig: the reader cannot read what the writer writes.
+    """
+
+    def __init__(self, writer: AvroType, reader: AvroType, shape: Shape) -> None:
+        slots = Slots(shape)
+        compiler = _Compiler()
+        compiler.read(writer, reader, slots.top, "schema")
+        compiler.emit(ops.DONE)
+        super().__init__(slots, compiler.constants)
+        self._steps = np.array(compiler.steps, dtype=np.int64)
+        self._numbers = np.array([0, *compiler.numbers], dtype=np.int64)[1:]
+        self._stack = np.zeros(compiler.depth + 1, np.int64)
+
+    def _run(
+        self,
+        data: ByteArray,
+        starts: Any,
+        present: ByteArray,
+        table: Int64Array,
+        counts: Int64Array,
+    ) -> Int64Array:
+        faults = np.empty((len(present), 2), np.int64)
+        ops.run(
+            data.ctypes.data,
+            starts.ctypes.data,
+            present.ctypes.data,
+            len(present),
+            self._steps.ctypes.data,
+            self._numbers.ctypes.data,
+            self.slots.top.end,
+            table.ctypes.data,
+            counts.ctypes.data,
+            self._arena.ctypes.data,
+            self._stack,
+            faults,
+        )
+        return faults
+
+
+class _Unreadable(Exception):
+    """A writer's type that the reader's does not take."""
+
+
+class _Compiler:
+    def __init__(self) -> None:
+        self.steps: list[list[int]] = []
+        self.numbers: list[int] = []
+        self.constants: dict[int, Any] = {}
+        self.depth = 0
+        self._within = 0
+        self._read: set[int] = set()
+
+    def emit(self, op: int, slot: int = -1, a: int = 0, b: int = 0, c: int = 0, d: int = 1) -> int:
+        """Append an instruction; returns its number."""
+        step = [op, slot, a, b, c, d, 0, 0]
+        step += [0] * (ops.WORDS - len(step))
+        self.steps.append([each - (1 << 64) if each >= 1 << 63 else each for each in step])
+        return len(self.steps) - 1
+
+    def read(self, writer: AvroType, reader: AvroType, slot: Slot, where: str) -> None:
+        try:
+            self._readable(writer, reader, slot, where)
+        except _Unreadable as error:
+            raise InvalidConfig(
+                f"{where}: the reader's schema has {_said(reader)}, and the value's {_said(writer)}"
+                f"{error}",
+                remedy="give a reader's schema to which the values' can be promoted",
+            ) from None
+
+    # ------------------------------------------------------------------ unions
+
+    def _readable(self, writer: AvroType, reader: AvroType, slot: Slot, where: str) -> None:
+        if writer.type == "union":
+            self._union(writer, reader, slot, where)
+            return
+        if writer.type == "null":
+            if reader.type != "null" and all(each.type != "null" for each in reader.inner):
+                raise _Unreadable
+            self.emit(ops.NULLS, slot.number, slot.end)
+            return
+        if reader.type != "union":
+            self._one(writer, reader, slot, where)
+            return
+        merged = merged_branch(reader)
+        if merged is not None:
+            chosen = _chosen(writer, reader.branches)
+            self._one(writer, chosen, slot, where, merged)
+            return
+        chosen = _chosen(writer, reader.branches)
+        member = f"member{_place(chosen, reader.branches)}"
+        self.emit(ops.PRESENT, slot.number)
+        for each in slot.fields:
+            if each.shape.name == member:
+                self.read(writer, chosen, each, f"{where}.{member}")
+            else:
+                self.emit(ops.NULLS, each.number, each.end)
+        if all(each.shape.name != member for each in slot.fields):
+            self._skip(writer)
+
+    def _union(self, writer: AvroType, reader: AvroType, slot: Slot, where: str) -> None:
+        at = len(self.numbers)
+        self.numbers += [-1] * len(writer.inner)
+        self.emit(ops.UNION, -1, at, len(writer.inner))
+        ends, before, written = [], dict(self.constants), 0
+        for n, branch in enumerate(writer.inner):
+            start, numbers, read = len(self.steps), len(self.numbers), set(self._read)
+            constants = dict(self.constants)
+            try:
+                self._readable(branch, reader, slot, where)
+            except (_Unreadable, InvalidConfig):
+                del self.steps[start:], self.numbers[numbers:]
+                self.constants, self._read = constants, read
+                continue
+            self.numbers[at + n] = start
+            ends.append(self.emit(ops.JUMP))
+            written += branch.type != "null"
+        if not written and len(writer.inner) > 0 and not ends:
+            raise _Unreadable
+        for end in ends:
+            self.steps[end][2] = len(self.steps)
+        new = self.constants.keys() - before.keys()
+        if new & self._read or (new and written > 1):
+            raise InvalidConfig(f"{where}: a default in one branch of a union, a value in another")
+
+    # ------------------------------------------------------------------ one type
+
+    def _one(
+        self,
+        writer: AvroType,
+        reader: AvroType,
+        slot: Slot,
+        where: str,
+        merged: AvroType | None = None,
+    ) -> None:
+        """``merged``: what the reader's union makes of this branch and others."""
+        if not _matches(writer, reader):
+            raise _Unreadable
+        self._read.add(slot.number)
+        kind = slot.shape.kind
+        if writer.type == "record":
+            self._record(writer, reader, slot, where)
+        elif writer.type in ("array", "map"):
+            self._items(writer, reader, slot, where)
+        elif writer.type == "enum":
+            self._enum(writer, reader, slot)
+        elif kind is Kind.DECIMAL:
+            is_same = not writer.logical or (writer.scale, writer.precision) <= (
+                reader.scale,
+                reader.precision,
+            )
+            if writer.logical and writer.scale != reader.scale or not is_same:
+                raise _Unreadable(f" of scale {writer.scale} and {writer.precision} digits")
+            limit = 10**slot.shape.precision
+            size = writer.size if writer.type == "fixed" else -1
+            self.emit(ops.DECIMAL_BYTES, slot.number, size, limit & (1 << 64) - 1, limit >> 64)
+        elif writer.type == "fixed":
+            self.emit(ops.FIXED, slot.number, writer.size)
+        elif writer.type in ("string", "bytes"):
+            self.emit(ops.BYTES, slot.number, int(kind is Kind.STRING))
+        elif writer.type == "boolean":
+            self.emit(ops.BOOLEAN, slot.number)
+        else:
+            self._number(writer, reader, slot)
+
+    def _number(self, writer: AvroType, reader: AvroType, slot: Slot) -> None:
+        kind = slot.shape.kind
+        to = {Kind.FLOAT: ops.AS_FLOAT, Kind.DOUBLE: ops.AS_DOUBLE}.get(kind)
+        if writer.type in ("float", "double"):
+            op = ops.FLOAT if writer.type == "float" else ops.DOUBLE
+            self.emit(op, slot.number, ops.AS_DOUBLE if to is None else to)
+            return
+        low, high = _INT if writer.type == "int" else _LONG
+        factor = 1
+        if kind in (Kind.TIMESTAMP, Kind.LOCAL_TIMESTAMP):
+            unit = writer.logical if "timestamp" in writer.logical else reader.logical
+            factor = 1000 if unit.endswith("millis") else 1
+            low, high = -(-low // factor), high // factor
+        if to is None:
+            to = ops.AS_NARROW if kind in (Kind.INT, Kind.DATE) else ops.AS_WIDE
+        self.emit(ops.NUMBER, slot.number, to, low, high, factor)
+
+    def _enum(self, writer: AvroType, reader: AvroType, slot: Slot) -> None:
+        default = reader.symbols.index(reader.default) if reader.default in reader.symbols else -1
+        at = len(self.numbers)
+        self.numbers += [
+            reader.symbols.index(each) if each in reader.symbols else default
+            for each in writer.symbols
+        ]
+        self.emit(ops.ENUM, slot.number, at, len(writer.symbols))
+
+    def _items(self, writer: AvroType, reader: AvroType, slot: Slot, where: str) -> None:
+        item = slot.fields[0]
+
+        def body() -> None:
+            inside = writer.inner[0], reader.inner[0]
+            if writer.type == "array":
+                self.read(*inside, item, f"{where}[]")
+                return
+            key, value = item.fields
+            self.emit(ops.PRESENT, item.number)
+            self.emit(ops.BYTES, key.number, 1)
+            self.read(*inside, value, f"{where}[]")
+
+        self._loop(slot.number, body)
+
+    def _loop(self, slot: int, body: Any) -> None:
+        depth, self._within = self._within, self._within + 1
+        self.depth = max(self.depth, self._within)
+        start = self.emit(ops.ITEMS, slot, depth)
+        body()
+        self.emit(ops.NEXT, -1, depth, start)
+        self.steps[start][3] = len(self.steps)
+        self._within = depth
+
+    def _record(self, writer: AvroType, reader: AvroType, slot: Slot, where: str) -> None:
+        self.emit(ops.PRESENT, slot.number)
+        places = {each.shape.name: each for each in slot.fields}
+        taken: set[str] = set()
+        for each in writer.fields:
+            found = _field_named(each.name, reader)
+            if found is None or found.name not in places or found.name in taken:
+                self._skip(each.type)
+                continue
+            taken.add(found.name)
+            self.read(each.type, found.type, places[found.name], f"{where}.{found.name}")
+        for missing in reader.fields:
+            if missing.name not in places or missing.name in taken:
+                continue
+            if missing.default is NO_DEFAULT:
+                raise InvalidConfig(
+                    f"{where}.{missing.name}: the values' schema does not have it, and the "
+                    "reader's no default",
+                    remedy="give it one there, or leave it out of columns",
+                )
+            place = places[missing.name]
+            self.constants[place.number] = default_of(missing.type, missing.default, where)
+
+    def _skip(self, writer: AvroType) -> None:
+        """Pass over a value that is not asked for."""
+        kind = writer.type
+        if kind == "record":
+            for each in writer.fields:
+                self._skip(each.type)
+        elif kind in ("int", "long", "enum"):
+            self.emit(ops.SKIP_NUMBER)
+        elif kind in ("string", "bytes"):
+            self.emit(ops.SKIP_BYTES)
+        elif kind in ("boolean", "float", "double", "fixed"):
+            sizes = {"boolean": 1, "float": 4, "double": 8, "fixed": writer.size}
+            self.emit(ops.SKIP, -1, sizes[kind])
+        elif kind == "union":
+            at = len(self.numbers)
+            self.numbers += [-1] * len(writer.inner)
+            self.emit(ops.UNION, -1, at, len(writer.inner))
+            ends = []
+            for n, branch in enumerate(writer.inner):
+                self.numbers[at + n] = len(self.steps)
+                self._skip(branch)
+                ends.append(self.emit(ops.JUMP))
+            for end in ends:
+                self.steps[end][2] = len(self.steps)
+        elif kind in ("array", "map"):
+
+            def body() -> None:
+                if kind == "map":
+                    self.emit(ops.SKIP_BYTES)
+                self._skip(writer.inner[0])
+
+            self._loop(-1, body)
+
+
+def _field_named(name: str, reader: AvroType) -> AvroField | None:
+    for each in reader.fields:
+        if each.name == name:
+            return each
+    return next((each for each in reader.fields if name in each.aliases), None)
+
+
+def _matches(writer: AvroType, reader: AvroType) -> bool:
+    """Whether a value of the one can be read as the other, as far as their outermost types say."""
+    if writer.type in _NAMED or reader.type in _NAMED:
+        is_same = writer.type == reader.type and writer.size == reader.size
+        return is_same and (writer.name == reader.name or writer.name in reader.aliases)
+    return reader.type in _PROMOTED.get(writer.type, (writer.type,))
+
+
+def _chosen(writer: AvroType, branches: list[AvroType]) -> AvroType:
+    """The branch that a value of this type is read as: its own, else the first that it fits."""
+    fitting = [each for each in branches if _matches(writer, each)]
+    own = [each for each in fitting if each.type == writer.type]
+    if not fitting:
+        raise _Unreadable
+    return (own or fitting)[0]
+
+
+def _place(chosen: AvroType, branches: list[AvroType]) -> int:
+    return next(n for n, each in enumerate(branches) if each is chosen)
+
+
+def _said(type: AvroType) -> str:
+    if type.type == "union":
+        return f"a union of {', '.join(_said(each) for each in type.inner)}"
+    return f"{type.type} {type.name}".strip()
+
+
+def default_of(type: AvroType, given: Any, where: str) -> Any:
+    """A default as Arrow takes it; ``given`` as JSON has it.
+
+    Raises:
+        InvalidConfig: it is of another type.
+    """
+    if type.type == "union":
+        for branch in type.inner:  # the first, by the book; any since 1.12
+            if _is_default_of(branch, given):
+                merged = merged_branch(type)
+                if branch.type == "null" or merged is not None:
+                    return default_of(branch, given, where)
+                member = f"member{_place(branch, type.branches)}"
+                return {member: default_of(branch, given, where)}
+    elif _is_default_of(type, given):
+        return _default(type, given, where)
+    raise InvalidConfig(f"{where}: {given!r} is no default of {_said(type)}")
+
+
+def _is_default_of(type: AvroType, given: Any) -> bool:
+    kinds: Mapping[str, Any] = {
+        "null": None.__class__,
+        "boolean": bool,
+        "int": int,
+        "long": int,
+        "float": (int, float),
+        "double": (int, float),
+        "record": dict,
+        "map": dict,
+        "array": list,
+    }
+    is_number = type.type in ("int", "long", "float", "double")
+    right = isinstance(given, kinds.get(type.type, str))
+    return right and not (is_number and isinstance(given, bool))
+
+
+def _default(type: AvroType, given: Any, where: str) -> Any:
+    if type.type == "record":
+        found = {}
+        for each in type.fields:
+            value = given.get(each.name, each.default)
+            if value is NO_DEFAULT:
+                raise InvalidConfig(f"{where}: the default has no {each.name}")
+            found[each.name] = default_of(each.type, value, f"{where}.{each.name}")
+        return found
+    if type.type == "array":
+        return [default_of(type.inner[0], each, where) for each in given]
+    if type.type == "map":
+        return [(key, default_of(type.inner[0], each, where)) for key, each in given.items()]
+    if type.type in ("bytes", "fixed"):
+        raw = given.encode("latin-1")
+        if type.logical != "decimal":
+            return raw
+        return Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-type.scale)
+    if type.logical.endswith("-millis"):
+        return given * 1000
+    return given

@@ -1,0 +1,266 @@
+"""Avro's schemas as values: names are resolved, and what no column can hold is refused.
+
+Source: Avro 1.12 specification, "Schema Declaration", "Logical Types".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lastwrite.decoding.shape import MOST_DEPTH, Kind, Shape, list_of, map_of, record_of
+from lastwrite.errors import InvalidConfig
+
+PRIMITIVES: Final = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_PLAIN = {
+    "boolean": Kind.BOOLEAN,
+    "int": Kind.INT,
+    "long": Kind.LONG,
+    "float": Kind.FLOAT,
+    "double": Kind.DOUBLE,
+    "bytes": Kind.BYTES,
+    "string": Kind.STRING,
+    "fixed": Kind.BYTES,
+}
+_LOGICAL = {
+    ("int", "date"): Kind.DATE,
+    ("long", "timestamp-millis"): Kind.TIMESTAMP,
+    ("long", "timestamp-micros"): Kind.TIMESTAMP,
+    ("long", "local-timestamp-millis"): Kind.LOCAL_TIMESTAMP,
+    ("long", "local-timestamp-micros"): Kind.LOCAL_TIMESTAMP,
+}
+_MOST_PRECISION = 38
+NO_DEFAULT: Final = object()
+
+
+@dataclass(slots=True)
+class AvroField:
+    """A record's field."""
+
+    name: str
+    type: AvroType
+    aliases: tuple[str, ...]
+    default: Any = NO_DEFAULT  # as JSON has it
+
+
+@dataclass(slots=True)
+class AvroType:
+    """A type. ``type``: a primitive, record, enum, fixed, array, map or union."""
+
+    type: str
+    name: str = ""  # without its namespace
+    aliases: tuple[str, ...] = ()
+    fields: tuple[AvroField, ...] = ()
+    symbols: tuple[str, ...] = ()
+    default: str | None = None  # of an enum
+    size: int = 0
+    inner: tuple[AvroType, ...] = ()  # an array's item, a map's value, a union's branches
+    logical: str = ""
+    precision: int = 0
+    scale: int = 0
+
+    @property
+    def branches(self) -> list[AvroType]:
+        """Of a union those that are not null."""
+        return [each for each in self.inner if each.type != "null"]
+
+    @property
+    def least_bytes(self) -> int:
+        """How many bytes a value takes at least."""
+        if self.type == "record":
+            return sum(each.type.least_bytes for each in self.fields)
+        return {"null": 0, "fixed": self.size, "float": 4, "double": 8}.get(self.type, 1)
+
+
+def parse_avro(text: str, references: Iterator[str] | tuple[str, ...] = ()) -> AvroType:
+    """The type that a schema describes; ``references`` are schemas of names that it uses, those
+    first that others need.
+
+    Raises:
+        InvalidConfig: it is no schema of Avro, or has what no column can hold; names the field.
+    """
+    parser = _Parser()
+    for reference in references:
+        parser.parse(_json(reference), "schema", "")
+    return parser.parse(_json(text), "schema", "")
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if text.strip() in PRIMITIVES:
+            return text.strip()
+        raise InvalidConfig(f"the schema is no JSON: {error}", remedy="give an .avsc") from None
+
+
+@dataclass(slots=True)
+class _Parser:
+    _named: dict[str, AvroType] = field(default_factory=dict)
+    _open: set[str] = field(default_factory=set)
+    _depth: int = 0
+
+    def parse(self, given: Any, where: str, namespace: str) -> AvroType:
+        self._depth += 1
+        if self._depth > MOST_DEPTH:
+            raise InvalidConfig(f"{where}: more than {MOST_DEPTH} types within each other")
+        try:
+            return self._parsed(given, where, namespace)
+        finally:
+            self._depth -= 1
+
+    def _parsed(self, given: Any, where: str, namespace: str) -> AvroType:
+        if isinstance(given, list):
+            inner = tuple(
+                self.parse(each, f"{where}, branch {n}", namespace) for n, each in enumerate(given)
+            )
+            if not inner or any(each.type == "union" for each in inner):
+                raise InvalidConfig(f"{where}: a union of no type, or of unions")
+            return AvroType("union", inner=inner)
+        if isinstance(given, str):
+            return self._reference(given, where, namespace)
+        kind = given.get("type") if isinstance(given, Mapping) else None
+        if isinstance(kind, list | dict):
+            return self.parse(kind, where, namespace)
+        if not isinstance(kind, str):
+            raise InvalidConfig(f"{where}: no type in {json.dumps(given)[:80]}")
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._definition(kind, given, where, namespace)
+        if kind in ("array", "map"):
+            inside = self.parse(
+                given.get("items" if kind == "array" else "values"), f"{where}[]", namespace
+            )
+            if kind == "array" and inside.least_bytes == 0:
+                raise InvalidConfig(f"{where}: items that take no bytes are not supported")
+            return AvroType(kind, inner=(inside,))
+        found = self._reference(kind, where, namespace)
+        return self._with_logical(found, given, where) if kind in PRIMITIVES else found
+
+    def _reference(self, name: str, where: str, namespace: str) -> AvroType:
+        if name in PRIMITIVES:
+            return AvroType(name)
+        full = name if "." in name or not namespace else f"{namespace}.{name}"
+        full = full if full in self._named or full in self._open else name
+        if full in self._open:
+            raise InvalidConfig(
+                f"{where}: {name} holds itself, which no column can",
+                remedy="read it raw, or by a reader's schema without that field where it is absent "
+                "from the writer's, too",
+            )
+        if full not in self._named:
+            raise InvalidConfig(f"{where}: there is no type {name}")
+        return self._named[full]
+
+    def _definition(
+        self, kind: str, given: Mapping[str, Any], where: str, namespace: str
+    ) -> AvroType:
+        name = given.get("name")
+        if not isinstance(name, str) or not name:
+            raise InvalidConfig(f"{where}: a {kind} without a name")
+        space, _, short = name.rpartition(".")
+        space = space or str(given.get("namespace") or "") or namespace
+        full = f"{space}.{short}" if space else short
+        named = _texts(given.get("aliases") or [], f"{where}: aliases")
+        aliases = tuple(each.rpartition(".")[2] for each in named)
+        found = AvroType("record" if kind == "error" else kind, short, aliases)
+        if kind == "enum":
+            found.symbols = _texts(given.get("symbols"), f"{where}: symbols")
+            default = given.get("default")
+            found.default = default if isinstance(default, str) else None
+        elif kind == "fixed":
+            size = given.get("size")
+            if not isinstance(size, int) or not 0 <= size < 1 << 31:
+                raise InvalidConfig(f"{where}: a fixed of size {size!r}")
+            found.size = size
+            found = self._with_logical(found, given, where)
+        else:
+            self._open.add(full)
+            fields = given.get("fields")
+            if not isinstance(fields, list):
+                raise InvalidConfig(f"{where}: a record whose fields are no list")
+            found.fields = tuple(self._field(each, where, space) for each in fields)
+            self._open.discard(full)
+        self._named[full] = found
+        return found
+
+    def _field(self, given: Any, where: str, namespace: str) -> AvroField:
+        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+            raise InvalidConfig(f"{where}: a field without a name")
+        type = self.parse(given.get("type"), f"{where}.{given['name']}", namespace)
+        aliases = _texts(given.get("aliases") or [], f"{where}: aliases")
+        return AvroField(given["name"], type, aliases, given.get("default", NO_DEFAULT))
+
+    def _with_logical(self, found: AvroType, given: Mapping[str, Any], where: str) -> AvroType:
+        """With its logical type; one that is unknown, or whose numbers make no sense, is none."""
+        logical = given.get("logicalType")
+        if (found.type, logical) in _LOGICAL:
+            found.logical = str(logical)
+        elif logical == "decimal" and found.type in ("bytes", "fixed"):
+            precision, scale = given.get("precision"), given.get("scale", 0)
+            if not isinstance(precision, int) or not isinstance(scale, int):
+                return found
+            if 0 < precision <= _MOST_PRECISION and 0 <= scale <= precision:
+                found.logical, found.precision, found.scale = "decimal", precision, scale
+            elif precision > _MOST_PRECISION:
+                raise InvalidConfig(f"{where}: decimals of more than {_MOST_PRECISION} digits")
+        return found
+
+
+def _texts(given: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
+        raise InvalidConfig(f"{where}: no list of text")
+    return tuple(given)
+
+
+def shape_of(type: AvroType, where: str = "schema") -> Shape:
+    """The column that values of this type make.
+
+    A union of null and one type is that type; of int and long it is long, of float and double
+    double; any other is a record with a field a branch, ``member0`` and so on, as Spark reads it.
+
+    Raises:
+        InvalidConfig: there is none.
+    """
+    if type.type == "record":
+        fields = [shape_of(each.type, f"{where}.{each.name}") for each in type.fields]
+        names = [each.name for each in type.fields]
+        if not fields:
+            raise InvalidConfig(f"{where}: a record without fields")
+        return record_of([each.named(name) for each, name in zip(fields, names, strict=True)])
+    if type.type == "array":
+        return list_of(shape_of(type.inner[0], f"{where}[]"))
+    if type.type == "map":
+        return map_of(shape_of(type.inner[0], f"{where}[]"))
+    if type.type == "union":
+        branches = type.branches
+        merged = merged_branch(type)
+        if merged is not None:
+            return shape_of(merged, where)
+        return record_of(
+            [
+                shape_of(each, f"{where}.member{n}").named(f"member{n}")
+                for n, each in enumerate(branches)
+            ]
+        )
+    if type.type == "enum":
+        return Shape(Kind.ENUM, symbols=type.symbols)
+    if type.logical == "decimal":
+        return Shape(Kind.DECIMAL, precision=type.precision, scale=type.scale)
+    if type.type == "null":
+        raise InvalidConfig(f"{where}: null alone makes no column")
+    return Shape(_LOGICAL.get((type.type, type.logical), _PLAIN.get(type.type, Kind.BYTES)))
+
+
+def merged_branch(union: AvroType) -> AvroType | None:
+    """The one type that holds all branches of a union; None: there is none."""
+    branches = union.branches
+    if len(branches) == 1:
+        return branches[0]
+    kinds = [each.type for each in branches if not each.logical]
+    if len(kinds) == len(branches) == 2:
+        for small, large in (("int", "long"), ("float", "double")):
+            if {small, large} == set(kinds):
+                return next(each for each in branches if each.type == large)
+    return None

@@ -1,0 +1,102 @@
+"""A program: what turns a column of bytes into a typed column, whatever the format is.
+
+Values go through its kernel some thousands at a time, into one arena that is used again; what comes
+out owns its memory. Nothing is allocated by a size that a value claims.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lastwrite.decoding.shape import arrow_type
+from lastwrite.decoding.slot_kernels import OK, REASONS
+from lastwrite.decoding.slots import Filled, Slots
+from lastwrite.model.columns import ByteArray, Int64Array
+
+ROWS_AT_ONCE = 1 << 16
+BYTES_AT_ONCE = 1 << 20
+
+
+class Decoded(NamedTuple):
+    """A typed column, and the rows that are bad, ascending, each with the reason: they are null."""
+
+    column: pa.Array
+    bad: dict[int, str]
+
+
+class Program(ABC):
+    """Decodes values of one schema. Not for several threads at once."""
+
+    def __init__(self, slots: Slots, constants: Mapping[int, Any]) -> None:
+        self.slots = slots
+        self.type = arrow_type(slots.top.shape)
+        self._constants = constants
+        self._arena: ByteArray = np.empty(0, np.uint8)
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """The values, which are binary; null stays null."""
+        values = values.cast(pa.binary()) if values.type != pa.binary() else values
+        columns, bad, at = [], {}, 0
+        for part in _parts(values):
+            column, faults = self._decoded(part)
+            columns.append(column)
+            for row in np.flatnonzero(faults[:, 0] != OK).tolist():
+                bad[at + row] = f"{REASONS[int(faults[row, 0])]}, at its byte {faults[row, 1]}"
+            at += len(part)
+        if len(columns) == 1:
+            return Decoded(columns[0], bad)
+        return Decoded(pa.concat_arrays(columns) if columns else pa.array([], self.type), bad)
+
+    def _decoded(self, values: pa.Array) -> tuple[pa.Array, Int64Array]:
+        data, starts, present = _buffers(values)
+        table, size = self.slots.table(len(values), len(data))
+        if size > len(self._arena):
+            self._arena = np.empty(size, np.uint8)
+        counts = np.zeros(len(self.slots.all), np.int64)
+        for base in table[:, 1].tolist():  # where a list or text begins, the first ends
+            self._arena[base : base + 4] = 0
+        faults = self._run(data, starts, present, table, counts)
+        filled = Filled(self._arena, table, counts, self._constants)
+        return filled.column(self.slots.top), faults
+
+    @abstractmethod
+    def _run(
+        self,
+        data: ByteArray,
+        starts: Any,
+        present: ByteArray,
+        table: Int64Array,
+        counts: Int64Array,
+    ) -> Int64Array:
+        """Fill the slots; the faults, two int64 a value."""
+
+
+def _parts(values: pa.Array) -> Iterator[pa.Array]:
+    """The column in stretches of bounded size; a larger value is one by itself."""
+    at = 0
+    if not len(values):
+        return
+    starts = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
+    while at < len(values):
+        end = int(np.searchsorted(starts, int(starts[at]) + BYTES_AT_ONCE, side="right")) - 1
+        end = min(max(end, at + 1), at + ROWS_AT_ONCE, len(values))
+        yield values.slice(at, end - at)
+        at = end
+
+
+def _buffers(values: pa.Array) -> tuple[ByteArray, Any, ByteArray]:
+    """The bytes, the int32 positions of the values in them, and a byte a value: 0 where null."""
+    _, ends, data = values.buffers()
+    starts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1]
+    first, last = int(starts[0]), int(starts[-1])
+    joined: ByteArray = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
+    if values.null_count:
+        present = np.asarray(values.is_valid()).astype(np.uint8)
+    else:
+        present = np.ones(len(values), np.uint8)
+    return joined[first:last], np.ascontiguousarray(starts - first), present

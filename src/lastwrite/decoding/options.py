@@ -1,0 +1,92 @@
+"""What is to become of keys and values: the same options, under the same names, wherever records
+are read. On the command line ``key_format`` is ``--key-format``, in Spark ``keyFormat``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypedDict
+
+from lastwrite.config.declaration import SettingsTable, setting
+from lastwrite.errors import InvalidConfig
+
+FORMATS: Final = ("raw", "utf8", "json", "avro", "confluent")
+_WITH_SCHEMA: Final = ("json", "avro")
+FAIL, NULL, ASIDE = "fail", "null", "aside"
+
+
+class DecodingOptions(TypedDict, total=False):
+    """The options as keywords."""
+
+    key_format: str
+    value_format: str
+    key_schema: str | None
+    value_schema: str | None
+    schema_registry: str | None
+    on_bad: str
+    bad_to: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig(SettingsTable):
+    """The options, checked.
+
+    Attributes:
+        key_format, value_format: what they hold: ``raw`` bytes as they are, ``utf8``, ``json``,
+            ``avro``, or ``confluent``: a magic byte and the id of a schema come first.
+        key_schema, value_schema: a file: ``.avsc``, or a JSON Schema as ``.json``. Of ``confluent``
+            the schema to read by; else it is that of the subject ``TOPIC-key``, ``TOPIC-value``.
+        schema_registry: of ``confluent``: a registry's URL, or a folder of schemas.
+        on_bad: a key or value that its schema does not describe: ``fail``, ``null`` with the
+            reason in a column ``_error``, or ``aside``: the record goes to a file in ``bad_to``.
+    """
+
+    key_format: str = setting("raw", "key_format", choices=FORMATS)
+    value_format: str = setting("raw", "value_format", choices=FORMATS)
+    key_schema: str = setting("", "key_schema")
+    value_schema: str = setting("", "value_schema")
+    schema_registry: str = setting("", "schema_registry")
+    on_bad: str = setting(FAIL, "on_bad", choices=(FAIL, NULL, ASIDE))
+    bad_to: str = setting("", "bad_to")
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether nothing is decoded."""
+        return self.key_format == self.value_format == "raw"
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> DecodingConfig:
+        """
+        Raises:
+            InvalidConfig: one is unknown, or does not go with another.
+        """
+        found = cls.from_names({name: value for name, value in given.items() if value is not None})
+        for which in ("key", "value"):
+            format = getattr(found, f"{which}_format")
+            schema = getattr(found, f"{which}_schema")
+            if format in _WITH_SCHEMA and not schema:
+                raise InvalidConfig(
+                    f"{which}_format {format} needs a schema", remedy=f"give {which}_schema"
+                )
+            if schema and format in ("raw", "utf8"):
+                raise InvalidConfig(
+                    f"{which}_schema is for formats with a schema, and {which}_format is {format}",
+                    remedy=f"give {which}_format, one of: {', '.join(FORMATS[2:])}",
+                )
+        is_framed = "confluent" in (found.key_format, found.value_format)
+        if is_framed and not found.schema_registry:
+            raise InvalidConfig(
+                "the values name schemas by number",
+                remedy="give schema_registry, a registry's URL or a folder with 17.avsc",
+            )
+        if (found.on_bad == ASIDE) != bool(found.bad_to):
+            raise InvalidConfig("on_bad=aside and bad_to go together", remedy="give both")
+        return found
+
+
+# The names as Spark has them: keyFormat.
+SPARK_NAMES: Final = {
+    each.name: (head := each.name.partition("_"))[0] + head[2].capitalize()
+    for each in fields(DecodingConfig)
+}

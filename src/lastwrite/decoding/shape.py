@@ -1,0 +1,158 @@
+"""The type of a decoded column, as a tree, and its words in Arrow and Spark.
+
+All is nullable, as in the schema of Spark's Kafka source. Types that Spark lacks stay the numbers
+that they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from lastwrite.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_DEPTH = 64  # of a schema: shapes within shapes
+
+
+class Kind(Enum):
+    """What a shape holds."""
+
+    BOOLEAN = "boolean"
+    INT = "int"  # 32 bits
+    LONG = "long"  # 64 bits
+    FLOAT = "float"
+    DOUBLE = "double"
+    STRING = "string"
+    BYTES = "bytes"
+    ENUM = "enum"  # text in Arrow; numbers of ``symbols`` until then
+    DATE = "date"
+    TIMESTAMP = "timestamp"  # microseconds since 1970, UTC
+    LOCAL_TIMESTAMP = "local timestamp"
+    DECIMAL = "decimal"
+    RECORD = "record"
+    LIST = "list"
+    MAP = "map"  # of text to anything; its field is a record of key and value
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A type. ``fields``: of a record its fields, of a list its item, of a map the record of key
+    and value; ``numbers``: what each symbol's number is where they are not counted from 0.
+    """
+
+    kind: Kind
+    name: str = ""
+    fields: tuple[Shape, ...] = ()
+    symbols: tuple[str, ...] = ()
+    precision: int = 0
+    scale: int = 0
+
+    def named(self, name: str) -> Shape:
+        """The same as a field of this name."""
+        return replace(self, name=name)
+
+
+def list_of(item: Shape) -> Shape:
+    return Shape(Kind.LIST, fields=(item.named("element"),))
+
+
+def map_of(value: Shape) -> Shape:
+    entry = Shape(Kind.RECORD, fields=(Shape(Kind.STRING, "key"), value.named("value")))
+    return Shape(Kind.MAP, fields=(entry,))
+
+
+def record_of(fields: Sequence[Shape]) -> Shape:
+    return Shape(Kind.RECORD, fields=tuple(fields))
+
+
+def narrowed(shape: Shape, paths: Sequence[str], where: str) -> Shape:
+    """Only the fields that ``paths`` name, as ``name`` or ``address.city``, in the schema's order.
+
+    Raises:
+        InvalidConfig: there is no such field.
+    """
+    wanted: dict[str, list[str]] = {}
+    for path in paths:
+        name, _, rest = path.partition(".")
+        wanted.setdefault(name, []).append(rest)
+    there = [field.name for field in shape.fields] if shape.kind is Kind.RECORD else []
+    for name in wanted:
+        if name not in there:
+            raise InvalidConfig(
+                f"columns: there is no field {name} in {where}",
+                remedy=f"one of: {', '.join(there)}" if there else "it is no record",
+            )
+    kept = []
+    for field in shape.fields:
+        rests = wanted.get(field.name)
+        if rests is not None:
+            whole = "" in rests
+            kept.append(field if whole else narrowed(field, rests, f"{where}.{field.name}"))
+    return replace(shape, fields=tuple(kept))
+
+
+def arrow_type(shape: Shape) -> pa.DataType:
+    """The type of its column."""
+    import pyarrow as pa
+
+    if shape.kind is Kind.RECORD:
+        return pa.struct([pa.field(each.name, arrow_type(each)) for each in shape.fields])
+    if shape.kind is Kind.LIST:
+        return pa.list_(pa.field("element", arrow_type(shape.fields[0])))
+    if shape.kind is Kind.MAP:
+        return pa.map_(pa.string(), arrow_type(shape.fields[0].fields[1]))
+    if shape.kind is Kind.DECIMAL:
+        return pa.decimal128(shape.precision, shape.scale)
+    plain = {
+        Kind.BOOLEAN: pa.bool_(),
+        Kind.INT: pa.int32(),
+        Kind.LONG: pa.int64(),
+        Kind.FLOAT: pa.float32(),
+        Kind.DOUBLE: pa.float64(),
+        Kind.STRING: pa.string(),
+        Kind.BYTES: pa.binary(),
+        Kind.ENUM: pa.string(),
+        Kind.DATE: pa.date32(),
+        Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+        Kind.LOCAL_TIMESTAMP: pa.timestamp("us"),
+    }
+    return plain[shape.kind]
+
+
+_OF_SPARK = {
+    Kind.BOOLEAN: "BOOLEAN",
+    Kind.INT: "INT",
+    Kind.LONG: "BIGINT",
+    Kind.FLOAT: "FLOAT",
+    Kind.DOUBLE: "DOUBLE",
+    Kind.STRING: "STRING",
+    Kind.BYTES: "BINARY",
+    Kind.ENUM: "STRING",
+    Kind.DATE: "DATE",
+    Kind.TIMESTAMP: "TIMESTAMP",
+    Kind.LOCAL_TIMESTAMP: "TIMESTAMP_NTZ",
+}
+
+
+def spark_type(shape: Shape) -> str:
+    """The type as Spark writes it."""
+    if shape.kind is Kind.RECORD:
+        fields = (f"{quoted(each.name)}: {spark_type(each)}" for each in shape.fields)
+        return f"STRUCT<{', '.join(fields)}>"
+    if shape.kind is Kind.LIST:
+        return f"ARRAY<{spark_type(shape.fields[0])}>"
+    if shape.kind is Kind.MAP:
+        return f"MAP<STRING, {spark_type(shape.fields[0].fields[1])}>"
+    if shape.kind is Kind.DECIMAL:
+        return f"DECIMAL({shape.precision},{shape.scale})"
+    return _OF_SPARK[shape.kind]
+
+
+def quoted(name: str) -> str:
+    """A column's name in Spark's SQL, whatever its letters are."""
+    return "`" + name.replace("`", "``") + "`"

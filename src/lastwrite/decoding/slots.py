@@ -1,0 +1,162 @@
+"""Slots: the columns of a shape in one arena, which kernels fill and Arrow takes over.
+
+A shape's tree is numbered so that what has one entry a row comes first (a record, then its fields,
+in order), and what lists hold follows list by list. A record and all that has as many entries is
+one stretch of numbers, and so is all that a list holds, however deep: an entry is appended, or
+taken back, by a loop over a stretch.
+
+    {id, tags: [text], at: {x, y}}   0 record, 1 id, 2 tags, 3 at, 4 x, 5 y, 6 text of tags
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lastwrite.decoding.shape import Kind, Shape, arrow_type
+from lastwrite.model.columns import ByteArray, Int64Array
+
+# How a slot stores its entries.
+RECORD, BYTE, NARROW, WIDE, DECIMAL, VAR, LIST = range(7)
+
+# The columns of the table of slots, each an int64.
+STORED, BASE, VALID, HEAP, OWNER, END, ITEMS, ITEMS_END = range(8)
+COLUMNS = 8
+
+_STORED = {
+    Kind.BOOLEAN: BYTE,
+    Kind.INT: NARROW,
+    Kind.FLOAT: NARROW,
+    Kind.DATE: NARROW,
+    Kind.ENUM: NARROW,
+    Kind.LONG: WIDE,
+    Kind.DOUBLE: WIDE,
+    Kind.TIMESTAMP: WIDE,
+    Kind.LOCAL_TIMESTAMP: WIDE,
+    Kind.DECIMAL: DECIMAL,
+    Kind.STRING: VAR,
+    Kind.BYTES: VAR,
+    Kind.RECORD: RECORD,
+    Kind.LIST: LIST,
+    Kind.MAP: LIST,
+}
+_WIDTH = {RECORD: 0, BYTE: 1, NARROW: 4, WIDE: 8, DECIMAL: 16, VAR: 4, LIST: 4}
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """A shape's place. ``end``: behind the last slot with as many entries below it; of a list
+    ``fields`` is its item, and ``items_end`` behind all that it holds.
+    """
+
+    shape: Shape
+    number: int
+    owner: int  # the list that holds it; -1: it has an entry a row
+    fields: list[Slot] = field(default_factory=list)
+    end: int = 0
+    items_end: int = 0
+
+
+class Slots:
+    """The slots of a shape."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.all: list[Slot] = []
+        self.top = self._numbered(shape, -1)
+
+    def _numbered(self, shape: Shape, owner: int) -> Slot:
+        lists: list[Slot] = []
+        top = self._level(shape, owner, lists)
+        for each in lists:
+            each.fields = [self._numbered(each.shape.fields[0], each.number)]
+            each.items_end = len(self.all)
+        return top
+
+    def _level(self, shape: Shape, owner: int, lists: list[Slot]) -> Slot:
+        slot = Slot(shape, len(self.all), owner)
+        self.all.append(slot)
+        if shape.kind is Kind.RECORD:
+            slot.fields = [self._level(each, owner, lists) for each in shape.fields]
+        elif _STORED[shape.kind] == LIST:
+            lists.append(slot)
+        slot.end = len(self.all)
+        return slot
+
+    def table(self, rows: int, data_bytes: int) -> tuple[Int64Array, int]:
+        """The table that kernels read, and how many bytes the arena takes: of what lists hold no
+        more entries than the data have bytes, of text and bytes no more than all of them.
+        """
+        table = np.zeros((len(self.all), COLUMNS), np.int64)
+        at = 0
+        for slot in self.all:
+            row, entries = table[slot.number], rows if slot.owner < 0 else data_bytes
+            row[STORED] = stored = _STORED[slot.shape.kind]
+            row[OWNER], row[END] = slot.owner, slot.end
+            row[BASE], at = at, at + -(-_WIDTH[stored] * (entries + 1) // 16) * 16
+            row[VALID], at = at, at + -(-(entries + 1) // 16) * 16
+            if stored == VAR:
+                row[HEAP], at = at, at + -(-data_bytes // 16) * 16 + 16
+            elif stored == LIST:
+                row[ITEMS], row[ITEMS_END] = slot.fields[0].number, slot.items_end
+        return table, at
+
+
+class Filled:
+    """What a kernel has filled: columns of Arrow, which own their memory."""
+
+    def __init__(
+        self, arena: ByteArray, table: Int64Array, counts: Int64Array, constants: Mapping[int, Any]
+    ) -> None:
+        self._arena = arena
+        self._table = table
+        self._counts = counts
+        self._constants = constants
+
+    def column(self, slot: Slot) -> pa.Array:
+        """The slot's entries."""
+        return self._column(slot, int(self._counts[slot.number]))
+
+    def _column(self, slot: Slot, count: int) -> pa.Array:
+        kind, type = slot.shape.kind, arrow_type(slot.shape)
+        if slot.number in self._constants:
+            return pa.repeat(pa.scalar(self._constants[slot.number], type), count)
+        present = self._view(slot, VALID, np.uint8, count)
+        mask = None if present.all() else _bits(present)
+        if kind is Kind.RECORD:
+            children = [self._column(each, count) for each in slot.fields]
+            return pa.Array.from_buffers(type, count, [mask], children=children)
+        stored = _STORED[kind]
+        if stored == LIST:
+            ends = self._view(slot, BASE, np.int32, count + 1).copy()
+            items = self._column(slot.fields[0], int(ends[-1]))
+            if kind is Kind.MAP:
+                items = items.cast(pa.struct([type.key_field, type.item_field]))
+            return pa.Array.from_buffers(type, count, [mask, pa.py_buffer(ends)], children=[items])
+        if stored == VAR:
+            ends = self._view(slot, BASE, np.int32, count + 1).copy()
+            joined = self._view(slot, HEAP, np.uint8, int(ends[-1])).copy()
+            return pa.Array.from_buffers(
+                type, count, [mask, pa.py_buffer(ends), pa.py_buffer(joined)]
+            )
+        if kind is Kind.ENUM:
+            numbers = pa.Array.from_buffers(
+                pa.int32(), count, [mask, pa.py_buffer(self._view(slot, BASE, np.int32, count))]
+            )
+            return pa.array(slot.shape.symbols, pa.string()).take(numbers)
+        if kind is Kind.BOOLEAN:
+            flags = _bits(self._view(slot, BASE, np.uint8, count))
+            return pa.Array.from_buffers(type, count, [mask, flags])
+        values = self._view(slot, BASE, np.uint8, _WIDTH[stored] * count).copy()
+        return pa.Array.from_buffers(type, count, [mask, pa.py_buffer(values)])
+
+    def _view(self, slot: Slot, column: int, kind: Any, count: int) -> Any:
+        start = int(self._table[slot.number, column])
+        return self._arena[start : start + count * np.dtype(kind).itemsize].view(kind)
+
+
+def _bits(flags: ByteArray) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(flags, bitorder="little"))
