@@ -345,6 +345,17 @@ def test_offsets_that_another_leader_wrote_anew(restarting: Broker, tmp_path: Pa
         write_plain(restarting, "cut", more, "w")
         why = refused(one(restarting, archive.to, "cut"), archive, before)
         assert "offsets 60 to 100 of leader epoch 0, the log of a later one" in why, why
+        assert "--set-aside" in why
+
+    old = archive.batches()
+    done = one(restarting, archive.to, "cut", sets_aside=True)
+    assert done.reason is None and done.aside is not None and done.first_offset == 60
+    check_same(restarting, archive)
+    aside = Archive(Path(done.aside), "cut-0")
+    assert aside.batches() == old[-len(aside.batches()) :] and aside.log()["log_start"] == 60
+    assert [key for key, _ in lastwrite.latest(done.aside, "cut").items()]
+    again = one(restarting, archive.to, "cut", sets_aside=True)
+    assert again.reason is None and again.aside is None and not again.segments
 
 
 def test_a_topic_made_anew(broker: Broker, tmp_path: Path) -> None:
@@ -362,6 +373,11 @@ def test_a_topic_made_anew(broker: Broker, tmp_path: Path) -> None:
     write_plain(broker, "anew", 20)
 
     assert "the topic was made anew" in refused(one(broker, archive.to, "anew"), archive, before)
+    old = archive.batches()
+    done = one(broker, archive.to, "anew", sets_aside=True)
+    assert done.is_new and done.end_offset == 20 and done.aside is not None
+    check_same(broker, archive)
+    assert Archive(Path(done.aside), "anew-0").batches() == old
 
 
 def test_records_that_were_deleted_at_the_begin(broker: Broker, tmp_path: Path) -> None:
@@ -383,6 +399,10 @@ def test_records_that_were_deleted_at_the_begin(broker: Broker, tmp_path: Path) 
     delete(45)
     why = refused(one(broker, archive.to, "begin"), archive, before)
     assert "begins at offset 45 and the archive ends at 30: 15 offsets between are lost" in why
+    done = one(broker, archive.to, "begin", sets_aside=True)
+    assert done.end_offset == 60 and done.aside is not None
+    assert archive.log()["log_start"] == 45 and offsets_of(archive) == [40, 50]
+    assert offsets_of(Archive(Path(done.aside), "begin-0")) == [10, 20]
 
 
 def test_deletes_that_may_have_gone_unseen(restarting: Broker, tmp_path: Path) -> None:
@@ -391,11 +411,12 @@ def test_deletes_that_may_have_gone_unseen(restarting: Broker, tmp_path: Path) -
     """
     archives = {topic: Archive(tmp_path / "archive", f"{topic}-0") for topic in ("late", "timely")}
     to = tmp_path / "archive"
-    for topic, retention_ms in (("late", "1"), ("timely", "86400000")):
+    for topic, retention_ms in (("late", "2000"), ("timely", "86400000")):
         create_topic(restarting, topic, SMALL | {"delete.retention.ms": retention_ms})
         write_plain(restarting, topic, 100)
         one(restarting, to, topic)
         write_plain(restarting, topic, 100)
+        time.sleep(2.1)
         assert one(restarting, to, topic).end_offset == 200  # late, but nobody has cleaned
         write_plain(restarting, topic, 100)
         write_plain(restarting, topic, 100)
@@ -413,6 +434,8 @@ def test_deletes_that_may_have_gone_unseen(restarting: Broker, tmp_path: Path) -
     why = refused(one(restarting, to, "late"), archives["late"], before)
     assert "the broker's cleaner has been at offsets from 200 on" in why
     assert "delete.retention.ms" in why
+    assert one(restarting, to, "late", sets_aside=True).aside is not None
+    check_same(restarting, archives["late"])
     found = one(restarting, to, "timely")
     assert found.reason is None and found.end_offset == 400
     come = [at for at in offsets_of(archives["timely"]) if at >= 200]

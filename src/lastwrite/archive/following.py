@@ -36,6 +36,7 @@ class Wanted:
     overrides: Sequence[Override]
     limits: Limits
     progress: Progress
+    sets_aside: bool = False  # what cannot be continued: see ``lastwrite fetch --set-aside``
     is_once: bool = False  # there is one turn: topics that are not there are an error
 
 

@@ -50,6 +50,7 @@ class Follow:
     every_s: float = EVERY_S
     rate: str | int | None = None
     memory: str | int | None = None
+    sets_aside: bool = False
 
 
 def follow(
@@ -61,6 +62,7 @@ def follow(
     every_s: float = EVERY_S,
     memory: str | int | None = None,
     rate: str | int | None = None,
+    sets_aside: bool = False,
     topic_config: TopicConfig | None = None,
     config: Mapping[str, object] | None = None,
     metrics_port: int | None = None,
@@ -73,8 +75,8 @@ def follow(
     Args:
         sources: urls of one cluster, ``kafka://HOST:PORT[,HOST:PORT…]``.
         to: the archive, a folder or ``s3://bucket/prefix``.
-        topic, partition, memory, rate, topic_config, config: as of ``fetch``; topics that come
-            later and match are taken in at the next turn.
+        topic, partition, memory, rate, sets_aside, topic_config, config: as of ``fetch``; topics
+            that come later and match are taken in at the next turn.
         every_s: seconds between two turns; longer ones, up to five minutes, while nothing answers.
         metrics_port, metrics_host, tell: as of ``clean``.
         started: gets the follower before it begins; its ``ask_to_stop`` may be called from
@@ -97,6 +99,7 @@ def follow(
         every_s=checked(every_s),
         rate=rate,
         memory=memory,
+        sets_aside=sets_aside,
     )
     told = Sources(overrides=overrides(topic_config))
     wanted = wanted_of(what, real_path(to), lambda: config or {}, told, events, False)
@@ -143,6 +146,7 @@ def wanted_of(
         config=config,
         overrides=told.overrides,
         limits=limits_of(follow.memory, follow.rate),
+        sets_aside=follow.sets_aside,
         progress=Notes(events),
         is_once=is_once,
     )

@@ -46,6 +46,7 @@ def clean(
     partition: options.Partition = None,
     every: options.Every = None,
     rate: options.Rate = None,
+    set_aside: options.SetAside = False,
     threads: Annotated[
         int | None,
         options.option(
@@ -104,7 +105,7 @@ def clean(
     import lastwrite
 
     output: Output = context.obj
-    follow, given = _follow(roots or (), source, to, topic, partition, every, rate)
+    follow, given = _follow(roots or (), source, to, topic, partition, every, rate, set_aside)
     return lastwrite.clean(
         given,
         config=lambda: options.settings(output, config, config_file),
@@ -136,6 +137,7 @@ def _follow(
     partition: int | None,
     every: float | None,
     rate: str | None,
+    set_aside: bool,
 ) -> tuple[Follow | None, Sequence[str]]:
     """What is to be followed, and the roots."""
     if source:
@@ -144,9 +146,15 @@ def _follow(
         if roots or to is None:
             raise InvalidConfig("a source, and not one archive", remedy="give --to, and no ROOT")
         every_s = EVERY_S if every is None else every
-        return Follow(
-            sources=source, topic=topic, partition=partition, every_s=every_s, rate=rate
-        ), [to]
+        follow = Follow(
+            sources=source,
+            topic=topic,
+            partition=partition,
+            every_s=every_s,
+            rate=rate,
+            sets_aside=set_aside,
+        )
+        return follow, [to]
     if not roots:
         raise InvalidConfig("nothing to clean", remedy="give a ROOT, or --source and --to")
     for name, value in (
@@ -155,6 +163,7 @@ def _follow(
         ("--partition", partition),
         ("--every", every),
         ("--rate", rate),
+        ("--set-aside", set_aside or None),
     ):
         if value is not None:
             raise InvalidConfig(f"{name} is for --source", remedy="leave it out")

@@ -100,6 +100,7 @@ def fetch(
         ),
     ] = False,
     every: options.Every = None,
+    set_aside: options.SetAside = False,
     metrics_port: options.MetricsPort = None,
     memory: options.Memory = None,
     config: options.Config = None,
@@ -139,6 +140,7 @@ def fetch(
             every_s=EVERY_S if every is None else every,
             memory=memory,
             rate=rate,
+            sets_aside=set_aside,
             topic_config=options.topic_settings(topic_config, topic_config_file),
             config=options.settings(output, config, config_file, unclean),
             metrics_port=metrics_port,
@@ -156,6 +158,7 @@ def fetch(
         keep_scans=keep_scans,
         memory=memory,
         rate=rate,
+        sets_aside=set_aside,
         topic_config=options.topic_settings(topic_config, topic_config_file),
         metadata=metadata,
         cursor=cursor,
@@ -194,6 +197,8 @@ def show_logs(output: Output, logs: Sequence[LogT], what: Callable[[LogT], str])
 def _what(log: FetchedLog) -> str:
     if log.reason is not None:
         return f"{'damaged' if log.is_damaged else 'not brought'}: {log.reason}"
+    if log.aside is not None:
+        return f"added; set aside what the log has not: {log.aside}"
     stay = f"; {in_words(log.foreign_bytes)} stay in the tier" if log.foreign_bytes else ""
     if log.is_new:
         return f"new{stay}"

@@ -74,6 +74,15 @@ Every: TypeAlias = Annotated[
     float | None,
     option("--every SECONDS", "The pause between two turns of following; default: 30."),
 ]
+SetAside: TypeAlias = Annotated[
+    bool,
+    option(
+        "--set-aside",
+        "Of a live cluster: what the archive has that the log has not goes to "
+        "ARCHIVE/_lastwrite/aside, and the rest is brought.",
+        KAFKA,
+    ),
+]
 MetricsPort: TypeAlias = Annotated[
     int | None, option("--metrics-port PORT", "Answer GET /metrics there.", min=0, max=65535)
 ]

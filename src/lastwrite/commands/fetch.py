@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
 
+from lastwrite.archive.following import Wanted
 from lastwrite.archive.layout import systems_at
 from lastwrite.commands.compact import TopicConfig, find_told, overrides
-from lastwrite.commands.following import limits_of
+from lastwrite.commands.following import fetch_once, limits_of
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
@@ -57,6 +58,7 @@ def fetch(
     topic_config: TopicConfig | None = None,
     config: Mapping[str, object] | None = None,
     rate: str | int | None = None,
+    sets_aside: bool = False,
     progress: Progress | None = None,
 ) -> FetchReport | LogsFetched:
     """Bring topics into the archive ``to``; it may be fetched into again, which adds what is new.
@@ -100,6 +102,9 @@ def fetch(
             broker does not; and of a live cluster what a client needs.
         rate: of a live cluster, of Pulsar into an archive, bytes a second at most, as ``"50m"``;
             None: any.
+        sets_aside: of a live Kafka cluster, where the log does not go on where the archive ends,
+            set aside what the archive has that the log has not, and go on; without it such a
+            partition is refused.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
@@ -119,14 +124,21 @@ def fetch(
             "scans are kept of Kafka's log directories", remedy="leave out --keep-scans"
         )
     if is_live and not any(source.startswith(SCHEME) for source in sources):
-        if any(source.startswith(KAFKA_SCHEME) for source in sources):
-            from lastwrite.kafka.live import fetch_live  # its network is for nobody else
-        else:
-            from lastwrite.rocketmq.live import fetch_live
-
-        own = overrides(topic_config)
-        limits = limits_of(memory, rate)
-        return fetch_live(sources, to, topic, partition, config or {}, own, limits, progress)
+        live = Wanted(
+            sources=tuple(sources),
+            to=to,
+            topic=topic,
+            partition=partition,
+            config=lambda: config or {},
+            overrides=overrides(topic_config),
+            limits=limits_of(memory, rate),
+            progress=progress,
+            sets_aside=sets_aside,
+            is_once=True,
+        )
+        return fetch_once(live)
+    if sets_aside:
+        raise InvalidConfig("sets_aside is for a live Kafka cluster", remedy="leave it out")
     urls = [source for source in sources if source.startswith(SCHEME)]
     is_old = not is_address(to) and next(topics_below(os.path.abspath(to)), None) is not None
     goes_straight = len(urls) == len(sources) and not recover and not is_old
@@ -144,11 +156,13 @@ def fetch(
             from lastwrite.rocketmq.jobs.fetch import fetch_queues  # not before it is needed
 
             return fetch_queues(logs, to, stated, include_active, memory, progress)
-        from lastwrite.kafka.jobs.fetch import Wanted, fetch_logs  # not before it is needed
+        from lastwrite.kafka.jobs import fetch as from_logs  # not before it is needed
 
-        wanted = Wanted(include_active=include_active, copies=copies, keep_scans=keep_scans)
+        wanted = from_logs.Wanted(
+            include_active=include_active, copies=copies, keep_scans=keep_scans
+        )
         kafka = cast("KafkaSystem", told)
-        return fetch_logs(kafka, logs, to, stated, wanted, memory, progress)
+        return from_logs.fetch_logs(kafka, logs, to, stated, wanted, memory, progress)
     if topic is not None and not isinstance(topic, str):
         if len(topic) > 1:
             raise InvalidConfig("several topics at once are for Kafka", remedy="name one at a time")

@@ -16,6 +16,7 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.rules.live_settings import SCHEME as KAFKA_SCHEME
 from lastwrite.model.work import Limits, Throttle
 from lastwrite.pulsar.rules.live_settings import SCHEME as PULSAR_SCHEME
+from lastwrite.reports.fetching import LogsFetched
 from lastwrite.rocketmq.rules.live_settings import SCHEME as ROCKETMQ_SCHEME
 from lastwrite.spark.memory import parse_bytes, plan_memory
 
@@ -85,7 +86,40 @@ def open_followed(wanted: Wanted) -> Followed:
         InvalidConfig: a url, or a setting.
         EnvironmentUnfit: the extra is not installed by which the cluster is spoken to.
     """
-    return _scheme_of(wanted.sources).follow(wanted)
+    scheme = _scheme_of(wanted.sources)
+    _refuse_aside(wanted, scheme)
+    return scheme.follow(wanted)
+
+
+def fetch_once(wanted: Wanted) -> LogsFetched:
+    """Bring them once.
+
+    Raises:
+        InvalidConfig, NotALog, RemoteFailed: as ``fetch``.
+    """
+    scheme = _scheme_of(wanted.sources)
+    _refuse_aside(wanted, scheme)
+    if scheme.system == KAFKA:
+        from lastwrite.kafka.live import fetch_live  # its network is for nobody else
+
+        return fetch_live(wanted)
+    from lastwrite.rocketmq.live import fetch_live as pull_live  # as above
+
+    return pull_live(
+        wanted.sources,
+        wanted.to,
+        wanted.topic,
+        wanted.partition,
+        wanted.config(),
+        wanted.overrides,
+        wanted.limits,
+        wanted.progress,
+    )
+
+
+def _refuse_aside(wanted: Wanted, scheme: _Scheme) -> None:
+    if wanted.sets_aside and scheme.system != KAFKA:
+        raise InvalidConfig("--set-aside is for a live Kafka cluster", remedy="leave it out")
 
 
 def limits_of(memory: str | int | None, rate: str | int | None) -> Limits:

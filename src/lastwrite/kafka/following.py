@@ -21,6 +21,7 @@ from lastwrite.reports.following import FollowedLog
 from lastwrite.storage.choice import is_asked, is_named
 from lastwrite.storage.objects.promises import refuse_if_broken
 
+_API_MS = 5_000  # for a leader to come back, by default: the next turn asks again
 _LEARN_S = 60.0  # settings and groups' positions are asked for anew
 
 
@@ -33,12 +34,18 @@ class KafkaFollowed:
         (self._url,) = wanted.sources
         self._wanted = wanted
         config = wanted.config()
-        client = KafkaClientConfig.from_names(config)
+        client = KafkaClientConfig.from_names({"default.api.timeout.ms": _API_MS, **config})
         KafkaTopicConfig.from_names(rules_of(config))
         topic_settings.check_overrides(wanted.overrides)
         self._cluster = Cluster(brokers_of(self._url), client)
         self._run = Run(
-            self._cluster, client, wanted.to, wanted.limits, wanted.progress, follows=True
+            self._cluster,
+            client,
+            wanted.to,
+            wanted.limits,
+            wanted.progress,
+            follows=True,
+            sets_aside=wanted.sets_aside,
         )
         self._is_stopped = False
         self._is_asked = False
@@ -111,6 +118,8 @@ class KafkaFollowed:
     def _bring(self, name: TopicPartition) -> FollowedLog:
         run = self._run
         log = run.fetch(name)
+        if log.aside is not None:
+            self._wanted.progress.note(f"{name}: set aside what the log has not: {log.aside}")
         level = run.levels.get(name)
         end, behind = run.ends.get(name), None
         if end is not None and level is not None:

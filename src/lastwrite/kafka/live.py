@@ -13,8 +13,10 @@ from threading import Lock
 from msgspec import structs
 
 from lastwrite.archive.bringing import at_once, brought
+from lastwrite.archive.following import Wanted
 from lastwrite.archive.layout import partition_address
-from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.archive.place import read_seen
+from lastwrite.errors import InvalidConfig, LogError, NotContinued
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import Cluster, Position
 from lastwrite.kafka.network.live_log import LiveLog
@@ -22,12 +24,14 @@ from lastwrite.kafka.rules import topic_settings
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of, rules_of
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import resolve
-from lastwrite.kafka.store.archived import SYSTEM, Known
+from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, Known
 from lastwrite.kafka.store.intake import Groups, Intake, LiveSource
+from lastwrite.kafka.store.setting_aside import set_aside
 from lastwrite.model.log import TopicPartition
-from lastwrite.model.progress import NoProgress, Progress
+from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits, Throttle
-from lastwrite.reports.fetching import FetchedLog, LogsFetched
+from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
 from lastwrite.reports.settings import Override
 from lastwrite.storage.choice import Topics, choose, is_named
 from lastwrite.storage.objects.promises import refuse_if_broken
@@ -36,45 +40,31 @@ from lastwrite.storage.throttle import Pacer
 _SETTINGS_AT_ONCE = 500  # topics whose settings one request asks for
 
 
-def fetch_live(
-    urls: Sequence[str],
-    to: str,
-    topic: Topics,
-    partition: int | None,
-    config: Mapping[str, object],
-    overrides: Sequence[Override],
-    limits: Limits,
-    progress: Progress | None,
-) -> LogsFetched:
-    """Bring topics of the cluster at ``urls`` into the archive ``to``, up to what is replicated
-    when each partition's turn comes. One that is damaged, or does not continue what the archive
-    has, is not touched; the others are brought.
-
-    Args:
-        urls: one, ``kafka://HOST:PORT[,HOST:PORT…]``: brokers to begin with.
-        topic, partition: as for ``fetch``; Kafka's own topics only by name.
-        limits: see ``commands.following.limits_of``.
+def fetch_live(wanted: Wanted) -> LogsFetched:
+    """Bring topics of a cluster into an archive, up to what is replicated when each partition's
+    turn comes. One that is damaged, or does not continue what the archive has, is not touched
+    unless it is to be set aside; the others are brought. Kafka's own topics come only by name.
 
     Raises:
         NotALog: there is no such topic.
         InvalidConfig: a setting, or the url.
         RemoteFailed: no broker answers.
     """
-    url = urls[0]
-    if len(urls) > 1:
+    url, to, topic = wanted.sources[0], wanted.to, wanted.topic
+    if len(wanted.sources) > 1:
         raise InvalidConfig("one live cluster at a time", remedy="run once for each source")
+    config, progress = wanted.config(), wanted.progress
     client = KafkaClientConfig.from_names(config)
     rules = rules_of(config)
     KafkaTopicConfig.from_names(rules)
-    topic_settings.check_overrides(overrides)
+    topic_settings.check_overrides(wanted.overrides)
     refuse_if_broken(to)
-    progress = progress or NoProgress()
     with Cluster(brokers_of(url), client) as cluster:
         cluster.refresh()
-        names = chosen(cluster, topic, partition, url)
-        run = Run(cluster, client, to, limits, progress)
+        names = chosen(cluster, topic, wanted.partition, url)
+        run = Run(cluster, client, to, wanted.limits, progress, sets_aside=wanted.sets_aside)
         run.learn_positions()
-        run.learn_settings(names, topic, overrides, rules)
+        run.learn_settings(names, topic, wanted.overrides, rules)
         progress.stage("fetch", 0)
         with ThreadPoolExecutor(at_once(), "fetch") as pool:
             coming = pool.map(run.fetch, names)
@@ -127,7 +117,9 @@ class Run:
         to: str,
         limits: Limits,
         progress: Progress,
+        *,
         follows: bool = False,
+        sets_aside: bool = False,
     ) -> None:
         unhindered = Throttle("", math.inf)
         self._pacer = Pacer(limits.reading[0] if limits.reading else unhindered)
@@ -136,7 +128,7 @@ class Run:
         self._to = to
         self._plain_bytes = limits.plain_bytes
         self._progress = progress
-        self._follows = follows
+        self._follows, self._sets_aside = follows, sets_aside
         self._turn = Lock()
         self._positions: dict[TopicPartition, list[Position]] | None = None
         self._settings: dict[str, tuple[topic_settings.Known | None, KafkaTopicConfig]] = {}
@@ -184,7 +176,33 @@ class Run:
             source=f"kafka://{self._cluster.address}/{name}",
             folder=folder,
         )
-        return brought(found, lambda: self._fetch(name, found))
+        asides: list[str] = []
+
+        def bring() -> FetchedLog:
+            try:
+                return self._fetch(name, found)
+            except NotContinued as error:
+                seen = read_seen(folder) if self._sets_aside else None
+                before = None if seen is None else archived.contents_of(seen.manifest, folder)
+                if before is None or before.is_blank:
+                    raise
+                asides.append(self._set_aside(name, folder, before, Held(error.held)))
+                return self._fetch(name, found)
+
+        done = brought(found, bring)
+        return structs.replace(done, aside=asides[-1]) if asides else done
+
+    def _set_aside(self, name: TopicPartition, folder: str, before: ArchivedLog, held: Held) -> str:
+        """Set aside what of the partition the log has not; where it is."""
+        log = LiveLog(self._cluster, name, self._client)
+        try:
+            bounds, cut = log.bounds(), None
+            if held is Held.FORK:
+                cut = log.common_end(before.epochs, before.end_offset)
+            return set_aside(self._to, folder, cut, bounds.log_start)
+        finally:
+            log.close()
+            self.levels.pop(name, None)
 
     def _fetch(self, name: TopicPartition, found: FetchedLog) -> FetchedLog:
         known, config = self._settings[name.topic]

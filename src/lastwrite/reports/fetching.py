@@ -38,6 +38,7 @@ class FetchedLog(FrozenDocument, frozen=True, kw_only=True):
     reason: str | None = None  # why nothing of it was brought
     is_damaged: bool = field(default=False, name="damaged")
     held: Held | None = None  # the same in a word
+    aside: str | None = None  # the archive in which lies what could not be continued
 
 
 class LogsFetched(FrozenDocument, frozen=True, kw_only=True):

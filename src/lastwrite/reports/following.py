@@ -9,7 +9,7 @@ from lastwrite.reports.fetching import FetchedLog
 
 
 class FollowedLog(FrozenDocument, frozen=True, kw_only=True):
-    """One partition after a turn: what came, or why nothing did, and how far the archive is behind."""
+    """One partition after a turn: what came or why nothing did, and how far behind it is."""
 
     log: Annotated[FetchedLog, SPREAD]
     # of the live log beyond the archive's end, when it was asked last; None: it never was

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from lastwrite.kafka.network.cluster import Cluster
 from lastwrite.kafka.network.connection import Connection, Room
 from lastwrite.kafka.network.fetch import Answer, Asked
 from lastwrite.kafka.network.messages import made
+from lastwrite.kafka.rules import forks
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 from lastwrite.model.columns import IS_OLD, BatchTable, ByteArray
 from lastwrite.model.log import TopicPartition
@@ -110,6 +111,18 @@ class LiveLog:
         if epoch >= 0 and not (found and found[-1][1] <= log_start):
             found.append((epoch, log_start))
         return tuple(reversed(found))
+
+    def common_end(self, epochs: Sequence[tuple[int, int]], end: int) -> int | None:
+        """Up to which offset somebody has what the log has, by leader epochs; None: nobody can say.
+
+        Raises:
+            RemoteFailed: nobody says.
+        """
+
+        def ask(epoch: int) -> tuple[int, int]:
+            return self._cluster.patiently(partial(self._end_of_epoch, epoch))
+
+        return forks.common_end(epochs, end, ask)
 
     def _end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """The last epoch that the log has up to this one, and where the next one begins."""

@@ -187,6 +187,11 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
     active_from: int | None = None
     last_batch: LastBatch | None = None
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was brought yet: what there was is set aside."""
+        return not self.brought_ms and not self.segments
+
     def objects(self) -> tuple[DataObject, ...]:
         """Every object that it names."""
         found = [each for segment in self.segments for each in segment.objects()]

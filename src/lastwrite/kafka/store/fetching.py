@@ -57,6 +57,10 @@ from lastwrite.storage.reading import reader_of
 Aborted = tuple[tuple[int, int, int, int], ...]  # see ``archived``
 
 _ELSEWHERE = "bring it into an archive of its own: give another --to"
+_ASIDE = (
+    "bring it into an archive of its own: give another --to; or set aside what the archive has "
+    "that the log has not, and go on: --set-aside"
+)
 _NO_WATERMARK = (
     "no broker's high watermark lies inside a batch: start the broker, which writes it anew, or "
     "fetch from another replica"
@@ -133,7 +137,7 @@ def fetch(
                 continue
             base = max(first, segment.base_offset)
             new = ArchivedSegment(folder, f"data/{begun.id}-", base, config.index_interval_bytes)
-            made += _segment(log, n, segment, (first, end), new, limits, advance, keep)
+            made += copied(log, n, segment, (first, end), new, limits, advance, keep)
             place.renew(begun)
         after = _after(log, before, made, end, epochs, topic_id, (folder, begun))
     after = structs.replace(after, known=known or before.known, **said)
@@ -166,7 +170,7 @@ def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) ->
             if segment.base_offset not in replaced:
                 base = max(span[0], segment.base_offset)
                 new = ArchivedSegment(folder, f"data/{begun.id}-", base)
-                made += _segment(log, n, segment, span, new, Limits(), lambda written: None)
+                made += copied(log, n, segment, span, new)
                 place.renew(begun)
         made.sort(key=lambda each: each.base_offset)
         made = [*archived.kept_after(made, folder, copy.kept)]
@@ -284,10 +288,10 @@ def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Why | 
     return None
 
 
-def no_continuation(folder: str, why: Why, source: str) -> NotContinued:
+def no_continuation(folder: str, why: Why, source: str, is_live: bool = False) -> NotContinued:
     """The error where what ``source`` has does not come next in the partition at ``folder``."""
     words = f"{folder} cannot be continued: {why.words}"
-    error = NotContinued(words, path=source, remedy=_ELSEWHERE)
+    error = NotContinued(words, path=source, remedy=_ASIDE if is_live else _ELSEWHERE)
     error.held = why.held
     return error
 
@@ -378,14 +382,14 @@ def _named(
     )
 
 
-def _segment(
+def copied(
     log: PartitionLog,
     number: int,
     segment: Segment,
     span: tuple[int, int],
     appender: ArchivedSegment,
-    limits: Limits,
-    advance: Advance,
+    limits: Limits | None = None,
+    advance: Advance = lambda written: None,
     keep: Keep | None = None,
 ) -> Iterator[StoredSegment]:
     """What of a segment lies in ``span``, as a segment of the archive; nothing where none does."""
@@ -396,7 +400,7 @@ def _segment(
     base = max(first, segment.base_offset)
     records, begin = 0, -1
     try:
-        for start, exact, table in proven_batches(segment, number, span, until, limits):
+        for start, exact, table in proven_batches(segment, number, span, until, limits or Limits()):
             refuse_across(table, base, end, segment.path)
             begin = start if begin < 0 else begin
             appender.append(exact, rows_of(table))
@@ -416,8 +420,8 @@ def _segment(
 def proven_batches(
     segment: Segment, place: int, span: tuple[int, int], until: int, limits: Limits
 ) -> Iterator[tuple[int, ByteArray, BatchTable]]:
-    """The batches of a segment that hold offsets in ``span``, as they are stored, each proven by its
-    checksum: where in the segment they begin, their bytes, and their table.
+    """The batches of a segment that hold offsets in ``span``, as they are stored, each proven by
+    its checksum: where in the segment they begin, their bytes, and their table.
 
     ``place``: of the segment in its log. ``until``: the offset behind it.
     """

@@ -86,11 +86,13 @@ class Intake:
         self._place = place_at(folder)
         self._seen = self._place.read()
         self._is_new = self._seen is None
-        if self._seen is None:
+        if self._seen is not None:
+            self._log = archived.contents_of(self._seen.manifest, folder)
+            self._is_new = self._log.is_blank
+        if self._is_new:
             begin = min(source.log_start, source.end)
             self._log = ArchivedLog(log_start=begin, end_offset=begin)
         else:
-            self._log = archived.contents_of(self._seen.manifest, folder)
             self._refuse(another(source.log_start, self._log, source.topic_id))
         self.epoch = max(dict(self._log.epochs), default=-1)  # the last that is known
         self._lineage = source.lineage(self.epoch)
@@ -126,7 +128,7 @@ class Intake:
 
     def _refuse(self, why: Why | None) -> None:
         if why is not None:
-            raise no_continuation(self._folder, why, self._source.path)
+            raise no_continuation(self._folder, why, self._source.path, is_live=True)
 
     def _snapshot(self) -> Sequence[ProducerEntry]:
         """The producers at the archive's end, as a broker would have them in a file."""

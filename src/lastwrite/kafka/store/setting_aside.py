@@ -1,0 +1,139 @@
+"""What an archive has of a log that does not go on there: set aside, so that the archive can go on.
+
+    before   ARCHIVE/kafka/orders/0                                0 ─── 900 ─── 1366
+    after    ARCHIVE/kafka/orders/0                                0 ─── 900
+             ARCHIVE/_lastwrite/aside/orders-0-17/kafka/orders/0         900 ─── 1366
+
+What is set aside is an archive of its own, which every command reads. It is whole before the
+partition is cut back, and its name tells of which generation it is: whoever is killed in between
+finds it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple
+
+from msgspec import structs
+
+from lastwrite.archive.place import Round, place_at
+from lastwrite.errors import CommitConflict
+from lastwrite.kafka.producers.history import read_producers
+from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.archived import ArchivedLog, StoredSegment
+from lastwrite.kafka.store.archived_segment import ArchivedSegment
+from lastwrite.kafka.store.fetching import copied, manifest_of
+from lastwrite.model.log import PartitionLog
+from lastwrite.storage.objects.address import join
+
+
+def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
+    """Set aside what the partition at ``folder`` of the archive ``to`` has from offset ``cut`` on.
+
+    Args:
+        cut: where its history and the log's part. None, or where something of the one may have
+            gone because of the other: all of it goes aside, and the archive begins anew.
+        log_start: the live log's: an archive that ends before it begins anew, too.
+
+    Returns:
+        The address of what was set aside, an archive.
+
+    Raises:
+        CommitConflict: somebody else changed the partition meanwhile; it is as that left it.
+        CorruptLog, RemoteFailed: of the archive. Nothing is lost then.
+    """
+    place = place_at(folder)
+    seen = place.read()
+    if seen is None:
+        raise CommitConflict("the partition is gone", path=folder)
+    before = archived.contents_of(seen.manifest, folder)
+    log = archived.log_of(seen.manifest, folder)
+    if cut is not None and not _may_be_cut(before, cut, log_start):
+        cut = None
+    name = f"{log.name}-{seen.manifest.generation}"
+    aside = join(to, f"_lastwrite/aside/{name}")
+    _copy(log, before, archived.address_in(aside, log.name), cut)
+    begun = place.begin(seen)
+    with place.abandoned_if_broken_off(begun):
+        after = _blank(before, log_start) if cut is None else _cut(log, before, cut, folder, begun)
+    place.commit(begun, manifest_of(seen, after, folder))
+    return aside
+
+
+def _may_be_cut(log: ArchivedLog, cut: int, log_start: int) -> bool:
+    """Whether what lies below is as the live log had it: a round that was beyond the cut may have
+    removed records below for the sake of some that go aside.
+    """
+    is_inside = max(log.log_start, log_start - 1) < cut <= log.end_offset
+    return is_inside and (log.checkpoint is None or log.checkpoint <= cut)
+
+
+def _segments(
+    log: PartitionLog, span: tuple[int, int], target: str, begun: Round
+) -> Sequence[StoredSegment]:
+    """What of the log lies in ``span``, copied to the partition at ``target``."""
+    made: list[StoredSegment] = []
+    for n, segment in enumerate(log.segments):
+        base = max(span[0], segment.base_offset)
+        made += copied(log, n, segment, span, ArchivedSegment(target, begun.prefix, base))
+        place_at(target).renew(begun)
+    return made
+
+
+def _copy(log: PartitionLog, before: ArchivedLog, target: str, cut: int | None) -> None:
+    """Make an archive's partition of what lies from ``cut`` on, unless it is there already."""
+    place = place_at(target)
+    if place.read() is not None:
+        return
+    first = log.log_start if cut is None else cut
+    begin = min((each.base_offset for each in log.segments), default=first)
+    span = (begin if cut is None else cut), log.end_offset
+    begun = place.begin(None)
+    with place.abandoned_if_broken_off(begun):
+        made = _segments(log, span, target, begun)
+        unstable = before.first_unstable
+        after = structs.replace(
+            before,
+            log_start=first,
+            checkpoint=before.checkpoint if cut is None else None,
+            first_unstable=None if unstable is None else max(unstable, first),
+            segments=tuple(made),
+            aborted=tuple(each for each in before.aborted if each[2] >= span[0]),
+            snapshot=None,
+            snapshot_bytes=0,
+            active_from=None,
+        )
+    place.commit(begun, manifest_of(None, after, target))
+
+
+def _blank(before: ArchivedLog, log_start: int) -> ArchivedLog:
+    """An archive of nothing yet, that knows of the topic what it knew."""
+    return ArchivedLog(log_start=log_start, end_offset=log_start, known=before.known)
+
+
+def _cut(
+    log: PartitionLog, before: ArchivedLog, cut: int, folder: str, begun: Round
+) -> ArchivedLog:
+    """What is left below ``cut``: the segment across it is written anew."""
+    below: list[StoredSegment] = []
+    for n, stored in enumerate(before.segments):
+        if log.segment_end(n) <= cut:
+            below.append(stored)
+        elif stored.base_offset < cut:
+            span = stored.base_offset, cut
+            new = ArchivedSegment(folder, begun.prefix, stored.base_offset)
+            below += copied(log, n, log.segments[n], span, new)
+    segments = [archived.segment_of(each, folder) for each in below]
+    producers, unstable = read_producers(segments, (), lambda _: (), before.log_start, cut, cut)
+    return structs.replace(
+        before,
+        end_offset=cut,
+        first_unstable=unstable,
+        segments=tuple(below),
+        aborted=tuple(each for each in before.aborted if each[2] < cut),
+        producers=tuple(astuple(each) for each in producers),
+        snapshot=None,
+        snapshot_bytes=0,
+        epochs=tuple(each for each in before.epochs if each[1] < cut),
+        active_from=None if before.active_from is None else min(before.active_from, cut),
+    )
