@@ -199,6 +199,8 @@ class Run:
             bounds, cut = log.bounds(), None
             if held is Held.FORK:
                 cut = log.common_end(before.epochs, before.end_offset)
+                if cut == before.end_offset:  # leader epochs do not tell where they part
+                    cut = None
             return set_aside(self._to, folder, cut, bounds.log_start)
         finally:
             log.close()

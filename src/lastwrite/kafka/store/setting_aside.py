@@ -134,6 +134,7 @@ def _cut(
         producers=tuple(astuple(each) for each in producers),
         snapshot=None,
         snapshot_bytes=0,
+        last_batch=None,
         epochs=tuple(each for each in before.epochs if each[1] < cut),
         active_from=None if before.active_from is None else min(before.active_from, cut),
     )
