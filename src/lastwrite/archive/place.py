@@ -175,6 +175,12 @@ class Place:
             begun.cleared = self._clear(seen, key, _grace_ms(grace_ms))
         return begun
 
+    def note_round(self, id: str) -> None:
+        """Write the journal of a round that several processes write objects for, and that never
+        commits here itself; it may be there.
+        """
+        self.store.create(self.journal(id), _journal_of(Round(id, None)))
+
     def renew(self, begun: Round) -> None:
         """Say that the round still runs, where it has not said so for a while.
 

@@ -154,7 +154,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
         else None,
         isolation=isolation_of(options.get("kafka.isolation.level")),
         is_compacted=compacted,
-        stores=_as_declared(stores),
+        stores=as_declared(stores),
     )
 
 
@@ -284,7 +284,7 @@ def _by_partition(options: Mapping[str, str], name: str) -> dict[TopicPartition,
         raise InvalidConfig(f"{_SHOWN[name]} is {options[name]!r}: {error}") from error
 
 
-def _as_declared(stores: Mapping[str, str]) -> dict[str, str]:
+def as_declared(stores: Mapping[str, str]) -> dict[str, str]:
     """``storage.*`` by the names that are declared: Spark gives them in lower case."""
     declared = {name.lower(): name for name in STORE_NAMES}
     return {declared.get(name.lower(), name): value for name, value in stores.items()}

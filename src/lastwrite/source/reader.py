@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     InputPartition,
 )
 
@@ -24,6 +25,12 @@ from lastwrite.source.options import SourceOptions, parse
 from lastwrite.source.piece import Piece
 from lastwrite.source.ranges import listed, span_of, system_at, units_of
 from lastwrite.source.stream import stream_reader
+from lastwrite.source.write import (
+    ArrowWriter,
+    StreamWriter,
+    parse_write,
+    refuse_streams_without_arrow,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +56,15 @@ class DefaultSource(DataSource):
         if system_at(options.paths).name != KAFKA:
             raise InvalidConfig("a stream is of Kafka's topics", remedy="use table() and follow")
         return stream_reader(options, _columns_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        given = dict(self.options)
+        return ArrowWriter(parse_write(given, schema, overwrite=overwrite, is_stream=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        refuse_streams_without_arrow()
+        given = dict(self.options)
+        return StreamWriter(parse_write(given, schema, overwrite=overwrite, is_stream=True))
 
 
 class _Reader(DataSourceReader):

@@ -166,8 +166,8 @@ class _Stream(DataSourceStreamReader):
         end = end_of(log, self._options)
         if begin < log.log_start or until > end or begin > until:
             self._lose(
-                f"{name} was to be read from {begin} to {until}, and the log has {log.log_start} to "
-                f"{end}",
+                f"{name} was to be read from {begin} to {until}, and the log has "
+                f"{log.log_start} to {end}",
                 log,
             )
         begin, until = max(begin, log.log_start), min(until, end)
@@ -180,7 +180,7 @@ class _Stream(DataSourceStreamReader):
             raise CommitConflict(
                 words,
                 path=path,
-                remedy="bring back what is missing, or set failOnDataLoss=false to read what there is",
+                remedy="bring it back, or set failOnDataLoss=false to read what there is",
             )
         if words not in self._warned:
             self._warned.add(words)

@@ -30,6 +30,8 @@ where they lie, and never changed or removed. The manifest's ``log``::
                                rounds leave alone; null: there is none
     last_batch                 base offset, next offset, number of records and CRC-32 of the batch
                                that a live cluster gave last; null: none did
+    written                    of a topic that ``jobs.append`` has begun: the names of appends and
+                               the last number of each; null: it was brought from a cluster
 """
 
 from __future__ import annotations
@@ -186,6 +188,7 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[tuple[str, int, int, str], ...] = ()
     active_from: int | None = None
     last_batch: LastBatch | None = None
+    written: tuple[tuple[str, int], ...] | None = None
 
     @property
     def is_blank(self) -> bool:

@@ -70,6 +70,8 @@ class LiveSource:
     asked_ms: int  # before ``end`` was asked for
     follows: bool = False  # more will come soon: rounds that others have begun are waited for
     level_ms: int = 0  # when whoever follows had all that there was; 0: nobody knows
+    # of records that no broker had, which count all at once: see ``ArchivedLog``
+    written: tuple[tuple[str, int], ...] | None = None
 
 
 class Intake:
@@ -199,7 +201,7 @@ class Intake:
                 continue
             self._close_segment()
             self._active_from, self._active_bytes, self._active_since = base, 0, -1
-            if self._since_commit >= _COMMIT_BYTES:
+            if self._since_commit >= _COMMIT_BYTES and self._source.written is None:
                 self._commit()
 
     def _lost_deletes(self, table: BatchTable, at: int) -> Why | None:
@@ -438,6 +440,7 @@ class Intake:
             groups=before.groups if source.groups is None else source.groups,
             active_from=self._active_from if source.follows else None,
             last_batch=self._last,
+            written=before.written if source.written is None else source.written,
         )
 
     def _put_snapshot(self, begun: Round, producers: Sequence[Producer]) -> tuple[str | None, int]:

@@ -1,0 +1,347 @@
+"""Records that no broker had, appended to topics of an archive.
+
+    tasks    each lays its records down beside the partitions, as batches that count from 0
+    commit   a partition at a time: the batches with their offsets become segments, one manifest
+             more names them
+
+The commit of a partition is one manifest for another: who reads gets all of an append's records of
+it, or none. Between partitions nothing is one step; so an append may have a name and a number,
+which each manifest keeps, and the same append once more goes on where the first was broken off. For
+that a record's partition follows from the record alone: from its key, or without one from its
+value.
+
+Only topics that were begun so are appended to. What is brought from a cluster has the cluster's
+offsets, and would become another history.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lastwrite.archive.layout import partition_address
+from lastwrite.archive.place import Round, place_at
+from lastwrite.encoding.compression import Codec
+from lastwrite.engine.chunks import Chunks
+from lastwrite.errors import CommitConflict, InvalidConfig, NotALog
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.partitioner import partition_of
+from lastwrite.kafka.format.text import topic_id_text
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog
+from lastwrite.kafka.store.intake import Intake, LiveSource
+from lastwrite.kafka.store.partitions import find_partitions
+from lastwrite.model.columns import BatchTable, ByteArray
+from lastwrite.model.log import TopicPartition
+from lastwrite.model.stores import StoreSettings
+from lastwrite.model.work import Limits, Piece
+from lastwrite.storage.objects import address
+from lastwrite.storage.objects.store import Writer
+from lastwrite.storage.reading import TRIES
+
+BATCH_BYTES = 128 << 10  # before compression
+_RECORD_BYTES = 21  # at most, beside key, value and headers
+_MOST_NAMES = 256  # of appends that a manifest knows; the oldest go first
+_LEADER_EPOCH = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one task has laid down for a partition."""
+
+    name: TopicPartition
+    key: str  # of the object, below the partition
+    size_bytes: int
+    etag: str
+    modified_ms: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Append:
+    """What all tasks know of an append; it travels by pickle.
+
+    ``name`` and ``number``: of appends of one name, one that has no larger number than the last
+    was done before. ``new_partitions``: of a topic that is not there.
+    """
+
+    archive: str
+    codec: Codec
+    new_partitions: int
+    stores: StoreSettings
+    name: str = ""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    counts: dict[str, int] = field(default_factory=dict)  # of the topics that were looked at
+
+    def partitions_of(self, topic: str) -> int:
+        """How many the topic has, or will have.
+
+        Raises:
+            InvalidConfig: it was brought from a cluster.
+        """
+        if topic not in self.counts:
+            found = _partitions_of(self.archive, topic)
+            for name, log in found.items():
+                _refuse_brought(name, log, self.archive)
+            numbers = [name.partition for name in found]
+            self.counts[topic] = max(numbers, default=self.new_partitions - 1) + 1
+        return self.counts[topic]
+
+    def folder(self, name: TopicPartition) -> str:
+        return partition_address(self.archive, SYSTEM, name.topic, name.partition)
+
+
+def _partitions_of(archive: str, topic: str) -> dict[TopicPartition, ArchivedLog]:
+    try:
+        folders = find_partitions(archive, topic)
+    except NotALog:
+        return {}
+    found = {}
+    for folder in folders:
+        seen = place_at(folder).read()
+        if seen is not None:
+            found[archived.name_of(folder)] = archived.contents_of(seen.manifest, folder)
+    return found
+
+
+def _refuse_brought(name: TopicPartition, log: ArchivedLog, path: str) -> None:
+    if log.written is None:
+        raise InvalidConfig(
+            f"{name} was brought from a cluster, whose offsets it has",
+            path=path,
+            remedy="append to a topic of another name, or to another archive",
+        )
+
+
+# ---------------------------------------------------------------------- in a task
+
+
+class Stager:
+    """Takes records of one task, in order.
+
+    Holds a batch a partition, and what an object on its way takes.
+    """
+
+    def __init__(self, append: Append) -> None:
+        address.use(append.stores)
+        self._append = append
+        self._open: dict[TopicPartition, _Staged] = {}
+
+    def add(
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[tuple[bytes, bytes | None], ...] = (),
+    ) -> None:
+        """
+        Raises:
+            InvalidConfig: the topic has no such partition, or was brought from a cluster.
+        """
+        count = self._append.partitions_of(topic)
+        if partition is None:
+            partition = partition_of((value or b"") if key is None else key, count)
+        elif not 0 <= partition < count:
+            raise InvalidConfig(
+                f"partition {partition} of {topic}, which has {count}",
+                remedy="leave the column out, or give the option numPartitions for a new topic",
+            )
+        name = TopicPartition(topic, partition)
+        staged = self._open.get(name)
+        if staged is None:
+            staged = self._open[name] = _Staged(self._append, name)
+        staged.add(timestamp_ms, key, value, headers)
+
+    def finish(self) -> list[Part]:
+        return [each.finish() for _, each in sorted(self._open.items())]
+
+    def abandon(self) -> None:
+        for each in self._open.values():
+            each.writer.abandon()
+
+
+class _Staged:
+    """An object of batches on its way."""
+
+    def __init__(self, append: Append, name: TopicPartition) -> None:
+        self._name, self._codec = name, append.codec
+        place = place_at(append.folder(name))
+        place.note_round(append.id)
+        self._key = f"{Round(append.id, None).prefix}{uuid.uuid4().hex}/part"
+        self.writer: Writer = place.store.writer(place.key(self._key))
+        self._records: list[Record] = []
+        self._held_bytes = self._count = 0
+
+    def add(
+        self,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[tuple[bytes, bytes | None], ...],
+    ) -> None:
+        size = _RECORD_BYTES + len(key or b"") + len(value or b"")
+        size += sum(len(name) + len(content or b"") + 10 for name, content in headers)
+        if self._records and self._held_bytes + size > BATCH_BYTES:
+            self._flush()
+        self._records.append(Record(self._count, timestamp_ms, key, value, headers))
+        self._count += 1
+        self._held_bytes += size
+
+    def _flush(self) -> None:
+        batch = encode_batch(self._records, codec=self._codec, leader_epoch=_LEADER_EPOCH)
+        self.writer.write(batch)
+        self._records, self._held_bytes = [], 0
+
+    def finish(self) -> Part:
+        self._flush()
+        found = self.writer.close()
+        return Part(
+            self._name,
+            self._key,
+            found.size_bytes,
+            found.version.etag,
+            found.modified_ms,
+            self._count,
+        )
+
+
+# ---------------------------------------------------------------------- in the end
+
+
+def commit(append: Append, parts: Sequence[Part], number: int = 0) -> dict[TopicPartition, int]:
+    """Let what tasks have laid down count, in the order of ``parts``; of each partition that had
+    not this append before, how many records came.
+
+    Raises:
+        CommitConflict: others changed a partition again and again. What was appended to others
+            stays; the same append, of the same name and number, goes on.
+        InvalidConfig, RemoteFailed: likewise.
+    """
+    address.use(append.stores)
+    by_name: dict[TopicPartition, list[Part]] = {}
+    for part in parts:
+        by_name.setdefault(part.name, []).append(part)
+    for topic in sorted({name.topic for name in by_name}):
+        _make_topic(append, topic)
+    done = {name: _append_to(append, name, by_name[name], number) for name in sorted(by_name)}
+    clear(append, by_name)
+    return {name: count for name, count in done.items() if count}
+
+
+def clear(append: Append, names: Mapping[TopicPartition, object] | None = None) -> None:
+    """Remove what tasks have laid down; ``names``: where, None: in all partitions they may have."""
+    address.use(append.stores)
+    if names is None:
+        counts = append.counts.items()
+        names = {TopicPartition(topic, n): None for topic, count in counts for n in range(count)}
+    for name in names:
+        place_at(append.folder(name)).abandon(Round(append.id, None))
+
+
+def _make_topic(append: Append, topic: str) -> None:
+    """See that all partitions are there: the last one first, which says how many there are."""
+    there = _partitions_of(append.archive, topic)
+    for name, log in there.items():
+        _refuse_brought(name, log, append.archive)
+    id = next((log.topic_id for log in there.values()), None) or topic_id_text(uuid.uuid4().bytes)
+    for number in reversed(range(append.partitions_of(topic))):
+        name = TopicPartition(topic, number)
+        if name not in there:
+            source = _source(append, name, ArchivedLog(log_start=0, end_offset=0, topic_id=id), 0)
+            Intake(source, append.folder(name)).finish()
+
+
+def _append_to(append: Append, name: TopicPartition, parts: Sequence[Part], number: int) -> int:
+    for tries in range(1, TRIES + 1):
+        try:
+            return _append_once(append, name, parts, number)
+        except CommitConflict:  # a round, or another append: its end is where ours begins
+            if tries == TRIES:
+                raise
+    raise AssertionError("the last try returns")
+
+
+def _append_once(append: Append, name: TopicPartition, parts: Sequence[Part], number: int) -> int:
+    folder = append.folder(name)
+    seen = place_at(folder).read()
+    if seen is None:
+        raise CommitConflict("the partition was removed", path=folder, remedy="run again")
+    log = archived.contents_of(seen.manifest, folder)
+    _refuse_brought(name, log, append.archive)
+    if append.name and dict(log.written or ()).get(append.name, -1) >= number:
+        return 0
+    count = sum(part.records for part in parts)
+    intake = Intake(_source(append, name, log, count, number), folder)
+    try:
+        if intake.first != log.end_offset:
+            raise CommitConflict("another append came first", path=folder, remedy="run again")
+        base = intake.first
+        for part in parts:
+            for data, table in _batches(folder, part, base):
+                intake.append(data, table)
+            base += part.records
+        intake.finish()
+    except BaseException:
+        intake.abandon()
+        raise
+    return count
+
+
+def _source(
+    append: Append, name: TopicPartition, log: ArchivedLog, count: int, number: int = 0
+) -> LiveSource:
+    written = dict(log.written or ())
+    if append.name and count:
+        written.pop(append.name, None)
+        written[append.name] = number
+    return LiveSource(
+        path=f"append {append.id} to {name}",
+        log_start=log.log_start,
+        end=log.end_offset + count,
+        topic_id=log.topic_id,
+        lineage=lambda epoch: (),
+        known=None,
+        groups=None,
+        config=KafkaTopicConfig(),
+        asked_ms=time.time_ns() // 1_000_000,
+        written=tuple(written.items())[-_MOST_NAMES:],
+    )
+
+
+def _batches(folder: str, part: Part, base: int) -> Iterator[tuple[ByteArray, BatchTable]]:
+    """The batches that a task has laid down, proven, with offsets from ``base`` on.
+
+    A batch's base offset is not under its checksum, so that brokers can do the same.
+    """
+    limits = Limits()
+    piece = Piece(
+        number=0,
+        segment=0,
+        path=f"{folder}/{part.key}",
+        start=0,
+        end=part.size_bytes,
+        size_bytes=part.size_bytes,
+        mtime_ns=part.modified_ms * 1_000_000,
+        lowest_offset=0,
+        end_offset=part.records,
+        keyed=False,
+        etag=part.etag or "-",
+    )
+    for chunk in Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece):
+        table = chunk.table.copy()
+        table["base_offset"] += base
+        table["next_offset"] += base
+        data = chunk.buffer
+        places = table["origin"].astype(np.int64)[:, None] + np.arange(8)
+        offsets = table["base_offset"].astype(">i8")
+        data[places] = offsets.view(np.uint8).reshape(-1, 8)
+        yield data, table

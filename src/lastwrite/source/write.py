@@ -1,0 +1,261 @@
+"""``df.write.format("lastwrite")`` and ``writeStream``: records appended to topics of an archive.
+
+Columns as of Spark's Kafka sink, ``value`` and perhaps ``key``, ``topic``, ``headers``,
+``partition``, and ``timestamp`` beside them; others are passed over, so that what was read can be
+written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from lastwrite.config.stores import is_of_stores, store_settings
+from lastwrite.encoding.compression import Codec
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.kafka.jobs.append import Append, Part, Stager, clear, commit
+from lastwrite.source.options import as_declared
+from lastwrite.storage.objects import address
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _StreamBase
+except ImportError:  # before 4.1
+    _StreamBase = object  # type: ignore[assignment, misc]
+
+_TYPES = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+_CODECS = {codec.name.lower(): codec for codec in Codec}
+_OPTIONS = {
+    "path": "path",
+    "topic": "topic",
+    "numpartitions": "numPartitions",
+    "compression.type": "compression.type",
+    "txnappid": "txnAppId",
+    "txnversion": "txnVersion",
+    "checkpointlocation": "checkpointLocation",
+    "includeheaders": "includeHeaders",  # of the Kafka sink: headers are written where they are
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Done(WriterCommitMessage):
+    """What one task has laid down."""
+
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """What is written, and where to."""
+
+    append: Append
+    topic: str | None
+    number: int
+    columns: tuple[str, ...]
+
+
+def parse_write(
+    given: Mapping[str, str], schema: StructType, *, overwrite: bool, is_stream: bool
+) -> WriteOptions:
+    """
+    Raises:
+        InvalidConfig: an option or a column is not as it should be; or the topic was brought from a
+            cluster.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    options = {name.removeprefix("kafka."): value for name, value in options.items()}
+    unknown = [n for n in options if n not in _OPTIONS and not is_of_stores(n)]
+    unknown = [n for n in unknown if f"kafka.{n}" not in map(str.lower, given)]
+    if unknown:
+        raise InvalidConfig(
+            f"unknown option {unknown[0]}", remedy=f"one of: {', '.join(_OPTIONS.values())}"
+        )
+    if "path" not in options:
+        raise InvalidConfig("no path is given", remedy='.save("/backup/kafka"): an archive')
+    if overwrite:
+        raise InvalidConfig("a log is only appended to", remedy='.mode("append")')
+    columns = _columns(schema, options.get("topic"))
+    codec = options.get("compression.type", "none").lower()
+    if codec not in _CODECS:
+        raise InvalidConfig(f"compression.type is {codec!r}", remedy=", ".join(_CODECS))
+    name, number = _named(options, is_stream)
+    settings = store_settings(
+        as_declared({n: v for n, v in given.items() if is_of_stores(n.lower())})
+    )
+    address.use(settings)
+    append = Append(
+        archive=options["path"],
+        codec=_CODECS[codec],
+        new_partitions=_number(options, "numpartitions", 1, 1),
+        stores=settings,
+        name=name,
+    )
+    topic = options.get("topic")
+    if topic is not None:
+        append.partitions_of(topic)  # before any task finds out
+    return WriteOptions(append, topic, number, columns)
+
+
+def _columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
+    types = {each.name: each.dataType.simpleString() for each in schema.fields}
+    if "value" not in types:
+        raise InvalidConfig("no column value", remedy="select it: what the records hold")
+    if topic is None and "topic" not in types:
+        raise InvalidConfig("neither an option nor a column topic", remedy="give one of them")
+    for name, allowed in _TYPES.items():
+        if name in types and types[name] not in allowed:
+            raise InvalidConfig(
+                f"column {name} is of {types[name]}", remedy=f"cast it to {' or '.join(allowed)}"
+            )
+    return tuple(name for name in types if name in _TYPES)
+
+
+def _named(options: Mapping[str, str], is_stream: bool) -> tuple[str, int]:
+    """The name of appends, by which one that is repeated is known again, and this one's number."""
+    name = options.get("txnappid", "")
+    if is_stream:
+        name = name or options.get("checkpointlocation", "")
+        if not name:
+            raise InvalidConfig(
+                "a stream needs a name, by which a repeated micro-batch is known",
+                remedy="give txnAppId, the same after each restart, or checkpointLocation",
+            )
+        return name, 0
+    if bool(name) != ("txnversion" in options):
+        raise InvalidConfig("txnAppId and txnVersion go together", remedy="give both or none")
+    return name, _number(options, "txnversion", 0, 0)
+
+
+def _number(options: Mapping[str, str], name: str, default: int, least: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isdigit() or int(text) < least:
+        raise InvalidConfig(f"{_OPTIONS[name]} is {text!r}", remedy=f"a number from {least} on")
+    return int(text)
+
+
+class _Writing:
+    """What batch and stream do alike."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def _laid_down(self, batches: Iterable[Mapping[str, Sequence[Any]]]) -> _Done:
+        """Of batches of columns, each a list."""
+        stager = Stager(self._options.append)
+        try:
+            for columns in batches:
+                self._add(stager, columns)
+            return _Done(tuple(stager.finish()))
+        except BaseException:
+            stager.abandon()
+            raise
+
+    def _add(self, stager: Stager, columns: Mapping[str, Sequence[Any]]) -> None:
+        values = columns["value"]
+        nothing = [None] * len(values)
+        now_ms = time.time_ns() // 1_000_000
+        for topic, partition, micros, key, value, headers in zip(
+            columns.get("topic", nothing),
+            columns.get("partition", nothing),
+            columns.get("timestamp", nothing),
+            columns.get("key", nothing),
+            values,
+            columns.get("headers", nothing),
+            strict=True,
+        ):
+            topic = self._options.topic or topic
+            if topic is None:
+                raise InvalidConfig(
+                    "a row without a topic", remedy="fill the column, or give topic"
+                )
+            stager.add(
+                topic,
+                partition,
+                now_ms if micros is None else micros // 1000,
+                _bytes(key),
+                _bytes(value),
+                tuple((each["key"].encode(), each["value"]) for each in headers or ()),
+            )
+
+    def _commit(self, messages: Sequence[Any], number: int) -> None:
+        parts: list[Part] = []
+        for message in messages:
+            if not isinstance(message, _Done):
+                raise LogError("a task has not said what it wrote", remedy="run the job again")
+            parts += message.parts
+        commit(self._options.append, parts, number)
+
+    def _abort(self, messages: Sequence[Any]) -> None:
+        done = [part for each in messages if isinstance(each, _Done) for part in each.parts]
+        append = self._options.append
+        clear(append, {part.name: None for part in done})
+        clear(append)
+
+
+def _bytes(content: Any) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content
+
+
+class ArrowWriter(_Writing, DataSourceArrowWriter):
+    """``df.write``."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._laid_down(_lists(iterator, self._options.columns))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._commit(messages, self._options.number)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._abort(messages)
+
+
+def _lists(
+    batches: Iterable[pa.RecordBatch], columns: Sequence[str]
+) -> Iterator[dict[str, list[Any]]]:
+    import pyarrow as pa
+
+    for batch in batches:
+        found = {}
+        for name in columns:
+            column = batch.column(batch.schema.get_field_index(name))
+            found[name] = (column.cast(pa.int64()) if name == "timestamp" else column).to_pylist()
+        yield found
+
+
+class StreamWriter(_Writing, _StreamBase):
+    """``df.writeStream``."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self._laid_down(_lists(iterator, self._options.columns))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self._abort(messages)
+
+
+def refuse_streams_without_arrow() -> None:
+    """
+    Raises:
+        InvalidConfig: this PySpark has no streams of Arrow batches into a sink.
+    """
+    if _StreamBase is object:
+        raise InvalidConfig(
+            "a stream into an archive needs PySpark 4.1 or newer",
+            remedy="write each micro-batch by foreachBatch, with txnAppId and txnVersion",
+        )
