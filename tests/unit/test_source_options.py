@@ -38,7 +38,8 @@ def test_a_job_of_the_kafka_source_moves_by_a_path() -> None:
 def test_what_is_wanted_by_pattern_and_by_partition() -> None:
     by_pattern = parse({"path": "/d", "subscribePattern": "a.*"})
     assert by_pattern.wants(TopicPartition("ab", 1))
-    assert not by_pattern.wants(TopicPartition("ba", 1))
+    assert by_pattern.wants(TopicPartition("ba", 1))  # found anywhere, as Kafka's consumer does
+    assert not by_pattern.wants(TopicPartition("bc", 1))
     by_partition = parse({"path": "/d", "assign": '{"a":[0,2]}'})
     assert by_partition.wants(A0)
     assert not by_partition.wants(TopicPartition("a", 1))
