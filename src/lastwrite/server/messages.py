@@ -165,7 +165,8 @@ def _kio_values(values: dict[str, object]) -> dict[str, object]:
     if "error_code" in values:
         from kio.schema.errors import ErrorCode
 
-        return values | {"error_code": ErrorCode(values["error_code"])}  # type: ignore[arg-type]
+        code: Any = values["error_code"]
+        return values | {"error_code": ErrorCode(code)}
     return values
 
 
