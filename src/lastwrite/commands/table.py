@@ -23,6 +23,7 @@ from lastwrite.config.stores import store_settings
 from lastwrite.encoding.slices import gathered
 from lastwrite.engine.system import system_named
 from lastwrite.errors import CommitConflict, InvalidConfig
+from lastwrite.kafka.beside_a_broker import one_try
 from lastwrite.model.columns import RecordColumns, Slices
 from lastwrite.model.log import PartitionLog
 from lastwrite.rows.last_writes import LastWrites, Unseen
@@ -30,7 +31,7 @@ from lastwrite.rows.reading import RowUnit, read_records, read_rows
 from lastwrite.rows.system import RowSystem, rows_of
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects import address
-from lastwrite.storage.reading import TRIES, one_try
+from lastwrite.storage.reading import TRIES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,14 +83,15 @@ def steady(
     listed: Callable[[], Sequence[PartitionLog]],
     made: Callable[[Sequence[PartitionLog]], T],
 ) -> T:
-    """What is made of the logs while a broker may move them; from anew where it does, a few times.
+    """What is made of the logs while a broker may move them, or a round replaces them in an archive;
+    from anew where that happens, a few times.
 
     Raises:
         CommitConflict: it did every time.
     """
     for tries in range(1, TRIES + 1):
         logs = listed()
-        with one_try(tries, is_open=any(log.open_as is not None for log in logs)):
+        with one_try(tries, *logs):
             found = made(logs)
             for log in logs:
                 system_named(system.name).check_unmoved(log)
