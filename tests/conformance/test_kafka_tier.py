@@ -441,32 +441,71 @@ def test_the_tiers_metadata() -> None:
 CHUNKS = CORPUS / "chunks"
 
 
-@pytest.mark.parametrize("kind", ["zstd", "plain"])
+def keys(*ids: str) -> dict[str, object]:
+    """The setting that gives the private keys of these pairs, or of both."""
+    pytest.importorskip("Crypto")
+    files = (f"{each}:{CHUNKS}/keys/{each}.pem" for each in ids or ("one", "two"))
+    return {"storage.encryptionKeys": ",".join(files)}
+
+
+@pytest.mark.parametrize("kind", ["zstd", "plain", "encrypted", "encrypted-plain"])
 def test_a_tier_in_chunks(kind: str, tmp_path: Path) -> None:
     source, before = CHUNKS / kind, files(CHUNKS / kind)
+    config = keys() if "encrypted" in kind else None
     partition = next(source.glob("orders-*/0"))
     for path in (source, partition.parent, partition):
-        rows = lastwrite.read(str(path), topic="orders", isolation_level="read_committed")
+        rows = lastwrite.read(
+            str(path), topic="orders", isolation_level="read_committed", config=config
+        )
         wanted = below_end(consumed("committed", "orders"), "orders")
         assert seen(rows)[-len(wanted) :] == wanted
-    assert dict(lastwrite.latest(str(source))) == dict(lastwrite.latest(str(TIER), "orders"))
-    report = lastwrite.inspect(str(source), spark=INLINE)
+    table = dict(lastwrite.latest(str(TIER), "orders"))
+    assert dict(lastwrite.latest(str(source), config=config)) == table
+    assert list(lastwrite.dump(str(partition), config=config)) == list(
+        lastwrite.dump(str(folder("orders")))
+    )
+    report = lastwrite.inspect(str(source), spark=INLINE, config=config)
     assert [(each.topic, each.status) for each in report.partitions] == [("orders", "whole")]
-    proof = lastwrite.verify(str(source), str(folder("orders")), spark=INLINE)
+    proof = lastwrite.verify(str(source), str(folder("orders")), spark=INLINE, config=config)
     assert [each.status for each in proof.partitions] == ["verified"]
     with pytest.raises(InvalidConfig, match="fetch .* --to ARCHIVE"):
-        lastwrite.compact(str(source), spark=INLINE)
+        lastwrite.compact(str(source), spark=INLINE, config=config)
     archive = str(tmp_path / "archive")
-    found = lastwrite.fetch([str(source)], archive).partitions[0]
+    found = lastwrite.fetch([str(source)], archive, config=config).partitions[0]
     assert found.size_bytes == 0 and found.segments == 9
     named = {each["key"]: each["bytes"] for each in manifest(Path(archive), "orders")["objects"]}
     assert {key: size for key, size in named.items() if not key.startswith("data/")} == {
         path: len(content) for path, content in before.items()
     }
-    lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE)
+    assert dict(lastwrite.latest(archive, config=config)) == table
+    lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE, config=config)
     lastwrite.sweep(archive, older_than_ms=0, everything=True)
-    assert dict(lastwrite.latest(archive)) == dict(lastwrite.latest(str(TIER), "orders"))
+    assert dict(lastwrite.latest(archive)) == table  # which no key opens
     assert files(source) == before
+
+
+def test_an_encrypted_tier_without_its_keys(tmp_path: Path) -> None:
+    source, one = str(CHUNKS / "encrypted"), keys("one")
+    with pytest.raises(InvalidConfig, match=r"key pair 'one'.*storage\.encryptionKeys=one:FILE"):
+        lastwrite.latest(source)
+    report = lastwrite.fetch([source], str(tmp_path / "archive"), config=one)
+    reason = str(report.partitions[0].reason)
+    assert report.exit_status == 1 and f"{266:020d}-" in reason
+    assert "encryption.key.pairs.two.private.key.file" in reason
+
+
+@pytest.mark.parametrize("kind", ["encrypted", "encrypted-plain"])
+def test_an_encrypted_tier_that_was_changed(kind: str, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(CHUNKS / kind, tmp_path / "tier"))
+    (log,) = source.rglob(f"{60:020d}-*.log")
+    content = bytearray(log.read_bytes())
+    content[100] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(CorruptLog, match="tag does not hold"):
+        lastwrite.latest(str(source), config=keys())
+    report = lastwrite.verify(str(source), spark=INLINE, config=keys())
+    assert report.exit_status == 3
+    assert str(log.with_suffix(".rsm-manifest")) in str(report.partitions[0].reason)
 
 
 def test_a_tier_in_chunks_goes_on_in_the_log_root(tmp_path: Path) -> None:
@@ -482,8 +521,6 @@ def test_a_copy_in_chunks_without_a_manifest_is_a_gap(tmp_path: Path) -> None:
     lost.unlink()
     with pytest.raises(CorruptLog, match="offsets 130 to 203"):
         lastwrite.latest(str(source))
-    report = lastwrite.fetch([str(CHUNKS / "encrypted")], str(tmp_path / "archive"))
-    assert "encrypted" in str(report.partitions[0].reason) and report.exit_status == 1
 
 
 def test_a_topic_of_an_archive_that_is_called_like_a_tier(tmp_path: Path) -> None:

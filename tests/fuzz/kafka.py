@@ -46,10 +46,12 @@ from lastwrite.kafka.store.checkpoints import read_offsets
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.columns import CONTROL, IS_CONTROL, KEYLESS, SHADOWED, TOMBSTONE
 from lastwrite.model.policy import Policy, Strategy
+from lastwrite.model.stores import StoreSettings
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.chunked import Chunks, decode_manifest
 from lastwrite.storage.quarantine import read_quarantine
+from lastwrite.storage.reading import cipher_of
 from lastwrite.verification.rows import (
     BY_HEADER,
     BY_OFFSET,
@@ -538,9 +540,16 @@ def _tiers() -> list[Target]:
             content = harm(rng, content, samples, ())
         return content, log if rng.random() < 0.5 else harm(rng, log, [log], ())
 
+    keys = StoreSettings(
+        encryption_keys=tuple(
+            (path.stem, str(path)) for path in (CORPUS / "tiered/chunks/keys").glob("*.pem")
+        )
+    )
+
     def check(data: bytes, log: bytes, rng: random.Random) -> str:
         def read() -> None:
-            opened = Chunks(decode_manifest(data, "m"))
+            manifest = decode_manifest(data, "m")
+            opened = Chunks(manifest, cipher_of(manifest, "m", keys))
             assert opened.stored_bytes >= 0
             for number in range(min(4, -(-opened.size_bytes // PLAIN_LIMIT))):
                 begin, end = opened.place(number)

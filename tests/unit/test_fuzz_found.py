@@ -166,4 +166,4 @@ def test_a_manifest_of_a_segment_in_chunks(index: bytes) -> None:
         b'"segmentIndexes":{%s}}' % (index, lies)
     )
     with pytest.raises(LogError):
-        Chunks(decode_manifest(data, "m"))
+        Chunks(decode_manifest(data, "m"), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -24,6 +25,22 @@ def _endpoint(name: str, value: object) -> str:
     return text
 
 
+def _key_files(name: str, value: object) -> str:
+    text = str(value).strip()
+    for each in _items(text):
+        key_id, _, file = each.partition(":")
+        if not key_id or not file:
+            raise InvalidConfig(
+                f"{name} has a part that is not ID:FILE",
+                remedy="write ID:FILE[,ID:FILE…], each the file of a private key",
+            )
+    return text
+
+
+def _items(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoreConfig(SettingsTable):
     """Where buckets are, and how long a request may take. Credentials are no settings: each process
@@ -40,6 +57,8 @@ class StoreConfig(SettingsTable):
     # of a generation's objects, for who reads it while another replaces it
     keep_replaced_ms: int = setting(3_600_000, "storage.keepReplacedMs", 0)
     secret_file: str = setting("", "storage.secretFile")  # under which kept scans are made
+    # ID:FILE,…: encryption.key.pairs.ID.private.key.file of a tier's brokers
+    encryption_keys: str = setting("", "storage.encryptionKeys", parse=_key_files)
     # fmt: on
 
     @property
@@ -53,6 +72,12 @@ class StoreConfig(SettingsTable):
             self.retries,
             keep_replaced_ms=self.keep_replaced_ms,
             secret_file=self.secret_file,
+            encryption_keys=tuple(
+                (key_id, os.path.abspath(file))
+                for key_id, _, file in (
+                    each.partition(":") for each in _items(self.encryption_keys)
+                )
+            ),
         )
 
     @classmethod

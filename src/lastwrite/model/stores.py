@@ -18,3 +18,4 @@ class StoreSettings:
     is_dry: bool = False  # what would be written is only counted
     keep_replaced_ms: int = 3_600_000  # of the driver, as the next
     secret_file: str = ""  # of the driver alone: see ``scan_cache.secret``
+    encryption_keys: tuple[tuple[str, str], ...] = ()  # ids, files: see ``storage.encryption``

@@ -1,14 +1,14 @@
 """A segment that was cut into chunks before it was stored, read as if it were whole.
 
 As Aiven's tiered-storage-for-apache-kafka writes one: the chunks lie one behind another in
-``STEM.log``, each compressed by itself or not, and ``STEM.rsm-manifest``, which is written last,
-says how long each is there::
+``STEM.log``, each compressed by itself or not, and then encrypted (``encryption``) or not, and
+``STEM.rsm-manifest``, which is written last, says how long each is there::
 
     {"version": "1",
      "chunkIndex": {"type": "variable", "originalChunkSize": 4194304, "originalFileSize": 9000000,
                     "transformedChunks": "base64 of zstd of the sizes"},
      "segmentIndexes": {"offset": {"position": 0, "size": 24}, …},     of STEM.indexes
-     "compression": true, "remoteLogSegmentMetadata": {…}}
+     "compression": true, "encryption": {…}, "remoteLogSegmentMetadata": {…}}
 
 Source: commit 8fb15816 of the plugin (2026-05-04): ``SegmentManifestV1``, ``FixedSizeChunkIndex``,
 ``ChunkSizesBinaryCodec``; what its classes wrote in tests/corpus.
@@ -25,6 +25,7 @@ import numpy as np
 
 from lastwrite.encoding.compression import Codec, decompress
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, UnsupportedFormat
+from lastwrite.storage.encryption import Encryption, SegmentCipher
 
 MANIFEST, LOG, INDEXES = ".rsm-manifest", ".log", ".indexes"
 _VERSION = "1"
@@ -95,7 +96,7 @@ class ChunkManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     chunk_index: ChunkIndex
     segment_indexes: Stretches
     compression: bool
-    encryption: object = None
+    encryption: Encryption | None = None
 
 
 def decode_manifest(data: bytes, path: str) -> ChunkManifest:
@@ -103,7 +104,7 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
 
     Raises:
         CorruptLog: they are none.
-        UnsupportedFormat: of another version; or the segment is encrypted.
+        UnsupportedFormat: of another version.
     """
     try:
         found = msgspec.json.decode(data, type=ChunkManifest)
@@ -111,23 +112,19 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
         raise CorruptLog(f"not the manifest of a segment: {error}", 0, path) from error
     if found.version != _VERSION:
         raise UnsupportedFormat(f"a segment's manifest of version {found.version!r}", path=path)
-    if found.encryption is not None:
-        raise UnsupportedFormat(
-            "the segment is encrypted",
-            path=path,
-            remedy="read the topic by a consumer: encrypted tiers are not read so far",
-        )
     return found
 
 
 class Chunks:
-    """The chunks of one segment: which lies where, and what it is when it is opened."""
+    """The chunks of one segment: which lies where, and what it is when it is opened; by ``cipher``
+    where they are encrypted.
+    """
 
-    def __init__(self, manifest: ChunkManifest) -> None:
+    def __init__(self, manifest: ChunkManifest, cipher: SegmentCipher | None) -> None:
         index = manifest.chunk_index
         self.size_bytes = index.original_file_size
         self._each = index.original_chunk_size
-        self._is_compressed = manifest.compression
+        self._is_compressed, self._cipher = manifest.compression, cipher
         self._ends = [0, *accumulate(index.sizes())]
 
     @property
@@ -151,9 +148,14 @@ class Chunks:
         """The bytes of the segment in a chunk.
 
         Raises:
-            CorruptLog: they are not as long as they should be, or do not decompress.
+            CorruptLog: they are not as long as they should be, or neither decrypt nor decompress.
         """
         wanted = min(self._each, self.size_bytes - self.start(number))
+        if self._cipher is not None:
+            try:
+                stored = self._cipher.opened(stored)
+            except CorruptLog as error:
+                raise CorruptLog(f"a chunk: {error.problem}", self.start(number)) from error
         plain: bytes | memoryview = stored
         if self._is_compressed:
             try:

@@ -24,10 +24,12 @@ from lastwrite.errors import (
 )
 from lastwrite.model.columns import ByteArray
 from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.stores import StoreSettings
 from lastwrite.model.work import Limits, Piece
 from lastwrite.storage import chunked
+from lastwrite.storage.encryption import SegmentCipher
 from lastwrite.storage.files import to_log_error
-from lastwrite.storage.objects.address import is_address, store_at
+from lastwrite.storage.objects.address import is_address, store_at, used
 
 # A folder that changed so shortly before the look may change again without its time telling.
 SETTLED_NS = 50_000_000
@@ -232,6 +234,7 @@ class ChunkedReader(SegmentReader):
     Raises:
         CommitConflict: it is gone, or another one.
         CorruptLog, UnsupportedFormat, OutOfMemoryBudget: its manifest.
+        InvalidConfig, EnvironmentUnfit: it is encrypted, and ``cipher_of`` cannot open it.
     """
 
     def __init__(self, path: str, size_bytes: int, limits: Limits | None = None) -> None:
@@ -244,8 +247,9 @@ class ChunkedReader(SegmentReader):
                     "the segment vanished while we worked", path=path, remedy=_AGAIN
                 ) from error
             raise
+        cipher = cipher_of(manifest, path, limits.stores if limits else None)
         with located(path):
-            self._chunks = chunked.Chunks(manifest)
+            self._chunks = chunked.Chunks(manifest, cipher)
         if self._chunks.size_bytes != size_bytes:
             raise CommitConflict("the segment changed while we worked", path=path, remedy=_AGAIN)
         log, stored = path.removesuffix(chunked.MANIFEST) + chunked.LOG, self._chunks.stored_bytes
@@ -370,8 +374,7 @@ def read_small(path: str) -> bytes:
     """
     whole, _, place = path.rpartition("#")
     if whole.endswith(chunked.INDEXES) and (part := _STRETCH.fullmatch(place)):
-        position, size = int(part[1]), int(part[2])
-        return read_small(whole)[position : position + size]
+        return _read_part(whole, int(part[1]), int(part[2]))
     try:
         if is_address(path):
             data = _read_object(path)
@@ -385,6 +388,29 @@ def read_small(path: str) -> bytes:
     if len(data) > SMALL_LIMIT_BYTES:
         raise OutOfMemoryBudget(f"more than {SMALL_LIMIT_BYTES} bytes", path=path)
     return data
+
+
+def cipher_of(
+    manifest: chunked.ChunkManifest, path: str, stores: StoreSettings | None = None
+) -> SegmentCipher | None:
+    """What opens the segment of this manifest, which lies at ``path``; None: it is not encrypted.
+    ``stores``: as the driver told a worker; None: as ``use`` said.
+
+    Raises:
+        InvalidConfig, CorruptLog, EnvironmentUnfit: as ``SegmentCipher``.
+    """
+    if manifest.encryption is None:
+        return None
+    with located(path):
+        return SegmentCipher(manifest.encryption, stores or used())
+
+
+def _read_part(indexes: str, position: int, size: int) -> bytes:
+    path = indexes.removesuffix(chunked.INDEXES) + chunked.MANIFEST
+    cipher = cipher_of(chunked.decode_manifest(read_small(path), path), path)
+    part = read_small(indexes)[position : position + size]
+    with located(indexes, position):
+        return cipher.opened(part) if cipher and size else part
 
 
 def _read_object(address: str) -> bytes:

@@ -60,7 +60,7 @@ from lastwrite.model.log import (
 from lastwrite.storage.chunked import Stretch, decode_manifest
 from lastwrite.storage.objects.address import is_address, join, store_at
 from lastwrite.storage.objects.store import Found
-from lastwrite.storage.reading import read_small, reader_of
+from lastwrite.storage.reading import cipher_of, read_small, reader_of
 
 _MANAGERS = "kafka-tiered-storage"  # what LocalTieredStorage makes in the folder that it is given
 _MOST_KNOWN = 16
@@ -421,10 +421,11 @@ def _segment_in_chunks(
     path, found = paths[FileKind.CHUNK_MANIFEST], files[FileKind.CHUNK_MANIFEST]
     manifest = decode_manifest(read_small(path), path)
     at, beside = manifest.segment_indexes, paths[FileKind.CHUNKED_INDEXES]
-    content = read_small(beside)
+    content, cipher = read_small(beside), cipher_of(manifest, path)
 
     def part(stretch: Stretch) -> bytes:
-        return content[stretch.position : stretch.position + stretch.size]
+        stored = content[stretch.position : stretch.position + stretch.size]
+        return cipher.opened(stored) if cipher and stretch.size else stored
 
     with located(beside):
         epochs = decode_leader_epochs(part(at.leader_epoch))

@@ -1,0 +1,156 @@
+"""Chunks and side files that were encrypted before they were stored, opened again.
+
+As Aiven's tiered-storage-for-apache-kafka does it: each segment has a data key of its own, AES of
+256 bits, which lies in its manifest, encrypted with an RSA key by OAEP with SHA3-512 (for MGF1,
+too), behind the id of the pair in the broker's key ring::
+
+    "encryption": {"dataKey": "ID:base64", "aad": "base64"}
+
+Each chunk, compressed before that or not, and each index is 12 bytes of IV, what AES in Galois
+counter mode made, and 16 bytes of tag; the tag also holds ``aad``.
+
+Source: commit 8fb15816 of the plugin (2026-05-04): ``RsaEncryptionProvider``,
+``AesEncryptionProvider``, ``EncryptionChunkEnumeration``; what its classes wrote in tests/corpus.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from lastwrite.errors import CorruptLog, EnvironmentUnfit, InvalidConfig
+from lastwrite.model.stores import StoreSettings
+
+_IV_BYTES, _TAG_BYTES, _KEY_BYTES = 12, 16, 32
+_MOST_PEM_BYTES = 1 << 16
+
+
+class Encryption(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a manifest says of it."""
+
+    data_key: str
+    aad: bytes
+
+    def wrapped(self) -> tuple[str, bytes]:
+        """The id of the key pair, and the data key as that encrypted it.
+
+        Raises:
+            CorruptLog: it is neither.
+        """
+        name, _, text = self.data_key.partition(":")
+        try:
+            content = base64.b64decode(text, validate=True)
+        except ValueError:
+            content = b""
+        if not name.strip() or not content:
+            raise CorruptLog("a data key that is not ID:BASE64", 0)
+        return name, content
+
+
+class SegmentCipher:
+    """Opens what was encrypted of one segment; by the private keys that the settings name.
+
+    Raises:
+        InvalidConfig: its key pair is not among them, or does not open its data key.
+        CorruptLog: what its manifest says of it cannot be.
+        EnvironmentUnfit: pycryptodome is not installed.
+    """
+
+    def __init__(self, encryption: Encryption, stores: StoreSettings) -> None:
+        name, wrapped = encryption.wrapped()
+        file = dict(stores.encryption_keys).get(name)
+        if file is None:
+            raise InvalidConfig(
+                f"the segment is encrypted with the key pair {name!r}, whose private key was not "
+                "given",
+                remedy=f"give --config storage.encryptionKeys={name}:FILE, where FILE is the "
+                f"broker's encryption.key.pairs.{name}.private.key.file",
+            )
+        self._key, self._aad = _data_key(wrapped, name, file), encryption.aad
+
+    def opened(self, stored: bytes) -> bytes:
+        """A chunk or an index as it was before.
+
+        Raises:
+            CorruptLog: it is not what was written.
+        """
+        from Crypto.Cipher import AES
+
+        if len(stored) < _IV_BYTES + _TAG_BYTES:
+            raise CorruptLog(f"{len(stored)} encrypted bytes, fewer than an IV and a tag", 0)
+        view = memoryview(stored)
+        cipher = AES.new(self._key, AES.MODE_GCM, nonce=view[:_IV_BYTES], mac_len=_TAG_BYTES)
+        cipher.update(self._aad)
+        try:
+            plain: bytes = cipher.decrypt_and_verify(
+                view[_IV_BYTES:-_TAG_BYTES], view[-_TAG_BYTES:]
+            )
+        except ValueError:
+            raise CorruptLog(
+                "encrypted bytes whose tag does not hold: they were changed", 0
+            ) from None
+        return plain
+
+
+@lru_cache(maxsize=4096)
+def _data_key(wrapped: bytes, name: str, file: str) -> bytes:
+    key = _private_key(file, _modified_ns(file))
+    from Crypto.Cipher import PKCS1_OAEP
+    from Crypto.Hash import SHA3_512
+
+    try:
+        data_key: bytes = PKCS1_OAEP.new(key, SHA3_512).decrypt(wrapped)
+    except (ValueError, TypeError):  # of another pair; or a public key
+        data_key = b""
+    if len(data_key) != _KEY_BYTES:
+        raise InvalidConfig(
+            f"the private key in {file} does not open the data key, which was encrypted with the "
+            f"key pair {name!r}",
+            remedy=f"give the private key of that pair by storage.encryptionKeys={name}:FILE; if "
+            "it is, the manifest was changed: bring it back from the bucket's versions",
+        )
+    return data_key
+
+
+@lru_cache(maxsize=64)
+def _private_key(file: str, modified_ns: int) -> Any:
+    try:
+        from Crypto.PublicKey import RSA
+    except ImportError as error:
+        raise EnvironmentUnfit(
+            "encrypted segments are read by pycryptodome, which is not installed",
+            remedy="pip install 'lastwrite[tiers]'",
+        ) from error
+    try:
+        with open(file, "rb") as opened:
+            content = opened.read(_MOST_PEM_BYTES)
+    except OSError as error:
+        raise _unreadable(file, error) from None
+    try:
+        return RSA.import_key(content)
+    except (ValueError, IndexError, TypeError):
+        raise InvalidConfig(
+            "no RSA key in PEM, without a password",
+            path=file,
+            remedy="give the private key's file as the broker has it: PKCS #8, "
+            "-----BEGIN PRIVATE KEY-----",
+        ) from None
+
+
+def _modified_ns(file: str) -> int:
+    try:
+        return os.stat(file).st_mtime_ns
+    except OSError as error:
+        raise _unreadable(file, error) from None
+
+
+def _unreadable(file: str, error: OSError) -> InvalidConfig:
+    return InvalidConfig(
+        f"the private key cannot be read: {error.strerror}",
+        path=file,
+        remedy="on each machine that reads, it has to lie where storage.encryptionKeys says",
+    )
