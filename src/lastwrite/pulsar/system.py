@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 from msgspec import structs
@@ -293,6 +293,13 @@ class ArchivedPulsar(PulsarSystem):
     def root_of(self, folder: str) -> str:
         """The folder that all topics of the archive lie in."""
         return archived.root_of(folder)
+
+    def hold(self, root: str, names: Iterable[TopicPartition], /) -> AbstractContextManager[None]:
+        refuse_if_broken(os.path.dirname(root))
+        return nullcontext()
+
+    def refuse_if_held(self, root: str, names: object = None, /) -> None:
+        """Nobody holds anything."""
 
     def try_hold(
         self, root: str, names: Iterable[TopicPartition], /
