@@ -552,10 +552,13 @@ def test_in_a_bucket(s3: S3) -> None:
     assert [each.status for each in proof.partitions] == ["verified", "verified"]
     with pytest.raises(InvalidConfig, match="fetch .* --to ARCHIVE"):
         lastwrite.compact(root, spark=INLINE, config=config)
+    table = dict(lastwrite.latest(str(TIER), "orders"))
     chunks = in_bucket(s3, CHUNKS / "zstd", "kafka")  # as archives have a folder
-    assert dict(lastwrite.latest(chunks, config=config)) == dict(
-        lastwrite.latest(str(TIER), "orders")
-    )
+    assert dict(lastwrite.latest(chunks, config=config)) == table
+    chunks = in_bucket(s3, CHUNKS / "encrypted", "encrypted")
+    assert dict(lastwrite.latest(chunks, config=config | keys())) == table
+    proof = lastwrite.verify(chunks, root, topic="orders", spark=INLINE, config=config | keys())
+    assert [each.status for each in proof.partitions] == ["verified"]
     archive = f"s3://{BUCKET}/named"
     lastwrite.fetch([root], archive, config=config)
     lastwrite.compact(archive, topic_config={"*": COMPACT}, config=config, spark=INLINE)

@@ -74,6 +74,18 @@ def test_a_worker_looks_as_the_driver_would(
     assert address.used() == settings
 
 
+def test_a_worker_looks_at_private_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("Crypto")
+    monkeypatch.setattr(address, "_settings", StoreSettings())
+    keys = Path(__file__).parent.parent / "corpus/tiered/chunks/keys"
+    settings = StoreSettings(
+        encryption_keys=(("one", f"{keys}/one.pem"), ("two", f"{tmp_path}/two.pem"))
+    )
+    ((path, (problem, remedy)),) = look([], pickle.dumps(settings)).items()
+    assert path == f"{tmp_path}/two.pem" and "No such file" in problem
+    assert "on each machine" in str(remedy)
+
+
 def test_memory_on_a_cluster_is_an_executors() -> None:
     assert plan_executor_memory(None, 4).total_bytes == 4 * 384 * MIB
     assert plan_executor_memory(None, 1, "2g").total_bytes == 2048 * MIB

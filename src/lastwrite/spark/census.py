@@ -20,6 +20,7 @@ from lastwrite.model.progress import Progress
 from lastwrite.model.stores import StoreSettings
 from lastwrite.spark.runner import SparkRunner
 from lastwrite.spark.spark_errors import INSTALL
+from lastwrite.storage.encryption import check_key
 from lastwrite.storage.files import to_log_error
 from lastwrite.storage.objects import address
 from lastwrite.storage.reading import exists
@@ -97,8 +98,8 @@ def _question(paths: Sequence[str], stores: bytes) -> Callable[[int], dict[str, 
 
 
 def look(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None]]:
-    """What is wrong with each path, as a worker sees it, and what to do; nothing of those that are
-    well.
+    """What is wrong with each path, and with each private key that the settings name, as a worker
+    sees it, and what to do; nothing of those that are well.
     """
     settings: StoreSettings = pickle.loads(stores)
     address.use(settings)
@@ -112,6 +113,11 @@ def look(paths: Sequence[str], stores: bytes) -> dict[str, tuple[str, str | None
             found[path] = said.problem, said.remedy
         except LogError as error:
             found[path] = error.problem, error.remedy
+    for _, file in settings.encryption_keys:
+        try:
+            check_key(file)
+        except LogError as error:
+            found[file] = error.problem, error.remedy
     return found
 
 

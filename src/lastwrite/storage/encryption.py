@@ -96,6 +96,16 @@ class SegmentCipher:
         return plain
 
 
+def check_key(file: str) -> None:
+    """Whether this machine can open segments with the private key in ``file``.
+
+    Raises:
+        InvalidConfig: it is not there, or no such key.
+        EnvironmentUnfit: pycryptodome is not installed.
+    """
+    _private_key(file, _modified_ns(file))
+
+
 @lru_cache(maxsize=4096)
 def _data_key(wrapped: bytes, name: str, file: str) -> bytes:
     key = _private_key(file, _modified_ns(file))
