@@ -203,7 +203,7 @@ def test_bodies_are_served_without_their_checksum_and_told(store: Path) -> None:
         for row in reading:
             rows.append(row)
     assert [row["queue_offset"] for row in rows] == [2, 3, 7, 9] and rows[2]["problem"] is not None
-    with pytest.raises(CorruptLog, match="offset 7"):
+    with pytest.raises(CorruptLog, match="byte 8: the body's checksum"):
         lastwrite.latest(str(store), topic="prices")
 
 
@@ -263,16 +263,15 @@ def test_a_key_in_two_queues(tmp_path: Path) -> None:
 
 
 def test_a_table_beyond_its_limit(store: Path) -> None:
-    with pytest.raises(OutOfMemoryBudget, match="spark="):
-        lastwrite.latest(str(store), topic="prices", limit_bytes=500)
+    with pytest.raises(OutOfMemoryBudget, match="take table()"):
+        lastwrite.latest(str(store), topic="prices", limit_bytes=300)
     assert lastwrite.latest(str(store), topic="prices", limit_bytes=1000) == {"a": b"1", "b": b"2"}
 
 
 def test_a_table_needs_one_topic(store: Path) -> None:
-    with pytest.raises(InvalidConfig, match="no topic"):
-        lastwrite.latest(str(store))
-    with pytest.raises(InvalidConfig, match="whole topic"):
-        lastwrite.latest(str(store / "compaction" / "compactionLog" / "prices" / "0"))
+    assert lastwrite.latest(str(store)) == {"a": b"1", "b": b"2"}  # it has one
+    queue = store / "compaction" / "compactionLog" / "prices" / "0"  # and that one queue
+    assert lastwrite.latest(str(queue)) == {"a": b"1", "b": b"2"}
     with pytest.raises(InvalidConfig, match="topics are there"):
         lastwrite.latest(str(CORPUS))
     assert lastwrite.latest(str(store / "compaction" / "compactionLog" / "prices")) == {
