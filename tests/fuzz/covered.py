@@ -59,6 +59,8 @@ NOT_READERS = {
     "big_endian:u16": "loads",
     "checksum:crc32": "sums",
     "fingerprint:fingerprint": "sums",
+    "kafka.partitioner:murmur2": "sums",
+    "kafka.partitioner:partition_of": "sums",
     "slices:gathered": "copies stretches that are known",
     "layout:Layout.unpack_from": "callers have checked the size",
     "layout:Layout.iter_unpack": "as unpack_from",
