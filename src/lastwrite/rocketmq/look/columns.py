@@ -9,7 +9,7 @@ from typing import Any
 from lastwrite.engine.chunks import Chunk
 from lastwrite.errors import CommitConflict, CorruptLog, NotALog
 from lastwrite.model.columns import ByteArray, RecordColumns
-from lastwrite.model.log import PartitionLog, ProblemKind, Segment
+from lastwrite.model.log import PartitionLog, ProblemKind, Segment, TopicPartition
 from lastwrite.rocketmq.format.chunk import RocketmqFormat
 from lastwrite.rocketmq.format.gather import gather, with_properties
 from lastwrite.rocketmq.look.read import check_compacted, store_at
@@ -74,7 +74,7 @@ class _Rows(RowSystem):
         logs = []
         for name in names:
             log = read_queue(folder_of(root, name))
-            if log.is_damaged:
+            if log.is_damaged or (not log.generation and _tells_less(root, name)):
                 log = _rebuilt(root, log)
             logs.append(log)
         return logs
@@ -95,6 +95,24 @@ class _Rows(RowSystem):
 
 
 ROWS = _Rows()
+
+
+def _tells_less(root: str, name: TopicPartition) -> bool:
+    """Whether an index is empty though its log is not, or does not begin and end at records: a
+    listing takes the one for an empty file.
+
+    Raises:
+        CommitConflict: files are not those that were listed.
+    """
+    try:
+        queue = CompactedQueue(root, name)
+        for number in range(len(queue.pairs)):
+            queue.range_of(number)
+    except FilesMoved:
+        raise CommitConflict(
+            "the queue's files have changed", path=root, remedy=TRY_AGAIN
+        ) from None
+    return bool(queue.notes)
 
 
 def _rebuilt(root: str, log: PartitionLog) -> PartitionLog:
