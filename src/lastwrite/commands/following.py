@@ -65,7 +65,7 @@ def _scheme_of(sources: Sequence[str]) -> _Scheme:
         return _SCHEMES[found.pop()]
     strange = next((each for each in sources if not each.startswith(tuple(_SCHEMES))), None)
     raise InvalidConfig(
-        "sources of several systems" if strange is None else f"{strange} cannot be followed",
+        "sources of several systems" if strange is None else f"{strange} is no live cluster",
         remedy=f"one of: {', '.join(f'{scheme}…' for scheme in _SCHEMES)}",
     )
 
