@@ -3,6 +3,7 @@
 LogError
 ├── CorruptLog            bytes contradict their format: keep the file, do not retry
 │   └── TruncatedLog      bytes stop early: normal at the tail of an active segment
+├── BadValue              a key or value is not what its schema says: read it raw, or put it aside
 ├── UnsupportedFormat     well formed, but of a version or codec we do not know
 ├── InvalidConfig         a setting out of range or an unknown name: fix it, start again
 ├── NotALog               nothing that we know lies at the path: point us elsewhere
@@ -104,6 +105,12 @@ class CorruptLog(LogError):
 
 class TruncatedLog(CorruptLog):
     """Bytes stop early."""
+
+
+class BadValue(LogError):
+    """A key or a value is not what its schema says; ``path`` is its partition."""
+
+    exit_status = 3
 
 
 class UnsupportedFormat(LogError):

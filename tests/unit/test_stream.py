@@ -14,8 +14,10 @@ pytest.importorskip("pyspark.sql.streaming.datasource", reason="limits came with
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows  # noqa: E402
 
 import lastwrite  # noqa: E402
+from lastwrite.decoding.options import DecodingConfig  # noqa: E402
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld  # noqa: E402
 from lastwrite.model.log import TopicPartition  # noqa: E402
+from lastwrite.rows.decoded import DecodedRows  # noqa: E402
 from lastwrite.source import stream  # noqa: E402
 from lastwrite.source.offsets import UNDECIDED, decode_offsets, limited  # noqa: E402
 from lastwrite.source.options import parse  # noqa: E402
@@ -57,9 +59,13 @@ def root(tmp_path: Path) -> Root:
     return Root(tmp_path / "logs")
 
 
+def columns(*names: str) -> DecodedRows:
+    return DecodedRows(DecodingConfig(), names, None)
+
+
 def asked(path: Path | str, **options: str) -> stream.StreamReader:
     found = parse({"path": str(path), "subscribe": "t", **options}, is_stream=True)
-    return stream.StreamReader(found, ("topic", "partition", "offset", "key", "value"))
+    return stream.StreamReader(found, columns("topic", "partition", "offset", "key", "value"))
 
 
 def read(reader: stream.StreamReader, start: Any, end: Any) -> list[tuple[int, int]]:
@@ -260,7 +266,7 @@ def test_options_of_a_stream(tmp_path: Path) -> None:
     assert parse({"path": "p", "maxTriggerDelay": "2m"}, is_stream=True).max_delay_s == 120
     assert parse({"path": "p", "maxTriggerDelay": "1500"}, is_stream=True).max_delay_s == 1.5
     with pytest.raises(InvalidConfig):
-        stream.OldStreamReader(parse({"path": "p", "maxOffsetsPerTrigger": "5"}), ("key",))
+        stream.OldStreamReader(parse({"path": "p", "maxOffsetsPerTrigger": "5"}), columns("key"))
     with pytest.raises(LogError):
         decode_offsets({"t": {"x": 1}})
 

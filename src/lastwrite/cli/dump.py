@@ -116,6 +116,12 @@ def dump(
     memory: options.Memory = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    key_format: options.KeyFormat = "raw",
+    value_format: options.ValueFormat = "raw",
+    key_schema: options.KeySchema = None,
+    value_schema: options.ValueSchema = None,
+    schema_registry: options.SchemaRegistry = None,
+    on_bad: options.OnBad = "fail",
     json: options.Json = False,
 ) -> int:
     """Print records, batches or index entries, or find a message.
@@ -225,6 +231,12 @@ def dump(
         say=lambda text: output.say(f"lastwrite: {text}"),
         start=start,
         last=last,
+        key_format=key_format,
+        value_format=value_format,
+        key_schema=key_schema,
+        value_schema=value_schema,
+        schema_registry=schema_registry,
+        on_bad=on_bad,
     )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text
@@ -262,7 +274,8 @@ def _message(row: dict[str, Any]) -> str:
     if row["batch_index"] is not None:
         said += f" [{row['batch_index']}]"
     said += f"  {moment(row['store_timestamp'])}  "
-    said += f"{'no key' if key is None else json_.dumps(key, ensure_ascii=False)} = {_shown(row['body'])}"
+    shown = "no key" if key is None else json_.dumps(key, ensure_ascii=False)
+    said += f"{_meant(row, 'key', shown)} = {_meant(row, 'value', _shown(row['body']))}"
     if properties:
         said += f"  {_fields(properties)}"
     said += f"  at {row['physical_offset']}, {row['size']:,} bytes"
@@ -285,7 +298,8 @@ def pulsar_message(row: dict[str, Any]) -> str:
     if row["compacted_out"]:
         return f"{said}compacted out"
     key = "no key" if row["key"] is None else json_.dumps(row["key"], ensure_ascii=False)
-    said += f"{key} = {_shown(row['value'] if row['encryption'] is None else row['stored_value'])}"
+    value = _shown(row["value"] if row["encryption"] is None else row["stored_value"])
+    said += f"{_meant(row, 'key', key)} = {_meant(row, 'value', value)}"
     if row["encryption"] is not None:
         said += f" encrypted {_encryption(row['encryption'])}"
     if row["properties"]:
@@ -331,7 +345,8 @@ def _record(row: dict[str, Any]) -> str:
         if meaning is not None and "type" in meaning:
             said += _meaning(meaning, row)
         else:  # text of users is shown as text anyway
-            said += f"{_shown(row['key'])} = {_shown(row['value'])}"
+            said += f"{_meant(row, 'key', _shown(row['key']))} = "
+            said += _meant(row, "value", _shown(row["value"]))
     if row["headers"]:
         said += (
             "  {" + ", ".join(f"{name}: {_shown(value)}" for name, value in row["headers"]) + "}"
@@ -339,6 +354,18 @@ def _record(row: dict[str, Any]) -> str:
     if row["producer_id"] >= 0:
         said += f"  producer {row['producer_id']}/{row['producer_epoch']} #{row['sequence']}"
     return said + ("  transactional" if row["transactional"] and row["control"] is None else "")
+
+
+def _meant(row: dict[str, Any], which: str, shown: str) -> str:
+    """A key or value that was decoded by its format, else as it is shown; of a bad one the reason
+    too.
+    """
+    meaning = row.get("decoded") or {}
+    if "problem" not in meaning or which not in meaning:
+        return shown
+    if meaning["problem"] is not None and meaning[which] is None:
+        return f"{shown} ({meaning['problem']})"
+    return _fields(meaning[which])
 
 
 def _meaning(decoded: dict[str, Any], row: dict[str, Any]) -> str:

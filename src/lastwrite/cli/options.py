@@ -192,6 +192,31 @@ KeyHex: TypeAlias = Annotated[
     option("--key-hex DIGITS", "Only records with this key, as hexadecimal digits."),
 ]
 
+KeyFormat: TypeAlias = Annotated[
+    str,
+    option("--key-format NAME", "What keys are: raw, utf8, json, avro or confluent."),
+]
+ValueFormat: TypeAlias = Annotated[
+    str,
+    option("--value-format NAME", "What values are: raw, utf8, json, avro or confluent."),
+]
+KeySchema: TypeAlias = Annotated[
+    str | None,
+    option("--key-schema FILE", "The schema of keys: .avsc, or a JSON Schema as .json."),
+]
+ValueSchema: TypeAlias = Annotated[
+    str | None,
+    option("--value-schema FILE", "The schema of values: .avsc, or a JSON Schema as .json."),
+]
+SchemaRegistry: TypeAlias = Annotated[
+    str | None,
+    option("--schema-registry PLACE", "Of confluent: the registry's URL, or a folder of schemas."),
+]
+OnBad: TypeAlias = Annotated[
+    str,
+    option("--on-bad WORD", "A key or value that is bad: fail, or null with the reason."),
+]
+
 DEFAULT_MASTER = "local[*]"
 
 

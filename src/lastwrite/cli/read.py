@@ -82,6 +82,12 @@ def read(
     system: options.System = None,
     config: options.Config = None,
     config_file: options.ConfigFile = None,
+    key_format: options.KeyFormat = "raw",
+    value_format: options.ValueFormat = "raw",
+    key_schema: options.KeySchema = None,
+    value_schema: options.ValueSchema = None,
+    schema_registry: options.SchemaRegistry = None,
+    on_bad: options.OnBad = "fail",
     json: options.Json = False,
 ) -> int:
     """Print what a consumer would get from a queue of a RocketMQ compaction topic, a partition of
@@ -119,6 +125,12 @@ def read(
         time_ms=time,
         isolation_level=isolation_level,
         config=options.settings(output, config, config_file),
+        key_format=key_format,
+        value_format=value_format,
+        key_schema=key_schema,
+        value_schema=value_schema,
+        schema_registry=schema_registry,
+        on_bad=on_bad,
     )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     try:

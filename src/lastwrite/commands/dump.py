@@ -6,9 +6,11 @@ Chooses the system; its ``look/dump.py`` does the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Unpack
 
 from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of
 from lastwrite.config.stores import is_of_stores, store_settings
+from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig
 from lastwrite.reports.table import Row
 from lastwrite.storage.objects import address
@@ -36,6 +38,7 @@ def dump(
     say: Callable[[str], None] | None = None,
     start: str | None = None,
     last: int | None = None,
+    **decoding: Unpack[DecodingOptions],
 ) -> Iterator[Row]:
     """The records at ``path``, in the order of partition and offset, one dictionary each.
 
@@ -60,6 +63,9 @@ def dump(
         spark: taken as by the other commands, and not needed: rows come in order, from this
             process.
 
+        decoding: what keys and values are decoded from, see ``DecodingConfig``: what they mean is
+            in a field ``decoded`` then, with ``problem`` where ``on_bad`` is ``null``.
+
     Of a RocketMQ store ``partition`` is the queue, ``key`` one of a message's keys, ``batches``
     leaves inner batches whole, and these are its own:
 
@@ -75,7 +81,17 @@ def dump(
         NotALog, InvalidConfig, LogHeld: before the first row.
         CorruptLog: after the last row, the first problem that was met; nothing that is whole was
             left out.
+        BadValue: a key or value is not what its schema says.
     """
+    wanted = DecodingConfig.of(decoding)
+    if wanted.is_raw:
+        made = _same
+    elif decode or batches or index:
+        raise InvalidConfig("formats are for records, and decode is for Kafka's own topics")
+    else:
+        from lastwrite.rows.messages import MessageDecoder  # not before it is needed
+
+        made = MessageDecoder(wanted).rows
     address.use(store_settings(config))
     others = {name: value for name, value in (config or {}).items() if not is_of_stores(name)}
     if last is not None and last < 1:
@@ -106,13 +122,13 @@ def dump(
             compacted=compacted,
             last=last,
         )
-        return dump_topics(path, asked, limit, say or _nobody)
+        return made(dump_topics(path, asked, limit, say or _nobody))
     if start is not None:
         raise InvalidConfig("start is for Pulsar", path=path, remedy="give offset")
     if found == ROCKETMQ:
         from lastwrite.rocketmq.look.dump import Wanted, dump_store  # not before it is needed
 
-        wanted = Wanted(
+        messages = Wanted(
             topic=topic,
             queue=partition,
             offset=offset,
@@ -128,7 +144,7 @@ def dump(
             config=config or {},
             last=last,
         )
-        return dump_store(path, wanted, limit, say or _nobody)
+        return made(dump_store(path, messages, limit, say or _nobody))
     _refuse(
         "Kafka",
         path,
@@ -149,7 +165,7 @@ def dump(
         time_ms=time_ms,
         last=last,
     )
-    return dump_logs(path, topic, partition, logs, limit, say or _nobody)
+    return made(dump_logs(path, topic, partition, logs, limit, say or _nobody))
 
 
 def _refuse(system: str, path: str, remedy: str | None = None, **given: object) -> None:
@@ -161,6 +177,10 @@ def _refuse(system: str, path: str, remedy: str | None = None, **given: object) 
     for name, value in given.items():
         if value is not None:
             raise InvalidConfig(f"{name} is not for {system}", path=path, remedy=remedy)
+
+
+def _same(rows: Iterator[Row]) -> Iterator[Row]:
+    return rows
 
 
 def _nobody(text: str) -> None:

@@ -16,12 +16,13 @@ read the records that were found to be the last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
 from lastwrite.commands.table import MEMORY, KeyedTable, steady, whole_topic
 from lastwrite.config.stores import store_settings
-from lastwrite.errors import OutOfMemoryBudget
+from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
+from lastwrite.errors import InvalidConfig, OutOfMemoryBudget
 from lastwrite.model.log import PartitionLog
 from lastwrite.pulsar.format.position import Position
 from lastwrite.rocketmq.format.java_hash import decode
@@ -38,13 +39,13 @@ _ENTRY_BYTES = 200  # what Python takes for a key and a value beside their bytes
 End = int | str
 
 
-class Table(dict[Any, bytes]):
+class Table(dict[Any, Any]):
     """The last writes, and up to where they are: ``end_offsets``, partition (RocketMQ: queue, Pulsar:
     -1 where the topic has none) to the first offset that is not in the table; in Pulsar a message
     id, ``LEDGER:ENTRY``, as ``read`` takes it for ``start``.
     """
 
-    def __init__(self, writes: Mapping[Any, bytes], end_offsets: Mapping[int, End]) -> None:
+    def __init__(self, writes: Mapping[Any, Any], end_offsets: Mapping[int, End]) -> None:
         super().__init__(writes)
         self.end_offsets = dict(end_offsets)
 
@@ -58,6 +59,7 @@ def latest(
     system: str | None = None,
     spark: None = None,
     config: Mapping[str, object] | None = None,
+    **decoding: Unpack[DecodingOptions],
 ) -> Table: ...
 @overload
 def latest(
@@ -68,6 +70,7 @@ def latest(
     system: str | None = None,
     spark: SparkSession,
     config: Mapping[str, object] | None = None,
+    **decoding: Unpack[DecodingOptions],
 ) -> DataFrame: ...
 def latest(
     path: str,
@@ -77,6 +80,7 @@ def latest(
     system: str | None = None,
     spark: SparkSession | None = None,
     config: Mapping[str, object] | None = None,
+    **decoding: Unpack[DecodingOptions],
 ) -> Table | DataFrame:
     """The last write of every key of a topic, over all its queues from their first message on,
     without deleted keys.
@@ -92,6 +96,7 @@ def latest(
             ``view="compacted"`` gives it. It reads the files when it is evaluated, and they must
             still be the same then. Needs pyarrow and pandas.
         config: how a bucket is reached, ``storage.*``.
+        decoding: what values, and keys of a DataFrame, are decoded from, see ``DecodingConfig``.
 
     Returns:
         ``{key: body}``; keys are text in RocketMQ (all of ``KEYS``) and in Pulsar, and bytes in
@@ -103,8 +108,13 @@ def latest(
         CorruptLog: a record cannot be read, and it may have been a key's last.
         OutOfMemoryBudget: the table is larger than ``limit_bytes``.
         EnvironmentUnfit: pyarrow or pandas is missing.
+        BadValue: a value is not what its schema says.
+        RemoteFailed: the registry of schemas does not answer.
     """
     path = str(path)
+    wanted = DecodingConfig.of(decoding)
+    if spark is None:
+        _refuse_for_dictionaries(wanted)
     address.use(store_settings(config))
     system = system_of(path, system)
     rows = rows_of(system)
@@ -116,29 +126,43 @@ def latest(
             return dict(ends)
         return {partition: str(Position.of(end)) for partition, end in ends.items()}
 
-    def held(logs: Sequence[PartitionLog]) -> Table:
+    def held(logs: Sequence[PartitionLog]) -> tuple[Table, str]:
         with KeyedTable(rows, logs, budget, raw_keys=True) as found:
-            return Table(_held(found.items(), _KEYS[system], limit_bytes), ends_of(found))
+            table = Table(_held(found.items(), _KEYS[system], limit_bytes), ends_of(found))
+            return table, logs[0].name.topic if logs else ""
 
     def listed() -> list[PartitionLog]:
         return whole_topic(rows, path, topic)
 
     if spark is None:
-        return steady(rows, listed, held)
+        table, name = steady(rows, listed, held)
+        if wanted.is_raw:
+            return table
+        from lastwrite.rows.messages import decoded_values  # not before it is needed
+
+        return Table(decoded_values(table, wanted, name), table.end_offsets)
     session = spark
     from lastwrite.commands.rows import frame_of, refuse_without_arrow
 
     refuse_without_arrow()
-    from lastwrite.rows.arrow import USUAL_COLUMNS
+    from lastwrite.rows.decoded import DecodedRows
 
     def framed(logs: Sequence[PartitionLog]) -> DataFrame:
+        made = DecodedRows(wanted, None, logs[0].name.topic if logs else "")
         with KeyedTable(rows, logs, budget) as found:
-            frame = frame_of(session, list(found.units(USUAL_COLUMNS)), USUAL_COLUMNS)
+            frame = frame_of(session, list(found.units(made.raw_columns)), made)
             # Spark has no place of its own for them.
             frame.end_offsets = ends_of(found)  # type: ignore[attr-defined]
             return frame
 
     return steady(rows, listed, framed)
+
+
+def _refuse_for_dictionaries(wanted: DecodingConfig) -> None:
+    if wanted.key_format != "raw":
+        raise InvalidConfig("keys of a dictionary stay as they are", remedy="give value_format")
+    if wanted.on_bad == ASIDE:
+        raise InvalidConfig("on_bad=aside is for columns", remedy="take table(), or a DataFrame")
 
 
 def _key_of_pulsar(key: bytes) -> str:

@@ -7,10 +7,11 @@ Chooses the system; its ``look/read.py`` does the rest.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 from lastwrite.commands.systems import KAFKA, PULSAR, system_of
 from lastwrite.config.stores import store_settings
+from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import KafkaReading, read_partition
 from lastwrite.pulsar.look.read import TopicReading, read_topic
@@ -41,6 +42,7 @@ def read(
     isolation_level: str | None = None,
     config: Mapping[str, object] | None = None,
     spark: None = None,
+    **decoding: Unpack[DecodingOptions],
 ) -> Reading: ...
 @overload
 def read(
@@ -55,6 +57,7 @@ def read(
     spark: SparkSession,
     columns: Sequence[str] | None = None,
     view: str = "log",
+    **decoding: Unpack[DecodingOptions],
 ) -> DataFrame: ...
 def read(
     path: str,
@@ -73,6 +76,7 @@ def read(
     spark: SparkSession | None = None,
     columns: Sequence[str] | None = None,
     view: str = "log",
+    **decoding: Unpack[DecodingOptions],
 ) -> Reading | DataFrame:
     """The messages that a consumer gets, in order, and how reading ends; or, of all partitions, a
     DataFrame of them.
@@ -106,6 +110,9 @@ def read(
             headers`` the DataFrame has; None: all but the last. What is left out is not gathered.
         view: ``compacted``: of the DataFrame only the last write of every key, of those that are
             committed, and no deletes, whether or not somebody has compacted the topic.
+        decoding: what keys and values are decoded from, see ``DecodingConfig``: into the columns of
+            those names, of which ``columns`` may name fields, ``value.name``; or into a field
+            ``decoded`` of each message.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: before the first message.
@@ -116,6 +123,7 @@ def read(
     """
     address.use(store_settings(config))
     found, path = system_of(str(path), system), str(path)
+    wanted = DecodingConfig.of(decoding)
     if spark is not None:
         others = limit, time_ms, start
         if any(each is not None for each in others) or one_pull or read_compacted:
@@ -130,6 +138,7 @@ def read(
             isolation_level=isolation_level,
             columns=columns,
             view=view,
+            decoding=wanted,
         )
     if found == KAFKA:
         if one_pull or start is not None or read_compacted:
@@ -137,13 +146,23 @@ def read(
                 "one_pull is for RocketMQ, start and read_compacted are for Pulsar",
                 remedy="offset or time_ms says where to begin",
             )
-        return read_partition(path, topic, queue, offset, time_ms, isolation_level, limit)
+        of_kafka = read_partition(path, topic, queue, offset, time_ms, isolation_level, limit)
+        return _decoded(of_kafka, wanted)
     if time_ms is not None or isolation_level is not None:
         raise InvalidConfig("time_ms and isolation_level are for Kafka", path=path)
     if found == PULSAR:
         if offset is not None or one_pull:
             raise InvalidConfig("offset and one_pull are for RocketMQ", remedy="give start")
-        return read_topic(path, topic, queue, start or EARLIEST_NAME, limit, read_compacted)
+        of_pulsar = read_topic(path, topic, queue, start or EARLIEST_NAME, limit, read_compacted)
+        return _decoded(of_pulsar, wanted)
     if start is not None or read_compacted:
         raise InvalidConfig("start and read_compacted are for Pulsar", remedy="give offset")
-    return read_queue(path, topic, queue, offset or 0, limit, one_pull)
+    return _decoded(read_queue(path, topic, queue, offset or 0, limit, one_pull), wanted)
+
+
+def _decoded(reading: Reading, decoding: DecodingConfig) -> Reading:
+    if decoding.is_raw:
+        return reading
+    from lastwrite.rows.messages import DecodedReading
+
+    return DecodedReading(reading, decoding)  # type: ignore[return-value]

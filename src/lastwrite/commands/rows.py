@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from lastwrite.commands.systems import KAFKA
 from lastwrite.commands.table import MEMORY, KeyedTable
+from lastwrite.decoding.options import DecodingConfig
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import PartitionLog
@@ -23,6 +24,8 @@ from lastwrite.spark.use import refuse_workers_without_us
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from lastwrite.rows.decoded import DecodedRows
 
 VIEWS = ("log", "compacted")
 
@@ -36,6 +39,7 @@ def rows_frame(
     isolation_level: str | None,
     columns: Sequence[str] | None,
     view: str,
+    decoding: DecodingConfig,
 ) -> DataFrame:
     """The records from ``offset`` on, or the last writes; arguments as ``commands.read``, of which
     ``where`` has path, topic and partition.
@@ -45,47 +49,60 @@ def rows_frame(
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
     refuse_without_arrow()
-    from lastwrite.rows.arrow import chosen_columns
+    from lastwrite.rows.decoded import DecodedRows
 
     path, topic, partition = where
-    chosen = chosen_columns(columns)
+    of_last = is_compacted(view)
+    if of_last and (partition is not None or offset is not None):
+        raise InvalidConfig("the last writes are of a whole topic", remedy="filter them instead")
     is_committed = isolation_of(isolation_level) is Isolation.COMMITTED or rows.name != KAFKA
-    if is_compacted(view):
-        if partition is not None or offset is not None:
-            raise InvalidConfig(
-                "the last writes are of a whole topic", remedy="filter them instead"
-            )
-        logs = rows.logs_of(path, topic, is_compacted=True)
+    logs = rows.logs_of(path, topic, partition, is_compacted=of_last)
+    made = DecodedRows(decoding, columns, lambda: one_topic(log.name.topic for log in logs))
+    chosen = made.raw_columns
+    if of_last:
         units = list(last_writes(rows, logs, chosen))
     else:
         units = [
             unit
-            for log in rows.logs_of(path, topic, partition)
+            for log in logs
             for unit in row_units(rows, log, chosen, is_committed=is_committed, first=offset or 0)
         ]
-    return frame_of(spark, units, chosen)
+    return frame_of(spark, units, made)
 
 
-def frame_of(spark: SparkSession, units: Sequence[RowUnit], columns: Sequence[str]) -> DataFrame:
-    """What the units ask for, a task each.
+def frame_of(spark: SparkSession, units: Sequence[RowUnit], made: DecodedRows) -> DataFrame:
+    """What is ``made`` of the units' records, a task each.
 
     Raises:
         EnvironmentUnfit: pyarrow or pandas is missing.
     """
     refuse_without_arrow()
-    from lastwrite.rows.arrow import spark_schema
-
     if not units:
-        return spark.createDataFrame([], spark_schema(columns))
+        return spark.createDataFrame([], made.spark_schema)
     refuse_workers_without_us(spark)
 
     def rows_read(places: Iterable[Any]) -> Iterator[Any]:
         for batch in places:
             for place in batch.column(0).to_pylist():
-                yield from read_rows(units[place])
+                yield from made.of(read_rows(units[place]))
 
     numbers = spark.range(0, len(units), 1, len(units))
-    return numbers.mapInArrow(rows_read, spark_schema(columns))
+    return numbers.mapInArrow(rows_read, made.spark_schema)
+
+
+def one_topic(names: Iterable[str]) -> str:
+    """The topic whose schemas are to be read by.
+
+    Raises:
+        InvalidConfig: there is not one.
+    """
+    topics = sorted(set(names))
+    if len(topics) != 1:
+        raise InvalidConfig(
+            f"{len(topics)} topics have no schema in common: {', '.join(topics[:20])}",
+            remedy="name one of them, or give a schema to read keys or values by",
+        )
+    return topics[0]
 
 
 def is_compacted(view: str) -> bool:

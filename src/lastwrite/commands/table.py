@@ -8,18 +8,23 @@ true up to ``end_offsets``.
 
 ``follow`` keeps it true: as the log grows it gives what has changed, the last write or the delete
 of each key that was written since, and the table has it by then.
+
+What is decoded are last writes alone, when they are asked for.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from lastwrite.commands.systems import system_of
 from lastwrite.config.stores import store_settings
+from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
 from lastwrite.encoding.slices import gathered
 from lastwrite.engine.system import system_named
 from lastwrite.errors import CommitConflict, InvalidConfig
@@ -36,6 +41,8 @@ from lastwrite.storage.reading import TRIES
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from lastwrite.rows.decoded import DecodedRows
+
 T = TypeVar("T")
 
 MEMORY = "512m"
@@ -49,8 +56,10 @@ def table(
     memory: str | int = MEMORY,
     system: str | None = None,
     config: Mapping[str, object] | None = None,
+    **decoding: Unpack[DecodingOptions],
 ) -> KeyedTable:
-    """The last write of every key of a topic, as a mapping of bytes to bytes.
+    """The last write of every key of a topic, as a mapping of bytes to bytes; or to what the bytes
+    mean.
 
     Args:
         path: a Kafka log root, a RocketMQ store or a Pulsar archive; or an archive of any of them,
@@ -59,9 +68,11 @@ def table(
         memory: what it may take, with an index in scratch files beyond: bytes, or as ``512m``.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
         config: how a bucket is reached, ``storage.*``.
+        decoding: what values, and keys in columns, are decoded from: see ``DecodingConfig``.
 
     Raises:
         NotALog, InvalidConfig, LogHeld: nothing was read.
+        RemoteFailed: the registry of schemas does not answer.
         CorruptLog: a record cannot be read, and it may have been a key's last.
         UnsupportedFormat: an encrypted message.
         OutOfMemoryBudget: a batch is larger than the memory allows.
@@ -70,12 +81,16 @@ def table(
     path = str(path)
     address.use(store_settings(config))
     rows = rows_of(system_of(path, system))
+    wanted = DecodingConfig.of(decoding)
 
     def listed() -> list[PartitionLog]:
         address.use(store_settings(config))
         return whole_topic(rows, path, topic)
 
-    return steady(rows, listed, lambda logs: KeyedTable(rows, logs, parse_bytes(memory), listed))
+    def made(logs: Sequence[PartitionLog]) -> KeyedTable:
+        return KeyedTable(rows, logs, parse_bytes(memory), listed, decoding=wanted)
+
+    return steady(rows, listed, made)
 
 
 def steady(
@@ -123,7 +138,7 @@ def whole_topic(system: RowSystem, path: str, topic: str | None) -> list[Partiti
     return logs
 
 
-class KeyedTable(Mapping[bytes, bytes]):
+class KeyedTable(Mapping[bytes, Any]):
     """See ``table``.
 
     Looking up is safe from one thread at a time. What was compacted or deleted since it was made
@@ -138,9 +153,13 @@ class KeyedTable(Mapping[bytes, bytes]):
         memory_bytes: int,
         listed: Callable[[], Sequence[PartitionLog]] | None = None,
         raw_keys: bool = False,
+        decoding: DecodingConfig | None = None,
     ) -> None:
         self._system = system
         self._listed = listed
+        self._decoding = decoding or DecodingConfig()
+        self._topic = logs[0].name.topic if logs else ""
+        self._values = None if self._decoding.value_format == "raw" else self._rows(("value",))
         self._last = LastWrites(system, logs, memory_bytes, raw_keys)
         self._told = dict(self._last.ends)  # up to where changes were given
 
@@ -156,11 +175,11 @@ class KeyedTable(Mapping[bytes, bytes]):
 
     # ------------------------------------------------------------------ a mapping
 
-    def __getitem__(self, key: bytes) -> bytes:
+    def __getitem__(self, key: bytes) -> Any:
         value = self._last.value(key)
         if value is None:
             raise KeyError(key)
-        return value
+        return value if self._values is None else self._values.value(key, value, self._topic)
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, bytes) and self._last.value(key) is not None
@@ -173,15 +192,24 @@ class KeyedTable(Mapping[bytes, bytes]):
             yield from _values(records, records.keys)
 
     # The views of a mapping look each key up; these go through the log once.
-    def items(self) -> Iterator[tuple[bytes, bytes]]:  # type: ignore[override]
+    def items(self) -> Iterator[tuple[bytes, Any]]:  # type: ignore[override]
         """Keys and values, in the log's order."""
+        if self._values is not None:
+            rows = self._rows(("key", "value"), replace(self._decoding, key_format="raw"))
+            for batch in self._batches(rows):
+                yield from zip(*(column.to_pylist() for column in batch.columns[:2]), strict=True)
+            return
         for records in self._records():
             yield from zip(
                 _values(records, records.keys), _values(records, records.values), strict=True
             )
 
-    def values(self) -> Iterator[bytes]:  # type: ignore[override]
+    def values(self) -> Iterator[Any]:  # type: ignore[override]
         """Values, in the log's order."""
+        if self._values is not None:
+            for batch in self._batches(self._values):
+                yield from batch.column(0).to_pylist()
+            return
         for records in self._records():
             yield from _values(records, records.values)
 
@@ -201,22 +229,37 @@ class KeyedTable(Mapping[bytes, bytes]):
         """The last writes as batches of Arrow, in the log's order, a few thousand rows each.
 
         Args:
-            columns: of ``key, value, topic, partition, offset, timestamp, timestampType, headers``;
-                None: key, value, partition, offset, timestamp.
-        """
-        from lastwrite.rows.arrow import chosen_columns
+            columns: of ``key, value, topic, partition, offset, timestamp, timestampType, headers``,
+                and of what is decoded ``value.name`` for one field; None: key, value, partition,
+                offset, timestamp.
 
-        for unit in self.units(chosen_columns(columns or _USUAL_COLUMNS)):
-            yield from read_rows(unit, self._last.limits)
+        Raises:
+            BadValue: a key or value is not what its schema says, and ``on_bad`` is ``fail``.
+        """
+        yield from self._batches(self._rows(columns))
+
+    def _rows(
+        self, columns: Sequence[str] | None, decoding: DecodingConfig | None = None
+    ) -> DecodedRows:
+        from lastwrite.rows.decoded import DecodedRows
+
+        return DecodedRows(decoding or self._decoding, columns or _USUAL_COLUMNS, self._topic)
+
+    @cached_property
+    def _usual_rows(self) -> DecodedRows:
+        """Of one schema as long as the table lives, whatever a registry says later."""
+        return self._rows(None)
+
+    def _batches(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:
+        for unit in self.units(rows.raw_columns):
+            yield from rows.of(read_rows(unit, self._last.limits))
 
     def reader(self, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The same as one stream."""
         import pyarrow as pa
 
-        from lastwrite.rows.arrow import arrow_schema, chosen_columns
-
-        chosen = chosen_columns(columns or _USUAL_COLUMNS)
-        return pa.RecordBatchReader.from_batches(arrow_schema(chosen), self.batches(chosen))
+        rows = self._rows(columns)
+        return pa.RecordBatchReader.from_batches(rows.arrow_schema, self._batches(rows))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> Any:
         """What polars, DuckDB and pandas take, without a copy of ours."""
@@ -238,6 +281,9 @@ class KeyedTable(Mapping[bytes, bytes]):
         is asked for. Rounds of a cleaner are followed: where a delete was cleaned away before a
         look saw it, the key comes as deleted, with neither offset nor timestamp.
 
+        Keys and values are decoded as the table's are. Where ``on_bad`` is ``null``, a bad value is
+        no delete: ``_error`` has the reason, which is null of a delete.
+
         Args:
             poll_s: between two looks at the log where nothing has changed; None: end there.
 
@@ -246,13 +292,22 @@ class KeyedTable(Mapping[bytes, bytes]):
                 and its record cannot be read any more, or the topic was made anew. Make the table
                 anew.
             CorruptLog, UnsupportedFormat, OutOfMemoryBudget: as ``table``.
+            BadValue: a key or value is bad, and ``on_bad`` is ``fail``. Whoever follows again meets
+                it again; nothing was passed over.
+            InvalidConfig: ``on_bad`` is ``aside``.
         """
         if self._listed is None:
             raise InvalidConfig("this table has no place to look at again")
+        if self._decoding.on_bad == ASIDE:  # who applies the changes would keep the older value
+            raise InvalidConfig(
+                "on_bad=aside leaves changes out",
+                remedy="on_bad=null gives them with the reason, raw their bytes",
+            )
+        rows = self._usual_rows
         while True:
             moved: CommitConflict | None = None
             try:
-                yield from self._pending()
+                yield from self._pending(rows)
             except CommitConflict as error:  # a round replaced what was being read
                 moved = error
             self._last.hold_open()
@@ -260,7 +315,7 @@ class KeyedTable(Mapping[bytes, bytes]):
             for partition in self._last.ends:
                 self._told.setdefault(partition, 0)
             if unseen:
-                yield _deleted(unseen)
+                yield from rows.of([self._deleted(unseen, rows.raw_columns)])
             if unseen is None and moved is not None:
                 raise moved
             if unseen is None and poll_s is None:
@@ -268,12 +323,12 @@ class KeyedTable(Mapping[bytes, bytes]):
             if unseen is None:
                 time.sleep(poll_s or 0)
 
-    def _pending(self) -> Iterator[pa.RecordBatch]:
+    def _pending(self, rows: DecodedRows) -> Iterator[pa.RecordBatch]:
         """The changes that were not taken yet."""
         shared = 0 if self._system.is_offset_unique else 1
-        for unit in self._last.changes(_USUAL_COLUMNS, self._told):
+        for unit in self._last.changes(rows.raw_columns, self._told):
             for records in read_records(unit, self._last.limits):
-                for batch in self._changed(records, unit):
+                for batch in rows.of(self._changed(records, unit)):
                     yield batch
                     last = batch.column("offset")[-1].as_py()
                     self._told[unit.name.partition] = last + 1 - shared
@@ -288,6 +343,16 @@ class KeyedTable(Mapping[bytes, bytes]):
             lengths[lengths == 0] = -1
             records = records._replace(values=(starts, lengths))
         yield from batches_of(records, unit.name, unit.columns)
+
+    def _deleted(self, unseen: Sequence[Unseen], columns: Sequence[str]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        from lastwrite.rows.arrow import arrow_schema
+
+        rows = [
+            {"key": each.key, "topic": self._topic, "partition": each.partition} for each in unseen
+        ]
+        return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(columns))
 
     # ------------------------------------------------------------------ its end
 
@@ -315,12 +380,3 @@ def _values(records: RecordColumns, slices: Slices) -> Iterator[bytes]:
     joined, ends = gathered(records.data, *slices)
     whole = joined.tobytes()
     return (whole[start:end] for start, end in pairwise(ends.tolist()))
-
-
-def _deleted(unseen: Sequence[Unseen]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    from lastwrite.rows.arrow import arrow_schema
-
-    rows = [{"key": each.key, "partition": each.partition} for each in unseen]
-    return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(_USUAL_COLUMNS))

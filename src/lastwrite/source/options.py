@@ -17,6 +17,7 @@ from typing import Any
 
 from lastwrite.commands.rows import is_compacted
 from lastwrite.config.stores import STORE_NAMES, is_of_stores
+from lastwrite.decoding.options import SPARK_NAMES, DecodingConfig
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import TopicPartition
@@ -52,6 +53,7 @@ _SHOWN = {
     "includeheaders": "includeHeaders",
     "columns": "columns",
     "view": "view",
+    **{shown.lower(): shown for shown in SPARK_NAMES.values()},
 }
 
 _SECONDS = {
@@ -98,6 +100,7 @@ class SourceOptions:
     isolation: Isolation = Isolation.UNCOMMITTED
     is_compacted: bool = False
     stores: Mapping[str, str] = field(default_factory=dict)
+    decoding: DecodingConfig = DecodingConfig()
 
     def wants(self, name: TopicPartition) -> bool:
         """Whether the query is about this partition."""
@@ -155,6 +158,13 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
         isolation=isolation_of(options.get("kafka.isolation.level")),
         is_compacted=compacted,
         stores=as_declared(stores),
+        decoding=DecodingConfig.of(
+            {
+                name: options[shown.lower()]
+                for name, shown in SPARK_NAMES.items()
+                if shown.lower() in options
+            }
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from lastwrite.errors import CommitConflict, InvalidConfig, LogHeld
 from lastwrite.model.log import PartitionLog, TopicPartition
+from lastwrite.rows.decoded import DecodedRows
 from lastwrite.rows.reading import read_rows
 from lastwrite.source.offsets import (
     UNDECIDED,
@@ -54,9 +55,9 @@ _Logs = Mapping[TopicPartition, PartitionLog]
 class _Stream(DataSourceStreamReader):
     """What all releases of PySpark ask for."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         self._options = options
-        self._columns = columns
+        self._rows = rows
         self._logs: _Logs | None = None  # as they were listed for the next micro-batch
         self._ends: Offsets | None = None  # of what there was then
         self._held_since_s: float | None = None
@@ -82,11 +83,12 @@ class _Stream(DataSourceStreamReader):
             span = self._span(logs.get(name), name, first.get(name), until.get(name))
             if span is not None:
                 spans.append((logs[name], *span))
-        return [Piece(unit) for unit in units_of(spans, self._columns, self._options)]
+        columns = self._rows.raw_columns
+        return [Piece(unit) for unit in units_of(spans, columns, self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Piece):
-            yield from read_rows(partition.unit)
+            yield from self._rows.of(read_rows(partition.unit))
 
     # ------------------------------------------------------------------ how far
 
@@ -209,8 +211,8 @@ class StreamReader(_Stream, SupportsTriggerAvailableNow):
 class OldStreamReader(_Stream):
     """Of PySpark 4.0 and 4.1, which do not say where a micro-batch begins."""
 
-    def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
-        super().__init__(options, columns)
+    def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
+        super().__init__(options, rows)
         if options.max_offsets or options.min_offsets:
             raise InvalidConfig(
                 "maxOffsetsPerTrigger and minOffsetsPerTrigger need PySpark 4.2 or newer",
@@ -228,6 +230,6 @@ class OldStreamReader(_Stream):
         return found
 
 
-def stream_reader(options: SourceOptions, columns: Sequence[str]) -> DataSourceStreamReader:
+def stream_reader(options: SourceOptions, rows: DecodedRows) -> DataSourceStreamReader:
     """As this PySpark wants it."""
-    return (StreamReader if HAS_LIMITS else OldStreamReader)(options, columns)
+    return (StreamReader if HAS_LIMITS else OldStreamReader)(options, rows)

@@ -1,0 +1,208 @@
+"""Batches of records with keys and values decoded, and what becomes of bad ones.
+
+Records are elected before they are decoded: one that is bad was its key's last write, and no older
+one takes its place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from lastwrite.decoding.options import ASIDE, FAIL, NULL, DecodingConfig
+from lastwrite.decoding.shape import quoted
+from lastwrite.errors import BadValue
+from lastwrite.model.log import TopicPartition
+from lastwrite.rows.arrow import USUAL_COLUMNS, arrow_schema, chosen_columns, spark_schema
+from lastwrite.storage import files
+
+if TYPE_CHECKING:
+    from lastwrite.rows.column_decoder import ColumnDecoder
+
+ERROR = "_error"
+_PLACE = ("topic", "partition", "offset")
+_ASIDE = ("key", "value", "topic", "partition", "offset", "timestamp")
+REMEDY = (
+    "on_bad=null gives null and the reason, on_bad=aside puts such records into a folder; raw "
+    "gives the bytes"
+)
+
+
+class DecodedRows:
+    """What is made of records: which columns, and of what types. Safe to pickle.
+
+    Attributes:
+        raw_columns: what is to be read of records for it.
+
+    Args:
+        columns: as ``chosen_columns`` takes them, and ``value.name``: of the value only this field;
+            None: all.
+        topic: whose values they are; of ``confluent`` without a schema to read by it is needed.
+
+    Raises:
+        InvalidConfig: there is no such column, or a schema cannot be used.
+        RemoteFailed: the registry does not answer.
+    """
+
+    def __init__(
+        self,
+        config: DecodingConfig,
+        columns: Sequence[str] | None,
+        topic: str | Callable[[], str] | None,
+        has_headers: bool = False,
+    ) -> None:
+        self.config = config
+        names, paths = _split(columns)
+        self.columns = chosen_columns(names, has_headers)
+        is_repeated = columns is not None and len(set(columns)) < len(columns)
+        has_no_fields = any(
+            fields and getattr(config, f"{name}_format", "raw") in ("raw", "utf8")
+            for name, fields in paths.items()
+        )
+        if is_repeated or has_no_fields:
+            chosen_columns(columns)  # refuses them
+        self._decoders: dict[str, ColumnDecoder] = {}
+        for which in ("key", "value"):
+            format = getattr(config, f"{which}_format")
+            if format == "raw" or which not in self.columns:
+                continue
+            self._decoders[which] = decoder_of(config, which, topic, tuple(paths.get(which, ())))
+        needed = {*self.columns}
+        if self._decoders:
+            needed |= {*_PLACE, *(_ASIDE if config.on_bad == ASIDE else ())}
+        others = [name for name in USUAL_COLUMNS if name in needed and name not in self.columns]
+        self.raw_columns = (*self.columns, *others)
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of each batch."""
+        fields = [
+            pa.field(each.name, self._decoders[each.name].type)
+            if each.name in self._decoders
+            else each
+            for each in arrow_schema(self.columns)
+        ]
+        return pa.schema(fields + [pa.field(ERROR, pa.string())] * self._has_errors)
+
+    @property
+    def spark_schema(self) -> str:
+        """The same as Spark writes it."""
+        words = [
+            f"{quoted(name)} {self._decoders[name].spark_type}"
+            if name in self._decoders
+            else spark_schema([name])
+            for name in self.columns
+        ]
+        return ", ".join(words + [f"`{ERROR}` STRING"] * self._has_errors)
+
+    @property
+    def _has_errors(self) -> bool:
+        return self.config.on_bad == NULL and bool(self._decoders)
+
+    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, which have ``raw_columns``, decoded.
+
+        Raises:
+            BadValue: a key or value is bad, and ``on_bad`` is ``fail``.
+        """
+        if not self._decoders:
+            yield from batches
+            return
+        for batch in batches:
+            if len(batch):
+                yield self._decoded(batch)
+
+    def _decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        made: dict[str, pa.Array] = {}
+        bad: dict[int, str] = {}
+        for which, decoder in self._decoders.items():
+            made[which], faults = decoder.decode(batch.column(which))
+            for row, why in faults.items():
+                bad[row] = f"{bad[row]}; {which}: {why}" if row in bad else f"{which}: {why}"
+        if bad and self.config.on_bad == FAIL:
+            row = min(bad)
+            topic, partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
+            name = TopicPartition(topic, partition)
+            raise BadValue(f"offset {offset}, {bad[row]}", path=str(name), remedy=REMEDY)
+        arrays = [made.get(name, batch.column(name)) for name in self.columns]
+        if self._has_errors:
+            arrays.append(pa.array([bad.get(row) for row in range(len(batch))], pa.string()))
+        found = pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+        if bad and self.config.on_bad == ASIDE:
+            put_aside(batch, bad, self.config.bad_to)
+            found = found.filter(pa.array([row not in bad for row in range(len(batch))]))
+        return found
+
+    def value(self, key: bytes | None, value: bytes, topic: str) -> Any:
+        """One value, in Python's types; None: it is bad, and ``on_bad`` is ``null``.
+
+        Raises:
+            BadValue: it is bad, and ``on_bad`` is another.
+        """
+        decoder = self._decoders.get("value")
+        if decoder is None:
+            return value
+        column, bad = decoder.decode(pa.array([value], pa.binary()))
+        if bad and self.config.on_bad != NULL:
+            raise BadValue(f"key {key!r}, value: {bad[0]}", path=topic, remedy=REMEDY)
+        return column[0].as_py()
+
+
+def put_aside(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> None:
+    """Write the bad records of a batch, as they are, to a file in ``folder`` that is named by the
+    first of them: who reads the same again writes the same again.
+    """
+    import pyarrow.parquet as pq
+
+    rows = batch.take(pa.array(sorted(bad), pa.int64()))
+    columns = [name for name in _ASIDE if name in rows.schema.names]
+    rows = rows.select(columns).append_column("error", pa.array([bad[n] for n in sorted(bad)]))
+    topic, partition, offset = (rows.column(name)[0].as_py() for name in _PLACE)
+    last = rows.column("offset")[-1].as_py()
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_batches([rows]), sink)
+    content = sink.getvalue().to_pybytes()
+    if not Path(folder).is_dir():
+        files.make_folder(folder)
+    mark = hashlib.blake2b(content, digest_size=4).hexdigest()
+    name = f"{quote(topic, safe='')}-{partition}-{offset}-{last}-{mark}.parquet"  # Pulsar's have /
+    files.replace(str(Path(folder, name)), content)
+
+
+def _split(columns: Sequence[str] | None) -> tuple[list[str] | None, dict[str, list[str]]]:
+    """Names of columns, each once, and of each the fields that are asked for; none: all."""
+    if columns is None:
+        return None, {}
+    paths: dict[str, list[str]] = {}
+    for name in columns:
+        column, _, path = name.partition(".")
+        paths.setdefault(column, []).append(path)
+    fields = {name: [] if "" in some else some for name, some in paths.items()}
+    return list(paths), fields
+
+
+def decoder_of(
+    config: DecodingConfig,
+    which: str,
+    topic: str | Callable[[], str] | None,
+    paths: tuple[str, ...],
+) -> ColumnDecoder:
+    """What decodes keys or values of a topic; errors as ``DecodedRows``."""
+    # kernels are for who decodes
+    from lastwrite.rows.column_decoder import ColumnDecoder
+    from lastwrite.rows.schemas import SchemaSource, read_schema
+
+    format, place = getattr(config, f"{which}_format"), getattr(config, f"{which}_schema")
+    source = SchemaSource(config.schema_registry) if format == "confluent" else None
+    schema = read_schema(place) if place else None
+    if schema is None and source is not None:
+        name = (topic() if callable(topic) else topic) or ""
+        schema = source.latest(
+            f"{name.rpartition('/')[2]}-{which}"
+        )  # of Pulsar's name the last part
+    return ColumnDecoder(which, format, schema, source, paths)

@@ -1,0 +1,36 @@
+"""``docs/guide/decoding.md``, run as a reader would paste it; what it shows is what is printed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from lastwrite.decoding.options import FORMATS, SPARK_NAMES, DecodingConfig
+
+pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
+
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "decoding.md"
+SNIPPET = re.compile(r"^```python\n(.*?)^```$\n\n^```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+END = "-- end of a snippet --"
+
+
+def test_the_page_runs_and_prints_what_it_shows(tmp_path: Path) -> None:
+    snippets = SNIPPET.findall(PAGE.read_text().replace("/tmp/", f"{tmp_path}/"))
+    program = "".join(f"{code}\nprint({END!r})\n" for code, _ in snippets)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(f"{END}\n") == [*(shown for _, shown in snippets), ""]
+
+
+def test_it_names_all_options_and_formats() -> None:
+    page = PAGE.read_text()
+    for each in fields(DecodingConfig):
+        assert f"`{each.name}`" in page and f"`{SPARK_NAMES[each.name]}`" in page
+    assert all(f"`{name}`" in page for name in FORMATS)

@@ -1,0 +1,186 @@
+"""Decoded keys and values of all three systems, and of what ``follow`` gives."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pa = pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+import lastwrite  # noqa: E402
+from lastwrite.errors import BadValue, InvalidConfig  # noqa: E402
+from lastwrite.spark.inline import Inline  # noqa: E402
+from tests.support.kafka.growing import GrowingLog  # noqa: E402
+from tests.support.pulsar.folders import single, write_ledger  # noqa: E402
+from tests.support.pulsar.topics import topic_folder  # noqa: E402
+from tests.support.rocketmq.queues import Sent, write_queue  # noqa: E402
+
+SCHEMA = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}
+PULSAR = "persistent://public/default/orders"
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> dict[str, Any]:
+    """Of values as JSON; a registry of files has the same schema for frames."""
+    schemas = tmp_path / "schemas"
+    schemas.mkdir()
+    for name in ("5.json", "orders-value.json"):
+        (schemas / name).write_text(json.dumps(SCHEMA))
+    return {"value_format": "json", "value_schema": str(schemas / "5.json")}
+
+
+def value(n: int) -> bytes:
+    return json.dumps({"id": n, "name": f"name {n}"}).encode()
+
+
+def write(system: str, root: Path, values: dict[str, bytes]) -> str:
+    """A topic ``orders`` with these last writes, in this order; its place."""
+    place = root / system
+    if system == "rocketmq":
+        sents = [Sent(n, key, each) for n, (key, each) in enumerate(values.items())]
+        write_queue(place, "orders", 0, [sents])
+    elif system == "pulsar":
+        entries = [single(key, each, n) for n, (key, each) in enumerate(values.items())]
+        write_ledger(topic_folder(place, PULSAR), 10, entries)
+    else:
+        raise AssertionError(system)
+    return str(place)
+
+
+@pytest.mark.parametrize("system", ["rocketmq", "pulsar"])
+def test_other_systems_have_the_same_columns(
+    system: str, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    path = write(system, tmp_path, {"a": value(1), "b": b'{"id":', "c": value(3), "d": b""})
+    with lastwrite.table(path, "orders", key_format="utf8", on_bad="null", **options) as table:
+        found = table.to_arrow(["key", "value.id"]).to_pylist()
+        assert table[b"a"] == {"id": 1, "name": "name 1"} and table[b"b"] is None
+        assert list(table.values())[2]["id"] == 3 and b"d" not in table
+    assert [(row["key"], row["value"]) for row in found] == [
+        ("a", {"id": 1}),
+        ("b", None),
+        ("c", {"id": 3}),
+    ]
+    assert [row["_error"] is None for row in found] == [True, False, True]
+    with (
+        lastwrite.table(path, "orders", **options) as table,
+        pytest.raises(BadValue, match="orders.*: offset .*, value: it stops early"),
+    ):
+        table.to_arrow()
+    aside = tmp_path / "aside"
+    with lastwrite.table(path, "orders", **options, on_bad="aside", bad_to=str(aside)) as table:
+        assert table.to_arrow(["key"]).num_rows == 3  # values are not looked at
+        assert table.to_arrow(["key", "value"])["key"].to_pylist() == [b"a", b"c"]
+    (file,) = aside.iterdir()
+    assert pq.read_table(file)["value"].to_pylist() == [b'{"id":']
+    last = lastwrite.latest(path, "orders", on_bad="null", **options)
+    assert last == {"a": {"id": 1, "name": "name 1"}, "b": None, "c": {"id": 3, "name": "name 3"}}
+
+
+@pytest.mark.parametrize("system", ["rocketmq", "pulsar"])
+def test_the_subject_is_the_topics_own_name(
+    system: str, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    path = write(system, tmp_path, {"a": b"\0" + (5).to_bytes(4, "big") + value(1)})
+    given: dict[str, Any] = {
+        "value_format": "confluent",
+        "schema_registry": str(tmp_path / "schemas"),
+    }
+    meant = {"id": 1, "name": "name 1"}
+    with lastwrite.table(path, "orders", **given) as table:
+        assert table[b"a"] == meant and dict(table.items()) == {b"a": meant}
+    assert lastwrite.latest(path, "orders", **given) == {"a": meant}
+    (row,) = lastwrite.dump(path, topic="orders", compacted=system == "rocketmq", **given)
+    assert row["decoded"]["value"] == meant
+    (row,) = lastwrite.read(path, "orders", **given)
+    assert row["decoded"] == {"value": meant, "problem": None}
+
+
+@pytest.mark.parametrize("view", ["log", "compacted"])
+@pytest.mark.parametrize("system", ["rocketmq", "pulsar"])
+def test_what_travels_to_the_tasks_of_the_source(
+    system: str, view: str, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    pytest.importorskip("pyspark.sql.datasource", reason="pip install 'pyspark>=4'")
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from lastwrite.source.reader import DefaultSource
+
+    path = write(system, tmp_path, {"a": value(1), "b": b'{"id":'})
+    given = {"path": path, "subscribe": "orders", "columns": "value.id,key", "onBad": "null"}
+    given |= {"valueFormat": "json", "valueSchema": options["value_schema"], "view": view}
+    source = DefaultSource(given)
+    assert source.schema() == "`value` STRUCT<`id`: BIGINT>, `key` BINARY, `_error` STRING"
+    fields = [("value", pa.struct([("id", pa.int64())])), ("key", pa.binary())]
+    schema = pa.schema([*fields, ("_error", pa.string())])
+    planned = source.reader(from_arrow_schema(schema))
+    reader, pieces = pickle.loads(pickle.dumps((planned, planned.partitions())))
+    batches = [batch for piece in pieces for batch in reader.read(piece)]
+    assert all(batch.schema == schema for batch in batches)
+    good, bad = [row for batch in batches for row in batch.to_pylist()]
+    assert good == {"value": {"id": 1}, "key": b"a", "_error": None}
+    assert bad["value"] is None and "it stops early" in bad["_error"]
+
+
+def test_what_follow_gives_is_decoded(tmp_path: Path, options: dict[str, Any]) -> None:
+    log = GrowingLog(tmp_path / "logs")
+    log.append([(b"a", value(1), 5), (b"b", value(2), 5)])
+    path = str(tmp_path / "logs")
+    table = lastwrite.table(path, "t", key_format="utf8", on_bad="null", **options)
+    strict = lastwrite.table(path, "t", **options)
+    log.append([(b"a", value(3), 6), (b"b", None, 6), (b"c", b"{", 6)])
+    (batch,) = table.follow(poll_s=None)
+    assert batch.schema == table.reader().schema
+    a, b, c = batch.to_pylist()
+    assert (a["key"], a["value"]) == ("a", {"id": 3, "name": "name 3"})
+    assert (b["key"], b["value"], b["_error"]) == ("b", None, None)
+    assert (c["key"], c["value"]) == ("c", None) and "it stops early" in c["_error"]
+    for _ in range(2):  # nothing was passed over
+        with pytest.raises(BadValue, match="t-0: offset 4, value"):
+            list(strict.follow(poll_s=None))
+    log.append([(b"c", value(4), 7)])
+    (batch,) = strict.follow(poll_s=None)
+    assert [row["key"] for row in batch.to_pylist()] == [b"a", b"b", b"c"]
+    with (
+        lastwrite.table(path, "t", **options, on_bad="aside", bad_to=str(tmp_path)) as aside,
+        pytest.raises(InvalidConfig, match="leaves changes out") as caught,
+    ):
+        list(aside.follow(poll_s=None))
+    assert "on_bad=null" in (caught.value.remedy or "")
+
+
+def test_a_delete_that_nobody_saw_has_the_tables_types(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    folder = topic_folder(tmp_path / "archive", PULSAR)
+    write_ledger(folder, 10, [single("a", value(1), 1), single("b", value(2), 2)])
+    path = str(tmp_path / "archive")
+    table = lastwrite.table(path, "orders", key_format="utf8", **options)
+    write_ledger(folder, 11, [single("a", "", 3), single("c", value(3), 4)])
+    lastwrite.compact(path, spark=Inline())
+    batches = list(table.follow(poll_s=None))
+    assert all(batch.schema == table.reader().schema for batch in batches)
+    rows = {row["key"]: row for batch in batches for row in batch.to_pylist()}
+    assert rows["a"]["value"] is None and rows["a"]["offset"] is None
+    assert rows["c"]["value"] == {"id": 3, "name": "name 3"}
+    assert b"a" not in table and table[b"b"] == {"id": 2, "name": "name 2"}
+
+
+def test_what_does_not_go_together(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = write("pulsar", tmp_path, {"a": value(1)})
+    with pytest.raises(InvalidConfig, match="keys of a dictionary"):
+        lastwrite.latest(path, "orders", key_format="utf8")
+    with pytest.raises(InvalidConfig, match="is for columns"):
+        lastwrite.latest(path, "orders", **options, on_bad="aside", bad_to=str(tmp_path))
+    with lastwrite.table(path, "orders", **options) as table:
+        with pytest.raises(InvalidConfig, match="no field nam in value"):
+            table.to_arrow(["value.nam"])
+        for columns in (["key", "key"], ["value.id", "value.id"], ["key.id"], ["offset.x"]):
+            with pytest.raises(InvalidConfig, match="columns "):
+                table.to_arrow(columns)
