@@ -1,6 +1,6 @@
 """Many small partitions in a bucket: how many requests one costs a round, and how many seconds.
 
-    python bench/bucket_partitions.py [--partitions 1000] [--kib 20] [--delay SECONDS]
+    python -m bench.bucket_partitions [--partitions 1000] [--kib 20] [--delay SECONDS]
 
 A real S3 server on this machine, by way of the peers' proxy, which holds each request back for
 ``--delay`` (0.02 s). Each partition is one segment of which three of four records are of keys

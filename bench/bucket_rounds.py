@@ -1,6 +1,6 @@
 """A second round in a bucket, with what the first has kept: how much of the log is read.
 
-    python bench/bucket_rounds.py [--clean N] [--dirty N] [--words N] [--fetch-keeps] [--json FILE]
+    python -m bench.bucket_rounds [--clean N] [--dirty N] [--words N] [--fetch-keeps] [--json FILE]
 
 A real S3 server on this machine. ``--clean`` records of distinct keys (16 M) are fetched and
 compacted with ``--keep-scans``; ``--dirty`` ones (1 M) of new keys follow. Then what the second

@@ -1,6 +1,6 @@
 """A topic compacted in a bucket, beside what else can be done: download, Kafka's cleaner, upload.
 
-    python bench/buckets.py [--records N] [--repeats N] [--delay SECONDS] [--json FILE]
+    python -m bench.buckets [--records N] [--repeats N] [--delay SECONDS] [--json FILE]
 
 A real S3 server on this machine, by way of the peers' proxy, which holds each request back for
 ``--delay`` (0.02 s): a bucket is never nearer. All sides go by the same client, in turn:

@@ -1,8 +1,8 @@
 """Microseconds a compressed batch, step by step, on one core; and the libraries that could do a
 step, side by side.
 
-    python bench/codecs.py                  # batches of 500 records of 107 bytes (55 KB plain)
-    python bench/codecs.py --value 10240 --records 50
+    python -m bench.codecs                  # batches of 500 records of 107 bytes (55 KB plain)
+    python -m bench.codecs --value 10240 --records 50
 
 Processor seconds, best of several runs over the same batches, so that other work on the machine
 moves them little. A batch is thinned to a quarter before it is compressed again, as a round over

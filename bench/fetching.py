@@ -1,6 +1,6 @@
 """A topic fetched from a live broker, beside librdkafka's consumer that only counts its records.
 
-    python bench/fetching.py [--megabytes N] [--repeats N] [--json FILE]
+    python -m bench.fetching [--megabytes N] [--repeats N] [--json FILE]
 
 One real broker on this machine, one partition, records of 1 kB in batches of 500. Both sides in
 turn, each in a process of its own, timed inside it after its imports:

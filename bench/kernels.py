@@ -1,7 +1,7 @@
 """Nanoseconds a record, kernel by kernel, on one core: the best of many runs over one chunk in
 cache.
 
-    python bench/kernels.py
+    python -m bench.kernels
 
 The chunk is 1 MiB of plain batches of 500 records of 107 bytes, keys of 12 bytes, nine tenths of
 them shadowed.

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import generate
-import peer
-from contents import contents_of
+from bench import generate, peer
+from bench.contents import contents_of
 
 NOW_MS = 1_700_001_000_000
 CHECKPOINT = "cleaner-offset-checkpoint"

@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from logs import Logs
-from rows import Row
-from sampling import Peak
-from sides import Contender, Side, copy_floor
+from bench.logs import Logs
+from bench.rows import Row
+from bench.sampling import Peak
+from bench.sides import Contender, Side, copy_floor
 
 Say = Callable[[str], None]
 

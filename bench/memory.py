@@ -1,8 +1,8 @@
 """100 million distinct keys within 2 GiB, all processes together: the proof, and its peak.
 
-    python bench/memory.py                              # about 5 minutes, 11 GB of disk while it
+    python -m bench.memory                              # about 5 minutes, 11 GB of disk while it
                                                         runs
-    python bench/memory.py --keys 10000000 --memory 1g  # smaller
+    python -m bench.memory --keys 10000000 --memory 1g  # smaller
 
 The log: key number 0 to n - 1, once each, in order; then every tenth key once more. So 1.1 n
 records come in, n must stay, and for each of them we know where: key i at offset i, or at n + i /
@@ -25,9 +25,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import generate
 import numpy as np
-from sampling import Sampler, machine
+
+from bench import generate
+from bench.sampling import Sampler, machine
 
 NOW_MS = 1_700_001_000_000
 _BESIDE_KEYS = 4_000_000

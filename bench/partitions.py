@@ -1,7 +1,7 @@
 """What a small partition costs beyond its bytes: a root of many beside a root of one, by
 ``lastwrite clean --once``.
 
-    python bench/partitions.py [--partitions 2000] [--kib 24] [--kafka 200] [--many-only] [--folder
+    python -m bench.partitions [--partitions 2000] [--kib 24] [--kafka 200] [--many-only] [--folder
     DIR] [--profile]
 
 Both roots have the same records; in one they lie in a single partition. The difference of the two
@@ -30,10 +30,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import peer
-from sampling import Peak, Sampler
-
 import lastwrite
+from bench import peer
+from bench.sampling import Peak, Sampler
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.model.log import TopicPartition
 

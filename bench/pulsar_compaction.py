@@ -1,6 +1,6 @@
 """A real Pulsar's own compaction and Lastwrite, of the same topics, in turn in one run.
 
-    python bench/pulsar_compaction.py [--messages 1000000] [--keys 250000] [--repeats 3] [--json
+    python -m bench.pulsar_compaction [--messages 1000000] [--keys 250000] [--repeats 3] [--json
     FILE]
 
 Four topics, produced by the Java client: single messages and batches of 500, plain and LZ4. Theirs
@@ -30,16 +30,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from peer import REPOSITORY
-from rocketmq_compaction import Asked
-from sampling import Sampler, Stopwatch, machine
-
-sys.path.insert(0, str(REPOSITORY))
-
-from tests.support.pulsar import archive  # noqa: E402
-from tests.support.pulsar import entries as entries_of  # noqa: E402
-from tests.support.pulsar.broker import Broker, Unavailable, pulsar_home  # noqa: E402
-from tests.support.pulsar.driver import Driver  # noqa: E402
+from bench.rocketmq_compaction import Asked
+from bench.sampling import Sampler, Stopwatch, machine
+from tests.support.pulsar import archive
+from tests.support.pulsar import entries as entries_of
+from tests.support.pulsar.broker import Broker, Unavailable, pulsar_home
+from tests.support.pulsar.driver import Driver
 
 _COMPACTION = "__compaction"
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -138,9 +134,7 @@ class Ours:
     """``lastwrite.compact`` in a session that lives on."""
 
     def __init__(self, kind: str, master: str) -> None:
-        self.session = Asked(
-            [sys.executable, str(Path(__file__).with_name("session.py")), kind, master]
-        )
+        self.session = Asked([sys.executable, "-m", "bench.session", kind, master])
         self.session.read()
 
     def compact(self, root: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Nanoseconds a message, step by step, over Pulsar's entries, on one core: the best of many runs
 over one object.
 
-    python bench/pulsar_kernels.py
+    python -m bench.pulsar_kernels
 
 Messages of 110 bytes with keys of 5 to 10, as the Java client sends them: single ones, and batches
 of 200, plain or packed by each codec. Values of packed batches compress to a fifth or so. Of the

@@ -1,7 +1,7 @@
 """RocketMQ's own compaction classes and Lastwrite, on copies of the same compaction logs, in turn
 in one run.
 
-    python bench/rocketmq_compaction.py [--messages 2060000] [--keys 500000] [--repeats 5] [--json
+    python -m bench.rocketmq_compaction [--messages 2060000] [--keys 500000] [--repeats 5] [--json
     FILE]
 
 One queue, and 16 queues with as many messages in all, in files a sixteenth as large: a broker never
@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from peer import PEERS, peer_home
-from sampling import Sampler, machine
+
+from bench.peer import PEERS, peer_home
+from bench.sampling import Sampler, machine
 
 TOPIC = "ctopic"
 _UNIT = 46
@@ -126,9 +127,7 @@ class Lastwrite:
     """``lastwrite.compact`` in a session that lives on."""
 
     def __init__(self, master: str) -> None:
-        self.session = Asked(
-            [sys.executable, str(Path(__file__).with_name("session.py")), "lastwrite", master]
-        )
+        self.session = Asked([sys.executable, "-m", "bench.session", "lastwrite", master])
         self.session.read()
 
     def compact(self, store: Path) -> float:

@@ -1,9 +1,9 @@
 """Dispatch of a commit log beside ``cp`` of the same bytes, in one run.
 
-    python bench/rocketmq_dispatch.py              # one file of 1 GiB, a topic of 8 queues, on
+    python -m bench.rocketmq_dispatch              # one file of 1 GiB, a topic of 8 queues, on
                                                    Spark, two workers
-    python bench/rocketmq_dispatch.py --inline     # without Spark, in this process, on one core
-    python bench/rocketmq_dispatch.py --compacted  # and a compaction log of every record
+    python -m bench.rocketmq_dispatch --inline     # without Spark, in this process, on one core
+    python -m bench.rocketmq_dispatch --compacted  # and a compaction log of every record
 
 Records are about 250 bytes, as a 5.5.0 broker stores single messages. Each round starts from the
 commit log alone, in the page cache, in a process and a Spark that have done it once; dispatch ends

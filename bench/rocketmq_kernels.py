@@ -1,7 +1,7 @@
 """Nanoseconds a record, kernel by kernel, over RocketMQ records, on one core: the best of many runs
 over one chunk.
 
-    python bench/rocketmq_kernels.py
+    python -m bench.rocketmq_kernels
 
 The chunk is 1 MiB of records of 290 bytes as a 5.5.0 broker stores single messages: a body of 60
 bytes, KEYS of 8 to 10, UNIQ_KEY, CLUSTER, MSG_REGION, TRACE_ON, WAIT, and a tag on every second

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import logs
-from generate import drawn
-from logs import MAP_BYTES, LogSpec, written_by_kafka
-from sides import ColdKafka, ColdLastwrite, Contender, WarmKafka, WarmLastwrite, workers_of
-
+from bench import logs
+from bench.generate import drawn
+from bench.logs import MAP_BYTES, LogSpec, written_by_kafka
+from bench.sides import ColdKafka, ColdLastwrite, Contender, WarmKafka, WarmLastwrite, workers_of
 from lastwrite.spark.memory import fixed_bytes
 
 SMALL_MAP_BYTES = 25_165_824  # 24 MiB: about a million keys, so 15 rounds

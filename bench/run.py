@@ -1,8 +1,8 @@
 """Lastwrite beside Kafka's own cleaner, naive Spark and ``cp``, on the same files in the same run.
 
-    python bench/run.py                     # every row, five repeats
-    python bench/run.py none-warm naive     # these rows only
-    python bench/run.py --list
+    python -m bench.run                     # every row, five repeats
+    python -m bench.run none-warm naive     # these rows only
+    python -m bench.run --list
 
 A repeat of a row runs each side once, one after the other, so that a noisy minute hits both; the
 table shows medians. Every run gets a fresh copy of the log, written and synced before the clock
@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scaling
-from logs import Logs
-from measure import measure
 from rich.console import Console
-from rows import ROWS
-from sampling import machine
-from tables import markdown_of, profiles_of, sides_of, targets_of
+
+from bench import scaling
+from bench.logs import Logs
+from bench.measure import measure
+from bench.rows import ROWS
+from bench.sampling import machine
+from bench.tables import markdown_of, profiles_of, sides_of, targets_of
 
 _SCALING = {
     "size": "1 M, 16 M, 64 M, with --biggest 256 M records: the cost of one",

@@ -13,12 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from logs import Logs, LogSpec, check_small, small_records
-from rows import Target
-from sampling import Peak, Sampler
-from sides import ColdLastwrite, Side, WarmLastwrite
+from bench.logs import Logs, LogSpec, check_small, small_records
+from bench.rows import Target
+from bench.sampling import Peak, Sampler
+from bench.sides import ColdLastwrite, Side, WarmLastwrite
 
-HERE = Path(__file__).resolve().parent
 SIZES = (1_000_000, 16_000_000, 64_000_000)
 BIGGEST = 256_000_000
 # what is bigger is made anew for each run: two of them would not stay in the page cache
@@ -110,7 +109,7 @@ def keys(logs: Logs, work: Path, master: str, say: Say) -> dict[str, Any]:
     logs.clear()
     say(f"  4 M keys: {few.median_seconds:.2f} s")
     told = _program(
-        "memory.py",
+        "memory",
         "--keys",
         str(MANY_KEYS),
         "--memory",
@@ -160,7 +159,7 @@ def partitions(work: Path, say: Say) -> dict[str, Any]:
     other.
     """
     told = _program(
-        "partitions.py",
+        "partitions",
         "--many-only",
         "--partitions",
         "2000",
@@ -202,7 +201,7 @@ def _program(name: str, *options: str) -> dict[str, Any]:
     begin = time.perf_counter()
     with tempfile.TemporaryFile("w+") as said:
         done = subprocess.run(
-            [sys.executable, str(HERE / name), *options],
+            [sys.executable, "-m", f"bench.{name}", *options],
             stdout=subprocess.PIPE,
             stderr=said,
             text=True,

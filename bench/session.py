@@ -1,9 +1,9 @@
 """A Spark session that lives on and compacts what it is told: the warm runs' other side.
 
-    python bench/session.py lastwrite local[2]      # then one JSON request a line, one answer a
+    python -m bench.session lastwrite local[2]      # then one JSON request a line, one answer a
                                                     line
-    python bench/session.py naive local[2]
-    python bench/session.py inline -                # without Spark, on one core
+    python -m bench.session naive local[2]
+    python -m bench.session inline -                # without Spark, on one core
 
 A process of its own, so that its tree is all that its memory and processor seconds are made of.
 First it says when it is ready, and what memory it may take where a request names none (0: no
@@ -21,6 +21,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import lastwrite
+from bench.peer import REPOSITORY
 from lastwrite.spark.inline import INLINE, Inline
 from lastwrite.spark.memory import plan_memory
 from lastwrite.spark.session import spark_session
@@ -51,13 +52,13 @@ def main() -> None:
     kind, master = sys.argv[1:3]
     answers = os.fdopen(os.dup(1), "w")  # Spark's own words must not come between
     os.dup2(2, 1)
-    # Workers import this folder's modules, too.
+    # Workers import these modules, too.
     os.environ["PYTHONPATH"] = os.pathsep.join(
-        [sys.path[0], *filter(None, [os.environ.get("PYTHONPATH")])]
+        [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     begin = time.perf_counter()
     if kind == "naive":
-        import naive  # with Arrow, which would count as ours
+        from bench import naive  # with Arrow, which would count as ours
 
         session = naive.session(master)
         serve = naive.compact

@@ -19,12 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import peer
-from contents import Contents, contents_of
-from logs import CHECKPOINT, NOW_MS
-from sampling import Peak, Sampler, Stopwatch, children_cpu_seconds
-
-HERE = Path(__file__).resolve().parent
+from bench import peer
+from bench.contents import Contents, contents_of
+from bench.logs import CHECKPOINT, NOW_MS
+from bench.sampling import Peak, Sampler, Stopwatch, children_cpu_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +224,7 @@ class WarmLastwrite(Warm):
         self._said = tempfile.TemporaryFile("w+")
         words = ["taskset", "-c", ",".join(map(str, sorted(processors)))] if processors else []
         self._process = subprocess.Popen(
-            [*words, sys.executable, str(HERE / "session.py"), kind, master],
+            [*words, sys.executable, "-m", "bench.session", kind, master],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._said,

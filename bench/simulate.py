@@ -1,6 +1,6 @@
 """What a cluster would take for a round on an archive, computed from what one machine took.
 
-    python bench/simulate.py [--terabytes 10] [--partitions 100000] [--cores 16 64 1000]
+    python -m bench.simulate [--terabytes 10] [--partitions 100000] [--cores 16 64 1000]
 
 Nothing is run. Waves, units and tasks are cut as the engine cuts them (``engine.round``,
 ``scan_step``, ``elect_step``, ``shares``), a task goes to the core that is free first, and a stage

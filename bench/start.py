@@ -1,7 +1,7 @@
 """Where a cold start goes: a new process, step by step, in wall seconds and in processor seconds of
 all processes.
 
-    python bench/start.py [REPEATS]
+    python -m bench.start [REPEATS]
 
 The steps are those of ``lastwrite compact`` around its work: the interpreter with the command line;
 the JVM started and, while it comes up, everything imported, the compiled kernels loaded (they were
@@ -17,13 +17,12 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 _CHILD = """
 import sys, time
 begin = float(sys.argv[1]); said = {}
-sys.path.insert(0, sys.argv[2])
-import json, os, sampling
+import json, os
+from bench import sampling
 last = [begin, 0.0]
 def step(name):
     now = [time.time(), sampling.cpu_seconds(os.getpid())]
@@ -60,7 +59,7 @@ def main() -> None:
     for repeat in range(-1, repeats):
         begin = time.time()
         done = subprocess.run(
-            [sys.executable, "-c", _CHILD, str(begin), str(Path(__file__).parent)],
+            [sys.executable, "-c", _CHILD, str(begin)],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
