@@ -1,4 +1,4 @@
-"""The commands that bench/README.md names can be run: four of them once could not find their own modules."""
+"""The commands that bench/README.md names find what they import: four of them once did not."""
 
 import re
 import subprocess
