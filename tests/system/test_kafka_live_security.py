@@ -1,14 +1,18 @@
-"""``fetch`` of a live Kafka cluster that asks who we are: TLS and SASL against a real broker."""
+"""``fetch`` and ``restore`` of a live Kafka cluster that asks who we are: TLS and SASL against a
+real broker.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ScramCredentialInfo,
@@ -18,11 +22,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 import lastwrite
 from lastwrite.errors import LogError
+from lastwrite.kafka.jobs import giving
+from lastwrite.kafka.restored import LogsGiven
 from lastwrite.reports.fetching import LogsFetched
 from tests.conformance.test_kafka_archive import Archive
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
-from tests.support.kafka.clients import Sent, create_topic, produce
+from tests.support.kafka.clients import Sent, consume, create_topic, produce
+from tests.support.kafka.groups import committed
 
 pytest.importorskip("kio")
 pytestmark = [pytest.mark.broker]
@@ -152,12 +159,52 @@ def test_sasl(
     check(broker, tmp_path / "b")
 
 
+@pytest.mark.parametrize("way", ["tls", "sasl", "both"])
+def test_what_is_given_back(
+    broker: Broker, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Records and a group's position, by our certificate, by a user, and by a user in TLS. Of a
+    user the broker wants to know more than once meanwhile who it is.
+    """
+    logins: dict[str, tuple[int, dict[str, str]]] = {
+        "tls": (TLS, tls(keys)),
+        "sasl": (SASL, sasl("SCRAM-SHA-256", USER, PASSWORD)),
+        "both": (
+            BOTH,
+            sasl("SCRAM-SHA-512", USER, PASSWORD)
+            | {"security.protocol": "SASL_SSL", "ssl.ca.location": str(keys / "broker.pem")},
+        ),
+    }
+    port, config = logins[way]
+    address, group = f"kafka://127.0.0.1:{port}", f"reader-{way}"
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": group})
+    consumer.commit(offsets=[TopicPartition("safe", 0, 70)], asynchronous=False)
+    consumer.close()
+    assert fetched(port, tmp_path, config).exit_status == 0
+    if way == "sasl":
+        write = giving.Partition._write
+        monkeypatch.setattr(giving, "_WINDOW_BATCHES", 5)
+
+        def slowly(self: giving.Partition, given: giving.Given) -> None:
+            time.sleep(1)
+            write(self, given)
+
+        monkeypatch.setattr(giving.Partition, "_write", slowly)
+    report = lastwrite.restore(str(tmp_path), to=address, name=f"back-{way}", config=config)
+    assert isinstance(report, LogsGiven) and report.exit_status == 0, report
+    found = consume(broker, f"back-{way}")
+    assert [each.key for each in found] == [b"%d" % n for n in range(100)]
+    assert committed(broker, group, [f"back-{way}"]) == {f"back-{way}": found[70].offset}
+    wrong = {"security.protocol": "PLAINTEXT"} if way == "tls" else {"sasl.password": "guess"}
+    with pytest.raises(LogError) as caught:
+        lastwrite.restore(str(tmp_path), to=address, name="never", config=config | wrong)
+    assert "guess" not in str(caught.value)
+
+
 def test_a_broker_that_asks_again_who_we_are(
     broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fetch lasts longer than the broker trusts one answer."""
-    import time
-
     from lastwrite.kafka.network import live_log
     from lastwrite.kafka.store.intake import Intake
 
