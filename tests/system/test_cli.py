@@ -122,6 +122,15 @@ def test_help_imports_nothing_heavy() -> None:
     )
 
 
+def test_commands_that_look_do_not_import_spark() -> None:
+    code = (
+        "import sys, lastwrite.cli\n"
+        f"assert lastwrite.cli.run(['inspect', {str(CORPUS / 'stopped')!r}]) == 0\n"
+        "sys.exit('imported pyspark' if 'pyspark' in sys.modules else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str) -> None:
     done = lastwrite(command, "--help")

@@ -25,9 +25,9 @@ from lastwrite.cleaner.loop import Cleaner
 from lastwrite.cleaner.metrics import Metrics, serve
 from lastwrite.cleaner.rounds import Rounds
 from lastwrite.cleaner.settings import SettingsSource
-from lastwrite.commands.compact import TopicConfig, overrides
 from lastwrite.commands.following import open_followed
 from lastwrite.commands.systems import PULSAR, system_of_all
+from lastwrite.commands.told import TopicConfig, overrides
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources

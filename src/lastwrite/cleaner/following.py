@@ -19,8 +19,8 @@ from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.cleaner.live import LiveCleaner
 from lastwrite.cleaner.loop import Cleaner
 from lastwrite.cleaner.metrics import serve
-from lastwrite.commands.compact import TopicConfig, overrides
 from lastwrite.commands.following import limits_of, open_followed, system_of_sources
+from lastwrite.commands.told import TopicConfig, overrides
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.errors import InvalidConfig

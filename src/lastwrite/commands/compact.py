@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from lastwrite.commands.systems import system_of_all
+from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
 from lastwrite.config.cleaner import CleanerConfig, replaced_settings
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
 from lastwrite.config.stores import store_settings
@@ -25,8 +25,7 @@ from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import Context, Options
 from lastwrite.engine.round import run_round
 from lastwrite.engine.system import System, system_named
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld, NotALog
-from lastwrite.kafka.cluster.metadata_log import FOLDER as METADATA_FOLDER
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, LogHeld
 from lastwrite.kafka.cluster.roots import META_PROPERTIES
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress, Progress
@@ -37,17 +36,16 @@ from lastwrite.reports.compaction import (
     Status,
     StoreRequests,
 )
-from lastwrite.reports.settings import Override
 from lastwrite.scan_cache.cache import ScanCache
 from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.spark.work import Runner
-from lastwrite.storage.choice import Topics, is_named
+from lastwrite.storage.choice import Topics
 from lastwrite.storage.exports import naming_what_stays, refuse_around, refuse_inside
 from lastwrite.storage.objects.address import asked as asked_of_buckets
-from lastwrite.storage.objects.address import dry, is_address, real_path, use
+from lastwrite.storage.objects.address import dry, is_address, use
 from lastwrite.storage.objects.store import Requests
 from lastwrite.storage.ownership import refuse_foreign
 from lastwrite.storage.quarantine import read_quarantine, release
@@ -55,8 +53,6 @@ from lastwrite.storage.throttle import Throttles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-TopicConfig: TypeAlias = Mapping[str, Mapping[str, object]] | Sequence[tuple[str, str, object]]
 
 
 def compact(
@@ -228,32 +224,6 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def paths_of(path: str | Sequence[str]) -> list[str]:
-    """One path or several, each once, as texts.
-
-    Raises:
-        InvalidConfig: none at all.
-    """
-    given = [path] if isinstance(path, str | os.PathLike) else path
-    paths = list(dict.fromkeys(map(str, given)))
-    if not paths:
-        raise InvalidConfig(
-            "no path was given", remedy="give a log root, a partition's folder, or one of its files"
-        )
-    return paths
-
-
-def overrides(topic_config: TopicConfig | None) -> tuple[Override, ...]:
-    """What a caller says of single topics, in the order in which it was said."""
-    if isinstance(topic_config, Mapping):
-        return tuple(
-            Override(topic, name, v)
-            for topic, inside in topic_config.items()
-            for name, v in inside.items()
-        )
-    return tuple(Override(*each) for each in topic_config or ())
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     """What one call asks for."""
@@ -309,59 +279,6 @@ def _run_anywhere(asked: _Asked, archive: str | None) -> CompactionReport:
         return _run(replace(asked, paths=[folder], system="pulsar", topic=name, options=options))
 
     return compact_live(path, asked.partition, asked.options, archive, run, asked.progress)
-
-
-def find_told(
-    paths: Sequence[str],
-    system_name: str | None,
-    topic: Topics,
-    partition: int | None,
-    sources: Sources,
-) -> tuple[System, list[str]]:
-    """The system that wrote what lies at ``paths``, told of ``sources``, and the folders of the
-    partitions.
-
-    A partition counts as named where its topic was, by its name and not by a pattern, or the path
-    is its folder or one of its files.
-
-    Raises:
-        NotALog: a path at which no log lies, or none of a topic or that partition at any of them.
-        InvalidConfig: paths of several systems.
-        CorruptLog: the cluster's metadata, for all of the partitions.
-    """
-    system = system_of_all(system_name, paths)
-    found: dict[str, None] = {}
-    named: set[str] = set()
-    missing: NotALog | None = None
-    for path in paths:
-        try:
-            here = system.find(path, None, None)
-        except NotALog as error:
-            is_root = any(
-                os.path.exists(os.path.join(path, name))
-                for name in (META_PROPERTIES, METADATA_FOLDER)
-            )
-            if len(paths) == 1 or not is_root:
-                raise
-            missing = error  # a broker's root that has no partition yet
-            continue
-        found |= dict.fromkeys(here)
-        given = real_path(path)
-        if len(here) == 1 and real_path(here[0]) in (given, os.path.dirname(given)):
-            named.update(here)
-    if not found and missing is not None:
-        raise missing
-    folders = system.choose(list(found), topic, partition, ", ".join(paths))
-    named.update(
-        folder for folder in folders if is_named(topic, system.topic_names(system.name_of(folder)))
-    )
-    roots = dict.fromkeys(map(system.root_of, folders)) | dict.fromkeys(
-        map(os.path.realpath, filter(os.path.isdir, paths))
-    )
-    told = system.told(replace(sources, roots=tuple(roots), named=frozenset(named)))
-    folders = told.joined(folders)
-    told.check_told(folders)
-    return told, folders
 
 
 def _run(asked: _Asked) -> CompactionReport:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from lastwrite.commands.compact import TopicConfig, find_told, overrides
+from lastwrite.commands.told import TopicConfig, find_told, overrides
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources

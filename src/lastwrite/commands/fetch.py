@@ -16,9 +16,9 @@ from msgspec import structs
 
 from lastwrite.archive.following import Wanted
 from lastwrite.archive.layout import systems_at
-from lastwrite.commands.compact import TopicConfig, find_told, overrides
 from lastwrite.commands.following import fetch_once, limits_of
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
+from lastwrite.commands.told import TopicConfig, find_told, overrides
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.engine.system import system_named

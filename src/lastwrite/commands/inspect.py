@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lastwrite.commands.compact import TopicConfig, find_told, overrides, paths_of
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
+from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources, no_topics_of_kafka
 from lastwrite.engine.context import Options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from lastwrite.commands.compact import TopicConfig, find_told, overrides, paths_of
+from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
 from lastwrite.config.system import Sources
 from lastwrite.reports.settings import Outvoted, Setting, SettingsReport, TopicSettings
 from lastwrite.storage.choice import Topics

@@ -35,8 +35,7 @@ from lastwrite.model.work import (
     ScanUnit,
     SegmentOutput,
 )
-from lastwrite.spark.runner import is_repeated
-from lastwrite.spark.work import Runner, each
+from lastwrite.spark.work import Runner, each, is_repeated
 from lastwrite.storage.scratch import ScratchFolders, ScratchWriter
 
 _ENTRY_SHARE = 16  # of scratch bytes about one in so many is a state

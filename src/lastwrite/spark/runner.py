@@ -12,7 +12,6 @@ import contextlib
 import heapq
 import os
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,15 +39,6 @@ _SECONDS_A_LOOK = 0.5
 _STOPPED = "the log is as it was; start again when you like"
 
 T = TypeVar("T")
-
-
-def is_repeated() -> bool:
-    """Whether this process works at a task of Spark that has failed before, with the worker that
-    had it.
-    """
-    pyspark: Any = sys.modules.get("pyspark")
-    task = pyspark.TaskContext.get() if pyspark is not None else None
-    return task is not None and task.attemptNumber() > 0
 
 
 def seen_from_here(answer: T) -> T:

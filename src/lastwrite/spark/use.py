@@ -1,4 +1,7 @@
-"""A runner and an exchange, on a session of the caller's, on one of our own, or in this process."""
+"""A runner and an exchange, on a session of the caller's, on one of our own, or in this process.
+
+What needs Spark is imported where a session is, so that commands which only look start without it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,21 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, cast
 
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.model.progress import Progress
-from lastwrite.spark.executors import worker_count
 from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan, plan_executor_memory, plan_memory
-from lastwrite.spark.parking import park, take, turn
-from lastwrite.spark.runner import SparkRunner
-from lastwrite.spark.session import GivenSpark, OwnSpark, Spark, local_workers
-from lastwrite.spark.shuffle_exchange import ShuffleExchange
 from lastwrite.spark.work import InlineRunner, Runner
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from lastwrite.spark.runner import SparkRunner
+    from lastwrite.spark.session import Spark
+    from lastwrite.spark.shuffle_exchange import ShuffleExchange
 
 
 def refuse_workers_without_us(spark: SparkSession) -> None:
@@ -29,6 +33,8 @@ def refuse_workers_without_us(spark: SparkSession) -> None:
     Raises:
         EnvironmentUnfit: it has none.
     """
+    from lastwrite.spark.session import local_workers
+
     context = getattr(spark, "sparkContext", None)  # Spark Connect tells of none
     if context is None or local_workers(str(context.master)) is None:
         return
@@ -54,8 +60,12 @@ def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | Shuf
     ``memory_bytes``: what scratch files may take of this machine's memory, unless a folder is named
     for them.
     """
-    if not isinstance(runner, SparkRunner):
+    if isinstance(runner, InlineRunner):
         return FolderExchange(runner, memory_bytes=memory_bytes)
+    from lastwrite.spark.session import local_workers
+    from lastwrite.spark.shuffle_exchange import ShuffleExchange
+
+    runner = cast("SparkRunner", runner)
     usual = "folder" if local_workers(runner.spark.master) else "shuffle"
     chosen = runner.spark.setting("spark.lastwrite.exchange") or usual
     if chosen == "shuffle":
@@ -71,8 +81,11 @@ def shared_folder(runner: Runner) -> str | None:
     """A folder for scratch files that all workers see; "": this machine's own for such files; None:
     the workers of a cluster share none that we know of.
     """
-    if not isinstance(runner, SparkRunner):
+    if isinstance(runner, InlineRunner):
         return ""
+    from lastwrite.spark.session import local_workers
+
+    runner = cast("SparkRunner", runner)
     named = runner.spark.setting("spark.lastwrite.scratch")
     if named is None:
         return "" if local_workers(runner.spark.master) else None
@@ -101,6 +114,11 @@ def runner_for(
     if isinstance(spark, Inline):
         yield InlineRunner(), plan_memory(memory, 1)
         return
+    from lastwrite.spark.executors import worker_count
+    from lastwrite.spark.parking import park, take, turn
+    from lastwrite.spark.runner import SparkRunner
+    from lastwrite.spark.session import GivenSpark, OwnSpark, local_workers
+
     if spark is not None:
         if not hasattr(spark, "_jsc") and not hasattr(type(spark), "sparkContext"):
             raise EnvironmentUnfit(
@@ -136,6 +154,8 @@ def _memory_of(spark: Spark, memory: str | int | None, workers: int) -> MemoryPl
     """The setting, divided among the ``workers`` that share it: those of this machine, or of one
     executor.
     """
+    from lastwrite.spark.session import local_workers
+
     if local_workers(spark.master) is None:
         of_python = spark.setting("spark.executor.pyspark.memory")
         return plan_executor_memory(memory, workers, of_python)

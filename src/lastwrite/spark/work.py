@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from lastwrite.errors import LogError
 from lastwrite.model.progress import Progress
@@ -16,6 +17,15 @@ R = TypeVar("R")
 
 
 Task: TypeAlias = Callable[[Sequence[U]], Iterator[R | Failed[U]]]
+
+
+def is_repeated() -> bool:
+    """Whether this process works at a task of Spark that has failed before, with the worker that
+    had it.
+    """
+    pyspark: Any = sys.modules.get("pyspark")
+    task = pyspark.TaskContext.get() if pyspark is not None else None
+    return task is not None and task.attemptNumber() > 0
 
 
 class Runner(Protocol):
