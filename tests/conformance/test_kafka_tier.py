@@ -17,11 +17,14 @@ import pytest
 import lastwrite
 from lastwrite.errors import CorruptLog, InvalidConfig
 from lastwrite.kafka.cluster.remote_log_metadata import FINISHED, decode_segment_state
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.store import tier_and_root
 from lastwrite.kafka.store.log_dir import read_partition
-from lastwrite.kafka.store.tier_and_root import states_in
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.objects.bucket import BucketStore
 from tests.support.kafka.logs import headers_of
+from tests.support.kafka.metadata import write_metadata
 from tests.support.objects import BUCKET, S3
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "tiered"
@@ -411,6 +414,63 @@ def test_only_finished_copies_count_where_the_tiers_metadata_is(tier: Path, loca
     assert longer.name in files_read(tier, local)
 
 
+def note(root: Path, copy: Path, state: int) -> None:
+    """Let a log root have a later state of a copy, as a broker notes it."""
+    metadata = read_partition(str(root / "__remote_log_metadata-0"))
+    id = base64.urlsafe_b64decode(copy.name[21:43] + "==")
+    (update,) = [
+        value
+        for segment in metadata.segments
+        for value in tier_and_root._values(segment)
+        if value[1] == 1 and id in value
+    ]  # its last bytes are the state, and that no tags follow
+    record = Record(metadata.end_offset, 1_700_000_000_000, None, update[:-2] + bytes([state, 0]))
+    with open(metadata.segments[-1].path, "ab") as file:
+        file.write(encode_batch([record]))
+
+
+@pytest.mark.parametrize("is_joined", [True, False])
+def test_a_copy_that_is_being_removed_does_not_count(
+    tier: Path, local: Path, is_joined: bool
+) -> None:
+    """Whether the root has the partition too, or only what became of the copies."""
+    copies = sorted(folder("orders", tier).glob("*.log"))[:2]
+    if not is_joined:
+        shutil.rmtree(local / "orders-0")
+    end = 412 if is_joined else 382
+    (before,) = lastwrite.inspect([str(tier), str(local)], topic="orders", spark=INLINE).partitions
+    assert before.status == "whole" and before.log_start < 130
+    for copy, state in zip(copies, (3, 2), strict=True):
+        note(local, copy, state)
+    copies[0].unlink()  # and the other lies there still, or in part
+    copies[1].write_bytes(copies[1].read_bytes()[:2000])
+    (found,) = lastwrite.inspect([str(tier), str(local)], topic="orders", spark=INLINE).partitions
+    assert (found.status, found.log_start, found.end_offset) == ("whole", 130, end)
+    rows = [row for row in consumed("committed", "orders") if 130 <= row["offset"] < end]
+    archive = str(tier.with_name("archive"))
+    lastwrite.fetch([str(tier), str(local)], archive, topic="orders", include_active=True)
+    found_rows = lastwrite.read(archive, topic="orders", isolation_level="read_committed")
+    assert [row for row in seen(found_rows) if row["offset"] >= 130] == rows
+
+
+def test_what_retention_took_from_the_front_is_no_damage(tier: Path) -> None:
+    """Nobody notes it beside the segments; a gap behind the first one is damage all the same."""
+    for copy in folder("orders", tier).glob(f"{0:020d}-*"):
+        copy.unlink()
+    log = read_partition(str(folder("orders", tier)))
+    assert log.log_start == 60 and not log.problems
+    assert lastwrite.latest(str(tier), "orders")
+
+
+def test_a_copy_of_which_only_the_begin_is_noted(tier: Path, local: Path) -> None:
+    """It does not count at the end of a tier, where only the metadata speak of it."""
+    write_metadata(local, {"orders": {}})
+    note(local, max(folder("orders", tier).glob("*.log")), 0)
+    report = lastwrite.inspect(str(tier), topic="orders", metadata=str(local), spark=INLINE)
+    (found,) = report.partitions
+    assert found.end_offset == 331 and found.status == "whole"
+
+
 def test_another_topic_of_that_name_is_not_joined(tier: Path, local: Path) -> None:
     (local / "orders-0" / "partition.metadata").write_text(
         "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
@@ -430,10 +490,13 @@ def test_the_tiers_metadata() -> None:
     assert found is not None
     assert (found.topic_id, found.partition) == ("lC3CICZpQfG2AZG8odZnXA", 0)
     assert (found.segment_id, found.state) == ("QVzUMiuST6qGLrVqHXocfQ", 0)
-    known = states_in(str(CORPUS / "local"))
+    known = tier_and_root.states_in(str(CORPUS / "local"))
     for topic in TOPICS:
         there = {each.name[21:43] for each in folder(topic).glob("*.log")}
-        assert known[(folder(topic).name[-22:], 0)] == dict.fromkeys(there, FINISHED)
+        states = known[(folder(topic).name[-22:], 0)]
+        assert {id: each.state for id, each in states.items()} == dict.fromkeys(there, FINISHED)
+    ends = [each.end_offset for each in states.values()]
+    assert max(ends) == tier_end(topic) and min(ends) > 0
 
 
 # ---------------------------------------------------------------------- Aiven's plugin

@@ -1,21 +1,30 @@
-"""A real broker with tiers, while it runs: what is fetched of tier and log root is what its
-consumer reads, and the compacted archive is its table.
+"""A real broker with tiers, while it runs: what is fetched of tier and log root, or of the broker,
+is what its consumer reads, and the compacted archive is its table.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 import lastwrite
 from lastwrite.spark.inline import INLINE
+from tests.conformance.test_kafka_archive import Archive
 from tests.corpus.make import events
 from tests.corpus.make_tiered import transactions
 from tests.support.jars import Unavailable
 from tests.support.kafka.broker import Broker
-from tests.support.kafka.clients import Seen, consume, create_topic, produce
+from tests.support.kafka.clients import Seen, bounds, consume, create_topic, produce
 from tests.support.kafka.tiered import TIERED, tier_of, tiered_broker, wait_until_copied
 
 pytestmark = pytest.mark.broker
@@ -67,3 +76,52 @@ def test_fetch_and_compact_beside_the_broker(broker: Broker, tmp_path: Path) -> 
     ).partitions[0]
     assert report.reason is None
     assert dict(lastwrite.latest(archive, "orders")) == table_of(consume(broker, "orders"))
+
+
+def test_what_the_broker_reads_from_its_tier_comes(broker: Broker, tmp_path: Path) -> None:
+    """The log's begin lies in the tier alone; bytes are those of its segments."""
+    pytest.importorskip("kio")
+    create_topic(broker, "asked", TIERED)
+    produce(broker, "asked", events(2, 120))
+    wait_until_copied(broker.data, "asked-0")
+    to = tmp_path / "archive"
+    report = lastwrite.fetch([f"kafka://{broker.address}"], str(to), topic="asked")
+    assert report.exit_status == 0
+    (folder,) = tier_of(broker.data.with_name("tier")).glob("asked-0-*")
+    parts = [*sorted(folder.glob("*.log")), *sorted((broker.data / "asked-0").glob("*.log"))]
+    assert len(parts) > 2
+    stored = b"".join(part.read_bytes() for part in parts)
+    assert b"".join(Archive(to, "asked-0").batches()) == stored
+
+
+def test_what_retention_takes_from_the_tier(broker: Broker, tmp_path: Path) -> None:
+    """The first segments are removed, and nothing is copied after that."""
+    create_topic(broker, "short", TIERED)
+    produce(broker, "short", events(5, 300))
+    wait_until_copied(broker.data, "short-0")
+    (folder,) = tier_of(broker.data.with_name("tier")).glob("short-0-*")
+    before = len(list(folder.glob("*.log")))
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    entry = ConfigEntry("retention.bytes", "8000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, "short", incremental_configs=[entry])
+    for done in admin.incremental_alter_configs([resource]).values():
+        done.result(30)
+    tier, root = str(folder.parent), str(broker.data)
+    deadline = time.monotonic() + 60
+    seen: tuple[list[int], tuple[int, int]] = ([], (0, 0))
+    while True:  # until retention is through: the broker removes one segment after another
+        left = sorted(int(each.name[:20]) for each in folder.glob("*.log"))
+        before_that, seen = seen, (left, bounds(broker, "short"))
+        if len(left) < before and seen == before_that:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(1.5)
+    wanted = consume(broker, "short", start=seen[1][0])
+    for sources in ([tier], [tier, root]):
+        (found,) = lastwrite.inspect(sources, topic="short", spark=INLINE).partitions
+        assert found.status == "whole", found.problems
+        assert found.log_start == left[0]
+    archive = str(tmp_path / "archive")
+    lastwrite.fetch([tier, root], archive, topic="short", include_active=True)
+    rows = lastwrite.read(archive, topic="short")
+    assert [row["offset"] for row in rows] == [each.offset for each in wanted]

@@ -336,7 +336,7 @@ class KafkaSystem(System):
         if archived.is_archived(folder):
             return self._rounds.read(folder)
         if tiered.is_tier(folder):
-            return tier_and_root.read(folder, self._sources.roots).log
+            return tier_and_root.read(folder, self._sources.roots, self._sources.metadata).log
         return store.read_partition(folder)
 
     read_below = staticmethod(store.read_partition)

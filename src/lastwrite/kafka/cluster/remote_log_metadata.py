@@ -88,6 +88,7 @@ class SegmentState(NamedTuple):
     partition: int
     segment_id: str
     state: int
+    end_offset: int  # the first one behind it; -1: the record does not say
 
 
 def decode_segment_state(value: bytes) -> SegmentState | None:
@@ -108,5 +109,9 @@ def decode_segment_state(value: bytes) -> SegmentState | None:
     found, _ = schema.decode(value, version, fields.position)
     partition = found["id"]["partition"]
     return SegmentState(
-        partition["topicId"], partition["partition"], found["id"]["segmentId"], found["state"]
+        partition["topicId"],
+        partition["partition"],
+        found["id"]["segmentId"],
+        found["state"],
+        found.get("endOffset", -2) + 1,
     )

@@ -1,6 +1,6 @@
-"""A partition's segments in a tier, and what the log root of a broker beside it knows of them: the
-segments that are on its disk still, where the log begins, its leaders, and which copies are
-finished.
+"""A partition's segments in a tier, and what log roots of brokers know of them: of the one that has
+the partition the segments that are on its disk still, where the log begins, and its leaders; of any
+of them which copies are finished, and which are being removed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from lastwrite.errors import LogError
-from lastwrite.kafka.cluster.remote_log_metadata import TOPIC, decode_segment_state
+from lastwrite.kafka.cluster.remote_log_metadata import TOPIC, SegmentState, decode_segment_state
 from lastwrite.kafka.format.batch import decode_batch, decode_batch_header
 from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.names import LEADER_EPOCHS, LOG_STARTS, PARTITION_METADATA
@@ -22,9 +22,10 @@ from lastwrite.kafka.store.checkpoints import read_offsets
 from lastwrite.kafka.store.partitions import find_partitions, root_of
 from lastwrite.kafka.store.tiered import Beside, Tier
 from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.storage.objects.address import is_address
 from lastwrite.storage.reading import reader_of
 
-States = Mapping[tuple[str, int], Mapping[str, int]]  # by topic id and partition, segment id
+States = Mapping[tuple[str, int], Mapping[str, SegmentState]]  # by topic id and partition, segment
 
 
 def local_folder(folder: str, roots: Sequence[str]) -> str | None:
@@ -41,33 +42,47 @@ def local_folder(folder: str, roots: Sequence[str]) -> str | None:
     return None
 
 
-def read(folder: str, roots: Sequence[str]) -> Tier:
+def read(folder: str, roots: Sequence[str], metadata: str | None = None) -> Tier:
     """What a tier has of a partition, and what one of the roots has behind it.
+
+    Args:
+        metadata: another root, of which no segments count, but what it has of the tier's metadata.
 
     Raises:
         LogError: as ``tiered.read_tier`` and ``log_dir.read_partition``.
     """
+    states = states_of(folder, roots if metadata is None else (*roots, metadata))
     local = local_folder(folder, roots)
     if local is None:
-        return tiered.read_tier(folder)
+        return tiered.read_tier(folder, states=states)
     log = log_dir.read_partition(local)
     content = index_files.side_file(local, LEADER_EPOCHS)
     epochs = () if content is None else decode_leader_epochs(content)
-    name, known = log.name, states_in(root_of(local))
-    return tiered.read_tier(
-        folder,
-        Beside(
-            log=log,
-            log_start=read_offsets(root_of(local), LOG_STARTS).get(name, 0),
-            epochs=tuple((each.epoch, each.start_offset) for each in epochs),
-            states=known.get((tiered.topic_id_of(folder), name.partition), {}),
-            snapshots=tuple(index_files.snapshots_of(local)),
-        ),
+    beside = Beside(
+        log=log,
+        log_start=read_offsets(root_of(local), LOG_STARTS).get(log.name, 0),
+        epochs=tuple((each.epoch, each.start_offset) for each in epochs),
+        snapshots=tuple(index_files.snapshots_of(local)),
     )
+    return tiered.read_tier(folder, beside, states)
+
+
+def states_of(folder: str, roots: Sequence[str]) -> Mapping[str, SegmentState]:
+    """What became of a partition's copies by segment id, as the root knows it that knows most: a
+    replica may lag, and states only rise.
+    """
+    key = tiered.topic_id_of(folder), tiered.name_of(folder).partition
+    found: dict[str, SegmentState] = {}
+    for root in roots:
+        for id, told in states_in(root).get(key, {}).items():
+            found[id] = max(found.get(id, told), told, key=lambda each: each.state)
+    return found
 
 
 def states_in(root: str) -> States:
     """What became of copies, as far as the log root has the tier's metadata."""
+    if is_address(root) or not os.path.isdir(root):
+        return {}
     try:
         folders = find_partitions(root, TOPIC)
     except LogError:
@@ -79,14 +94,16 @@ def states_in(root: str) -> States:
 
 @lru_cache(maxsize=8)
 def _states(seen: tuple[tuple[str, int, int], ...]) -> States:
-    found: dict[tuple[str, int], dict[str, int]] = {}
+    found: dict[tuple[str, int], dict[str, SegmentState]] = {}
     for folder, _, _ in seen:
         log: PartitionLog = log_dir.read_partition(folder)
         for value in (value for segment in log.segments for value in _values(segment)):
             state = decode_segment_state(value)
             if state is not None:
                 states = found.setdefault((state.topic_id, state.partition), {})
-                states[state.segment_id] = state.state
+                before = states.get(state.segment_id, state)  # which alone says where it ends
+                end = max(state.end_offset, before.end_offset)
+                states[state.segment_id] = state._replace(end_offset=end)
     return found
 
 

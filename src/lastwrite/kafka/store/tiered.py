@@ -16,7 +16,7 @@ what a broker's log root knows better.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ import numpy as np
 
 from lastwrite.archive.manifest import DataObject
 from lastwrite.errors import CorruptLog, NotALog, UnsupportedFormat, located
-from lastwrite.kafka.cluster.remote_log_metadata import FINISHED
+from lastwrite.kafka.cluster.remote_log_metadata import FINISHED, SegmentState
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index, decode_time_index
@@ -168,7 +168,6 @@ class Beside:
     log: PartitionLog
     log_start: int  # of the whole log; that of ``log`` is where its local segments begin
     epochs: Epochs
-    states: Mapping[str, int]  # by segment id, see ``cluster.remote_log_metadata``
     snapshots: tuple[tuple[int, str], ...]  # of the producers, by offset: paths
 
 
@@ -237,20 +236,22 @@ def known_tier(folder: str) -> Tier:
     return _known.get(folder) or read_tier(folder)
 
 
-def read_tier(folder: str, beside: Beside | None = None) -> Tier:
+def read_tier(
+    folder: str, beside: Beside | None = None, states: Mapping[str, SegmentState] | None = None
+) -> Tier:
     """List the segments of a partition and find those that count.
+
+    Args:
+        states: by segment id what became of copies, as far as somebody knows.
 
     Raises:
         NotALog: there is no whole segment.
         CorruptLog, UnsupportedFormat: a side file, without which nobody can tell.
         RemoteFailed, LogError: the store does not answer; a file cannot be read.
     """
-    states = beside.states if beside else {}
-    there = {
-        id: files
-        for id, files in _files_of(folder).items()
-        if states.get(id, FINISHED) <= FINISHED  # else it is being removed
-    }
+    states = states or {}
+    removed = {id for id, each in states.items() if each.state > FINISHED}
+    there = {id: files for id, files in _files_of(folder).items() if id not in removed}
     with ThreadPoolExecutor(_AT_ONCE, "tier") as pool:  # a request is mostly waiting
         found = list(pool.map(lambda files: _segment(folder, files), there.values()))
     if not found and beside is None:
@@ -265,17 +266,41 @@ def read_tier(folder: str, beside: Beside | None = None) -> Tier:
         log_start = beside.log_start
         end = beside.log.segments[0].base_offset if beside.log.segments else beside.log.end_offset
         end = max(end, log_start)
-    finished = [n for n, id in enumerate(there) if states.get(id) == FINISHED]
-    chained = chain([copies[n] for n in finished], lineage, log_start, end)
-    if chained.gaps or not states:  # what is known may be older than the tier: a copy that is whole
-        chained = chain(copies, lineage, log_start, end)
-    else:
-        chained = chained._replace(parts=tuple((finished[n], at) for n, at in chained.parts))
+    chained = chain(copies, lineage, log_start, end)
+    # Retention removes from the front, and neither leaders nor checkpoints are noted anew by it.
+    begin = chained.gaps[0][1] if chained.gaps and chained.gaps[0][0] == log_start else log_start
+    if beside is None or begin <= max((states[id].end_offset for id in removed), default=0):
+        log_start = begin
+    told = [states[id].state if id in states else None for id in there]
+    chained = _told_apart(copies, told, lambda some: chain(some, lineage, log_start, end))
     tier = _tier(folder, found, chained, lineage, log_start, beside)
     for other in list(_known)[:-_MOST_KNOWN]:
         _known.pop(other, None)
     _known[folder] = tier
     return tier
+
+
+def _told_apart(
+    copies: Sequence[Copied],
+    told: Sequence[int | None],
+    chained: Callable[[Sequence[Copied]], Chain],
+) -> Chain:
+    """The chain of the copies that are finished; where these leave gaps, or others go further of
+    which nobody knows, of those as well; where gaps are left, of all that are whole: what is known
+    may be older than the tier.
+    """
+    finished = [n for n, state in enumerate(told) if state == FINISHED]
+    ended = [n for n, state in enumerate(told) if state in (FINISHED, None)]
+    chains = [
+        found._replace(parts=tuple((places[n], end) for n, end in found.parts))
+        for places in (finished, ended, list(range(len(copies))))
+        for found in [chained([copies[n] for n in places])]
+    ]
+    reach = chains[1].parts[-1][1] if chains[1].parts else 0
+    for each in chains[:2]:
+        if not each.gaps and each.parts and each.parts[-1][1] >= reach:
+            return each
+    return chains[2]
 
 
 def _tier(
