@@ -1,0 +1,461 @@
+"""A Delta table: its log is read by deltalake, and each commit of ours is one file of it.
+
+    _bucket=3/5e91….parquet             rows of one bucket; ``_bucket`` is a partition column
+    _delta_log/00000000000000000007.json what the commit did: put there, if nobody else's is
+
+A commit has the whole state as a table property (``lastwrite.state``), so that it is of the very
+version whose files it describes, also where somebody sets the table back; and one ``txn`` a
+partition, the next offset, for those who look for it where Delta has it. deltalake could commit, too:
+but it tries again by itself where another was faster, and syncs nothing to a disk. Our positions and
+files are of one head, and a commit that was reported is durable (docs/decisions/delta-commits.md).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+
+from lastwrite.errors import (
+    CorruptLog,
+    EnvironmentUnfit,
+    InvalidConfig,
+    RemoteFailed,
+    UnsupportedFormat,
+)
+from lastwrite.model.columns import Int64Array
+from lastwrite.storage import files
+from lastwrite.storage.objects.address import is_address, join, store_at, used
+from lastwrite.tables.conditional import lost, was_put
+from lastwrite.tables.format import PROPERTY, Change, DataFile, Head, TableState
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+    from deltalake import DeltaTable as Loaded
+
+INSTALL = "pip install 'lastwrite[tables]'"
+LOG = "_delta_log"
+BUCKET = "_bucket"
+CHECKPOINT_EVERY = 10  # commits: so many files a reader goes through beside a checkpoint
+_READER_FEATURES = {"timestampNtz"}
+_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
+_ODD_NAMES = set(" ,;{}()\n\t=")  # that Delta allows in no column's name
+_LONGEST_TEXT = 64  # that is a bound of a column's values
+
+
+class DeltaTable:
+    """The table in the folder, or below the address in a bucket.
+
+    Raises:
+        EnvironmentUnfit: deltalake is not installed.
+    """
+
+    name = "delta"
+    merge_on_read = False
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        self._store, self._prefix = store_at(self.address)
+        _library()
+
+    # ------------------------------------------------------------------ reading
+
+    def head(self) -> Head | None:
+        loaded = self._load(None)
+        return None if loaded is None else self._head(loaded)
+
+    def _head(self, loaded: Loaded) -> Head:
+        with _read(self.address):
+            _check_known(loaded, self.address)
+            metadata = loaded.metadata()
+            schema = pa.schema(loaded.schema().to_arrow())
+            actions = pa.table(loaded.get_add_actions(flatten=True)).to_pylist()
+        text = metadata.configuration.get(PROPERTY)
+        is_ours = text is not None and metadata.partition_columns == [BUCKET]
+        state = TableState.from_json(text, self.address) if is_ours and text else None
+        kept = [field for field in schema if field.name != BUCKET]
+        found = _by_path(self._file(action) for action in actions)
+        head = Head(str(loaded.version()), state, pa.schema(kept), found)
+        if state is not None and sum(file.rows - file.deleted for file in found) != state.rows:
+            raise UnsupportedFormat(
+                f"the table has not the {state.rows} rows that its state says: somebody else has "
+                "changed rows, or set files back and not the state",
+                path=self.address,
+                remedy="make the table anew (--anew), and let nobody else write it",
+            )
+        return head
+
+    def _file(self, action: Mapping[str, Any]) -> DataFile:
+        path = join(self.address, *unquote(action["path"]).split("/"))
+        if action["num_records"] is None:
+            raise UnsupportedFormat(
+                "the table's log does not say how many rows the file has",
+                path=path,
+                remedy="somebody else has written it without statistics: make the table anew (--anew)",
+            )
+        bucket = action.get(f"partition.{BUCKET}")
+        return DataFile(
+            path, -1 if bucket is None else int(bucket), action["num_records"], action["size_bytes"]
+        )
+
+    def data_path(self, bucket: int, name: str) -> str:
+        return join(self.address, f"{BUCKET}={bucket}", name)
+
+    def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
+        _schema_text(schema, self.address)
+        return schema
+
+    def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
+        return {}
+
+    # ------------------------------------------------------------------ writing
+
+    def commit(self, head: Head | None, change: Change) -> Head:
+        assert not change.deletes, "files of this format are rewritten"
+        version = 0 if head is None else int(head.token) + 1
+        now_ms = time.time_ns() // 1_000_000
+        was = None if head is None else self._load(int(head.token))
+        if head is not None and was is None:
+            raise lost(self.address, f"version {head.token}")
+        actions: list[dict[str, Any]] = [
+            {
+                "commitInfo": {
+                    "timestamp": now_ms,
+                    "operation": "WRITE",
+                    "operationParameters": {"mode": "Append"},
+                    "engineInfo": "lastwrite",
+                    "txnId": str(uuid.uuid4()),  # so that no two commits are alike
+                    "lastwrite.offsets": dict(change.state.offsets),
+                }
+            },
+            *_made_of(change, was, now_ms, self.address),
+            *_transactions(change.state, now_ms),
+            *self._removes(head, change, now_ms),
+            *(self._add(file, now_ms) for file in change.added),
+        ]
+        content = "\n".join(json.dumps(each, separators=(",", ":")) for each in actions).encode()
+        name = f"{LOG}/{version:020}.json"
+        if not was_put(self._store, self._key(name), content, None):
+            raise lost(self.address, "nothing" if head is None else f"version {head.token}")
+        removed = set(change.removed)
+        kept = () if head is None else (file for file in head.files if file.path not in removed)
+        return Head(str(version), change.state, change.schema, _by_path((*kept, *change.added)))
+
+    def _add(self, file: DataFile, now_ms: int) -> dict[str, Any]:
+        return {
+            "add": {
+                "path": self._relative(file),
+                "partitionValues": {BUCKET: str(file.bucket)},
+                "size": file.size_bytes,
+                "modificationTime": now_ms,
+                "dataChange": True,
+                "stats": json.dumps(_statistics(file)),
+            }
+        }
+
+    def _removes(self, head: Head | None, change: Change, now_ms: int) -> Iterator[dict[str, Any]]:
+        by_path = {} if head is None else {file.path: file for file in head.files}
+        for path in change.removed:
+            file = by_path[path]
+            yield {
+                "remove": {
+                    "path": self._relative(file),
+                    "deletionTimestamp": now_ms,
+                    "dataChange": True,
+                    "extendedFileMetadata": True,
+                    "partitionValues": {BUCKET: None if file.bucket < 0 else str(file.bucket)},
+                    "size": file.size_bytes,
+                }
+            }
+
+    # ------------------------------------------------------------------ what was
+
+    def expire(self, older_than_ms: int) -> int:
+        """See ``TableFormat``; a checkpoint is made first where one is due, for Delta can only forget
+        what lies before one.
+        """
+        commits, checkpoints = self._log()
+        if not commits:
+            return 0
+        last = max(commits)
+        if last - max(checkpoints, default=min(commits)) >= CHECKPOINT_EVERY:
+            self._checkpoint(last)
+            commits, checkpoints = self._log()
+        ended = [each for each in checkpoints if commits.get(each, older_than_ms) < older_than_ms]
+        first = max(ended, default=0)
+        old = sorted(each for each in commits if each < first)
+        # The oldest first: what is left are the last ones at any time.
+        for version in old:
+            self._store.remove([self._key(f"{LOG}/{version:020}.json")])
+        stale = [key for each in sorted(checkpoints) if each < first for key in checkpoints[each]]
+        self._store.remove(stale)
+        return len(old)
+
+    def _checkpoint(self, version: int) -> None:
+        loaded = self._load(version)
+        if loaded is None:
+            return
+        files.faults.reach("checkpoint", self.address)
+        with _read(self.address):
+            loaded.create_checkpoint()
+        if not is_address(self.address):
+            folder = join(self.address, LOG)
+            for name in (f"{version:020}.checkpoint.parquet", "_last_checkpoint"):
+                files.fsync_file(join(folder, name))
+            files.fsync_dir(folder)
+
+    def named(self) -> set[str]:
+        found = {join(self.address, *self._name(key).split("/")) for key in self._log_keys()}
+        head = self._load(None)
+        if head is not None:
+            with _read(self.address):
+                paths = pa.table(head.get_add_actions()).column("path").to_pylist()
+            found.update(join(self.address, *unquote(path).split("/")) for path in paths)
+        # What an earlier version names was removed since, or is there still.
+        commits, _ = self._log()
+        for version in commits:
+            content = self._store.get(self._key(f"{LOG}/{version:020}.json"))
+            for line in [] if content is None else content[0].splitlines():
+                action = json.loads(line)
+                of_file = action.get("remove") or action.get("add")
+                if of_file:
+                    found.add(join(self.address, *unquote(of_file["path"]).split("/")))
+        return found
+
+    # ------------------------------------------------------------------ the log
+
+    def _log_keys(self) -> Iterator[str]:
+        return (found.key for found in self._store.list(self._key(f"{LOG}/")))
+
+    def _log(self) -> tuple[dict[int, int], dict[int, list[str]]]:
+        """The versions with a commit, and when; and those with a checkpoint, and its keys."""
+        commits: dict[int, int] = {}
+        checkpoints: dict[int, list[str]] = {}
+        for found in self._store.list(self._key(f"{LOG}/")):
+            number, _, kind = found.key.rpartition("/")[2].partition(".")
+            if not number.isdigit():
+                continue
+            if kind == "json":
+                commits[int(number)] = found.modified_ms
+            elif kind.startswith("checkpoint") and kind.endswith((".parquet", ".json")):
+                checkpoints.setdefault(int(number), []).append(found.key)
+        return commits, checkpoints
+
+    def _load(self, version: int | None) -> Loaded | None:
+        library = _library()
+        address = self.address
+        try:
+            with _read(address):
+                if not library.DeltaTable.is_deltatable(address, _options(address)):
+                    return None
+                loaded: Loaded = library.DeltaTable(address, version, _options(address))
+                return loaded
+        except library.exceptions.TableNotFoundError:
+            return None
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    def _name(self, key: str) -> str:
+        return key.removeprefix(self._prefix).lstrip("/")
+
+    def _relative(self, file: DataFile) -> str:
+        return quote(file.path.removeprefix(self.address).lstrip("/"), safe="/=")
+
+
+def _by_path(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+# ---------------------------------------------------------------------- actions
+
+
+def _made_of(
+    change: Change, was: Loaded | None, now_ms: int, address: str
+) -> Iterator[dict[str, Any]]:
+    """What the table is, and whom it asks what of."""
+    text = _schema_text(change.schema, address)
+    has_local_times = '"timestamp_ntz"' in text
+    features = set() if was is None else set(was.protocol().writer_features or ())
+    if has_local_times and "timestampNtz" not in features:
+        yield {
+            "protocol": {
+                "minReaderVersion": 3,
+                "minWriterVersion": 7,
+                "readerFeatures": ["timestampNtz"],
+                "writerFeatures": sorted(_WRITER_FEATURES),
+            }
+        }
+    elif was is None:
+        yield {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
+    before = None if was is None else was.metadata()
+    metadata: dict[str, Any] = {
+        "id": str(uuid.uuid4()) if before is None else str(before.id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": text,
+        "partitionColumns": [BUCKET],
+        "configuration": ({} if before is None else dict(before.configuration))
+        | {PROPERTY: change.state.to_json()},
+        "createdTime": now_ms if before is None else before.created_time,
+    }
+    if before is not None and before.name:
+        metadata["name"] = before.name
+    if before is not None and before.description:
+        metadata["description"] = before.description
+    yield {"metaData": metadata}
+
+
+def _transactions(state: TableState, now_ms: int) -> Iterator[dict[str, Any]]:
+    for partition, offset in sorted(state.offsets.items()):
+        of = state.identity.get(partition, state.system)
+        yield {
+            "txn": {
+                "appId": f"lastwrite:{of}:{state.topic}-{partition}",
+                "version": offset,
+                "lastUpdated": now_ms,
+            }
+        }
+
+
+def _schema_text(schema: pa.Schema, address: str) -> str:
+    """The rows' schema as Delta's log has it, with the column of the partition.
+
+    Raises:
+        InvalidConfig: Delta has no such type, or no such name.
+    """
+    for field in schema:
+        odd = sorted(_ODD_NAMES & set(field.name))
+        if odd or field.name == BUCKET:
+            raise InvalidConfig(
+                f"a Delta table has no column named {field.name!r}",
+                path=address,
+                remedy="rename it in the reader's schema, or make an Iceberg table (--as iceberg)",
+            )
+    library = _library()
+    plain = [pa.field(f.name, f.type, f.nullable) for f in schema]
+    try:
+        return str(library.Schema.from_arrow(pa.schema([*plain, (BUCKET, pa.int32())])).to_json())
+    except Exception as error:
+        raise InvalidConfig(
+            f"a Delta table has no columns of these types: {error}",
+            path=address,
+            remedy="change the reader's schema, or make an Iceberg table (--as iceberg)",
+        ) from error
+
+
+def _statistics(file: DataFile) -> dict[str, Any]:
+    """What the log says of a new file's rows: how many, and what lies between which bounds."""
+    assert file.footer is not None, "a new file has its footer"
+    found: dict[str, Any] = {"numRecords": file.rows}
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    for column in range(file.footer.num_columns):
+        name = file.footer.schema.column(column).path
+        bounds = None if "." in name else _bounds(file.footer, column)
+        if bounds is not None:
+            lows[name], highs[name] = bounds
+    return found | {"minValues": lows, "maxValues": highs}
+
+
+def _bounds(footer: pq.FileMetaData, column: int) -> tuple[int, int] | tuple[str, str] | None:
+    """The least and the largest value of whole numbers and short texts; None: not known."""
+    lows: list[Any] = []
+    highs: list[Any] = []
+    for group in range(footer.num_row_groups):
+        known = footer.row_group(group).column(column).statistics
+        if known is None or not known.has_min_max:
+            return None
+        lows.append(known.min)
+        highs.append(known.max)
+    kinds = {type(each) for each in (*lows, *highs)}
+    if kinds not in ({int}, {str}):
+        return None
+    low, high = min(lows), max(highs)
+    if isinstance(low, str) and max(len(low), len(high)) > _LONGEST_TEXT:
+        return None
+    return low, high
+
+
+# ---------------------------------------------------------------------- deltalake
+
+
+def _library() -> Any:
+    try:
+        import deltalake
+        import deltalake.exceptions
+    except ImportError:
+        raise EnvironmentUnfit("Delta tables need the package deltalake", remedy=INSTALL) from None
+    return deltalake
+
+
+@contextmanager
+def _read(address: str) -> Iterator[None]:
+    """Errors of deltalake as ours; that there is no table stays what it is."""
+    exceptions = _library().exceptions
+    try:
+        yield
+    except exceptions.TableNotFoundError:
+        raise
+    except exceptions.DeltaProtocolError as error:
+        raise UnsupportedFormat(
+            f"deltalake cannot read the table: {error}",
+            path=address,
+            remedy="pip install -U deltalake, or make the table anew elsewhere",
+        ) from error
+    except exceptions.DeltaError as error:
+        raise CorruptLog(
+            f"the table's log cannot be read: {error}",
+            path=address,
+            remedy="bring _delta_log back from a copy, or make the table anew (--anew)",
+        ) from error
+    except OSError as error:
+        raise RemoteFailed(
+            f"the table's log cannot be read: {error}",
+            path=address,
+            remedy="see to the store and who may read it, and run again",
+        ) from error
+
+
+def _options(address: str) -> dict[str, str] | None:
+    """How deltalake reaches a bucket: as ``storage.*`` says; who we are it finds itself."""
+    if not is_address(address):
+        return None
+    settings = used()
+    endpoints = {"s3": "aws_endpoint", "gs": "google_base_url", "az": "azure_storage_endpoint"}
+    told = {
+        endpoints[address.partition(":")[0]]: settings.endpoint,
+        "aws_region": settings.region,
+        "allow_http": "true" if settings.allows_http else "",
+        "aws_virtual_hosted_style_request": "" if settings.is_path_style else "true",
+        "timeout": f"{settings.timeout_ms}ms",
+    }
+    return {name: value for name, value in told.items() if value}
+
+
+def _check_known(loaded: Loaded, address: str) -> None:
+    """
+    Raises:
+        UnsupportedFormat: the table asks of its writers what we do not do.
+    """
+    protocol = loaded.protocol()
+    odd = set(protocol.reader_features or ()) - _READER_FEATURES
+    odd |= set(protocol.writer_features or ()) - _WRITER_FEATURES
+    if odd or (protocol.min_writer_version > 2 and not protocol.writer_features):
+        wanted = ", ".join(sorted(odd)) or f"writers of version {protocol.min_writer_version}"
+        raise UnsupportedFormat(
+            f"the table asks for {wanted}, which is not known",
+            path=address,
+            remedy="somebody has upgraded it: make a table anew elsewhere",
+        )
+    if loaded.metadata().configuration.get("delta.appendOnly") == "true":
+        raise UnsupportedFormat(
+            "the table may only be appended to (delta.appendOnly)",
+            path=address,
+            remedy="unset that property: a later write of a key replaces the earlier one",
+        )

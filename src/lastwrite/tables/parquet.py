@@ -1,0 +1,213 @@
+"""A table of plain files of Parquet, and manifests that say which of them are the table.
+
+    _bucket=3/5e91….parquet          rows of one bucket; written once
+    _lastwrite/manifest-7-91c2….json the table as one commit left it: written once
+    _lastwrite/current               the name of the last manifest: replaced by who has seen it
+
+Whoever reads by the manifest has one commit, whole. A glob has more: files that were replaced stay
+as long as a manifest that is not forgotten names them, and files that no manifest names yet, or
+ever, lie among them.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import pyarrow as pa
+
+from lastwrite.errors import CorruptLog, UnsupportedFormat
+from lastwrite.model.columns import Int64Array
+from lastwrite.storage.objects.address import join, store_at
+from lastwrite.storage.objects.store import Found
+from lastwrite.tables.conditional import lost, was_put
+from lastwrite.tables.format import Change, DataFile, Head, TableState
+
+FOLDER = "_lastwrite"
+CURRENT = f"{FOLDER}/current"
+_MANIFESTS = f"{FOLDER}/manifest-"
+_VERSION = 1
+
+
+class _File(msgspec.Struct, frozen=True):
+    path: str  # below the table
+    bucket: int
+    rows: int
+    bytes: int
+
+
+class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One commit."""
+
+    version: int = _VERSION
+    number: int  # of the commit, from 1
+    before: str  # the manifest that it replaced; empty: none
+    written_ms: int
+    state: msgspec.Raw  # see ``TableState``
+    schema: str  # Arrow's, as base64 of its own form
+    files: tuple[_File, ...]
+
+
+class ParquetTable:
+    """The table in the folder, or below the address in a bucket."""
+
+    name = "parquet"
+    merge_on_read = False
+
+    def __init__(self, address: str) -> None:
+        self.address = address.rstrip("/")
+        self._store, self._prefix = store_at(self.address)
+
+    # ------------------------------------------------------------------ reading
+
+    def head(self) -> Head | None:
+        found = self._current()
+        if found is None:
+            return None
+        name = found[0]
+        made = self._manifest(name)
+        if made is None:
+            raise CorruptLog(
+                "the manifest of the table is not there",
+                path=join(self.address, name),
+                remedy="bring it back from a copy, or make the table anew (--anew)",
+            )
+        return self._head(name, made)
+
+    def _head(self, name: str, made: _Manifest) -> Head:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(made.schema)))
+        state = TableState.from_json(bytes(made.state).decode(), self.address)
+        files = [DataFile(join(self.address, *f.path.split("/")), *_of(f)) for f in made.files]
+        return Head(name, state, schema, tuple(files))
+
+    def data_path(self, bucket: int, name: str) -> str:
+        return join(self.address, f"_bucket={bucket}", name)
+
+    def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
+        return schema
+
+    def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
+        return {}
+
+    # ------------------------------------------------------------------ writing
+
+    def commit(self, head: Head | None, change: Change) -> Head:
+        assert not change.deletes, "files of this format are rewritten"
+        found = self._current()
+        if (None if found is None else found[0]) != (None if head is None else head.token):
+            raise lost(self.address, "nothing" if head is None else head.token)
+        removed = set(change.removed)
+        kept = [] if head is None else [file for file in head.files if file.path not in removed]
+        number = 1 if head is None else _number(head.token) + 1
+        made = _Manifest(
+            number=number,
+            before="" if head is None else head.token,
+            written_ms=time.time_ns() // 1_000_000,
+            state=msgspec.Raw(change.state.to_json().encode()),
+            schema=base64.b64encode(change.schema.serialize()).decode(),
+            files=tuple(
+                _File(
+                    file.path.removeprefix(self.address).lstrip("/"),
+                    file.bucket,
+                    file.rows,
+                    file.size_bytes,
+                )
+                for file in (*kept, *change.added)
+            ),
+        )
+        name = f"{_MANIFESTS}{number}-{uuid.uuid4().hex}.json"
+        if not was_put(self._store, self._key(name), msgspec.json.encode(made), None):
+            raise lost(self.address, name)
+        seen = None if found is None else found[1].version
+        if not was_put(self._store, self._key(CURRENT), name.encode(), seen):
+            # It may have been written, and others have built on it since.
+            if not any(each == name for each, _ in self._chain()):
+                raise lost(self.address, "nothing" if head is None else head.token)
+        return self._head(name, made)
+
+    # ------------------------------------------------------------------ what was
+
+    def expire(self, older_than_ms: int) -> int:
+        times_ms = {
+            self._name(found): found.modified_ms
+            for found in self._store.list(self._key(_MANIFESTS))
+        }
+        chain = [name for name, _ in self._chain()]
+        ended = (n for n, name in enumerate(chain) if times_ms.get(name, 0) < older_than_ms)
+        old = chain[next(ended, len(chain)) + 1 :]  # what a manifest that old has replaced
+        # The oldest first: what is left is a chain at any time.
+        for name in reversed(old):
+            self._store.remove([self._key(name)])
+        return len(old)
+
+    def named(self) -> set[str]:
+        names = {join(self.address, *CURRENT.split("/"))}
+        for name, made in self._chain():
+            names.add(join(self.address, *name.split("/")))
+            names.update(join(self.address, *file.path.split("/")) for file in made.files)
+        return names
+
+    def _chain(self) -> Iterator[tuple[str, _Manifest]]:
+        """The manifests, the last first, as far as they are there."""
+        found = self._current()
+        name = "" if found is None else found[0]
+        while name and (made := self._manifest(name)) is not None:
+            yield name, made
+            name = made.before
+
+    # ------------------------------------------------------------------ objects
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    def _name(self, found: Found) -> str:
+        return found.key.removeprefix(self._prefix).lstrip("/")
+
+    def _current(self) -> tuple[str, Found] | None:
+        found = self._store.get(self._key(CURRENT))
+        if found is None:
+            return None
+        name = found[0].decode("utf-8", "replace")
+        if not name.startswith(_MANIFESTS) or not _number(name):
+            raise CorruptLog(
+                f"{name[:80]!r} is no manifest's name",
+                0,
+                join(self.address, *CURRENT.split("/")),
+                "write the name of the last manifest there, or make the table anew (--anew)",
+            )
+        return name, found[1]
+
+    def _manifest(self, name: str) -> _Manifest | None:
+        found = self._store.get(self._key(name))
+        if found is None:
+            return None
+        where = join(self.address, *name.split("/"))
+        try:
+            made = msgspec.json.decode(found[0], type=_Manifest)
+        except msgspec.MsgspecError as error:
+            raise CorruptLog(
+                f"no manifest of a table: {error}",
+                0,
+                where,
+                "bring it back from a copy, or make the table anew (--anew)",
+            ) from error
+        if made.version != _VERSION:
+            raise UnsupportedFormat(
+                f"a manifest of version {made.version}",
+                path=where,
+                remedy="it is of a later version of lastwrite: use that one",
+            )
+        return made
+
+
+def _number(name: str) -> int:
+    """The number of a manifest's name; 0: it is none."""
+    text = name.removeprefix(_MANIFESTS).partition("-")[0]
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def _of(file: _File) -> tuple[int, int, int]:
+    return file.bucket, file.rows, file.bytes

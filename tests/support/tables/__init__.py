@@ -1,0 +1,1 @@
+"""Tables on disk: makers, models, and the judges that read them."""
