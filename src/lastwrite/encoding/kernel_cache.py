@@ -26,6 +26,7 @@ _FOLDERS = (
     "scan_cache",
     "rows",
     "decoding",
+    "tables",
     "kafka/format",
     "kafka/look",
     "kafka/old_format",

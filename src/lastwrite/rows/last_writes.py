@@ -51,7 +51,11 @@ class _Listed(NamedTuple):
 
 
 class LastWrites:
-    """``ends``: partition to the first offset that was not looked at."""
+    """``ends``: partition to the first offset that was not looked at.
+
+    Args:
+        since: partition to the offset from which on it is looked at; None: all of it.
+    """
 
     def __init__(
         self,
@@ -59,6 +63,7 @@ class LastWrites:
         logs: Sequence[PartitionLog],
         memory_bytes: int,
         raw_keys: bool = False,
+        since: Mapping[int, int] | None = None,
     ) -> None:
         self.system = system
         self.logs = tuple(logs)
@@ -79,7 +84,13 @@ class LastWrites:
         self._sources = Sources.of([])
         self._index = PlaceIndex(Places.room(0), self._sources, None)
         self._list(self.logs, {})
-        self._index = self._scanned([(number, 0, None) for number in self._segments])
+        given = since or {}
+        self._index = self._scanned(
+            [
+                (number, given.get(each.log.name.partition, 0), None)
+                for number, each in self._segments.items()
+            ]
+        )
         self.ends = self._ends()
 
     def __len__(self) -> int:
@@ -172,6 +183,24 @@ class LastWrites:
             raise
 
     # ------------------------------------------------------------------ looks
+
+    @property
+    def has_moved_keys(self) -> bool:
+        """Whether a key was met in several partitions."""
+        return self._index.has_moved_keys
+
+    def last_deletes(self) -> dict[int, int]:
+        """Partition to the latest timestamp, in ms, of a delete that is its key's last write there;
+        partitions without one are left out.
+        """
+        found: dict[int, int] = {}
+        for block in self._index.blocks():
+            deletes = block.take(np.flatnonzero(block.positions < 0))
+            partitions = self._sources.partitions[deletes.segments]
+            for partition in np.unique(partitions).tolist():
+                latest = int(deletes.times_ms[partitions == partition].max())
+                found[partition] = max(found.get(partition, latest), latest)
+        return found
 
     def value(self, key: bytes) -> bytes | None:
         """The last write of a key; None: there is none, or it is deleted.

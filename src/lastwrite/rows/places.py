@@ -131,6 +131,11 @@ class PlaceIndex:
         return self._rest.live + self._recent.live
 
     @property
+    def has_moved_keys(self) -> bool:
+        """Whether a key has a last write, or a delete, in several partitions."""
+        return not all(part.wins.all() for part in self._parts)
+
+    @property
     def _parts(self) -> tuple[_Sorted, _Sorted]:
         return self._rest, self._recent
 

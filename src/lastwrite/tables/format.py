@@ -34,7 +34,8 @@ class DataFile:
     Attributes:
         path: its full path or address, as ``data_path`` gave it.
         rows, size_bytes: of the file, deleted rows included.
-        deleted: how many of its rows are deleted by their positions.
+        deleted: how many of its rows are deleted by their positions; where only the number of all
+            files of the bucket is known, the first of them has it.
         footer: of a file that is new; None: it was there.
     """
 
@@ -60,6 +61,7 @@ class TableState:
         checksum: of all rows, 32 hexadecimal digits; see ``checksum``.
         moved: whether a key was met in several partitions.
         deletes_ms: partition to the latest timestamp of a delete that was met there.
+        credit_bytes: what later rounds may rewrite beyond their own share; see ``update``.
     """
 
     system: str
@@ -72,6 +74,7 @@ class TableState:
     checksum: str
     moved: bool = False
     deletes_ms: Mapping[int, int] = field(default_factory=dict)
+    credit_bytes: int = 0
 
     def to_json(self) -> str:
         """As a line of JSON."""
@@ -173,8 +176,10 @@ class TableFormat(Protocol):
         """
         ...
 
-    def deleted(self, head: Head) -> Mapping[str, Int64Array]:
-        """Positions of rows that are deleted, ascending, by the path of each file that has some."""
+    def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
+        """Positions of rows that are deleted, ascending, by the path of each file of this bucket
+        that has some. From any thread.
+        """
         ...
 
     def commit(self, head: Head | None, change: Change) -> Head:

@@ -1,0 +1,70 @@
+"""Buckets and checksums of rows, by the bytes of their keys.
+
+A bucket is Iceberg's: ``(murmur3_x86_32(key) & 0x7fffffff) % buckets``, so that engines that know
+the transform look into one bucket for a key. The checksum of a table is a sum over its rows, which
+is brought up to date by the rows that come and go. Of a row it takes the key and where in the log
+the row is from: a record of a log never changes, so that tells its value; ``verify`` looks at the
+values themselves.
+
+Source: Iceberg's table format, Appendix B, 32-bit hash requirements.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
+from lastwrite.model.columns import ByteArray, UInt64Array
+from lastwrite.tables import kernels
+
+BUCKET_BYTES = 128 << 20  # about, after compression
+_MOST = 1 << 20
+_WRAP = 1 << 128
+
+
+def bucket_count(table_bytes: int, bucket_bytes: int = BUCKET_BYTES) -> int:
+    """How many buckets a table of this size gets: a power of two."""
+    wanted = -(-max(table_bytes, 1) // bucket_bytes)
+    return int(min(_MOST, 1 << (wanted - 1).bit_length()))
+
+
+def buckets_of(keys: pa.Array, buckets: int) -> npt.NDArray[np.int32]:
+    """The bucket of each key; ``keys`` are binary, none is null; ``buckets`` is a power of two."""
+    data, starts = _parts(keys)
+    found = np.empty(len(keys), np.int32)
+    kernels.buckets_of(data, starts, np.int32(buckets - 1), found)
+    return found
+
+
+def checksum_of(keys: pa.Array, partitions: pa.Array, offsets: pa.Array) -> int:
+    """The share of these rows in their table's checksum."""
+    data, starts = _parts(keys)
+    longest = int(np.diff(starts).max()) if len(keys) else 0
+    room: ByteArray = np.empty(longest + 12, np.uint8)
+    high, low = kernels.checksum_of(
+        data, starts, np.asarray(partitions), np.asarray(offsets), _secret(), room
+    )
+    return int(high) << 64 | int(low)
+
+
+def summed(checksum: str, plus: int, minus: int = 0) -> str:
+    """A checksum, as a state has it, with rows more and rows less."""
+    return f"{(int(checksum or '0', 16) + plus - minus) % _WRAP:032x}"
+
+
+def _secret() -> UInt64Array:
+    """The same for all tables: whoever wants to may make another table of the same sum."""
+    return secret_from(hashlib.shake_256(b"lastwrite table").digest(8 * SECRET_WORDS))
+
+
+def _parts(keys: pa.Array) -> tuple[ByteArray, npt.NDArray[np.int32]]:
+    """All bytes, and where each key begins in them, and the last ends."""
+    if not len(keys):
+        return np.empty(0, np.uint8), np.zeros(1, np.int32)
+    _, ends, data = keys.buffers()
+    starts = np.frombuffer(ends, np.int32)[keys.offset :][: len(keys) + 1]
+    return (np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)), starts

@@ -1,0 +1,155 @@
+"""Files of rows: Parquet, sorted by key, in a folder or a bucket.
+
+Row groups are small and have statistics of the key, so that a look for one key reads one of them.
+Pages have checksums: damage is an error that names the file, and never a wrong row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lastwrite.errors import CorruptLog
+from lastwrite.model.columns import ByteArray
+from lastwrite.storage.objects.address import is_address, store_at
+from lastwrite.storage.objects.store import Store, Writer
+from lastwrite.tables.columns import OFFSET, PARTITION, identity_of
+
+ROW_GROUP = 131_072
+_REMEDY = "no round repairs it: make the table anew (--anew), or bring the file back from a copy"
+
+
+class Written(NamedTuple):
+    """A file that was written."""
+
+    size_bytes: int
+    footer: pq.FileMetaData
+
+
+def place_of(path: str) -> tuple[Store, str]:
+    """The store that a file lies in, and its key there."""
+    if is_address(path):
+        return store_at(path)
+    folder, name = os.path.split(path)
+    return store_at(folder)[0], name
+
+
+class _Sink(io.RawIOBase):
+    """What pyarrow writes to: an object on its way."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._at = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self._writer.write(data)
+        self._at += len(data)
+        return len(data)
+
+
+class _Source(io.RawIOBase):
+    """What pyarrow reads from: an object that lies there."""
+
+    def __init__(self, path: str, size_bytes: int) -> None:
+        self._store, self._key = place_of(path)
+        self._size = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        target: ByteArray = np.empty(left if size < 0 else min(size, left), np.uint8)
+        if len(target):
+            self._store.read_into(self._key, target, self._at)
+            self._at += len(target)
+        return target.tobytes()
+
+
+def write_file(path: str, rows: pa.Table) -> Written:
+    """Write a file of rows, which are sorted, in their own schema; it is whole when it has its name.
+
+    Raises:
+        LogError, RemoteFailed: the place refuses it.
+    """
+    store, key = place_of(path)
+    names = rows.schema.names
+    writer = store.writer(key)
+    try:
+        sink = _Sink(writer)
+        with pq.ParquetWriter(
+            sink,
+            rows.schema,
+            compression="zstd",
+            compression_level=1,
+            write_statistics=[name for name in names if _is_flat(rows.schema.field(name).type)],
+            use_dictionary=[name for name in names if name == PARTITION],
+            write_page_checksum=True,
+            store_schema=False,
+        ) as file:
+            file.write_table(rows, row_group_size=ROW_GROUP)
+        size = sink.tell()
+        footer = file.writer.metadata
+        writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+    return Written(size, footer)
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    return not pa.types.is_nested(kind)
+
+
+def read_file(
+    path: str, size_bytes: int, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """Some columns of a file, or all, in the order of its rows.
+
+    Raises:
+        CorruptLog: the file is not there, or is damaged.
+    """
+    with _whole(path):
+        source = pa.PythonFile(_Source(path, size_bytes), "r")
+        with pq.ParquetFile(source, page_checksum_verification=True) as file:
+            return file.read(columns=columns, use_threads=False)
+
+
+def read_keys(path: str, size_bytes: int, schema: pa.Schema) -> pa.Table:
+    """The key's column, and where in the log the rows are from."""
+    return read_file(path, size_bytes, [identity_of(schema), PARTITION, OFFSET])
+
+
+@contextlib.contextmanager
+def _whole(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise CorruptLog(
+            f"a file of the table cannot be read: {error}", path=path, remedy=_REMEDY
+        ) from error
