@@ -35,6 +35,7 @@ __all__ = [
     "settings",
     "sweep",
     "table",
+    "table_to",
     "verify",
 ]
 
@@ -58,6 +59,7 @@ _PLACES = {
     "settings": "lastwrite.commands.settings",
     "sweep": "lastwrite.commands.sweep",
     "table": "lastwrite.commands.table",
+    "table_to": "lastwrite.commands.table_to",
     "latest": "lastwrite.commands.latest",
     "read": "lastwrite.commands.read",
 }
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from lastwrite.commands.settings import settings as settings
     from lastwrite.commands.sweep import sweep as sweep
     from lastwrite.commands.table import table as table
+    from lastwrite.commands.table_to import table_to as table_to
     from lastwrite.commands.verify import verify as verify
     from lastwrite.rocketmq.jobs.cut import cut as cut
     from lastwrite.rocketmq.jobs.dispatch import dispatch as dispatch

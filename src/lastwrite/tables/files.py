@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -126,9 +126,7 @@ def _is_flat(kind: pa.DataType) -> bool:
     return not pa.types.is_nested(kind)
 
 
-def read_file(
-    path: str, size_bytes: int, columns: Sequence[str] | None = None
-) -> pa.Table:
+def read_file(path: str, size_bytes: int, columns: Sequence[str] | None = None) -> pa.Table:
     """Some columns of a file, or all, in the order of its rows.
 
     Raises:
@@ -138,6 +136,13 @@ def read_file(
         source = pa.PythonFile(_Source(path, size_bytes), "r")
         with pq.ParquetFile(source, page_checksum_verification=True) as file:
             return file.read(columns=columns, use_threads=False)
+
+
+def remove_files(paths: Iterable[str]) -> None:
+    """Remove files; one that is not there is no error."""
+    for path in paths:
+        store, key = place_of(path)
+        store.remove([key])
 
 
 def read_keys(path: str, size_bytes: int, schema: pa.Schema) -> pa.Table:

@@ -1,0 +1,27 @@
+"""What a round of a table did, as a value."""
+
+from __future__ import annotations
+
+from lastwrite.reports.document import FrozenDocument
+
+
+class TableRound(FrozenDocument, frozen=True, kw_only=True):
+    """A table, and what the last round did to it.
+
+    ``how``: ``made``; ``updated``: by what was written since; ``compared``: with all of the log,
+    which was necessary; ``unchanged``.
+    """
+
+    path: str  # of the table
+    format: str
+    head: str  # a snapshot's id, a version
+    how: str
+    topic: str
+    offsets: dict[int, int]  # partition to the first offset that is not in the table
+    rows: int
+    buckets: int
+    added: int = 0  # rows that came, those in the place of older ones included
+    removed: int = 0  # rows that went, those included
+    files: int = 0  # written
+    bytes_written: int = 0  # in them
+    written_anew: int = 0  # buckets

@@ -1,0 +1,523 @@
+"""Iceberg's format of tables, version 2: rows are deleted by their positions, and a round is one
+snapshot.
+
+    data files ──┐
+    positions ───┤► manifests ──► manifest list ──► snapshot, state ──► the catalog's pointer moves,
+                 └─ one file a bucket, with all that are deleted there  if the head is what it was
+
+The catalog is SQLite in the table's folder, unless another is named; any that pyiceberg knows will
+do. The state lies in the snapshot's summary. Snapshots of others that replace files and change no
+row (``rewrite_data_files``) are passed over when it is looked for; after any other we stop.
+
+pyiceberg tries commits again by itself, against another head: our positions are of one head alone.
+So the catalog is asked once, for all updates together.
+
+Source: Iceberg's table format, sections Manifests, Snapshots, Position Delete Files.
+"""
+
+# mypy: disable-error-code="call-arg"
+# pydantic takes fields by their names and by their aliases; mypy knows the aliases alone.
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io.pyarrow import _read_deletes, schema_to_pyarrow
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import DataFileContent, ManifestFile
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSnapshotUpdate,
+    AssertCreate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemoveSnapshotsUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSpecUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+    update_table_metadata,
+)
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
+
+from lastwrite.errors import CorruptLog, LogError, LogHeld, RemoteFailed, UnsupportedFormat
+from lastwrite.model.columns import Int64Array
+from lastwrite.storage import files
+from lastwrite.storage.objects.address import is_address, join
+from lastwrite.tables.columns import identity_of
+from lastwrite.tables.format import PROPERTY, Change, DataFile, Head, TableState
+from lastwrite.tables.iceberg_io import StoreIO, path_of
+from lastwrite.tables.iceberg_snapshot import SnapshotWriter, data_file_of, positions_file
+
+CATALOG_FILE = "catalog.db"
+HINT = "version-hint.text"
+NAMESPACE = "lastwrite"
+_IO = {"py-io-impl": "lastwrite.tables.iceberg_io.StoreIO"}
+_FIELD_ID = b"PARQUET:field_id"
+_BUCKET_FIELD = "key_bucket"
+_ANEW = "make the table anew (--anew)"
+_PROPERTIES = {
+    "format-version": "2",
+    "write.delete.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.merge.mode": "merge-on-read",
+    "write.metadata.previous-versions-max": "100",
+    "write.parquet.compression-codec": "zstd",
+}
+
+
+class IcebergFormat:
+    """One table. See ``TableFormat``.
+
+    Args:
+        to: the table's folder or address; or, with a catalog, ``namespace.table``.
+        topic: by which the table is named in the catalog, where ``to`` is a place.
+        catalog: the URI of a catalog, or the name of one that pyiceberg is configured for; None:
+            SQLite in the table's folder.
+
+    Raises:
+        InvalidConfig, RemoteFailed: the catalog cannot be used.
+    """
+
+    name = "iceberg"
+    merge_on_read = True
+
+    def __init__(self, to: str, topic: str, catalog: str | None = None) -> None:
+        self._is_named = catalog is not None and re.fullmatch(r"[\w-]+(\.[\w-]+)+", to) is not None
+        self.address = to if self._is_named or is_address(to) else os.path.abspath(to)
+        self._uri = catalog
+        self._known: Catalog | None = None
+        plain = re.sub(r"\W", "_", topic)
+        self._identifier = tuple(to.split(".")) if self._is_named else (NAMESPACE, plain)
+        self._deletes: tuple[str, dict[int, list[IcebergFile]]] = ("", {})
+
+    # ------------------------------------------------------------------ catalog
+
+    @property
+    def _file(self) -> str:
+        return join(self.address, CATALOG_FILE)
+
+    def _catalog(self) -> Catalog:
+        if self._known is None:
+            if self._uri is None:
+                self._known = load_catalog(
+                    "lastwrite", type="sql", uri=f"sqlite:///{self._file}", **_IO
+                )
+            elif ":" in self._uri:
+                self._known = load_catalog("lastwrite", uri=self._uri, **_IO)
+            else:
+                self._known = load_catalog(self._uri, **_IO)
+        return self._known
+
+    def _table(self) -> Table | None:
+        if self._uri is None and not os.path.exists(self._file):
+            return None
+        try:
+            return self._catalog().load_table(self._identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except LogError:
+            raise
+        except Exception as error:
+            raise RemoteFailed(
+                f"the table cannot be loaded: {error}",
+                path=self.address,
+                remedy="see to the catalog, and run again",
+            ) from error
+
+    # ------------------------------------------------------------------ head
+
+    def head(self) -> Head | None:
+        table = self._table()
+        if table is None:
+            return None
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            return Head("none", None, _plain_schema(table.schema()), ())
+        state = self._state(table, snapshot)
+        found: list[DataFile] = []
+        deletes: dict[int, list[IcebergFile]] = {}
+        if state is not None:
+            for manifest in snapshot.manifests(table.io):
+                self._check(table.metadata, manifest, state)
+                for entry in manifest.fetch_manifest_entry(table.io):
+                    file = entry.data_file
+                    bucket = int(file.partition[0])
+                    if file.content is DataFileContent.DATA:
+                        path, size = path_of(file.file_path), file.file_size_in_bytes
+                        found.append(DataFile(path, bucket, file.record_count, size))
+                    else:
+                        deletes.setdefault(bucket, []).append(file)
+        token = str(snapshot.snapshot_id)
+        self._deletes = token, deletes
+        return Head(token, state, _plain_schema(table.schema()), _with_deleted(found, deletes))
+
+    def _state(self, table: Table, snapshot: Snapshot) -> TableState | None:
+        """What the last snapshot of ours says."""
+        at: Snapshot | None = snapshot
+        while at is not None:
+            summary = at.summary
+            text = None if summary is None else summary.additional_properties.get(PROPERTY)
+            if text is not None:
+                return TableState.from_json(text, self.address)
+            if summary is None or summary.operation is not Operation.REPLACE:
+                if PROPERTY not in table.properties:
+                    return None
+                raise UnsupportedFormat(
+                    f"snapshot {at.snapshot_id} of somebody else changed the table's rows",
+                    path=self.address,
+                    remedy=f"roll back to the one before, or {_ANEW}",
+                )
+            parent = at.parent_snapshot_id
+            at = None if parent is None else table.metadata.snapshot_by_id(parent)
+        text = table.properties.get(PROPERTY)  # the snapshots between were expired
+        return None if text is None else TableState.from_json(text, self.address)
+
+    def _check(self, metadata: TableMetadata, manifest: ManifestFile, state: TableState) -> None:
+        (*fields,) = metadata.specs()[manifest.partition_spec_id].fields
+        is_ours = (
+            len(fields) == 1
+            and isinstance(fields[0].transform, BucketTransform)
+            and fields[0].transform.num_buckets == state.buckets
+        )
+        if not is_ours:
+            raise UnsupportedFormat(
+                "somebody has changed the table's partitioning", path=self.address, remedy=_ANEW
+            )
+
+    def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
+        token, deletes = self._deletes
+        if token != head.token:
+            raise LogHeld("the table has another head now", path=self.address, remedy="run again")
+        return self._positions(deletes.get(bucket, ()))
+
+    def _positions(self, some: Sequence[IcebergFile]) -> dict[str, Int64Array]:
+        """
+        Raises:
+            UnsupportedFormat: there are deletes by values.
+        """
+        found: dict[str, list[Int64Array]] = {}
+        for file in some:
+            if file.content is not DataFileContent.POSITION_DELETES:
+                raise UnsupportedFormat(
+                    "somebody has deleted rows by equality", path=self.address, remedy=_ANEW
+                )
+            try:
+                for path, positions in _read_deletes(StoreIO(), file).items():
+                    found.setdefault(path_of(path), []).append(np.asarray(positions, np.int64))
+            except (OSError, pa.ArrowException, ValueError) as error:
+                raise CorruptLog(
+                    f"deletes cannot be read: {error}", path=path_of(file.file_path), remedy=_ANEW
+                ) from error
+        return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}
+
+    # ------------------------------------------------------------------ files
+
+    def data_path(self, bucket: int, name: str) -> str:
+        return join(self._location(), "data", name)
+
+    def _location(self) -> str:
+        if not self._is_named:
+            return self.address
+        table = self._table()
+        if table is not None:
+            return path_of(table.location())
+        catalog: Any = self._catalog()
+        return path_of(catalog._resolve_table_location(None, *self._identifier[-2:]))
+
+    def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
+        return _numbered(schema, self._next_schema(self._table(), schema).as_struct())
+
+    def _next_schema(self, table: Table | None, schema: pa.Schema) -> Schema:
+        """That of the table, with columns more; or, where that is another, one with numbers that no
+        column had before.
+        """
+        if table is not None:
+            if _plain_schema(table.schema()) == schema:
+                return table.schema()
+            with suppress(ValueError):
+                grown = UpdateSchema(Transaction(table)).union_by_name(schema)._apply()
+                if _plain_schema(grown) == schema:
+                    return grown
+        first = 1 if table is None else table.metadata.last_column_id + 1
+        count = itertools.count(first)
+        convert: Any = Catalog._convert_schema_if_needed
+        return assign_fresh_schema_ids(convert(schema, 2), lambda: next(count))
+
+    # ------------------------------------------------------------------ commit
+
+    def commit(self, head: Head | None, change: Change) -> Head:
+        table = self._table()
+        snapshot = None if table is None else table.current_snapshot()
+        token = "none" if snapshot is None else str(snapshot.snapshot_id)
+        if token != ("none" if head is None else head.token) or (head is None) != (table is None):
+            raise self._moved()
+        staged, updates, metadata, is_fresh = self._prepared(table, change)
+        location = path_of(metadata.location)
+        added = [data_file_of(file, metadata) for file in change.added]
+        removed = set(change.removed)
+        if head is not None and not is_fresh:
+            more, gone = self._new_positions(head, change, location)
+            added += more
+            removed |= gone
+        writer = SnapshotWriter(
+            metadata, snapshot, staged.io, lambda name: join(location, "metadata", name)
+        )
+        state = {PROPERTY: change.state.to_json()}
+        made = writer.write(added, removed, state, is_fresh=is_fresh)
+        updates += (
+            SetPropertiesUpdate(updates=state),
+            AddSnapshotUpdate(snapshot=made),
+            SetSnapshotRefUpdate(
+                ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=made.snapshot_id
+            ),
+        )
+        self._ask(staged, _requirements(table), updates)
+        found = self.head()
+        if found is None or found.state != change.state:
+            raise self._moved()
+        return found
+
+    def _moved(self) -> LogHeld:
+        return LogHeld(
+            "the table has another head now", path=self.address, remedy="run again when it rests"
+        )
+
+    def _prepared(
+        self, table: Table | None, change: Change
+    ) -> tuple[Table, tuple[TableUpdate, ...], TableMetadata, bool]:
+        """The table to ask for, the updates before the snapshot, what it is with them, and whether
+        no file of before can stay.
+        """
+        schema = self._next_schema(table, change.schema)
+        identity = schema.find_field(identity_of(change.schema)).field_id
+        if table is None:
+            if self._uri is None:
+                files.make_new_folder(self.address)
+            with suppress(NamespaceAlreadyExistsError):
+                self._catalog().create_namespace(self._identifier[:-1])
+            begun = self._catalog().create_table_transaction(
+                self._identifier,
+                schema,
+                None if self._is_named else self.address,
+                _spec(identity, change.state.buckets),
+                properties=dict(_PROPERTIES),
+            )
+            return begun._table, begun._updates, begun._table.metadata, False
+        metadata = table.metadata
+        updates: tuple[TableUpdate, ...] = ()
+        if schema != table.schema():
+            number = max(each.schema_id for each in metadata.schemas) + 1
+            updates += (
+                AddSchemaUpdate(schema=schema.model_copy(update={"schema_id": number})),
+                SetCurrentSchemaUpdate(schema_id=-1),
+            )
+        spec = _spec(identity, change.state.buckets)
+        is_fresh = [(each.source_id, each.transform) for each in metadata.spec().fields] != [
+            (each.source_id, each.transform) for each in spec.fields
+        ]
+        if is_fresh:
+            number = max(each.spec_id for each in metadata.partition_specs) + 1
+            first = (metadata.last_partition_id or 999) + 1
+            updates += (
+                AddPartitionSpecUpdate(spec=_spec(identity, change.state.buckets, number, first)),
+                SetDefaultSpecUpdate(spec_id=-1),
+            )
+        return table, updates, update_table_metadata(metadata, updates), is_fresh
+
+    def _new_positions(
+        self, head: Head, change: Change, location: str
+    ) -> tuple[list[IcebergFile], set[str]]:
+        """New files of positions, one for each bucket in which some come or a file goes, and the
+        paths of those that they replace.
+        """
+        removed = set(change.removed)
+        touched = {
+            file.bucket
+            for file in head.files
+            if file.path in removed or file.path in change.deletes
+        }
+        _, deletes = self._deletes
+        bucket_of = {file.path: file.bucket for file in head.files}
+        made: list[IcebergFile] = []
+        gone: set[str] = set()
+        for bucket in sorted(touched):
+            old = deletes.get(bucket, [])
+            positions = {
+                path: at for path, at in self._positions(old).items() if path not in removed
+            }
+            positions |= {
+                path: at for path, at in change.deletes.items() if bucket_of[path] == bucket
+            }
+            gone |= {path_of(file.file_path) for file in old}
+            positions = {path: at for path, at in positions.items() if path in bucket_of}
+            if positions:
+                name = f"{bucket:05d}-{secrets.token_hex(8)}-deletes.parquet"
+                made.append(positions_file(join(location, "data", name), bucket, positions))
+        return made, gone
+
+    def _ask(
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> None:
+        files.faults.reach("commit the table", self.address)
+        try:
+            answer = self._catalog().commit_table(table, requirements, updates)
+        except (CommitFailedException, TableAlreadyExistsError) as error:
+            raise self._moved() from error
+        except LogError:
+            raise
+        except Exception as error:
+            raise RemoteFailed(
+                f"it is not known whether the table was committed: {error}",
+                path=self.address,
+                remedy="run again: where it was, it goes on from there",
+            ) from error
+        files.faults.reach("committed the table", self.address)
+        if self._uri is None:  # for readers that know folders, and no catalog
+            name = answer.metadata_location.rpartition("/")[2].removesuffix(".metadata.json")
+            files.replace(join(self.address, "metadata", HINT), name.encode())
+
+    # ------------------------------------------------------------------ later
+
+    def expire(self, older_than_ms: int) -> int:
+        table = self._table()
+        if table is None or table.metadata.current_snapshot_id is None:
+            return 0
+        stays = {each.snapshot_id for each in table.metadata.refs.values()}
+        at = table.current_snapshot()
+        while at is not None and not _has_state(at):  # the head's state must be found again
+            stays.add(at.snapshot_id)
+            at = table.metadata.snapshot_by_id(at.parent_snapshot_id or -1)
+        if at is not None:
+            stays.add(at.snapshot_id)
+        gone = [
+            each.snapshot_id
+            for each in table.metadata.snapshots
+            if each.timestamp_ms < older_than_ms and each.snapshot_id not in stays
+        ]
+        if gone:
+            self._ask(table, _requirements(table), (RemoveSnapshotsUpdate(snapshot_ids=gone),))
+        return len(gone)
+
+    def named(self) -> set[str]:
+        table = self._table()
+        if table is None:
+            return set()
+        found = {table.metadata_location, join(self.address, "metadata", HINT)}
+        found |= {each.metadata_file for each in table.metadata.metadata_log}
+        found |= {each.statistics_path for each in table.metadata.statistics}
+        found |= {each.statistics_path for each in table.metadata.partition_statistics}
+        for snapshot in table.metadata.snapshots:
+            found.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(table.io):
+                if manifest.manifest_path not in found:
+                    found.add(manifest.manifest_path)
+                    entries = manifest.fetch_manifest_entry(table.io)
+                    found |= {entry.data_file.file_path for entry in entries}
+        return set(map(path_of, found))
+
+
+def _requirements(table: Table | None) -> tuple[TableRequirement, ...]:
+    if table is None:
+        return (AssertCreate(),)
+    return (
+        AssertTableUUID(uuid=table.metadata.table_uuid),
+        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=table.metadata.current_snapshot_id),
+    )
+
+
+def _has_state(snapshot: Snapshot) -> bool:
+    return snapshot.summary is not None and PROPERTY in snapshot.summary.additional_properties
+
+
+def _spec(identity: int, buckets: int, number: int = 0, first: int = 1000) -> PartitionSpec:
+    field = PartitionField(
+        source_id=identity,
+        field_id=first,
+        transform=BucketTransform(num_buckets=buckets),
+        name=f"{_BUCKET_FIELD}_{number}" if number else _BUCKET_FIELD,
+    )
+    return PartitionSpec(field, spec_id=number)
+
+
+def _with_deleted(
+    found: Sequence[DataFile], deletes: Mapping[int, Sequence[IcebergFile]]
+) -> tuple[DataFile, ...]:
+    """The files, the first of each bucket with the number of rows that are deleted in it."""
+    counts = {bucket: sum(each.record_count for each in some) for bucket, some in deletes.items()}
+    return tuple(replace(file, deleted=counts.pop(file.bucket, 0)) for file in found)
+
+
+def _plain_schema(schema: Schema) -> pa.Schema:
+    """The schema in the types that we write."""
+    found = schema_to_pyarrow(schema, include_field_ids=False)
+    return pa.schema([pa.field(each.name, _plain(each.type)) for each in found])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(each.name, _plain(each.type)) for each in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    return kind
+
+
+def _numbered(schema: pa.Schema, struct: StructType) -> pa.Schema:
+    """With Iceberg's numbers of columns, as a Parquet file has them."""
+    return pa.schema([_numbered_field(schema.field(each.name), each) for each in struct.fields])
+
+
+def _numbered_field(field: pa.Field, known: NestedField) -> pa.Field:
+    kind = _numbered_type(field.type, known.field_type)
+    return pa.field(field.name, kind, metadata={_FIELD_ID: str(known.field_id)})
+
+
+def _numbered_type(kind: pa.DataType, known: IcebergType) -> pa.DataType:
+    if isinstance(known, StructType):
+        return pa.struct([_numbered_field(kind.field(each.name), each) for each in known.fields])
+    if isinstance(known, ListType):
+        return pa.list_(_numbered_field(pa.field("element", kind.value_type), known.element_field))
+    if isinstance(known, MapType):
+        key = _numbered_field(pa.field("key", kind.key_type), known.key_field)
+        return pa.map_(
+            key.with_nullable(False),
+            _numbered_field(pa.field("value", kind.item_type), known.value_field),
+        )
+    return kind

@@ -1,0 +1,94 @@
+"""pyiceberg's way to its metadata, by our stores: the same settings, errors and fault points as all
+that lastwrite writes.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from pyiceberg.io import FileIO, InputFile, OutputFile
+
+from lastwrite.errors import CommitConflict
+from lastwrite.tables.files import place_of
+
+
+def path_of(location: str) -> str:
+    """A location as we name it: without ``file:``, and ``s3:`` for what Hadoop calls otherwise."""
+    if location.startswith("file:"):
+        return unquote(urlparse(location).path)
+    for other in ("s3a://", "s3n://"):
+        if location.startswith(other):
+            return "s3://" + location[len(other) :]
+    return location
+
+
+class StoreIO(FileIO):
+    """Reads and writes objects of folders and buckets."""
+
+    def new_input(self, location: str) -> InputFile:
+        return _Object(location)
+
+    def new_output(self, location: str) -> OutputFile:
+        return _Object(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        store, key = place_of(path_of(location if isinstance(location, str) else location.location))
+        store.remove([key])
+
+
+class _Object(InputFile, OutputFile):
+    """A small object, read and written whole."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self._store, self._key = place_of(path_of(location))
+
+    def __len__(self) -> int:
+        found = self._store.head(self._key)
+        if found is None:
+            raise FileNotFoundError(self.location)
+        return found.size_bytes
+
+    def exists(self) -> bool:
+        return self._store.head(self._key) is not None
+
+    def to_input_file(self) -> InputFile:
+        return self
+
+    def open(self, seekable: bool = True) -> Any:
+        found = self._store.get(self._key)
+        if found is None:
+            raise FileNotFoundError(self.location)
+        return io.BytesIO(found[0])
+
+    def create(self, overwrite: bool = False) -> Any:
+        return _Created(self._written)
+
+    def _written(self, content: bytes) -> None:
+        if self._store.create(self._key, content) is None:
+            there = self._store.get(self._key)
+            if there is None or there[0] != content:
+                raise CommitConflict("the object is there already", path=self.location)
+
+
+class _Created(io.BytesIO):
+    """An object on its way; it has its name when it is closed, unless that comes by an error."""
+
+    def __init__(self, written: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._done = written
+
+    def close(self) -> None:
+        if not self.closed:
+            content = self.getvalue()
+            super().close()
+            self._done(content)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is not None:
+            super().close()
+        else:
+            self.close()

@@ -1,0 +1,270 @@
+"""A snapshot of an Iceberg table, from the one before: manifests written anew where entries go, and
+one more of what comes.
+
+pyiceberg's own producers have no way to add files of deletes; these are its classes, put together
+by another hand.
+"""
+
+# mypy: disable-error-code="call-arg"
+# pydantic takes fields by their names and by their aliases; mypy knows the aliases alone.
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile as IcebergFile
+from pyiceberg.manifest import (
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+    write_manifest_list,
+)
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import (
+    Operation,
+    Snapshot,
+    SnapshotSummaryCollector,
+    Summary,
+    update_snapshot_summaries,
+)
+from pyiceberg.typedef import Record
+
+from lastwrite.model.columns import Int64Array
+from lastwrite.tables.files import write_file
+from lastwrite.tables.format import DataFile
+from lastwrite.tables.iceberg_io import path_of
+
+_MANY_MANIFESTS = 16  # of a kind: then they become one
+_PATH, _POSITION = 2147483546, 2147483545  # numbers that the format gives the columns
+_POSITIONS = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(_PATH)}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(_POSITION)}),
+    ]
+)
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """Of a manifest whose files are of deletes."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def data_file_of(file: DataFile, metadata: TableMetadata) -> IcebergFile:
+    """A new file of rows, with its statistics."""
+    schema = metadata.schema()
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=file.footer,
+        stats_columns=compute_statistics_plan(schema, metadata.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    return IcebergFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=file.path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(file.bucket),
+        file_size_in_bytes=file.size_bytes,
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def positions_file(path: str, bucket: int, deleted: Mapping[str, Int64Array]) -> IcebergFile:
+    """Write a file of positions, all of one bucket."""
+    names = sorted(deleted)
+    counts = [len(deleted[name]) for name in names]
+    paths = np.repeat(np.arange(len(names), dtype=np.int32), counts)
+    positions = np.concatenate([deleted[name] for name in names])
+    rows = pa.Table.from_arrays(
+        [pa.array(names, pa.string()).take(pa.array(paths)), pa.array(positions, pa.int64())],
+        schema=_POSITIONS,
+    )
+    written = write_file(path, rows)
+    return IcebergFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(bucket),
+        record_count=len(rows),
+        file_size_in_bytes=written.size_bytes,
+        column_sizes=None,
+        value_counts={_PATH: len(rows), _POSITION: len(rows)},
+        null_value_counts={_PATH: 0, _POSITION: 0},
+        nan_value_counts=None,
+        # whole, so that whoever compares a file's path by them finds it
+        lower_bounds={_PATH: names[0].encode(), _POSITION: _long(positions.min())},
+        upper_bounds={_PATH: names[-1].encode(), _POSITION: _long(positions.max())},
+        key_metadata=None,
+        split_offsets=None,
+        equality_ids=None,
+        sort_order_id=None,
+    )
+
+
+def _long(number: Any) -> bytes:
+    return int(number).to_bytes(8, "little", signed=True)
+
+
+class SnapshotWriter:
+    """Writes the manifests of one snapshot.
+
+    Args:
+        metadata: of the table as it will be but for the snapshot: its schema and partitioning.
+        parent: None: there is none, or nothing of it stays.
+        metadata_path: where an object of the table's metadata lies, by its name.
+    """
+
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        parent: Snapshot | None,
+        io: FileIO,
+        metadata_path: Callable[[str], str],
+    ) -> None:
+        self._metadata, self._parent, self._io, self._path = metadata, parent, io, metadata_path
+        self._id = metadata.new_snapshot_id()
+        self._mark = uuid.uuid4()
+        self._count = 0
+
+    def write(
+        self,
+        added: Sequence[IcebergFile],
+        removed: set[str],
+        properties: Mapping[str, str],
+        *,
+        is_fresh: bool,
+    ) -> Snapshot:
+        """The snapshot that has the parent's files less those of these paths, and ``added``, both of
+        rows and of positions. ``is_fresh``: none of the parent's stay, nor are they told of.
+        """
+        manifests, gone = [], []
+        known = [] if is_fresh or self._parent is None else self._parent.manifests(self._io)
+        for content in (ManifestContent.DATA, ManifestContent.DELETES):
+            is_data = content is ManifestContent.DATA
+            come = [each for each in added if (each.content is DataFileContent.DATA) is is_data]
+            of_kind = [each for each in known if each.content == content]
+            found, lost = self._of_kind(content, of_kind, come, removed)
+            manifests += found
+            gone += lost
+        summary = self._summary(added, gone, properties, is_fresh)
+        name = self._path(f"snap-{self._id}-0-{self._mark}.avro")
+        number = self._metadata.next_sequence_number()
+        parent = self._parent.snapshot_id if self._parent is not None else None
+        with write_manifest_list(
+            2, self._io.new_output(name), self._id, parent, number, "deflate"
+        ) as writer:
+            writer.add_manifests(manifests)
+        return Snapshot(
+            snapshot_id=self._id,
+            parent_snapshot_id=parent,
+            manifest_list=name,
+            sequence_number=number,
+            summary=summary,
+            schema_id=self._metadata.current_schema_id,
+        )
+
+    def _of_kind(
+        self,
+        content: ManifestContent,
+        known: Sequence[ManifestFile],
+        added: Sequence[IcebergFile],
+        removed: set[str],
+    ) -> tuple[list[ManifestFile], list[IcebergFile]]:
+        """Manifests of files of rows, or of deletes, and the files that went."""
+        kept: list[ManifestFile] = []
+        gone: list[IcebergFile] = []
+        moved: list[ManifestEntry] = []  # into the new manifest
+        merges = len(known) >= _MANY_MANIFESTS
+        for manifest in known:
+            entries = manifest.fetch_manifest_entry(self._io)
+            goes = [each for each in entries if path_of(each.data_file.file_path) in removed]
+            gone += [each.data_file for each in goes]
+            is_ours = manifest.partition_spec_id == self._metadata.default_spec_id
+            if not goes and not (merges and is_ours):
+                kept += [manifest] if entries else []
+                continue
+            stay = [each for each in entries if path_of(each.data_file.file_path) not in removed]
+            rewritten = [
+                *(_as(ManifestEntryStatus.EXISTING, each, each.snapshot_id) for each in stay),
+                *(_as(ManifestEntryStatus.DELETED, each, self._id) for each in goes),
+            ]
+            if is_ours:
+                moved += rewritten
+            else:
+                kept.append(self._manifest(content, rewritten, manifest.partition_spec_id))
+        fresh = [
+            ManifestEntry.from_args(
+                status=ManifestEntryStatus.ADDED,
+                snapshot_id=self._id,
+                sequence_number=None,
+                file_sequence_number=None,
+                data_file=each,
+            )
+            for each in added
+        ]
+        if moved or fresh:
+            kept.append(self._manifest(content, moved + fresh, self._metadata.default_spec_id))
+        return kept, gone
+
+    def _manifest(
+        self, content: ManifestContent, entries: Iterable[ManifestEntry], spec_id: int
+    ) -> ManifestFile:
+        self._count += 1
+        kind = ManifestWriterV2 if content is ManifestContent.DATA else _DeletesWriter
+        output = self._io.new_output(self._path(f"{self._mark}-m{self._count}.avro"))
+        spec = self._metadata.specs()[spec_id]
+        with kind(spec, self._metadata.schema(), output, self._id, "deflate") as writer:
+            for entry in entries:
+                writer.add_entry(entry)
+        return writer.to_manifest_file()
+
+    def _summary(
+        self,
+        added: Sequence[IcebergFile],
+        gone: Sequence[IcebergFile],
+        properties: Mapping[str, str],
+        is_fresh: bool,
+    ) -> Summary:
+        schema, specs = self._metadata.schema(), self._metadata.specs()
+        collector = SnapshotSummaryCollector()
+        for file in added:
+            collector.add_file(file, schema, self._metadata.spec())
+        for file in gone:
+            collector.remove_file(file, schema, specs[file.spec_id])
+        has_deletes = any(file.content is not DataFileContent.DATA for file in added)
+        operation = Operation.OVERWRITE if gone or has_deletes or is_fresh else Operation.APPEND
+        before = self._parent.summary if self._parent is not None and not is_fresh else None
+        made = Summary(operation, **collector.build(), **properties)
+        return update_snapshot_summaries(made, before)
+
+
+def _as(status: ManifestEntryStatus, entry: ManifestEntry, snapshot: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=snapshot,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )

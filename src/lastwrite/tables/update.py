@@ -1,0 +1,498 @@
+"""A round of a table: from the log's changes to a commit.
+
+Of each bucket that has changes the keys of its files are read, the changed ones are found, and the
+rows there are deleted: by their positions, or, where the format has none, with their file. New
+rows are one more file. So a round costs what has changed, and a pass over keys.
+
+What deletes and small files cost readers is kept within bounds in the same commit: a bucket with
+many changes, many deleted rows or many files is written anew, worst first. For that a round may
+write four times what it adds; what it leaves of that, later rounds have beside their own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld, RemoteFailed
+from lastwrite.model.columns import Int64Array
+from lastwrite.model.log import PartitionLog
+from lastwrite.reports.table_round import TableRound
+from lastwrite.rows.last_writes import LastWrites
+from lastwrite.rows.system import RowSystem
+from lastwrite.storage.machine import core_count
+from lastwrite.tables.buckets import BUCKET_BYTES, checksum_of, summed
+from lastwrite.tables.changes import Changes, Doubt, buckets_for, was_compacted_since
+from lastwrite.tables.columns import OFFSET, PARTITION, as_bytes
+from lastwrite.tables.files import read_file, read_keys, remove_files, write_file
+from lastwrite.tables.format import Change, DataFile, Head, TableFormat, TableState
+from lastwrite.tables.rows import IS_DELETE, Rows
+
+MANY = 0.2  # of a bucket's rows: changed, or deleted
+MANY_FILES = 8
+_SHARE = 4  # of what a round adds, that it may write anew
+_SMALL_BYTES = 4 << 20  # of buckets that are written anew in any round
+ANEW = "make the table anew (--anew)"
+
+
+class Wish(NamedTuple):
+    """What a table is to be.
+
+    Attributes:
+        settings: as ``TableState`` keeps them; they are those of the table, unless it is made anew.
+        buckets: None: by the log's size, or as the table has them.
+        anew: whether all rows are written again, whatever the table says.
+    """
+
+    rows: Rows
+    settings: Mapping[str, str]
+    memory_bytes: int
+    buckets: int | None = None
+    anew: bool = False
+
+
+def bring_up(
+    format: TableFormat, system: RowSystem, logs: Sequence[PartitionLog], wish: Wish
+) -> TableRound:
+    """Make the table, or bring it up to the end of the logs, which are of one topic.
+
+    Where somebody rewrote the table's files meanwhile, and no rows, it is done again.
+
+    Raises:
+        CommitConflict: changes are missing: the log begins above the table's offsets, ends below
+            them, or is of another topic.
+        InvalidConfig: the table is another one.
+        LogHeld: another run has changed it meanwhile.
+    """
+    tries = 3
+    while True:
+        head, tries = format.head(), tries - 1
+        try:
+            return _brought_up(format, system, logs, wish, head)
+        except LogHeld:
+            now = format.head()
+            if not tries or head is None or now is None or now.state != head.state:
+                raise
+
+
+def _brought_up(
+    format: TableFormat,
+    system: RowSystem,
+    logs: Sequence[PartitionLog],
+    wish: Wish,
+    head: Head | None,
+) -> TableRound:
+    if head is None or wish.anew:
+        return _round(_Task(format, system, logs, wish, head, None), None)
+    state = _same(format, head, system, logs, wish)
+    _refuse_gaps(system, logs, state)
+    ends = {log.name.partition: system.end_of(log, True) for log in logs}
+    if state.offsets == ends and _grown(head.schema, wish.rows.schema) == head.schema:
+        return _unchanged(format, head, state)
+    task = _Task(format, system, logs, wish, head, head)
+    if not state.moved and not was_compacted_since(system, logs, state.offsets):
+        with suppress(Doubt):
+            return _round(task, state.offsets)
+    return _round(task, None)
+
+
+class _Task(NamedTuple):
+    """``base``: the head, unless nothing of it stays."""
+
+    format: TableFormat
+    system: RowSystem
+    logs: Sequence[PartitionLog]
+    wish: Wish
+    head: Head | None
+    base: Head | None
+
+
+def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
+    wish = task.wish
+    last = LastWrites(task.system, task.logs, wish.memory_bytes // 2, since=since)
+    try:
+        if since is not None and last.has_moved_keys:
+            raise Doubt
+        state = task.base.state if task.base is not None else None
+        buckets = state.buckets if state is not None else wish.buckets
+        buckets = buckets or buckets_for(last, _bucket_bytes(wish))
+        with Changes(last, wish.rows, since, wish.memory_bytes // 4) as changes:
+            changes.gather(buckets)
+            return _Round(task, changes, buckets).run()
+    finally:
+        last.close()
+
+
+def _bucket_bytes(wish: Wish) -> int:
+    """A bucket is held in memory where it is written: by each thread one, several times over."""
+    return max(1 << 20, min(BUCKET_BYTES, wish.memory_bytes // 4 // core_count()))
+
+
+@dataclass
+class _Found:
+    """What a look at a bucket has found."""
+
+    bucket: int
+    added: pa.Table  # rows, in any order
+    came: int  # how many they are
+    gone: dict[str, Int64Array]  # path to positions of rows that are not current any more
+    minus: int  # their share in the checksum
+    plus: int
+    files: list[DataFile] = field(default_factory=list)  # new ones
+    removed: list[str] = field(default_factory=list)
+    deletes: dict[str, Int64Array] = field(default_factory=dict)
+    written_anew: bool = False
+
+    @property
+    def gone_rows(self) -> int:
+        return sum(map(len, self.gone.values()))
+
+
+class _Round:
+    """One try."""
+
+    def __init__(self, task: _Task, changes: Changes, buckets: int) -> None:
+        self._task, self._format, self._changes = task, task.format, changes
+        self._base, self._buckets = task.base, buckets
+        self._state = task.base.state if task.base is not None else None
+        self._identity = task.wish.rows.identity
+        schema = task.wish.rows.schema
+        self._schema = schema if task.base is None else _grown(task.base.schema, schema)
+        self._file_schema = task.format.file_schema(task.base, self._schema)
+        self._old = {} if task.base is None else task.base.in_bucket()
+        self._run = secrets.token_hex(8)
+        self._written: list[str] = []
+
+    def run(self) -> TableRound:
+        chosen, credit = self._chosen()
+        every = self._old if self._changes.whole else ()
+        buckets = sorted({*self._changes.counts, *chosen, *every})
+        try:
+            with ThreadPoolExecutor(core_count(), "table") as pool:
+                found = list(pool.map(partial(self._one, chosen=chosen), buckets))
+            return self._commit(found, credit)
+        except RemoteFailed:
+            raise  # it may have been committed
+        except Exception:
+            with suppress(LogError):
+                remove_files(self._written)
+            raise
+
+    def _chosen(self) -> tuple[set[int], int]:
+        """The buckets that are written anew, and the bytes that later rounds may add to theirs."""
+        counts = self._changes.counts
+        if self._base is None or self._state is None:
+            return set(), 0
+        all_rows = sum(file.rows for file in self._base.files)
+        all_bytes = sum(file.size_bytes for file in self._base.files)
+        a_row = all_bytes / max(all_rows, 1)
+        budget = self._state.credit_bytes + int(_SHARE * a_row * sum(counts.values()))
+        scored = []
+        for bucket, files in self._old.items():
+            rows = sum(file.rows for file in files)
+            deleted = sum(file.deleted for file in files)
+            size = sum(file.size_bytes for file in files)
+            # after a look at all of the log most changes are rows that are there
+            changed = 0 if self._changes.whole else counts.get(bucket, 0)
+            score = max(changed / rows / MANY, deleted / rows / MANY, len(files) / MANY_FILES)
+            if score >= 1:
+                scored.append((score, bucket, size))
+        chosen = set()
+        free = _SMALL_BYTES
+        for _, bucket, size in sorted(scored, reverse=True):
+            if size <= free:
+                free -= size
+            elif size <= budget:
+                budget -= size
+            else:
+                continue
+            chosen.add(bucket)
+        return chosen, min(budget, all_bytes)
+
+    # ------------------------------------------------------------------ a bucket
+
+    def _one(self, bucket: int, chosen: set[int]) -> _Found:
+        files = self._old.get(bucket, [])
+        deleted = self._deleted(bucket) if files else {}
+        found = self._looked_up(bucket, files, deleted)
+        if self._format.merge_on_read and bucket not in chosen:
+            for path, positions in found.gone.items():
+                whole = np.union1d(deleted.get(path, _NONE), positions)
+                rows = next(file.rows for file in files if file.path == path)
+                if len(whole) == rows:
+                    found.removed.append(path)
+                else:
+                    found.deletes[path] = whole
+            self._write(found, [found.added])
+        elif found.gone or bucket in chosen:
+            found.written_anew = True
+            parts = [self._left(file, deleted, found.gone) for file in files]
+            found.removed = [file.path for file in files]
+            self._write(found, [*parts, found.added])
+        else:
+            self._write(found, [found.added])
+        found.added = found.added.slice(0, 0)
+        return found
+
+    def _deleted(self, bucket: int) -> Mapping[str, Int64Array]:
+        assert self._base is not None
+        return self._format.deleted(self._base, bucket)
+
+    def _looked_up(
+        self, bucket: int, files: Sequence[DataFile], deleted: Mapping[str, Int64Array]
+    ) -> _Found:
+        """Which rows go, and which come."""
+        changes = self._changes.of(bucket)
+        known = self._state.deletes_ms if self._state is not None else {}
+        self._changes.check_times(changes, known)
+        keys = as_bytes(changes.column(self._identity))
+        partitions = np.asarray(changes.column(PARTITION))
+        offsets = np.asarray(changes.column(OFFSET))
+        comes = ~np.asarray(changes.column(IS_DELETE))
+        gone: dict[str, Int64Array] = {}
+        minus = 0
+        for file in files:
+            there = read_keys(file.path, file.size_bytes, self._schema)
+            its_keys = as_bytes(there.column(0))
+            at = pc.index_in(its_keys, value_set=keys).fill_null(-1).to_numpy(zero_copy_only=False)
+            is_live = np.ones(len(there), np.bool_)
+            is_live[deleted.get(file.path, _NONE)] = False
+            hits = np.flatnonzero((at >= 0) & is_live)
+            change = at[hits]
+            its_partitions = np.asarray(there.column(PARTITION))
+            its_offsets = np.asarray(there.column(OFFSET))
+            if self._changes.whole:
+                same = (its_partitions[hits] == partitions[change]) & (
+                    its_offsets[hits] == offsets[change]
+                )
+                comes[change[same]] = False
+                is_live[hits[same]] = False
+                goes = np.flatnonzero(is_live)
+            else:
+                if (its_partitions[hits] != partitions[change]).any():
+                    raise Doubt
+                goes = hits
+            if len(goes):
+                gone[file.path] = goes.astype(np.int64)
+                minus += checksum_of(
+                    its_keys.take(pa.array(goes)), its_partitions[goes], its_offsets[goes]
+                )
+        rows = changes.filter(pa.array(comes)).drop_columns([IS_DELETE])
+        plus = checksum_of(
+            as_bytes(rows.column(self._identity)),
+            np.asarray(rows.column(PARTITION)),
+            np.asarray(rows.column(OFFSET)),
+        )
+        return _Found(bucket, rows, len(rows), gone, minus, plus)
+
+    def _left(
+        self, file: DataFile, deleted: Mapping[str, Int64Array], gone: Mapping[str, Int64Array]
+    ) -> pa.Table:
+        """The rows of a file that are current."""
+        rows = read_file(file.path, file.size_bytes)
+        stays = np.ones(len(rows), np.bool_)
+        for which in (deleted, gone):
+            stays[which.get(file.path, _NONE)] = False
+        return rows if stays.all() else rows.filter(pa.array(stays))
+
+    def _write(self, found: _Found, parts: Iterable[pa.Table]) -> None:
+        """Write rows, sorted, as one new file; none where there are no rows."""
+        some = [_fitted(part, self._file_schema) for part in parts if len(part)]
+        if not some:
+            return
+        rows = pa.concat_tables(some)
+        rows = rows.take(pc.sort_indices(as_bytes(rows.column(self._identity))))
+        path = self._format.data_path(found.bucket, f"{found.bucket:05d}-{self._run}.parquet")
+        self._written.append(path)
+        written = write_file(path, rows)
+        found.files.append(
+            DataFile(path, found.bucket, len(rows), written.size_bytes, 0, written.footer)
+        )
+
+    # ------------------------------------------------------------------ the commit
+
+    def _commit(self, found: Sequence[_Found], credit: int) -> TableRound:
+        task, was, changes = self._task, self._state, self._changes
+        log = task.logs[0]
+        deletes = dict(changes.deletes_ms)
+        if not changes.whole and was is not None:
+            for partition, latest in was.deletes_ms.items():
+                deletes[partition] = max(latest, deletes.get(partition, latest))
+        ids = {each.name.partition: task.system.topic_id(each) for each in task.logs}
+        came, gone = sum(each.came for each in found), sum(each.gone_rows for each in found)
+        state = TableState(
+            system=task.system.name,
+            topic=log.name.topic,
+            identity={partition: id_ for partition, id_ in ids.items() if id_ is not None},
+            offsets=changes.ends,
+            settings=dict(task.wish.settings),
+            buckets=self._buckets,
+            rows=came - gone + (was.rows if was is not None else 0),
+            checksum=summed(
+                was.checksum if was is not None else "",
+                sum(each.plus for each in found),
+                sum(each.minus for each in found),
+            ),
+            moved=changes.moved,
+            deletes_ms=deletes,
+            credit_bytes=credit,
+        )
+        removed = [path for each in found for path in each.removed]
+        if task.base is None and task.head is not None:
+            removed = [file.path for file in task.head.files]
+        change = Change(
+            added=[file for each in found for file in each.files],
+            removed=removed,
+            deletes={path: at for each in found for path, at in each.deletes.items()},
+            state=state,
+            schema=self._schema,
+        )
+        head = self._format.commit(task.head, change)
+        how = "updated" if not changes.whole else "compared" if self._base else "made"
+        return TableRound(
+            path=self._format.address,
+            format=self._format.name,
+            head=head.token,
+            how=how,
+            topic=state.topic,
+            offsets=dict(state.offsets),
+            rows=state.rows,
+            buckets=state.buckets,
+            added=came,
+            removed=gone,
+            files=len(change.added),
+            bytes_written=sum(file.size_bytes for file in change.added),
+            written_anew=sum(each.written_anew for each in found),
+        )
+
+
+def _unchanged(format: TableFormat, head: Head, state: TableState) -> TableRound:
+    return TableRound(
+        path=format.address,
+        format=format.name,
+        head=head.token,
+        how="unchanged",
+        topic=state.topic,
+        offsets=dict(state.offsets),
+        rows=state.rows,
+        buckets=state.buckets,
+    )
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _same(
+    format: TableFormat, head: Head, system: RowSystem, logs: Sequence[PartitionLog], wish: Wish
+) -> TableState:
+    """The head's state.
+
+    Raises:
+        InvalidConfig: it is not of this topic, or not made so.
+    """
+    state, where = head.state, format.address
+    if state is None:
+        raise InvalidConfig(
+            "there is a table that lastwrite did not make", path=where, remedy="name another place"
+        )
+    topics = {log.name.topic for log in logs}
+    if state.system != system.name or (topics and topics != {state.topic}):
+        raise InvalidConfig(
+            f"the table is of {state.system}'s topic {state.topic}",
+            path=where,
+            remedy=f"name another place, or {ANEW}",
+        )
+    wanted = {**wish.settings, **({"buckets": str(wish.buckets)} if wish.buckets else {})}
+    has = {**state.settings, "buckets": str(state.buckets)}
+    for name, value in wanted.items():
+        if has.get(name) != value:
+            raise InvalidConfig(
+                f"the table was made with {name} {has.get(name)}, and {value} is asked for",
+                path=where,
+                remedy=f"leave that out, or {ANEW}",
+            )
+    return state
+
+
+def _refuse_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableState) -> None:
+    found = {log.name.partition: log for log in logs}
+    for partition, offset in state.offsets.items():
+        log = found.get(partition)
+        if log is None:
+            problem = f"partition {partition} is gone, of which the table has rows"
+            raise CommitConflict(problem, path=state.topic, remedy=ANEW)
+        known, id_ = state.identity.get(partition), system.topic_id(log)
+        if None not in (known, id_) and known != id_:
+            problem = f"the topic was made anew: its id was {known} and is {id_}"
+        elif (end := system.end_of(log, True)) < offset:
+            problem = f"the log ends at offset {end}, and the table has it up to {offset}: it was made anew"
+        elif log.log_start > offset:
+            problem = (
+                f"the log begins at offset {log.log_start}, and the table has it up to {offset}: "
+                "deletes may be missing"
+            )
+        else:
+            continue
+        raise CommitConflict(problem, path=log.folder, remedy=ANEW)
+
+
+_WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
+
+
+def _grown(has: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """The schema of a table, with what a later one has more.
+
+    Raises:
+        InvalidConfig: a column has become another.
+    """
+    return pa.schema(_grown_fields(list(has), list(wanted), ""))
+
+
+def _grown_fields(
+    has: Sequence[pa.Field], wanted: Sequence[pa.Field], where: str
+) -> list[pa.Field]:
+    later = {each.name: each for each in wanted}
+    found = []
+    for each in has:
+        other = later.pop(each.name, None)
+        kind = each.type if other is None else _grown_type(each.type, other.type, where + each.name)
+        found.append(pa.field(each.name, kind))
+    return found + [pa.field(each.name, each.type) for each in later.values()]
+
+
+def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataType:
+    if has == wanted or (wanted, has) in _WIDER:
+        return has
+    if (has, wanted) in _WIDER:
+        return wanted
+    if pa.types.is_struct(has) and pa.types.is_struct(wanted):
+        return pa.struct(_grown_fields(list(has), list(wanted), f"{where}."))
+    if pa.types.is_list(has) and pa.types.is_list(wanted):
+        kind = _grown_type(has.value_type, wanted.value_type, f"{where}.element")
+        return pa.list_(pa.field("element", kind))
+    if pa.types.is_map(has) and pa.types.is_map(wanted):
+        return pa.map_(
+            _grown_type(has.key_type, wanted.key_type, f"{where}.key"),
+            _grown_type(has.item_type, wanted.item_type, f"{where}.value"),
+        )
+    raise InvalidConfig(f"{where} was {has} and is {wanted}", remedy=ANEW)
+
+
+def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in a schema that has all their columns, and perhaps more."""
+    columns = [
+        rows.column(each.name).cast(each.type)
+        if each.name in rows.schema.names
+        else pa.nulls(len(rows), each.type)
+        for each in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
