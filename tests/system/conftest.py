@@ -1,10 +1,12 @@
 """What several modules of system tests share: one standalone of Pulsar a session, started when
-first asked for.
+first asked for; a small disk.
 """
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -36,3 +38,16 @@ def driver(pulsar: Broker) -> Iterator[Driver]:
         pytest.skip(str(reason))
     with made:
         yield made
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """60 MB that a test may fill."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(place)]
+    made = subprocess.run(command, capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"mounting a small disk needs rights: {made.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

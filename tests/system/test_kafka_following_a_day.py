@@ -4,32 +4,26 @@ within seconds, while brokers and daemons are killed, the bucket goes away, and 
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import threading
-import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import lastwrite
 from lastwrite.spark.inline import INLINE
+from tests.support.day import WAITS, Running, config_words, live_through, until_level
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import create_topic
-from tests.support.objects import PEER, S3, s3_home, s3_server
+from tests.support.objects import s3_server
 
 pytest.importorskip("kio")
 pytestmark = [pytest.mark.broker, pytest.mark.long]
 
-SECONDS = float(os.environ.get("LASTWRITE_DAY_S", "150"))
 TABLE, LOG = "day-table", "day-log"
 OF_BROKER = {
     "log.cleaner.backoff.ms": "300",
@@ -53,18 +47,6 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         pytest.skip(str(reason))
     with made:
         yield made
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", str(place)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        pytest.skip(f"mounting a small disk needs rights: {made.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 class Load:
@@ -100,40 +82,6 @@ class Load:
         self._is_over.set()
         self._thread.join()
         assert self._client.flush(120) == 0
-
-
-class Running:
-    """A command in a process of its own, started again with the same words."""
-
-    def __init__(self, said: Path, *words: object) -> None:
-        self._command = [sys.executable, "-m", "lastwrite.cli", *map(str, words), "--json"]
-        self._said = said
-        self.start()
-
-    def start(self) -> None:
-        with self._said.open("ab") as said:
-            self._process = subprocess.Popen(
-                self._command, stdout=said, stderr=said, start_new_session=True
-            )
-
-    def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(90) == 0, self._said.read_text()[-3000:]
-
-    def again(self) -> None:
-        self.kill()
-        self.start()
-
-    def check_alive(self) -> None:
-        assert self._process.poll() is None, self._said.read_text()[-3000:]
-
-    def events(self) -> list[dict[str, Any]]:
-        lines = self._said.read_text().splitlines()
-        return [json.loads(line) for line in lines if line.startswith('{"event"')]
 
 
 def consumed(broker: Broker, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -176,14 +124,9 @@ def inspected(archive: str, config: dict[str, str]) -> dict[str, int]:
     return {each.topic: each.end_offset for each in report.partitions}
 
 
-def until_level(broker: Broker, archive: str, config: dict[str, str], *daemons: Running) -> None:
+def is_level(broker: Broker, archive: str, config: dict[str, str]) -> bool:
     ends = {topic: end_of(broker, topic) for topic in (TABLE, LOG)}
-    deadline = time.monotonic() + 300
-    while inspected(archive, config) != ends:
-        assert time.monotonic() < deadline, (ends, [each.events()[-5:] for each in daemons])
-        for each in daemons:
-            each.check_alive()
-        time.sleep(1)
+    return inspected(archive, config) == ends
 
 
 def check(broker: Broker, archive: str, config: dict[str, str]) -> None:
@@ -196,82 +139,27 @@ def check(broker: Broker, archive: str, config: dict[str, str]) -> None:
     assert lastwrite.verify(archive, config=config).exit_status == 0
 
 
-def fill(disk: Path) -> Path:
-    """Take all room there is."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(1 << 16))
-        except OSError:
-            return filler
-
-
-def troubles(
-    broker: Broker, server: S3, disk: Path, cleaning: Running, following: Running
-) -> Iterator[Callable[[], None]]:
-    """What goes wrong in a day, one after another."""
-    port = server.endpoint.rpartition(":")[2]
-
-    def broker_crashes() -> None:
-        broker.kill()
-        time.sleep(3)
-        broker.start()
-
-    def broker_restarts() -> None:
-        broker.stop()
-        broker.start()
-
-    def bucket_is_away() -> None:
-        subprocess.run([str(PEER / "stop.sh"), str(server.data), "KILL"], check=True)
-        time.sleep(10)
-        command = [str(PEER / "start.sh"), str(s3_home()), str(server.data), port]
-        subprocess.run(command, check=True, capture_output=True)
-
-    def disk_is_full() -> None:
-        filler = fill(disk)
-        time.sleep(8)
-        following.check_alive()
-        filler.unlink()
-
-    yield cleaning.again
-    yield broker_crashes
-    yield disk_is_full
-    yield bucket_is_away
-    yield following.again
-    yield broker_restarts
-    yield cleaning.again
-    yield bucket_is_away
-    yield disk_is_full
-    yield following.again
-    yield broker_crashes
-
-
 def test_a_day(broker: Broker, tmp_path: Path, small_disk: Path) -> None:
     create_topic(broker, TABLE, COMPACTED)
     create_topic(broker, LOG, {"segment.ms": "4000", "internal.segment.bytes": "40000"})
     source, folder = f"kafka://{broker.address}", str(small_disk / "archive")
     with s3_server(tmp_path / "s3") as server:
         common = ["--topic", "day-*", "--every", "1", "--set-aside"]
-        waits = ["--config", "storage.timeoutMs=5000", "--config", "storage.keepReplacedMs=5000"]
-        bucket = [part for each in server.config.items() for part in ("--config", "=".join(each))]
         load = Load(broker)
         cleaning = Running(
             tmp_path / "cleaning.log",
-            *("clean", "--source", source, "--to", "s3://archive/day", *common, *waits, *bucket),
-            *("--config", "log.cleaner.backoff.ms=2000", "--master", "local[2]"),
+            *("clean", "--source", source, "--to", "s3://archive/day", *common, *WAITS),
+            *config_words(server.config | {"log.cleaner.backoff.ms": "2000"}),
+            *("--master", "local[2]"),
         )
         following = Running(
             tmp_path / "following.log",
-            *("fetch", source, "--to", folder, "--follow", *common, *waits),
+            *("fetch", source, "--to", folder, "--follow", *common, *WAITS),
         )
-        happening = list(troubles(broker, server, small_disk, cleaning, following))
-        for trouble in happening:
-            time.sleep(SECONDS / len(happening))
-            trouble()
+        live_through(broker, broker.start, server, small_disk, cleaning, following)
         load.stop()
-        until_level(broker, "s3://archive/day", server.config, cleaning, following)
-        until_level(broker, folder, {}, cleaning, following)
+        for archive, config in (("s3://archive/day", server.config), (folder, {})):
+            until_level(partial(is_level, broker, archive, config), (cleaning, following))
         cleaning.stop()
         following.stop()
         assert load.sent > 1000

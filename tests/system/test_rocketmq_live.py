@@ -301,8 +301,9 @@ def test_the_command_line(
 @pytest.mark.long
 @pytest.mark.parametrize("compacts", [False, True])
 def test_killed_brokers_and_fetches_lose_and_double_nothing(tmp_path: Path, compacts: bool) -> None:
-    """A fetch waits for a broker to come back. A broker that ends in its own compaction does not
-    start again, so one that compacts goes on.
+    """A fetch waits for a broker to come back. One that is killed while it exchanges the files of
+    its own compaction does not start again (docs/formats/rocketmq-compaction.md), so one that
+    compacts is not killed.
     """
     archive = tmp_path / "archive"
     with make(
@@ -385,9 +386,10 @@ def test_an_archive_follows(broker: Broker, client: Client, tmp_path: Path) -> N
 
 
 def test_clean_follows_and_cleans(broker: Broker, client: Client, tmp_path: Path) -> None:
-    """While the broker compacts too."""
-    load = Load("cleaned", 3)
+    """While the broker compacts too; and a topic that no broker compacts."""
+    load, plain = Load("cleaned", 3), Load("cleaned-plain", 4)
     client.create_topic("cleaned", queues=2, attributes=COMPACTED)
+    client.create_topic("cleaned-plain", queues=1)
     archive, cleaners = tmp_path / "archive", list[Stoppable]()
     config = {"min.cleanable.dirty.ratio": "0.3", "log.cleaner.backoff.ms": "200"}
 
@@ -396,7 +398,8 @@ def test_clean_follows_and_cleans(broker: Broker, client: Client, tmp_path: Path
             [str(archive)],
             config,
             spark=INLINE,
-            follow=Follow(sources=[url(broker)], topic="cleaned", every_s=0.2),
+            follow=Follow(sources=[url(broker)], topic=["cleaned", "cleaned-plain"], every_s=0.2),
+            topic_config={"cleaned-plain": {"cleanup.policy": "compact"}},
             started=cleaners.append,
         )
 
@@ -405,16 +408,19 @@ def test_clean_follows_and_cleans(broker: Broker, client: Client, tmp_path: Path
     thread.start()
     for _ in range(6):
         load.send(client, 40)
+        plain.send(client, 20)
+        wait_until(partial(level, archive, "cleaned-plain", 0, plain.count))
         ends = [client.bounds(queue)[1] for queue in client.route("cleaned").readable]
         for queue, end in enumerate(ends):
             wait_until(partial(level, archive, "cleaned", queue, end))
 
     def is_cleaned() -> bool:
-        return len(messages_in(archive, "cleaned", 0)) < 90
+        return all(len(messages_in(archive, name, 0)) < 90 for name in ("cleaned", "cleaned-plain"))
 
     wait_until(is_cleaned)
     cleaners[0].ask_to_stop()
     thread.join(60)
     assert not thread.is_alive()
     assert dict(lastwrite.latest(archive, "cleaned")) == load.table
+    assert dict(lastwrite.latest(archive, "cleaned-plain")) == plain.table
     assert lastwrite.verify(str(archive)).exit_status == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lastwrite.archive.layout import systems_at
@@ -26,7 +27,7 @@ from lastwrite.cleaner.metrics import Metrics, serve
 from lastwrite.cleaner.rounds import Rounds
 from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.commands.following import open_followed
-from lastwrite.commands.systems import PULSAR, system_of_all
+from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of_all
 from lastwrite.commands.told import TopicConfig, overrides
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
 from lastwrite.config.stores import store_settings
@@ -122,7 +123,9 @@ def clean(
     given = config if callable(config) else lambda: config or {}
     use(store_settings(given()))
     if follow is not None:
-        found, archives = system_named(system or "").told(sources), folders
+        # Of RocketMQ they say what is brought; what came is compacted.
+        told = replace(sources, overrides=()) if system == ROCKETMQ else sources
+        found, archives = system_named(system or "").told(told), folders
     else:
         found = (system_named("pulsar") if live else _system_of(folders, system)).told(sources)
         archives = (

@@ -131,6 +131,11 @@ class Broker:
         self._ports: list[int] = []
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
+    @property
+    def pid(self) -> int:
+        """Of the broker's process."""
+        return self._running["broker"].pid
+
     def start(self, seconds: float = 120) -> Broker:
         """Start both, and return when clients can be served."""
         deadline = time.monotonic() + seconds
