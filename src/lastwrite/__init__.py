@@ -36,6 +36,7 @@ __all__ = [
     "sweep",
     "table",
     "table_to",
+    "users",
     "verify",
 ]
 
@@ -60,6 +61,7 @@ _PLACES = {
     "sweep": "lastwrite.commands.sweep",
     "table": "lastwrite.commands.table",
     "table_to": "lastwrite.commands.table_to",
+    "users": "lastwrite.server.accounts",
     "latest": "lastwrite.commands.latest",
     "read": "lastwrite.commands.read",
 }
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
     from lastwrite.rocketmq.jobs.dispatch import dispatch as dispatch
     from lastwrite.rocketmq.look.export import export as export
     from lastwrite.rocketmq.network.send import send as send
+    from lastwrite.server.accounts import users as users
     from lastwrite.server.serve import serve as serve
 
 

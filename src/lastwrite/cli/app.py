@@ -29,6 +29,7 @@ _COMMANDS = (
     "cut",
     "restore",
     "serve",
+    "users",
     "send",
     "doctor",
     "schema",

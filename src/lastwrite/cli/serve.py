@@ -26,8 +26,17 @@ def serve(
         options.option("--advertise HOST:PORT", "What clients dial, where it is another address."),
     ] = None,
     is_open: Annotated[
-        bool, options.option("--open", "Let anybody read who reaches an address of other machines.")
+        bool,
+        options.option(
+            "--open", "Listen beyond this machine without TLS and users: let anybody read."
+        ),
     ] = False,
+    users: Annotated[
+        str | None,
+        options.option(
+            "--users FILE", "Who may read what, as lastwrite users writes it; default: anybody."
+        ),
+    ] = None,
     state: Annotated[
         str | None,
         options.option(
@@ -52,8 +61,9 @@ def serve(
     Consumer groups work, and their positions are kept in --state; those that "lastwrite fetch"
     brought with an archive are where they start.
 
-    Nobody is asked who he is: without --open the server answers this machine alone. It ends with
-    Ctrl-C or SIGTERM.
+    With --users clients show who they are (SASL's PLAIN and SCRAM, or a certificate), and may what
+    the file says; TLS is by --config ssl.certificate.location=FILE, ssl.key.location=FILE. Without
+    both the server answers this machine alone, but for --open. It ends with Ctrl-C or SIGTERM.
     """
     import lastwrite
 
@@ -64,6 +74,7 @@ def serve(
         topic=topic,
         listen=listen,
         advertise=advertise,
+        users=users,
         is_open=is_open,
         state=state,
         cache=cache,

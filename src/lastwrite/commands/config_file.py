@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from lastwrite.config.cleaner import CleanerConfig
 from lastwrite.config.stores import STORE_NAMES
 from lastwrite.kafka.rules.live_settings import CLIENT_NAMES
+from lastwrite.kafka.rules.serve_settings import SERVE_NAMES
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.pulsar.rules.live_settings import LIVE_NAMES
 from lastwrite.pulsar.rules.settings import PulsarConfig
@@ -27,7 +28,7 @@ def known_and_passed_over(
     is no error there; where it looks like a slip, the sentence asks.
     """
     with_effect = sorted(
-        {*CleanerConfig.field_of(), *STORE_NAMES, *LIVE_NAMES, *CLIENT_NAMES}.union(
+        {*CleanerConfig.field_of(), *STORE_NAMES, *LIVE_NAMES, *CLIENT_NAMES, *SERVE_NAMES}.union(
             *(table.field_of() for table in _TABLES)
         )
     )

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.kafka.look.served import OutOfRange, Stretch
-from lastwrite.server.catalog import Catalog, Partition, Topic
+from lastwrite.server.allowed import Allowed
+from lastwrite.server.catalog import Partition, Topic
 from lastwrite.server.errors import Code
 from lastwrite.server.messages import Request, answer_head
 
@@ -70,16 +71,17 @@ class Waiting(NamedTuple):
                     yield each.partition
 
 
-def found_for(request: Request, body: Any, catalog: Catalog) -> Waiting:
+def found_for(request: Request, body: Any, catalog: Allowed) -> Waiting:
     """What a request asks for."""
     topics = []
     for each in body.topics:
         if request.version >= _BY_ID:
             id = bytes(16) if each.topic_id is None else each.topic_id.bytes
-            topic, name, unknown = catalog.of_id(id), id, Code.UNKNOWN_TOPIC_ID
+            topic, name = catalog.of_id(id), id
+            unknown = Code.NONE if topic is not None else catalog.unknown_id(id)
         else:
             topic, name = catalog.topic(each.topic), _name(request.version, each.topic)
-            unknown = Code.UNKNOWN_TOPIC_OR_PARTITION
+            unknown = Code.NONE if topic is not None else catalog.unknown(each.topic)
         topics.append((name, [_asked(catalog, topic, part, unknown) for part in each.partitions]))
     wait_s = min(max(body.max_wait.total_seconds(), 0.0), _MOST_WAIT_S)
     return Waiting(
@@ -91,7 +93,7 @@ def found_for(request: Request, body: Any, catalog: Catalog) -> Waiting:
     )
 
 
-def _asked(catalog: Catalog, topic: Topic | None, part: Any, unknown: int) -> Asked:
+def _asked(catalog: Allowed, topic: Topic | None, part: Any, unknown: int) -> Asked:
     found = catalog.partition(topic, part.partition)
     if found is None and topic is not None:
         unknown = Code.UNKNOWN_TOPIC_OR_PARTITION

@@ -5,9 +5,11 @@ cache of blocks that never grows beyond its size.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import ssl
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -26,6 +28,7 @@ _MOST_OPEN = 512  # files
 _BLOCK_BYTES = 1 << 20
 _AHEAD = 2  # blocks that are asked for before anybody does, where somebody reads on
 _PIECE_BYTES = 256 << 10  # that go through TLS at once
+_PACE_BYTES = 1 << 20  # that somebody has to take in time
 
 
 class _Opened:
@@ -80,11 +83,11 @@ class Files:
         return b"".join(parts)
 
     def send(self, to: socket.socket, segment: Segment, position: int, size: int) -> None:
-        """Send bytes of a segment as they are.
+        """Send bytes of a segment as they are; the socket's timeout is for each MiB.
 
         Raises:
             CommitConflict, RemoteFailed: as ``read``.
-            OSError: the other side has gone.
+            OSError: the other side has gone, or does not take them in time.
         """
         if _is_object(segment) or isinstance(to, ssl.SSLSocket):
             while size > 0:
@@ -97,10 +100,16 @@ class Files:
         opened = self._file(segment)
         position += segment.position
         while size > 0:
-            sent = os.sendfile(to.fileno(), opened.handle, position, size)
-            if not sent:
-                raise CommitConflict("the segment ends before its end", path=segment.path)
-            position, size = position + sent, size - sent
+            until, left = time.monotonic() + (to.gettimeout() or 0.0), min(size, _PACE_BYTES)
+            while left > 0:
+                try:
+                    sent = os.sendfile(to.fileno(), opened.handle, position, left)
+                except BlockingIOError:  # a socket with a timeout does not wait by itself
+                    _wait_to_send(to, until)
+                    continue
+                if not sent:
+                    raise CommitConflict("the segment ends before its end", path=segment.path)
+                position, size, left = position + sent, size - sent, left - sent
 
     # ------------------------------------------------------------------ files
 
@@ -154,6 +163,17 @@ class Files:
         self._blocks[key] = self._threads.submit(_fetched, segment, begin, end)
         while len(self._blocks) > self._most_blocks:
             self._blocks.popitem(last=False)
+
+
+def _wait_to_send(to: socket.socket, until: float) -> None:
+    """
+    Raises:
+        TimeoutError: nobody takes what was sent, until then of time.monotonic.
+    """
+    poll = select.poll()
+    poll.register(to.fileno(), select.POLLOUT)
+    if not poll.poll(max(until - time.monotonic(), 0.0) * 1000):
+        raise TimeoutError("nobody reads the answer")
 
 
 def _is_object(segment: Segment) -> bool:

@@ -13,15 +13,20 @@ from datetime import timedelta
 from typing import Any
 
 from lastwrite.errors import LogError
-from lastwrite.server.catalog import Catalog
+from lastwrite.server.allowed import Allowed
 from lastwrite.server.consumer_groups import HEARTBEAT_S, Beat, Reader, Told
 from lastwrite.server.errors import Code
 from lastwrite.server.groups import Group, Groups, GroupState, Joining
-from lastwrite.server.handlers import NODE, Identity
+from lastwrite.server.handlers import NODE, UNASKED, Identity
 from lastwrite.server.messages import Request, encode_answer, part
 from lastwrite.server.offsets import Commit, Offsets, Place
+from lastwrite.server.rights import Kind, Operation
 
 _GROUP_KEY = 0  # of the types of coordinators
+_NO_GROUP = "Group authorization failed."
+_NO_TOPIC_OF_GROUP = (
+    "The group has described topic(s) that the client is not authorized to describe."
+)
 _MOST_METADATA_BYTES = 4096  # offset.metadata.max.bytes
 
 
@@ -29,7 +34,7 @@ _MOST_METADATA_BYTES = 4096  # offset.metadata.max.bytes
 class Coordinator:
     """What answers are made of."""
 
-    catalog: Catalog
+    catalog: Allowed
     identity: Identity
     groups: Groups
     offsets: Offsets
@@ -38,29 +43,39 @@ class Coordinator:
 
 def find_coordinator(place: Coordinator, request: Request, body: Any) -> bytes:
     is_group = getattr(body, "key_type", _GROUP_KEY) == _GROUP_KEY
-    who = place.identity
-    there = {
-        "node_id": NODE if is_group else -1,
-        "host": who.host if is_group else "",
-        "port": who.port if is_group else -1,
-        "error_code": Code.NONE if is_group else Code.COORDINATOR_NOT_AVAILABLE,
-        "error_message": None if is_group else "Only consumer groups have a coordinator here.",
-    }
     if request.version < 4:
-        return encode_answer(request, **there)
+        return encode_answer(request, **_coordinator(place, body.key, is_group))
     return encode_answer(
         request,
         coordinators=tuple(
-            part(request, "Coordinator", key=key, **there) for key in body.coordinator_keys
+            part(request, "Coordinator", key=key, **_coordinator(place, key, is_group))
+            for key in body.coordinator_keys
         ),
     )
 
 
+def _coordinator(place: Coordinator, key: str, is_group: bool) -> dict[str, object]:
+    who = place.identity
+    error: int = Code.COORDINATOR_NOT_AVAILABLE
+    message: str | None = "Only consumer groups have a coordinator here."
+    if is_group:
+        error = place.catalog.group_error(key)
+        message = _NO_GROUP if error else None
+    return {
+        "node_id": -1 if error else NODE,
+        "host": "" if error else who.host,
+        "port": -1 if error else who.port,
+        "error_code": error,
+        "error_message": message,
+    }
+
+
 def join_group(place: Coordinator, request: Request, body: Any) -> bytes:
-    if place.groups.known_newer(body.group_id) is not None:
+    wrong = place.catalog.group_error(body.group_id)
+    if wrong or place.groups.known_newer(body.group_id) is not None:
         return encode_answer(
             request,
-            error_code=Code.INCONSISTENT_GROUP_PROTOCOL,
+            error_code=wrong or Code.INCONSISTENT_GROUP_PROTOCOL,
             protocol_name=_name(request, 7, None),
             leader="",
             member_id=body.member_id,
@@ -109,6 +124,11 @@ def _name(request: Request, nullable: int, name: str | None) -> str | None:
 
 
 def sync_group(place: Coordinator, request: Request, body: Any) -> bytes:
+    wrong = place.catalog.group_error(body.group_id)
+    if wrong:
+        return encode_answer(
+            request, error_code=wrong, protocol_type=None, protocol_name=None, assignment=b""
+        )
     group = place.groups.of(body.group_id)
     found = group.sync(
         (body.member_id, getattr(body, "group_instance_id", None), body.generation_id),
@@ -127,8 +147,8 @@ def sync_group(place: Coordinator, request: Request, body: Any) -> bytes:
 
 def heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
     group = place.groups.known(body.group_id)
-    error: int = Code.UNKNOWN_MEMBER_ID
-    if group is not None:
+    error = place.catalog.group_error(body.group_id) or Code.UNKNOWN_MEMBER_ID
+    if group is not None and error == Code.UNKNOWN_MEMBER_ID:
         instance = getattr(body, "group_instance_id", None)
         now_s = place.groups.now_s()
         error = group.heartbeat(body.member_id, instance, body.generation_id, now_s)
@@ -136,6 +156,9 @@ def heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
 
 
 def leave_group(place: Coordinator, request: Request, body: Any) -> bytes:
+    wrong = place.catalog.group_error(body.group_id)
+    if wrong:
+        return encode_answer(request, error_code=wrong, members=())
     group, now_s = place.groups.known(body.group_id), place.groups.now_s()
 
     def leave(member: str, instance: str | None) -> int:
@@ -177,6 +200,10 @@ def consumer_group_heartbeat(place: Coordinator, request: Request, body: Any) ->
 
 
 def _beaten(place: Coordinator, request: Request, body: Any) -> Told:
+    if place.catalog.group_error(body.group_id):
+        return Told(Code.GROUP_AUTHORIZATION_FAILED)
+    if not all(place.catalog.may(name) for name in body.subscribed_topic_names or ()):
+        return Told(Code.TOPIC_AUTHORIZATION_FAILED)
     if not body.group_id or not body.member_id:
         return Told(Code.INVALID_REQUEST, "A group and a member have to be named.")
     if getattr(body, "subscribed_topic_regex", None):
@@ -272,8 +299,9 @@ def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
 
 
 def _may_commit(place: Coordinator, body: Any) -> int:
-    if not body.group_id:
-        return Code.INVALID_GROUP_ID
+    wrong = place.catalog.group_error(body.group_id)
+    if wrong or not body.group_id:
+        return wrong or Code.INVALID_GROUP_ID
     epoch = getattr(body, "generation_id_or_member_epoch", -1)
     newer = place.groups.known_newer(body.group_id)
     if newer is not None:
@@ -283,19 +311,22 @@ def _may_commit(place: Coordinator, body: Any) -> int:
     return group.may_commit(body.member_id, instance, epoch, place.groups.now_s())
 
 
-def _refused(catalog: Catalog, name: str | None, asked: Any) -> int:
+def _refused(catalog: Allowed, name: str | None, asked: Any) -> int:
     if name is None or catalog.partition(catalog.topic(name), asked.partition_index) is None:
-        return Code.UNKNOWN_TOPIC_OR_PARTITION if name is not None else Code.NONE
+        return catalog.unknown(name) if name is not None else Code.NONE
     if len((asked.committed_metadata or "").encode()) > _MOST_METADATA_BYTES:
         return Code.OFFSET_METADATA_TOO_LARGE
     return Code.NONE
 
 
-def _named(catalog: Catalog, by_id: bool, topic: Any) -> tuple[str | None, int]:
+def _named(catalog: Allowed, by_id: bool, topic: Any) -> tuple[str | None, int]:
     if not by_id:
         return topic.name, Code.NONE
     found = None if topic.topic_id is None else catalog.of_id(topic.topic_id.bytes)
-    return (None, Code.UNKNOWN_TOPIC_ID) if found is None else (found.name, Code.NONE)
+    if found is not None:
+        return found.name, Code.NONE
+    id = b"" if topic.topic_id is None else topic.topic_id.bytes
+    return None, catalog.unknown_id(id)
 
 
 def _naming(by_id: bool, topic: Any) -> dict[str, Any]:
@@ -304,8 +335,9 @@ def _naming(by_id: bool, topic: Any) -> dict[str, Any]:
 
 def offset_fetch(place: Coordinator, request: Request, body: Any) -> bytes:
     if request.version < 8:
-        topics = _positions(place, request, body.group_id, body.topics, "")
-        return encode_answer(request, topics=topics, error_code=Code.NONE)
+        wrong = place.catalog.group_error(body.group_id)
+        topics = () if wrong else _positions(place, request, body.group_id, body.topics, "")
+        return encode_answer(request, topics=topics, error_code=wrong)
     return encode_answer(
         request,
         groups=tuple(
@@ -313,8 +345,10 @@ def offset_fetch(place: Coordinator, request: Request, body: Any) -> bytes:
                 request,
                 "OffsetFetchResponseGroup",
                 group_id=each.group_id,
-                topics=_positions(place, request, each.group_id, each.topics, "s"),
-                error_code=Code.NONE,
+                topics=()
+                if (wrong := place.catalog.group_error(each.group_id))
+                else _positions(place, request, each.group_id, each.topics, "s"),
+                error_code=wrong,
             )
             for each in body.groups
         ),
@@ -329,13 +363,16 @@ def _positions(
     if topics is None:
         names: dict[str, list[int]] = {}
         for where, _ in place.offsets.of_group(group):
+            if not place.catalog.may(where.topic):
+                continue
             names.setdefault(where.topic, []).append(where.partition)
         asked: Iterable[Any] = [
-            (name, _all_naming(place, by_id, name), numbers) for name, numbers in names.items()
+            ((name, Code.NONE), _all_naming(place, by_id, name), numbers)
+            for name, numbers in names.items()
         ]
     else:
         asked = [
-            (_named(place.catalog, by_id, each)[0], _naming(by_id, each), each.partition_indexes)
+            (_named(place.catalog, by_id, each), _naming(by_id, each), each.partition_indexes)
             for each in topics
         ]
     # of versions 8 on the classes are called in the plural
@@ -345,10 +382,10 @@ def _positions(
             f"OffsetFetchResponseTopic{plural}",
             **naming,
             partitions=tuple(
-                _position(place, request, plural, group, name, number) for number in numbers
+                _position(place, request, plural, group, named, number) for number in numbers
             ),
         )
-        for name, naming, numbers in asked
+        for named, naming, numbers in asked
         if naming is not None
     )
 
@@ -364,8 +401,16 @@ def _all_naming(place: Coordinator, by_id: bool, name: str) -> dict[str, Any] | 
 
 
 def _position(
-    place: Coordinator, request: Request, plural: str, group: str, name: str | None, number: int
+    place: Coordinator,
+    request: Request,
+    plural: str,
+    group: str,
+    named: tuple[str | None, int],
+    number: int,
 ) -> Any:
+    name, error = named
+    if name is not None and not place.catalog.may(name):
+        name, error = None, Code.TOPIC_AUTHORIZATION_FAILED
     found = None if name is None else place.offsets.of(Place(group, name, number))
     return part(
         request,
@@ -374,7 +419,7 @@ def _position(
         committed_offset=-1 if found is None else found.offset,
         committed_leader_epoch=-1 if found is None else found.leader_epoch,
         metadata="" if found is None else found.metadata,
-        error_code=Code.UNKNOWN_TOPIC_ID if name is None else Code.NONE,
+        error_code=error,
     )
 
 
@@ -385,6 +430,8 @@ def list_groups(place: Coordinator, request: Request, body: Any) -> bytes:
     states = {each.lower() for each in getattr(body, "states_filter", ())}
     types = {each.lower() for each in getattr(body, "types_filter", ())}
     names = sorted(place.offsets.groups() | set(place.groups.names()))
+    if not place.catalog.of_cluster(Operation.DESCRIBE):
+        names = [name for name in names if not place.catalog.group_error(name)]
     listed = []
     for name in names:
         state, kind, _ = _state_of(place, name)
@@ -418,6 +465,10 @@ def _state_of(place: Coordinator, name: str) -> tuple[str, str, Group | None]:
 def describe_groups(place: Coordinator, request: Request, body: Any) -> bytes:
     described = []
     for name in body.groups:
+        wrong = place.catalog.group_error(name)
+        if wrong:
+            described.append(_no_group(request, wrong, name))
+            continue
         state, kind, group = _state_of(place, name)
         members = []
         if group is not None:
@@ -448,9 +499,30 @@ def describe_groups(place: Coordinator, request: Request, body: Any) -> bytes:
                 protocol_type=kind,
                 protocol_data=(group.protocol or "") if group is not None else "",
                 members=tuple(members),
+                authorized_operations=_operations(place, body, name),
             )
         )
     return encode_answer(request, groups=tuple(described))
+
+
+def _no_group(request: Request, error: int, name: str) -> Any:
+    return part(
+        request,
+        "DescribedGroup",
+        error_code=error,
+        error_message=None,
+        group_id=name,
+        group_state="",
+        protocol_type="",
+        protocol_data="",
+        members=(),
+    )
+
+
+def _operations(place: Coordinator, body: Any, name: str) -> int:
+    if not getattr(body, "include_authorized_operations", False):
+        return UNASKED
+    return place.catalog.operations(Kind.GROUP, name)
 
 
 def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> bytes:
@@ -467,7 +539,10 @@ def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> 
             "assignor_name": "",
             "members": (),
         }
-        if group is not None:
+        wrong = place.catalog.group_error(name)
+        if wrong:
+            found |= {"error_code": wrong, "error_message": None}
+        elif group is not None:
             with group.lock:
                 found = {
                     "error_code": Code.NONE,
@@ -480,7 +555,26 @@ def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> 
                         _reader(place, request, each) for each in group.members.values()
                     ),
                 }
-        described.append(part(request, "DescribedGroup", group_id=name, **found))
+                if not all(
+                    place.catalog.may(topic)
+                    for each in group.members.values()
+                    for topic in each.topics
+                ):
+                    found |= {
+                        "error_code": Code.TOPIC_AUTHORIZATION_FAILED,
+                        "error_message": _NO_TOPIC_OF_GROUP,
+                        "members": (),
+                    }
+        operations = UNASKED if found["error_code"] else _operations(place, body, name)
+        described.append(
+            part(
+                request,
+                "DescribedGroup",
+                group_id=name,
+                **found,
+                authorized_operations=operations,
+            )
+        )
     return encode_answer(request, groups=tuple(described))
 
 

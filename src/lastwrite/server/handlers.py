@@ -16,16 +16,20 @@ from typing import Any
 from lastwrite.errors import LogError
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.reports.settings import Setting
-from lastwrite.server.catalog import Catalog, Partition, Topic, is_name
+from lastwrite.server.allowed import Allowed
+from lastwrite.server.catalog import Partition, Topic, is_name
 from lastwrite.server.errors import Code
 from lastwrite.server.fetch import epoch_error
 from lastwrite.server.messages import Request, encode_answer, part
+from lastwrite.server.rights import CLUSTER, Kind, Operation
 
 NODE = 1
 _TOPIC, _BROKER = 2, 4  # types of resources
 _DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
-_UNASKED = -(1 << 31)
-_MAY_READ = 1 << 3 | 1 << 8 | 1 << 10  # read, describe, describe settings
+UNASKED = -(1 << 31)
+_NOT_HOSTED = "This server does not host this topic-partition."
+_NO_TOPIC = "Topic authorization failed."
+_NO_CLUSTER = "Cluster authorization failed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Identity:
 class Place:
     """What answers are made of. ``system``: tells topics' settings."""
 
-    catalog: Catalog
+    catalog: Allowed
     identity: Identity
     system: KafkaSystem
 
@@ -60,7 +64,8 @@ def metadata(place: Place, request: Request, body: Any) -> bytes:
         topics = [_described(request, each, "MetadataResponse") for each in there]
     else:
         topics = [_wanted(catalog, request, each) for each in body.topics]
-    may = _MAY_READ if getattr(body, "include_topic_authorized_operations", False) else _UNASKED
+    told = getattr(body, "include_topic_authorized_operations", False)
+    of_cluster = getattr(body, "include_cluster_authorized_operations", False)
     broker = part(
         request, "MetadataResponseBroker", node_id=NODE, host=who.host, port=who.port, rack=None
     )
@@ -70,27 +75,43 @@ def metadata(place: Place, request: Request, body: Any) -> bytes:
         cluster_id=who.cluster_id,
         controller_id=NODE,
         topics=tuple(
-            part(request, "MetadataResponseTopic", **each, topic_authorized_operations=may)
+            part(
+                request,
+                "MetadataResponseTopic",
+                **each,
+                topic_authorized_operations=_operations(catalog, each) if told else UNASKED,
+            )
             for each in topics
         ),
-        cluster_authorized_operations=_UNASKED,
+        cluster_authorized_operations=_of_cluster(catalog) if of_cluster else UNASKED,
         error_code=Code.NONE,
     )
 
 
-def _wanted(catalog: Catalog, request: Request, asked: Any) -> dict[str, Any]:
+def _operations(catalog: Allowed, topic: dict[str, Any]) -> int:
+    return catalog.operations(Kind.TOPIC, topic["name"] or "")
+
+
+def _of_cluster(catalog: Allowed) -> int:
+    if not catalog.of_cluster(Operation.DESCRIBE):
+        return 0
+    return catalog.operations(Kind.CLUSTER, CLUSTER)
+
+
+def _wanted(catalog: Allowed, request: Request, asked: Any) -> dict[str, Any]:
     id = getattr(asked, "topic_id", None)
     if asked.name is None:
         topic = None if id is None else catalog.of_id(id.bytes)
         if topic is None:
             nameless = None if request.version >= 12 else ""
-            return _missing(Code.UNKNOWN_TOPIC_ID, nameless, id)
+            code = Code.UNKNOWN_TOPIC_ID if id is None else catalog.unknown_id(id.bytes)
+            return _missing(code, nameless, id)
     else:
         topic = catalog.topic(asked.name)
         if topic is None:
             known = is_name(asked.name)
             code = Code.UNKNOWN_TOPIC_OR_PARTITION if known else Code.INVALID_TOPIC
-            return _missing(code, asked.name, None)
+            return _missing(catalog.unknown(asked.name, code), asked.name, None)
         catalog.read_all([topic])
     return _described(request, topic, "MetadataResponse")
 
@@ -148,7 +169,7 @@ def describe_topic_partitions(place: Place, request: Request, body: Any) -> byte
         if topic is None:
             known = is_name(name)
             code = Code.UNKNOWN_TOPIC_OR_PARTITION if known else Code.INVALID_TOPIC
-            topics.append(_missing(code, name, None))
+            topics.append(_missing(place.catalog.unknown(name, code), name, None))
             continue
         if left == 0:
             next_cursor = part(request, "Cursor", topic_name=name, partition_index=0)
@@ -169,7 +190,13 @@ def describe_topic_partitions(place: Place, request: Request, body: Any) -> byte
     return encode_answer(
         request,
         topics=tuple(
-            part(request, kind, **each, topic_authorized_operations=_MAY_READ) for each in topics
+            part(
+                request,
+                kind,
+                **each,
+                topic_authorized_operations=_operations(place.catalog, each),
+            )
+            for each in topics
         ),
         next_cursor=next_cursor,
     )
@@ -193,6 +220,9 @@ def describe_cluster(place: Place, request: Request, body: Any) -> bytes:
         cluster_id=who.cluster_id,
         controller_id=NODE,
         brokers=(broker,) if is_brokers else (),
+        cluster_authorized_operations=_of_cluster(place.catalog)
+        if body.include_cluster_authorized_operations
+        else UNASKED,
     )
 
 
@@ -204,19 +234,24 @@ def describe_configs(place: Place, request: Request, body: Any) -> bytes:
 
 
 def _settings(place: Place, request: Request, asked: Any) -> Any:
-    error, message, found = Code.NONE, None, []
+    error: int = Code.NONE
+    message, found = None, []
     if asked.resource_type == _TOPIC:
         topic = place.catalog.topic(asked.resource_name)
         if topic is None:
-            error = Code.UNKNOWN_TOPIC_OR_PARTITION
-            message = "This server does not host this topic-partition."
+            error, message = place.catalog.unknown(asked.resource_name), _NOT_HOSTED
+            if error == Code.TOPIC_AUTHORIZATION_FAILED:
+                message = _NO_TOPIC
         else:
             folder = topic.partitions[min(topic.partitions)].folder
             try:
                 found = list(place.system.settings_of(folder, {}))
             except LogError as failed:
                 error, message = Code.KAFKA_STORAGE_ERROR, str(failed)
-    elif asked.resource_type != _BROKER:
+    elif asked.resource_type == _BROKER:
+        if not place.catalog.of_cluster(Operation.DESCRIBE_CONFIGS):
+            error, message = Code.CLUSTER_AUTHORIZATION_FAILED, _NO_CLUSTER
+    else:
         error, message = Code.INVALID_REQUEST, "Only topics and the broker have settings here."
     keys = asked.configuration_keys
     return part(
@@ -283,11 +318,11 @@ def list_offsets(place: Place, request: Request, body: Any) -> bytes:
 
 
 def _offset(
-    catalog: Catalog, name: str, asked: Any, is_committed: bool
+    catalog: Allowed, name: str, asked: Any, is_committed: bool
 ) -> tuple[int, int, int, int]:
     found = catalog.partition(catalog.topic(name), asked.partition_index)
     if found is None:
-        return Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1
+        return catalog.unknown(name), -1, -1, -1
     try:
         log = found.fresh()
         wrong = epoch_error(log.epoch, getattr(asked, "current_leader_epoch", -1))
@@ -325,10 +360,10 @@ def offset_for_leader_epoch(place: Place, request: Request, body: Any) -> bytes:
     )
 
 
-def _end_of_epoch(catalog: Catalog, name: str, asked: Any) -> tuple[int, int, int]:
+def _end_of_epoch(catalog: Allowed, name: str, asked: Any) -> tuple[int, int, int]:
     found = catalog.partition(catalog.topic(name), asked.partition)
     if found is None:
-        return Code.UNKNOWN_TOPIC_OR_PARTITION, -1, -1
+        return catalog.unknown(name), -1, -1
     try:
         log = found.log()
     except LogError:

@@ -13,7 +13,9 @@ Source: docs/decisions/serving.md; limits as those of Kafka 4.4 SocketServer.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -23,6 +25,8 @@ from dataclasses import dataclass, replace
 
 from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.kafka.look.served import Stretch
+from lastwrite.server.allowed import Allowed
+from lastwrite.server.door import Door, name_of
 from lastwrite.server.errors import Code
 from lastwrite.server.fetch import Planned, encode_fetched, found_for, planned
 from lastwrite.server.files import Files
@@ -30,6 +34,9 @@ from lastwrite.server.group_handlers import GROUP_HANDLERS, Coordinator
 from lastwrite.server.growth import Growth
 from lastwrite.server.handlers import HANDLERS, Place
 from lastwrite.server.messages import Request, decode_body, decode_request, encode_versions
+from lastwrite.server.rights import Client
+from lastwrite.server.room import Room
+from lastwrite.server.session import Session
 
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
@@ -43,14 +50,19 @@ _BEGINNINGS = {
 
 @dataclass(frozen=True, slots=True)
 class ServeLimits:
-    """What clients may take; see the source above."""
+    """What clients may take; see the source above. Those of an address do not hold for this
+    machine's own, behind which a proxy may have all clients.
+    """
 
-    request_bytes: int = 16 << 20
+    request_bytes: int = 100 << 20
+    unknown_bytes: int = 64 << 10  # of a request of whom we do not know yet
+    work_bytes: int = 256 << 20  # of all requests in work
     connections: int = 1000
-    connections_of_address: int = 1000
+    connections_of_address: int = 100
     idle_s: float = 600.0
+    known_s: float = 10.0  # from the begin until it is known who speaks
     frame_s: float = 30.0  # for a frame that has begun to be whole
-    send_s: float = 60.0  # for a piece of an answer to be taken
+    send_s: float = 60.0  # for an answer to be taken, or a MiB of it
 
 
 class Server:
@@ -62,6 +74,7 @@ class Server:
     def __init__(
         self,
         listener: socket.socket,
+        door: Door,
         place: Place,
         coordinator: Coordinator,
         files: Files,
@@ -70,11 +83,13 @@ class Server:
         tell: Callable[[str], None],
     ) -> None:
         self._listener = listener
+        self._door = door
         self._place = place
         self._coordinator = coordinator
         self._files = files
         self._growth = growth
         self._limits = limits
+        self._room = Room(limits.work_bytes)
         self._tell = tell
         self._lock = threading.Lock()
         self._open: dict[socket.socket, str] = {}
@@ -93,9 +108,7 @@ class Server:
                 continue
             host = str(peer[0])
             with self._lock:
-                of_host = Counter(self._open.values())[host]
-                is_full = len(self._open) >= self._limits.connections
-                is_full = is_full or of_host >= self._limits.connections_of_address
+                is_full = self._is_full(host)
                 if not is_full:
                     self._open[connection] = host
             if is_full:
@@ -105,6 +118,12 @@ class Server:
             threading.Thread(
                 target=self._converse, args=(connection, host), daemon=True, name="client"
             ).start()
+
+    def _is_full(self, host: str) -> bool:
+        if len(self._open) >= self._limits.connections:
+            return True
+        of_host = Counter(self._open.values())[host]
+        return of_host >= self._limits.connections_of_address and not _is_of_this_machine(host)
 
     def close(self) -> None:
         """End all conversations; what is being answered may be cut short."""
@@ -116,42 +135,93 @@ class Server:
             each.close()
 
     def _converse(self, connection: socket.socket, host: str) -> None:
-        conversation = _Conversation(connection, self._limits)
-        coordinator = replace(self._coordinator, client_host=f"/{host}")
-        request = None
+        conversation: _Conversation | None = None
+        request: Request | None = None
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_ROOM_BYTES)
-            while (frame := conversation.frame()) is not None:
-                request = decode_request(frame)
-                answer = self._answer(request, coordinator)
+            until = time.monotonic() + self._limits.known_s
+            connection, session = self._met(connection, host)
+            conversation = _Conversation(connection, self._limits, self._room)
+            while True:
+                frame = conversation.frame(None if session.is_known else until)
+                if frame is None:
+                    return
+                if session.takes_tokens:
+                    token = session.hear_token(bytes(frame))
+                    answer: list[bytes | Stretch] | None = None if session.is_over else [token]
+                else:
+                    request = decode_request(frame)
+                    said = session.hear(request)
+                    answer = [said] if said is not None else self._answer(request, session, host)
                 if answer is not None:
                     conversation.send(answer, self._files)
+                conversation.release()
+                if session.is_over:
+                    self._tell_once(f"{host} refused", f"{host} was refused: {session.refused}")
+                    return
         except CorruptLog as error:
-            begun = next(
-                (w for b, w in _BEGINNINGS.items() if conversation.begin.startswith(b)), ""
-            )
-            said = begun or (f"{request.client_id!r}, {error}" if request else str(error))
-            self._tell_once(f"{host} {begun}", f"{host} hung up on: {said}")
+            begun = "" if conversation is None else conversation.who_begins_so()
+            said_by = begun or (f"{request.client_id!r}, {error}" if request else str(error))
+            self._tell_once(f"{host} {begun}", f"{host} hung up on: {said_by}")
+        except ssl.SSLError as error:
+            why = (error.reason or "it broke off").lower().replace("_", " ")
+            self._tell_once(f"{host} tls", f"{host} hung up on: TLS failed: {why}")
         except (OSError, CommitConflict):
-            pass  # it has gone, or does not read; or what was being sent has
+            pass  # it has gone, does not read, or may no more; or what was being sent has gone
         except Exception as error:
             what = "a frame" if request is None else f"{request.name} {request.version}"
             self._tell_once(what, f"{what} of {host} failed: {type(error).__name__}: {error}")
         finally:
+            if conversation is not None:
+                conversation.release()
             with self._lock:
                 self._open.pop(connection, None)
             connection.close()
 
-    def _answer(self, request: Request, coordinator: Coordinator) -> list[bytes | Stretch] | None:
+    def _met(self, plain: socket.socket, host: str) -> tuple[socket.socket, Session]:
+        """The connection in TLS, where that is wanted, and who speaks on it.
+
+        Raises:
+            OSError: it came to no TLS in time.
+        """
+        plain.settimeout(self._limits.known_s)
+        with self._lock:  # whoever closes us has to find what the connection is now
+            connection = self._door.secured(plain)
+            self._open[connection] = self._open.pop(plain, host)
+        whose = None
+        try:
+            if isinstance(connection, ssl.SSLSocket):
+                connection.do_handshake()
+                whose = name_of(connection.getpeercert()) or None
+        except BaseException:
+            with self._lock:
+                self._open.pop(connection, None)
+            connection.close()
+            raise
+        return connection, Session(self._door, host, whose)
+
+    def _answer(
+        self, request: Request, session: Session, host: str
+    ) -> list[bytes | Stretch] | None:
         if request.name == "api_versions":
             return [encode_versions(request, self._versions_error(request))]
+        return self.answer(request, session.client(), host)
+
+    def answer(self, request: Request, client: Client, host: str) -> list[bytes | Stretch] | None:
+        """What a client gets; None: he waits for nothing.
+
+        Raises:
+            CorruptLog: the request does not decode.
+        """
         body = decode_body(request)
+        catalog = self._place.catalog.for_(client, request.name)
         if request.name == "fetch":
-            return encode_fetched(request, self._fetched(request, body))
+            return encode_fetched(request, self._fetched(request, body, catalog))
         if request.name in GROUP_HANDLERS:
+            coordinator = replace(self._coordinator, catalog=catalog, client_host=f"/{host}")
             return [GROUP_HANDLERS[request.name](coordinator, request, body)]
-        answer = HANDLERS[request.name](self._place, request, body)
+        answer = HANDLERS[request.name](replace(self._place, catalog=catalog), request, body)
         return None if answer is None else [answer]
 
     def _versions_error(self, request: Request) -> int:
@@ -160,8 +230,8 @@ class Server:
         body = decode_body(request)
         return Code.NONE if body.client_software_name else Code.INVALID_REQUEST
 
-    def _fetched(self, request: Request, body: object) -> Planned:
-        waiting = found_for(request, body, self._place.catalog)
+    def _fetched(self, request: Request, body: object, catalog: Allowed) -> Planned:
+        waiting = found_for(request, body, catalog)
         since = time.monotonic()
         answer = planned(waiting)
         while not answer.has_error and answer.size < waiting.min_bytes:
@@ -187,41 +257,60 @@ class Server:
 class _Conversation:
     """Frames of one connection."""
 
-    def __init__(self, connection: socket.socket, limits: ServeLimits) -> None:
+    def __init__(self, connection: socket.socket, limits: ServeLimits, room: Room) -> None:
         self._socket = connection
         self._limits = limits
-        self.begin = b""
+        self._room = room
+        self._held = 0
+        self._begin = b""
 
-    def frame(self) -> memoryview | None:
-        """The next request; None: the client has gone, or says nothing.
+    def who_begins_so(self) -> str:
+        """Who speaks another protocol, by the last frame's first bytes; empty: nobody known."""
+        return next((who for b, who in _BEGINNINGS.items() if self._begin.startswith(b)), "")
+
+    def frame(self, until: float | None) -> memoryview | None:
+        """The next request; None: the client has gone, or says nothing. Its room is given back by
+        ``release``.
+
+        ``until``: of time.monotonic, for whom we do not know yet.
 
         Raises:
             CorruptLog: a size that none has.
             OSError: it broke off, or took too long.
         """
-        self._socket.settimeout(self._limits.idle_s)
+        self._socket.settimeout(self._limits.idle_s if until is None else _left(until))
         first = self._socket.recv(4)
         if not first:
             return None
-        until = time.monotonic() + self._limits.frame_s
-        head = first + self._more(4 - len(first), until)
-        self.begin = head
+        most = self._limits.request_bytes if until is None else self._limits.unknown_bytes
+        whole = time.monotonic() + self._limits.frame_s
+        until = whole if until is None else min(until, whole)
+        self._begin = head = first + bytes(self._more(4 - len(first), until))
         (size,) = _SIZE.unpack(head)
-        if not 8 <= size <= self._limits.request_bytes:
+        if not 2 <= size <= most:
             raise CorruptLog(f"a request of {size} bytes", 0)
-        return memoryview(self._more(size, until))
+        return self._more(size, until)
 
-    def _more(self, size: int, until: float) -> bytes:
+    def _more(self, size: int, until: float) -> memoryview:
+        """So many bytes; room grows as they come, and beyond the first is all requests'."""
         room, filled = bytearray(min(size, _ROOM_BYTES)), 0
         while filled < size:
             if filled == len(room):
-                room.extend(bytes(min(size - filled, len(room))))
-            self._socket.settimeout(max(until - time.monotonic(), 0.001))
+                more = min(size - filled, len(room))
+                self._room.take(more, until)
+                self._held += more
+                room.extend(bytes(more))
+            self._socket.settimeout(_left(until))
             received = self._socket.recv_into(memoryview(room)[filled:])
             if not received:
                 raise ConnectionResetError
             filled += received
-        return bytes(room[:size])
+        return memoryview(room).toreadonly()
+
+    def release(self) -> None:
+        """The request is answered."""
+        self._room.give(self._held)
+        self._held = 0
 
     def send(self, answer: list[bytes | Stretch], files: Files) -> None:
         """Send an answer, its size before it."""
@@ -234,3 +323,21 @@ class _Conversation:
             else:
                 self._socket.sendall(head + part)
                 head = b""
+
+
+def _left(until: float) -> float:
+    """
+    Raises:
+        TimeoutError: nothing.
+    """
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _is_of_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -17,9 +17,12 @@ from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
 from lastwrite.kafka.network.messages import schema
+from lastwrite.kafka.rules.serve_settings import MECHANISMS, ServeConfig, serve_config
 from lastwrite.kafka.store import archived
 from lastwrite.kafka.system import KafkaSystem
+from lastwrite.server.allowed import Allowed
 from lastwrite.server.catalog import Catalog, cluster_id_of
+from lastwrite.server.door import Door, kept_tls, kept_users
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import Coordinator
 from lastwrite.server.groups import Groups
@@ -81,6 +84,7 @@ def serve(
     config: Mapping[str, object] | None = None,
     metadata: str | None = None,
     cache: str | int | None = None,
+    users: str | None = None,
     is_open: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Serving:
@@ -93,10 +97,13 @@ def serve(
         advertise: ``HOST:PORT`` that clients dial, where it is another.
         state: a folder of the server's own, for groups' positions; None: one below
             ``$XDG_STATE_HOME/lastwrite`` that belongs to these paths.
-        config: how buckets are reached, and default settings of topics.
+        config: how buckets are reached; TLS, and what clients may take, by the names of Kafka's
+            broker (``ssl.certificate.location``, ``max.connections``, …).
         metadata: as for ``compact``.
         cache: of a bucket's bytes in memory, as ``"256m"``; None: 128 MiB.
-        is_open: let anybody who reaches an address beyond this machine read.
+        users: a file of users and of what they may, as ``lastwrite users`` writes it; None:
+            whoever is let in may read all.
+        is_open: listen beyond this machine without TLS and users, too.
         tell: hears what an operator should know.
 
     Returns:
@@ -104,7 +111,7 @@ def serve(
 
     Raises:
         NotALog: nothing of Kafka's lies there.
-        InvalidConfig: an address that nobody said may be open; a setting.
+        InvalidConfig: an address that nobody said may be open; a setting; the file of users.
         EnvironmentUnfit: kio is not installed; or the port is taken.
         LogHeld: another server has the state.
         LogError: the state cannot be written, or is damaged.
@@ -119,7 +126,9 @@ def serve(
             path=paths[0],
             remedy="read it by lastwrite read, or lastwrite.read in Spark",
         )
-    host, port = _bound(listen, is_open)
+    settings = serve_config(config)
+    host, port = _bound(listen)
+    door = _door(settings, users, host, is_open, tell)
     with ExitStack() as stack:
         files = Files(_CACHE_BYTES if cache is None else parse_bytes(cache))
         stack.callback(files.close)
@@ -135,13 +144,15 @@ def serve(
         identity = Identity(shown[0], shown[1], cluster_id)
         groups = Groups(time.monotonic, catalog.numbers)
         told = Sources(roots=tuple(p for p in paths if not is_address(p)), metadata=metadata)
+        allowed = Allowed(catalog)
         server = Server(
             listener,
-            Place(catalog, identity, KafkaSystem(told)),
-            Coordinator(catalog, identity, groups, offsets),
+            door,
+            Place(allowed, identity, KafkaSystem(told)),
+            Coordinator(allowed, identity, groups, offsets),
             files,
             Growth(),
-            ServeLimits(),
+            _limits(settings),
             tell,
         )
         serving = Serving(f"{shown[0]}:{shown[1]}", server, catalog, stack.pop_all())
@@ -154,22 +165,64 @@ def _tick(groups: Groups, serving: Serving) -> None:
         groups.tick()
 
 
-def _bound(listen: str, is_open: bool) -> tuple[str, int]:
+def _door(
+    settings: ServeConfig,
+    users: str | None,
+    host: str,
+    is_open: bool,
+    tell: Callable[[str], None],
+) -> Door:
+    """Who is let in.
+
+    Raises:
+        InvalidConfig: whoever reaches a listener beyond this machine, and nobody said that he may.
+    """
+    is_near, has_tls = _is_loopback(host), bool(settings.certificate)
+    asks_for_password = users is not None and not settings.asks_for_certificate
+    is_known = has_tls and (asks_for_password or settings.asks_for_certificate)
+    if not (is_open or is_near or is_known):
+        raise InvalidConfig(
+            f"{host} can be reached from other machines, and everybody there could read all topics",
+            remedy="give TLS (--config ssl.certificate.location=FILE) and --users FILE; or listen "
+            "on 127.0.0.1; or say --open where the network is your own",
+        )
+    named = tuple(each for each in settings.mechanisms.split(",") if each)
+    if users is None and named:
+        raise InvalidConfig("sasl.enabled.mechanisms needs users", remedy="give --users FILE")
+    # without TLS who listens on the wire has PLAIN's password
+    offered = named or (MECHANISMS if has_tls or is_near else MECHANISMS[:2])
+    return Door(
+        tls=kept_tls(
+            settings.certificate,
+            settings.key,
+            settings.client_ca if settings.asks_for_certificate else "",
+            tell,
+        )
+        if has_tls
+        else None,
+        users=None if users is None else kept_users(users, tell),
+        mechanisms=offered if asks_for_password else (),
+        session_s=settings.session_ms / 1000,
+        failed_delay_s=settings.failed_delay_ms / 1000,
+    )
+
+
+def _limits(settings: ServeConfig) -> ServeLimits:
+    return ServeLimits(
+        request_bytes=settings.request_bytes,
+        unknown_bytes=settings.unknown_bytes,
+        connections=settings.connections,
+        connections_of_address=settings.connections_of_address,
+        idle_s=settings.idle_ms / 1000,
+    )
+
+
+def _bound(listen: str) -> tuple[str, int]:
     """Where to listen.
 
     Raises:
-        InvalidConfig: beyond this machine, and nobody said that anybody may read.
+        InvalidConfig: it is no address.
     """
-    host, port = _parsed(listen)
-    if not is_open and not _is_loopback(host):
-        raise InvalidConfig(
-            f"{host} can be reached from other machines, and everybody there could read all topics",
-            remedy="listen on 127.0.0.1, or say --open where the network is your own",
-        )
-    return host, port
-
-
-def _parsed(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
     if colon and port == "0":
         return host.removeprefix("[").removesuffix("]"), 0

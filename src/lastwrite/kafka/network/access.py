@@ -16,7 +16,6 @@ Source: RFC 5802, RFC 7677; Kafka 4.4 ``ScramSaslClient``, ``PlainSaslServer``; 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import secrets
@@ -24,6 +23,14 @@ import ssl
 from collections.abc import Callable
 
 from lastwrite.errors import InvalidConfig, RemoteFailed
+from lastwrite.kafka.network.scram import (
+    attributes,
+    decode_base64,
+    hash_of,
+    keyed,
+    keys_of,
+    masked,
+)
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
 
 _LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000  # of the hash; a broker's word is a claim
@@ -67,8 +74,7 @@ def authenticate(config: KafkaClientConfig, exchange: Exchange, address: str) ->
     if config.sasl_mechanism == "PLAIN":
         exchange(f"\0{config.user}\0{config.password}".encode())
         return
-    hash_name = config.sasl_mechanism.removeprefix("SCRAM-").replace("-", "").lower()
-    scram = _Scram(config.user, config.password, hash_name, address)
+    scram = _Scram(config.user, config.password, hash_of(config.sasl_mechanism), address)
     scram.finish(exchange(scram.proof(exchange(scram.begin()))))
 
 
@@ -95,13 +101,12 @@ class _Scram:
             raise self._wrong("it is no answer to ours")
         if not _LEAST_TURNS <= int(turns) <= _MOST_TURNS:
             raise self._wrong(f"it asks for {turns} iterations")
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, int(turns))
-        key = self._keyed(salted, b"Client Key")
+        key, server_key = keys_of(self._hash, self._password, salt, int(turns))
         last = f"c={_NO_BINDING},r={nonce}"
         signed = ",".join((self._first, answer.decode(), last)).encode()
-        mask = self._keyed(hashlib.new(self._hash, key).digest(), signed)
-        self._signature = self._keyed(self._keyed(salted, b"Server Key"), signed)
-        proof = bytes(a ^ b for a, b in zip(key, mask, strict=True))
+        mask = keyed(self._hash, hashlib.new(self._hash, key).digest(), signed)
+        self._signature = keyed(self._hash, server_key, signed)
+        proof = masked(key, mask)
         return f"{last},p={base64.b64encode(proof).decode()}".encode()
 
     def finish(self, answer: bytes) -> None:
@@ -110,20 +115,16 @@ class _Scram:
         if not hmac.compare_digest(said, self._signature):
             raise self._wrong("it does not know what is derived of our password")
 
-    def _keyed(self, key: bytes, message: bytes) -> bytes:
-        return hmac.new(key, message, self._hash).digest()
-
     def _parts(self, message: bytes) -> dict[str, str]:
         try:
-            text = message.decode()
-        except UnicodeDecodeError as error:
+            return attributes(message)
+        except ValueError as error:
             raise self._wrong("it is no text") from error
-        return {part[:1]: part[2:] for part in text.split(",") if part[1:2] == "="}
 
     def _bytes(self, text: str) -> bytes:
         try:
-            return base64.b64decode(text, validate=True)
-        except binascii.Error as error:
+            return decode_base64(text)
+        except ValueError as error:
             raise self._wrong("it is no base 64") from error
 
     def _wrong(self, why: str) -> RemoteFailed:

@@ -1,0 +1,57 @@
+"""What both sides of SCRAM derive of a password, and how its messages are taken apart.
+
+    salted      = PBKDF2(password, salt, turns)
+    client key  = HMAC(salted, "Client Key")        stored key = H(client key)
+    server key  = HMAC(salted, "Server Key")
+
+A server keeps the stored key and the server key: of them no client key can be made.
+
+Source: RFC 5802, RFC 7677.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+
+
+def hash_of(mechanism: str) -> str:
+    """``SCRAM-SHA-256`` to ``sha256``."""
+    return mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+
+
+def keyed(hash_name: str, key: bytes, message: bytes) -> bytes:
+    return hmac.new(key, message, hash_name).digest()
+
+
+def keys_of(hash_name: str, password: bytes, salt: bytes, turns: int) -> tuple[bytes, bytes]:
+    """The client key and the server key."""
+    salted = hashlib.pbkdf2_hmac(hash_name, password, salt, turns)
+    return keyed(hash_name, salted, b"Client Key"), keyed(hash_name, salted, b"Server Key")
+
+
+def masked(one: bytes, other: bytes) -> bytes:
+    """Either from both: proof, client key, signature of the client."""
+    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+
+
+def attributes(message: bytes) -> dict[str, str]:
+    """``r=abc,i=4096`` by letter.
+
+    Raises:
+        ValueError: it is no text.
+    """
+    return {part[:1]: part[2:] for part in message.decode().split(",") if part[1:2] == "="}
+
+
+def decode_base64(text: str) -> bytes:
+    """
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from error

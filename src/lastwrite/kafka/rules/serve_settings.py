@@ -1,0 +1,73 @@
+"""How ``serve`` meets its clients: settings under the names of Kafka's broker, so that a
+``server.properties`` can be given as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lastwrite.config.declaration import INT_MAX, SettingsTable, setting
+from lastwrite.errors import InvalidConfig
+
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")  # the strongest first
+
+
+def _mechanisms(name: str, value: object) -> str:
+    named = [each.strip().upper() for each in str(value).split(",") if each.strip()]
+    for each in named:
+        if each not in MECHANISMS:
+            raise InvalidConfig(f"{name} has {each}", remedy=f"there are {', '.join(MECHANISMS)}")
+    return ",".join(named)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig(SettingsTable):
+    """What clients have to show, and how much they may take; see ``docs/guide/serve.md``. Where we
+    differ from a broker's defaults, it is because it trusts whoever reaches it.
+    """
+
+    certificate: str = setting("", "ssl.certificate.location ssl.keystore.location")
+    key: str = setting("", "ssl.key.location")
+    client_ca: str = setting("", "ssl.ca.location ssl.truststore.location")
+    client_auth: str = setting("none", "ssl.client.auth", choices=("none", "required"))
+    mechanisms: str = setting("", "sasl.enabled.mechanisms", parse=_mechanisms)
+    # after which a client has to show again who it is; 0: never
+    session_ms: int = setting(0, "connections.max.reauth.ms", 0)
+    failed_delay_ms: int = setting(100, "connection.failed.authentication.delay.ms", 0, 10_000)
+    connections: int = setting(1000, "max.connections", 1, INT_MAX)
+    # of one address, but of this machine's own: behind a proxy there all clients have it
+    connections_of_address: int = setting(100, "max.connections.per.ip", 1, INT_MAX)
+    idle_ms: int = setting(600_000, "connections.max.idle.ms", 1000)
+    request_bytes: int = setting(100 << 20, "socket.request.max.bytes", 1 << 10, INT_MAX)
+    # of requests before a client is known
+    unknown_bytes: int = setting(64 << 10, "sasl.server.max.receive.size", 1 << 10, INT_MAX)
+
+    def __post_init__(self) -> None:
+        SettingsTable.__post_init__(self)
+        if self.asks_for_certificate and not (self.certificate and self.client_ca):
+            raise InvalidConfig(
+                "ssl.client.auth=required needs a certificate of our own, and whom to believe",
+                remedy="give ssl.certificate.location and ssl.ca.location",
+            )
+
+    @property
+    def asks_for_certificate(self) -> bool:
+        return self.client_auth == "required"
+
+    @classmethod
+    def has_no_effect(cls, name: str) -> bool:
+        """Settings of topics and buckets are given together with these."""
+        return name not in SERVE_NAMES
+
+
+SERVE_NAMES = frozenset(ServeConfig.field_of())
+
+
+def serve_config(names: Mapping[str, object] | None) -> ServeConfig:
+    """The settings among ``names``.
+
+    Raises:
+        InvalidConfig: one is out of range, or lacks another.
+    """
+    return ServeConfig.from_names(names or {})

@@ -1,0 +1,108 @@
+"""``users``: changes of the file of users, in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.rules.serve_settings import MECHANISMS
+from lastwrite.server.rights import Kind, Operation, Rule
+from lastwrite.server.users import User, Users, check_name, read_users, write_users
+
+
+def users(
+    path: str,
+    *,
+    add: str | None = None,
+    remove: str | None = None,
+    password: str | None = None,
+    topic: str | Sequence[str] | None = None,
+    group: str | Sequence[str] | None = None,
+    mechanism: str | Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Change who may read from ``serve``, and give what the file says then.
+
+    Args:
+        path: the file; made where a user is added and there is none.
+        add: a user; one that is there gets the new password, and keeps what he may.
+        remove: a user, with his rules.
+        password: of the user to add.
+        topic: names that he may read from now on, too; ``*`` at the end: all that begin so.
+        group: names of groups in which he may, likewise.
+        mechanism: by which he may show his password; None: all that we know.
+
+    Returns:
+        ``users``, each with its name and mechanisms, and ``acls``, as the file has them.
+
+    Raises:
+        InvalidConfig: the file is not as it should be; a name; no password.
+        LogError: the file cannot be written.
+    """
+    is_new = add is not None and not os.path.exists(path)
+    known = Users() if is_new else read_users(path)
+    if add is not None:
+        known = _added(known, add, password, _listed(mechanism) or MECHANISMS)
+        known = _allowed(known, add, _listed(topic), _listed(group))
+    elif topic or group or mechanism or password:
+        raise InvalidConfig("whose it is has not been said", remedy="name the user by add")
+    if remove is not None:
+        known = _removed(known, remove, path)
+    if add is not None or remove is not None:
+        write_users(path, known)
+    return {
+        "users": [
+            {"name": name, "mechanisms": each.mechanisms}
+            for name, each in sorted(known.users.items())
+        ],
+        "acls": [
+            {
+                "principal": rule.principal,
+                "permission": "ALLOW" if rule.allows else "DENY",
+                "operation": rule.operation.name,
+                "resource": rule.kind.name,
+                "name": rule.name,
+                "pattern": "PREFIXED" if rule.is_prefix else "LITERAL",
+                "host": rule.host,
+            }
+            for rule in known.rules
+        ],
+    }
+
+
+def _listed(names: str | Sequence[str] | None) -> list[str]:
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+def _added(known: Users, name: str, password: str | None, mechanisms: Sequence[str]) -> Users:
+    check_name(name)
+    if not password:
+        raise InvalidConfig(f"no password for {name}", remedy="type one, or pipe it in as a line")
+    for each in mechanisms:
+        if each not in MECHANISMS:
+            raise InvalidConfig(
+                f"no mechanism is called {each}", remedy=f"there are {', '.join(MECHANISMS)}"
+            )
+    return Users({**known.users, name: User.of(password, mechanisms)}, known.rules)
+
+
+def _allowed(known: Users, user: str, topics: Sequence[str], groups: Sequence[str]) -> Users:
+    rules = list(known.rules)
+    for kind, names in ((Kind.TOPIC, topics), (Kind.GROUP, groups)):
+        for name in names:
+            is_prefix = name.endswith("*") and name != "*"
+            plain = name[:-1] if is_prefix else name
+            rule = Rule(f"User:{user}", Operation.READ, kind, plain, is_prefix)
+            if rule not in rules:
+                rules.append(rule)
+    return Users(known.users, tuple(rules))
+
+
+def _removed(known: Users, name: str, path: str) -> Users:
+    if name not in known.users:
+        raise InvalidConfig(
+            f"there is no user {name}", path=path, remedy="lastwrite users lists them"
+        )
+    left = {each: user for each, user in known.users.items() if each != name}
+    return Users(left, tuple(rule for rule in known.rules if rule.principal != f"User:{name}"))

@@ -1,0 +1,120 @@
+"""The catalog and the groups as one client may see them for one request.
+
+What he may not do is refused before anybody looks whether it is there, so that an answer does not
+tell. Requests that name no topic and no group need nothing, or say what they need themselves.
+
+Source: Kafka 4.4 ``KafkaApis``, ``AuthHelper``; what 4.4.0 answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from lastwrite.server.catalog import Catalog, Partition, Topic
+from lastwrite.server.errors import Code
+from lastwrite.server.rights import CLUSTER, EVERYBODY, Client, Kind, Operation
+
+
+class Need(NamedTuple):
+    """What a request needs of each topic and of each group that it names."""
+
+    topic: Operation = Operation.DESCRIBE
+    group: Operation = Operation.DESCRIBE
+
+
+_MEMBER = Need(group=Operation.READ)
+NEEDS: Mapping[str, Need] = {
+    "produce": Need(Operation.WRITE),
+    "fetch": Need(Operation.READ),
+    "list_offsets": Need(),
+    "metadata": Need(),
+    "offset_commit": Need(Operation.READ, Operation.READ),
+    "offset_fetch": Need(),
+    "find_coordinator": Need(),
+    "join_group": _MEMBER,
+    "heartbeat": _MEMBER,
+    "leave_group": _MEMBER,
+    "sync_group": _MEMBER,
+    "describe_groups": Need(),
+    "list_groups": Need(),
+    "offset_for_leader_epoch": Need(),
+    "describe_configs": Need(Operation.DESCRIBE_CONFIGS),
+    "describe_cluster": Need(),
+    "consumer_group_heartbeat": _MEMBER,
+    "consumer_group_describe": Need(),
+    "describe_topic_partitions": Need(),
+    # Those that others may add have to stand here, or are answered to nobody.
+    "delete_groups": Need(group=Operation.DELETE),
+    "offset_delete": Need(Operation.READ, Operation.DELETE),
+    "init_producer_id": Need(),
+    "describe_log_dirs": Need(),
+    "describe_producers": Need(Operation.READ),
+    "list_partition_reassignments": Need(),
+}
+_OF_TOPICS = (Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+_OF_GROUPS = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+_OF_CLUSTER = (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
+_OPERATIONS = {Kind.TOPIC: _OF_TOPICS, Kind.GROUP: _OF_GROUPS, Kind.CLUSTER: _OF_CLUSTER}
+
+
+class Allowed:
+    """See above; what ``Catalog`` has, of what the client may."""
+
+    def __init__(self, catalog: Catalog, client: Client = EVERYBODY, need: Need = Need()) -> None:  # noqa: B008 - a value
+        self._catalog = catalog
+        self._client = client
+        self._need = need
+
+    def for_(self, client: Client, request: str) -> Allowed:
+        """The same for another client, and a request of that name."""
+        return Allowed(self._catalog, client, NEEDS[request])
+
+    # ------------------------------------------------------------------ topics
+
+    def may(self, name: str) -> bool:
+        return self._client.may(self._need.topic, Kind.TOPIC, name)
+
+    def names(self) -> list[str]:
+        return [name for name in self._catalog.names() if self.may(name)]
+
+    def topic(self, name: str) -> Topic | None:
+        return self._catalog.topic(name) if self.may(name) else None
+
+    def numbers(self, name: str) -> list[int]:
+        return self._catalog.numbers(name) if self.may(name) else []
+
+    def of_id(self, id: bytes) -> Topic | None:
+        found = self._catalog.of_id(id)
+        return found if found is not None and self.may(found.name) else None
+
+    def unknown(self, name: str, code: int = Code.UNKNOWN_TOPIC_OR_PARTITION) -> int:
+        """The error of a topic, or of a partition of it, that ``topic`` does not give."""
+        return code if self.may(name) else Code.TOPIC_AUTHORIZATION_FAILED
+
+    def unknown_id(self, id: bytes) -> int:
+        """The same where it was asked for by its id: an id is no secret."""
+        found = self._catalog.of_id(id)
+        return Code.UNKNOWN_TOPIC_ID if found is None else self.unknown(found.name)
+
+    def read_all(self, topics: Sequence[Topic]) -> None:
+        self._catalog.read_all(topics)
+
+    @staticmethod
+    def partition(topic: Topic | None, number: int) -> Partition | None:
+        return Catalog.partition(topic, number)
+
+    # ------------------------------------------------------------------ groups, and the cluster
+
+    def group_error(self, name: str) -> int:
+        """What is wrong with asking so for a group."""
+        may = self._client.may(self._need.group, Kind.GROUP, name)
+        return Code.NONE if may else Code.GROUP_AUTHORIZATION_FAILED
+
+    def of_cluster(self, operation: Operation) -> bool:
+        """Whether the client may do so with the cluster."""
+        return self._client.may(operation, Kind.CLUSTER, CLUSTER)
+
+    def operations(self, kind: Kind, name: str) -> int:
+        """What the client may do, of what we do at all: a bit for each number of an operation."""
+        return sum(1 << each for each in _OPERATIONS[kind] if self._client.may(each, kind, name))

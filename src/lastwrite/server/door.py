@@ -1,0 +1,183 @@
+"""Who comes in: TLS, who somebody is, and what he may from now on.
+
+Files that change are read again; what cannot be read leaves what held before, and is told.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.server.rights import ANONYMOUS, Client, Rights
+from lastwrite.server.users import Users, read_users
+
+_LOOK_S = 1.0  # between looks at files
+_SHORT = {  # of a certificate's names, as Java writes them
+    "commonName": "CN",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+Made = TypeVar("Made")
+
+
+class Kept(Generic[Made]):
+    """What is made of files, made again when they change."""
+
+    def __init__(
+        self, paths: tuple[str, ...], make: Callable[[], Made], tell: Callable[[str], None]
+    ) -> None:
+        self._paths = paths
+        self._make = make
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._looked_s = time.monotonic()
+        self._state = self._seen()
+        self._made = make()
+
+    def __call__(self) -> Made:
+        if time.monotonic() - self._looked_s > _LOOK_S and self._lock.acquire(blocking=False):
+            try:
+                self._looked_s = time.monotonic()
+                state = self._seen()
+                if state != self._state:
+                    self._state = state
+                    self._again()
+            finally:
+                self._lock.release()
+        return self._made
+
+    def _again(self) -> None:
+        named = ", ".join(self._paths)
+        try:
+            self._made = self._make()
+        except LogError as error:
+            self._tell(f"{named}: changed, and cannot be taken; the former holds on: {error}")
+        else:
+            self._tell(f"{named}: read again")
+
+    def _seen(self) -> tuple[object, ...]:
+        return tuple(_state_of(path) for path in self._paths)
+
+
+def _state_of(path: str) -> object:
+    try:
+        seen = os.stat(path)
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
+def tls_context(certificate: str, key: str, client_ca: str) -> ssl.SSLContext:
+    """``client_ca``: whose certificates clients have to show; empty: none.
+
+    Raises:
+        InvalidConfig: a file that is not there, is not PEM, or needs a password.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key or None, lambda: b"")  # asks no terminal
+        if client_ca:
+            context.load_verify_locations(client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:  # of ssl, too
+        raise InvalidConfig(
+            f"a certificate or key cannot be read: {error.strerror or error}",
+            path=certificate,
+            remedy="give PEM files without a password by ssl.certificate.location, "
+            "ssl.key.location and ssl.ca.location",
+        ) from error
+    return context
+
+
+def name_of(certificate: object) -> str:
+    """Whose a certificate is, as ``getpeercert`` gives it: its subject by RFC 2253."""
+    subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
+    return ",".join(
+        "+".join(f"{_SHORT.get(kind, kind)}={_escaped(value)}" for kind, value in each)
+        for each in reversed(subject)
+    )
+
+
+def _escaped(value: str) -> str:
+    out = "".join("\\" + each if each in ',+"\\<>;' else each for each in value)
+    if out.startswith((" ", "#")):
+        out = "\\" + out
+    return out[:-1] + "\\ " if value.endswith(" ") and len(value) > 1 else out
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """``users`` None: nobody is asked who he is, nor what he may. ``mechanisms``: by which users
+    show who they are; none: they are not asked.
+    """
+
+    tls: Kept[ssl.SSLContext] | None = None
+    users: Kept[tuple[Users, Rights]] | None = None
+    mechanisms: tuple[str, ...] = ()
+    session_s: float = 0.0  # 0: for ever
+    failed_delay_s: float = 0.0
+
+    @property
+    def asks(self) -> bool:
+        """Whether clients have to show who they are by SASL."""
+        return bool(self.mechanisms)
+
+    def secured(self, connection: socket.socket) -> socket.socket:
+        """The connection in TLS, where that is wanted; nothing is said on it yet."""
+        if self.tls is None:
+            return connection
+        return self.tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+
+    def known(self) -> Users:
+        """The users of now."""
+        return Users() if self.users is None else self.users()[0]
+
+    def client(self, user: str | None, host: str) -> Client | None:
+        """Who asks, with the rights of now; None: he was a user, and is none any more.
+
+        ``user`` None: nobody asked; else by his password, or ``CN=…`` by his certificate.
+        """
+        if self.users is None:
+            return Client(f"User:{user}" if user else ANONYMOUS, host, None)
+        users, rights = self.users()
+        if self.asks and user not in users.users:
+            return None
+        return Client(f"User:{user}" if user else ANONYMOUS, host, rights)
+
+
+def kept_users(path: str, tell: Callable[[str], None]) -> Kept[tuple[Users, Rights]]:
+    """
+    Raises:
+        InvalidConfig: it cannot be read.
+    """
+
+    def made() -> tuple[Users, Rights]:
+        users = read_users(path)
+        return users, Rights(users.rules)
+
+    return Kept((path,), made, tell)
+
+
+def kept_tls(
+    certificate: str, key: str, client_ca: str, tell: Callable[[str], None]
+) -> Kept[ssl.SSLContext]:
+    """
+    Raises:
+        InvalidConfig: a file cannot be read.
+    """
+    paths = tuple(each for each in (certificate, key, client_ca) if each)
+    return Kept(paths, lambda: tls_context(certificate, key, client_ca), tell)

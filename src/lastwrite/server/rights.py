@@ -1,0 +1,111 @@
+"""Who may do what: Kafka's access rules, as values.
+
+A rule allows, or denies, one operation on topics, groups or the cluster, by name or by what names
+begin with. A denial is stronger than all that allows; what nobody allows is denied. Who may read,
+write, delete or alter something may see it described, too.
+
+Source: Kafka 4.4 ``StandardAuthorizerData``, ``AclEntry``; KIP-11, KIP-290.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+ANYBODY, ANYWHERE, ANY_NAME = "User:*", "*", "*"
+ANONYMOUS = "User:ANONYMOUS"
+_MOST_KNOWN = 100_000  # answers that are kept
+
+
+class Operation(IntEnum):
+    """By its number in the protocol."""
+
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+
+
+class Kind(IntEnum):
+    """Of what somebody may do something; by its number in the protocol."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+
+
+CLUSTER = "kafka-cluster"  # the one name of its kind
+_IMPLYING = {
+    Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
+    Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
+}
+
+
+class Rule(NamedTuple):
+    """``principal``: ``User:NAME``; ``host``: an address, as it is written."""
+
+    principal: str
+    operation: Operation
+    kind: Kind
+    name: str
+    is_prefix: bool = False
+    allows: bool = True
+    host: str = ANYWHERE
+
+    def is_about(self, principal: str, host: str, kind: Kind, name: str) -> bool:
+        if self.kind is not kind or self.principal not in (principal, ANYBODY):
+            return False
+        if self.host not in (host, ANYWHERE):
+            return False
+        if self.is_prefix:
+            return name.startswith(self.name)
+        return self.name in (name, ANY_NAME)
+
+
+class Rights:
+    """What rules allow."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._rules = tuple(rules)
+        self._known: dict[tuple[str, str, Operation, Kind, str], bool] = {}
+
+    def may(self, principal: str, host: str, operation: Operation, kind: Kind, name: str) -> bool:
+        asked = principal, host, operation, kind, name
+        found = self._known.get(asked)
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[asked] = self._judge(*asked)
+        return found
+
+    def _judge(
+        self, principal: str, host: str, operation: Operation, kind: Kind, name: str
+    ) -> bool:
+        about = [each for each in self._rules if each.is_about(principal, host, kind, name)]
+        same = (operation, Operation.ALL)
+        if any(not each.allows and each.operation in same for each in about):
+            return False
+        wide = (*same, *_IMPLYING.get(operation, ()))
+        return any(each.allows and each.operation in wide for each in about)
+
+
+class Client(NamedTuple):
+    """Who asks. ``rights`` None: nobody is asked what he may."""
+
+    principal: str
+    host: str
+    rights: Rights | None
+
+    def may(self, operation: Operation, kind: Kind, name: str) -> bool:
+        return self.rights is None or self.rights.may(
+            self.principal, self.host, operation, kind, name
+        )
+
+
+EVERYBODY = Client(ANONYMOUS, "", None)

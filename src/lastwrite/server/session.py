@@ -1,0 +1,178 @@
+"""Who speaks on one connection, found out before all else, and again when his time is over.
+
+    versions? ──► handshake: a mechanism ──► authenticate, as often as it takes ──► requests
+                        ▲                                                             │
+                        └─────────────────── before the session's end ────────────────┘
+
+A handshake of version 0 is followed by tokens without headers. Whoever says anything else before he
+is known, or has not shown it, hears so, and the conversation is over.
+
+Source: Kafka 4.4 ``SaslServerAuthenticator``, ``KafkaChannel``; KIP-43, KIP-152, KIP-368.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from lastwrite.errors import CorruptLog
+from lastwrite.server.door import Door
+from lastwrite.server.errors import Code
+from lastwrite.server.messages import Request, decode_body, encode_answer
+from lastwrite.server.proofs import Proof, Refused, begin_proof
+from lastwrite.server.rights import Client
+
+_LEAST_BETWEEN_S = 1.0  # two proofs of one connection
+
+
+class Session:
+    """``certificate_of``: whom a certificate names, where one was shown."""
+
+    def __init__(self, door: Door, host: str, certificate_of: str | None) -> None:
+        self._door = door
+        self._host = host
+        self._user = certificate_of
+        self._is_known = not door.asks
+        self._mechanism: str | None = None
+        self._proof: Proof | None = None
+        self._has_asked_versions = False
+        self._ends = 0.0  # of time.monotonic; 0: never
+        self._shown_s = 0.0
+        self.takes_tokens = False
+        self.is_over = False
+        self.refused = ""  # how, for the operator
+
+    @property
+    def is_known(self) -> bool:
+        """Whether requests may be answered; else only who somebody is is asked."""
+        return self._is_known
+
+    def client(self) -> Client:
+        """Who asks, and what he may now.
+
+        Raises:
+            PermissionError: he is no user any more.
+        """
+        found = self._door.client(self._user, self._host)
+        if found is None:
+            raise PermissionError
+        return found
+
+    def hear(self, request: Request) -> bytes | None:
+        """The answer, where it is about who somebody is; None: others have to answer.
+
+        Raises:
+            CorruptLog: nobody may ask that now.
+            PermissionError: his time is over.
+        """
+        if request.name == "sasl_handshake":
+            return self._handshake(request)
+        if request.name == "sasl_authenticate":
+            return self._authenticate(request)
+        if self._proof is not None:
+            raise CorruptLog(f"{request.name} amid a proof", 0)
+        if self._is_known:
+            if self._ends and time.monotonic() > self._ends:
+                raise PermissionError
+            return None
+        if request.name != "api_versions" or self._has_asked_versions:
+            raise CorruptLog(f"{request.name} before anybody said who he is", 0)
+        self._has_asked_versions = 0 <= request.version <= 5
+        return None
+
+    def hear_token(self, token: bytes) -> bytes:
+        """The answer to a token without a header; empty, and over, where it was refused."""
+        try:
+            return self._step(token)
+        except Refused:
+            self._fail()
+            return b""
+
+    def _handshake(self, request: Request) -> bytes:
+        body = _body(request)
+        if not self._may_begin():
+            return encode_answer(request, error_code=Code.ILLEGAL_SASL_STATE, mechanisms=())
+        error = Code.NONE
+        mechanism = body.mechanism
+        if mechanism not in self._door.mechanisms or self._has_other(mechanism):
+            error = Code.UNSUPPORTED_SASL_MECHANISM
+            self.is_over, self.refused = True, "a mechanism that is not offered"
+        else:
+            self._mechanism, self._shown_s = mechanism, time.monotonic()
+            self._proof = begin_proof(mechanism, lambda: self._door.known().users)
+            self.takes_tokens = request.version == 0
+        return encode_answer(request, error_code=error, mechanisms=self._door.mechanisms)
+
+    def _may_begin(self) -> bool:
+        """Whether it is time to show who somebody is: at the begin, or again where sessions end."""
+        if not self._door.asks or self._proof is not None:
+            return False
+        if not self._is_known:
+            return True
+        return bool(self._ends) and time.monotonic() - self._shown_s >= _LEAST_BETWEEN_S
+
+    def _has_other(self, mechanism: str) -> bool:
+        return self._is_known and mechanism != self._mechanism
+
+    def _authenticate(self, request: Request) -> bytes:
+        body = _body(request)
+        if self._proof is None or self.takes_tokens:
+            if not self._is_known:
+                raise CorruptLog("a proof before its mechanism", 0)
+            return encode_answer(
+                request,
+                error_code=Code.ILLEGAL_SASL_STATE,
+                error_message="SaslAuthenticate request received after successful authentication",
+                auth_bytes=b"",
+                session_lifetime=timedelta(0),
+            )
+        try:
+            answer = self._step(bytes(body.auth_bytes))
+        except Refused as refused:
+            self._fail()
+            return encode_answer(
+                request,
+                error_code=Code.SASL_AUTHENTICATION_FAILED,
+                error_message=str(refused),
+                auth_bytes=b"",
+                session_lifetime=timedelta(0),
+            )
+        is_done = self._proof is None
+        return encode_answer(
+            request,
+            error_code=Code.NONE,
+            error_message=None,
+            auth_bytes=answer,
+            session_lifetime=timedelta(seconds=self._door.session_s if is_done else 0.0),
+        )
+
+    def _step(self, token: bytes) -> bytes:
+        """
+        Raises:
+            Refused: it was not shown.
+        """
+        if self._proof is None:
+            raise Refused("Authentication failed")
+        answer, user = self._proof.hear(token)
+        if user is None:
+            return answer
+        if self._is_known and user != self._user:
+            raise Refused("Cannot change principals during re-authentication")
+        self._proof, self._user, self._is_known, self.takes_tokens = None, user, True, False
+        if self._door.session_s:
+            self._ends = time.monotonic() + self._door.session_s
+        return answer
+
+    def _fail(self) -> None:
+        """Let whoever guesses wait, and go."""
+        self.is_over, self.refused = True, f"a wrong user or password, by {self._mechanism}"
+        time.sleep(self._door.failed_delay_s)
+
+
+def _body(request: Request) -> Any:
+    """A body whose errors do not say what is in it."""
+    try:
+        return decode_body(request)
+    except CorruptLog:
+        raise CorruptLog(f"no request for {request.name}", 0) from None

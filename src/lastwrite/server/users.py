@@ -1,0 +1,334 @@
+"""The file of users and of what they may: JSON that people write, too.
+
+    {"users": {"alice": {"PLAIN": "n=16384,r=8,p=1,salt=…,hash=…",
+                         "SCRAM-SHA-256": "iterations=16384,salt=…,stored_key=…,server_key=…"}},
+     "acls":  [{"principal": "User:alice", "operation": "READ", "resource": "TOPIC",
+                "name": "orders-", "pattern": "PREFIXED"}]}
+
+No password can be read of it: of SCRAM it has the keys that a server needs, of PLAIN a slow hash.
+A rule may also have ``permission`` (``ALLOW``, or ``DENY``) and ``host`` (``*``, or an address).
+
+Source: Kafka 4.4 ``ScramFormatter``, ``AclBinding``; RFC 5802, RFC 7914.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.network.scram import decode_base64, hash_of, keys_of
+from lastwrite.kafka.rules.serve_settings import MECHANISMS
+from lastwrite.server.rights import ANYWHERE, Kind, Operation, Rule
+from lastwrite.storage import files, ownership
+
+TURNS = 16_384  # the most that Kafka's own tool makes
+_LEAST_TURNS, _MOST_TURNS = 4096, 10_000_000
+COST, BLOCK, PARALLEL = 1 << 14, 8, 1  # of scrypt: 16 MiB, some 40 ms
+_MOST_MEMORY = 128 << 20
+_SALT_BYTES = 16
+_RULE = {"principal", "operation", "resource", "name", "pattern", "permission", "host"}
+
+
+class ScramKeys(NamedTuple):
+    """What a server knows of a password for SCRAM."""
+
+    salt: bytes
+    turns: int
+    stored_key: bytes
+    server_key: bytes
+
+    @classmethod
+    def of(cls, mechanism: str, password: str) -> ScramKeys:
+        hash_name, salt = hash_of(mechanism), secrets.token_bytes(_SALT_BYTES)
+        client_key, server_key = keys_of(hash_name, password.encode(), salt, TURNS)
+        return cls(salt, TURNS, hashlib.new(hash_name, client_key).digest(), server_key)
+
+    def __repr__(self) -> str:
+        return "ScramKeys(…)"
+
+
+class SlowHash(NamedTuple):
+    """What a server knows of a password for PLAIN: scrypt's hash."""
+
+    salt: bytes
+    cost: int
+    block: int
+    parallel: int
+    hash: bytes
+
+    @classmethod
+    def of(cls, password: str, salt: bytes | None = None) -> SlowHash:
+        made = cls(salt or secrets.token_bytes(_SALT_BYTES), COST, BLOCK, PARALLEL, b"")
+        return made._replace(hash=made.hashed(password.encode()))
+
+    def hashed(self, password: bytes) -> bytes:
+        """Takes 128 * cost * block bytes."""
+        return hashlib.scrypt(
+            password,
+            salt=self.salt,
+            n=self.cost,
+            r=self.block,
+            p=self.parallel,
+            maxmem=_MOST_MEMORY,
+            dklen=32,
+        )
+
+    def __repr__(self) -> str:
+        return "SlowHash(…)"
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """``scram``: by mechanism."""
+
+    scram: Mapping[str, ScramKeys] = field(default_factory=dict)
+    plain: SlowHash | None = None
+
+    @classmethod
+    def of(cls, password: str, mechanisms: Sequence[str] = MECHANISMS) -> User:
+        scram = {each: ScramKeys.of(each, password) for each in mechanisms if each != "PLAIN"}
+        return cls(scram, SlowHash.of(password) if "PLAIN" in mechanisms else None)
+
+    @property
+    def mechanisms(self) -> list[str]:
+        return sorted([*self.scram, *(["PLAIN"] if self.plain else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """What the file says."""
+
+    users: Mapping[str, User] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+
+
+def read_users(path: str) -> Users:
+    """
+    Raises:
+        InvalidConfig: it cannot be read, or is not what it should be; names the place, and never
+            says what stands there.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is no text"
+        raise InvalidConfig(
+            f"the file of users cannot be read: {why}",
+            path=path,
+            remedy=f"make it by lastwrite users {path} --add NAME",
+        ) from error
+    try:
+        return decode_users(text)
+    except InvalidConfig as error:
+        raise error.located(path) from error
+
+
+def write_users(path: str, users: Users) -> None:
+    """Replace the file at once. A new one is its owner's alone; one that is there keeps its owner
+    and rights.
+
+    Raises:
+        LogError: the folder cannot be written.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    try:
+        like = ownership.of(path)
+    except FileNotFoundError:
+        like = replace(ownership.of_new(folder), mode=0o600, attributes=(), is_required=False)
+    except OSError as error:
+        raise files.to_log_error(error, path, "see whose it is") from error
+    files.replace(path, encode_users(users).encode(), like=like)
+    files.fsync_dir(folder)
+
+
+def decode_users(text: str) -> Users:
+    """
+    Raises:
+        InvalidConfig: see ``read_users``.
+    """
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        where = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise _wrong(f"it is no JSON{where}") from error
+    said = _object(document, "it", {"users", "acls"})
+    users = {name: _user(each, f"user {name!r}") for name, each in _entries(said.get("users", {}))}
+    acls = said.get("acls", [])
+    if not isinstance(acls, list):
+        raise _wrong('"acls" is no list')
+    return Users(users, tuple(_rule(each, f"rule {n}") for n, each in enumerate(acls, 1)))
+
+
+def encode_users(users: Users) -> str:
+    """The file, whole."""
+    document = {
+        "users": {
+            name: {
+                **({} if each.plain is None else {"PLAIN": _encode_hash(each.plain)}),
+                **{kind: _encode_keys(keys) for kind, keys in sorted(each.scram.items())},
+            }
+            for name, each in sorted(users.users.items())
+        },
+        "acls": [_encode_rule(each) for each in users.rules],
+    }
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+# ---------------------------------------------------------------------- its parts
+
+
+def _user(value: Any, what: str) -> User:
+    said = _object(value, what, set(MECHANISMS))
+    scram = {
+        kind: _keys(text, f"{kind} of {what}") for kind, text in said.items() if kind != "PLAIN"
+    }
+    return User(scram, _hash(said["PLAIN"], f"PLAIN of {what}") if "PLAIN" in said else None)
+
+
+def _keys(value: Any, what: str) -> ScramKeys:
+    said = _fields(value, what, "iterations", "salt", "stored_key", "server_key")
+    turns = _number(said["iterations"], what, _LEAST_TURNS, _MOST_TURNS)
+    keys = ScramKeys(
+        _bytes(said["salt"], what),
+        turns,
+        _bytes(said["stored_key"], what),
+        _bytes(said["server_key"], what),
+    )
+    if len({len(keys.stored_key), len(keys.server_key), _size_for(what)}) != 1:
+        raise _wrong(f"{what}: its keys are not of {_size_for(what)} bytes")
+    return keys
+
+
+def _size_for(what: str) -> int:
+    return 64 if what.startswith("SCRAM-SHA-512") else 32
+
+
+def _hash(value: Any, what: str) -> SlowHash:
+    said = _fields(value, what, "n", "r", "p", "salt", "hash")
+    cost = _number(said["n"], what, 1 << 10, 1 << 20)
+    block, parallel = _number(said["r"], what, 1, 64), _number(said["p"], what, 1, 16)
+    if cost & (cost - 1) or 128 * cost * block >= _MOST_MEMORY:
+        raise _wrong(f"{what}: n is no power of two, or takes too much memory")
+    return SlowHash(_bytes(said["salt"], what), cost, block, parallel, _bytes(said["hash"], what))
+
+
+def _rule(value: Any, what: str) -> Rule:
+    said = _object(value, what, _RULE)
+    for name, text in said.items():
+        if not isinstance(text, str) or not text:
+            raise _wrong(f"{what}: its {name} is no text")
+    for name in ("principal", "operation", "resource", "name"):
+        if name not in said:
+            raise _wrong(f"{what} has no {name}")
+    if not said["principal"].startswith("User:"):
+        raise _wrong(f"{what}: its principal does not begin with User:")
+    return Rule(
+        said["principal"],
+        Operation[_one_of(said["operation"], Operation.__members__, what)],
+        Kind[_one_of(said["resource"], Kind.__members__, what)],
+        said["name"],
+        _one_of(said.get("pattern", "LITERAL"), ("LITERAL", "PREFIXED"), what) == "PREFIXED",
+        _one_of(said.get("permission", "ALLOW"), ("ALLOW", "DENY"), what) == "ALLOW",
+        said.get("host", ANYWHERE),
+    )
+
+
+def _encode_rule(rule: Rule) -> dict[str, str]:
+    said = {
+        "principal": rule.principal,
+        "operation": rule.operation.name,
+        "resource": rule.kind.name,
+        "name": rule.name,
+    }
+    said |= {"pattern": "PREFIXED"} if rule.is_prefix else {}
+    said |= {} if rule.allows else {"permission": "DENY"}
+    return said | ({} if rule.host == ANYWHERE else {"host": rule.host})
+
+
+def _encode_keys(keys: ScramKeys) -> str:
+    return (
+        f"iterations={keys.turns},salt={_text(keys.salt)},"
+        f"stored_key={_text(keys.stored_key)},server_key={_text(keys.server_key)}"
+    )
+
+
+def _encode_hash(hash: SlowHash) -> str:
+    return (
+        f"n={hash.cost},r={hash.block},p={hash.parallel},"
+        f"salt={_text(hash.salt)},hash={_text(hash.hash)}"
+    )
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _object(value: Any, what: str, names: set[str]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(f"{what} is no object")
+    others = sorted(value.keys() - names)
+    if others:
+        raise _wrong(f"{what} has {others[0]!r}, and may have {', '.join(sorted(names))}")
+    return value
+
+
+def _entries(value: Any) -> Sequence[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise _wrong('"users" is no object')
+    for name in value:
+        check_name(name)
+    return list(value.items())
+
+
+def check_name(name: str) -> None:
+    """
+    Raises:
+        InvalidConfig: no user can be called so.
+    """
+    if not name or len(name) > 249 or any(ord(each) < 32 for each in name):
+        raise _wrong("a user has no name, or one that is none")
+
+
+def _fields(value: Any, what: str, *names: str) -> dict[str, str]:
+    parts = value.split(",") if isinstance(value, str) else []
+    said = dict(part.split("=", 1) for part in parts if "=" in part)
+    if set(said) != set(names):
+        raise _wrong(f"{what} is not {','.join(f'{name}=…' for name in names)}")
+    return said
+
+
+def _number(text: str, what: str, low: int, high: int) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and low <= int(text) <= high):
+        raise _wrong(f"{what}: a number is not between {low:,} and {high:,}")
+    return int(text)
+
+
+def _bytes(text: str, what: str) -> bytes:
+    try:
+        found = decode_base64(text)
+    except ValueError:
+        found = b""
+    if not found:
+        raise _wrong(f"{what}: a part is no base 64")
+    return found
+
+
+def _one_of(text: str, names: Any, what: str) -> str:
+    if text.upper() not in names:
+        raise _wrong(f"{what} has a word that is none of {', '.join(names)}")
+    return text.upper()
+
+
+def _wrong(why: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"the file of users is not as it should be: {why}",
+        remedy="lastwrite users FILE --add NAME writes such a file; docs/guide/serve.md has one",
+    )
