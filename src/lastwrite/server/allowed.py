@@ -23,6 +23,7 @@ class Need(NamedTuple):
     group: Operation = Operation.DESCRIBE
 
 
+_LOOKS = Need()
 _MEMBER = Need(group=Operation.READ)
 NEEDS: Mapping[str, Need] = {
     "produce": Need(Operation.WRITE),
@@ -61,7 +62,7 @@ _OPERATIONS = {Kind.TOPIC: _OF_TOPICS, Kind.GROUP: _OF_GROUPS, Kind.CLUSTER: _OF
 class Allowed:
     """See above; what ``Catalog`` has, of what the client may."""
 
-    def __init__(self, catalog: Catalog, client: Client = EVERYBODY, need: Need = Need()) -> None:  # noqa: B008 - a value
+    def __init__(self, catalog: Catalog, client: Client = EVERYBODY, need: Need = _LOOKS) -> None:
         self._catalog = catalog
         self._client = client
         self._need = need

@@ -59,6 +59,7 @@ _BY_KEY = {api.key: name for name, api in APIS.items()}
 
 _HEAD = struct.Struct(">hhi")
 NO_TIME = timedelta(0)
+_MOST_ELEMENTS = 200_000  # of all lists of a request: 100,000 partitions, each in a topic
 
 
 class Request(NamedTuple):
@@ -108,7 +109,7 @@ def decode_body(request: Request) -> Any:
         CorruptLog: it does not decode.
     """
     version = min(request.version, _kio_newest(request.name))
-    check_claims(_kind(request.name, version), request.body, 0)
+    check_claims(_kind(request.name, version), request.body, 0, _MOST_ELEMENTS)
     reader = _reader(request.name, version)
     try:
         return reader(request.body, 0)[0]

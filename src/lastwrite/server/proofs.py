@@ -1,7 +1,7 @@
 """What a client shows to be whom it says it is: SASL's PLAIN and SCRAM, the server's side.
 
-A user that is not there takes as long to refuse as a wrong password, by keys that are nobody's. What
-is refused is refused in one sentence a mechanism, as a broker says it.
+A user that is not there takes as long to refuse as a wrong password, by keys that are nobody's.
+What is refused is refused in one sentence a mechanism, as a broker says it.
 
 Source: RFC 4616, RFC 5802, RFC 7677; Kafka 4.4 ``PlainSaslServer``, ``ScramSaslServer``.
 """

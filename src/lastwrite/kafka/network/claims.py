@@ -65,17 +65,19 @@ class _Struct(NamedTuple):
     is_flexible: bool
 
 
-def check_claims(kind: type, data: Buffer, at: int) -> None:
-    """Walk a message of kio's class ``kind``, whose bytes begin at ``at``.
+def check_claims(kind: type, data: Buffer, at: int, most: int = MOST_ELEMENTS) -> None:
+    """Walk a message of kio's class ``kind``, whose bytes begin at ``at``. ``most``: elements, of
+    all its lists.
 
     Raises:
         CorruptLog: it ends before its end, or announces more than can be.
     """
-    _Walk(data, at).struct(_struct_of(kind))
+    _Walk(data, at, most).struct(_struct_of(kind))
 
 
 class _Walk:
-    def __init__(self, data: Buffer, at: int) -> None:
+    def __init__(self, data: Buffer, at: int, most: int) -> None:
+        self._most = most
         self._reader = MessageReader(data, at)
         self._end = len(memoryview(data))
         self._elements = 0
@@ -94,7 +96,7 @@ class _Walk:
         if count < 0 and not kind.may_miss:
             raise CorruptLog("no list, where there has to be one", self._reader.position)
         self._elements += max(count, 0)
-        if count > self._end - self._reader.position or self._elements > MOST_ELEMENTS:
+        if count > self._end - self._reader.position or self._elements > self._most:
             raise CorruptLog(f"a list of {count} elements", self._reader.position)
         if kind.size:
             self._reader.take(kind.size * max(count, 0))
