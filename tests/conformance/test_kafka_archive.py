@@ -575,6 +575,42 @@ def test_what_the_cluster_said_goes_along(tmp_path: Path) -> None:
     assert third.log()["groups"] == [["g", 9, 0, "on"]] and third.log()["brought_ms"] > 5
 
 
+def test_where_groups_are_by_the_log_directorys_own_topic(tmp_path: Path) -> None:
+    """As a live broker tells it: transactions that were aborted do not count, nor who is gone."""
+    root, archive = tmp_path / "log", Archive(tmp_path / "archive", "orders-0")
+    groups = root / "__consumer_offsets-0"
+    shutil.copytree(CORPUS / "internal-topics" / groups.name, groups)
+    write_segment(root / "orders-0", 0, [key_batch(offset, 0) for offset in range(40)])
+
+    def fetch_orders() -> list[Any]:
+        report = lastwrite.fetch([str(root)], str(archive.to), topic="orders", include_active=True)
+        assert report.exit_status == 0
+        found: list[Any] = archive.log()["groups"]
+        return found
+
+    before = [
+        ["classic", 30, -1, ""],
+        ["new", 11, -1, ""],
+        ["pattern", 21, -1, ""],
+        ["static", 1, -1, ""],
+    ]
+    assert fetch_orders() == before
+    log = read_partition(str(groups))
+    key = struct.pack(">hh6sh6si", 1, 6, b"static", 6, b"orders", 0)
+    moved = struct.pack(">hqihq", 3, 35, 4, 0, START_MS)  # offset, epoch, no word, time
+    gone = struct.pack(">hh3sh6si", 1, 3, b"new", 6, b"orders", 0)
+    batch = [
+        Record(log.end_offset, START_MS, key, moved),
+        Record(log.end_offset + 1, START_MS, gone, None),
+    ]
+    with open(log.segments[-1].path, "ab") as file:
+        file.write(encode_batch(batch))
+    after = [before[0], before[2], ["static", 35, 4, ""]]
+    assert fetch_orders() == after  # positions alone are news
+    shutil.rmtree(groups)
+    assert fetch_orders() == after  # of groups that other brokers coordinate nothing is known
+
+
 # ---------------------------------------------------------------------- what is wrong with it
 
 

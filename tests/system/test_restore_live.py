@@ -239,6 +239,26 @@ def test_clients_of_both_kinds_go_on(broker: Broker, tmp_path: Path) -> None:
         assert java_resumes(broker, protocol, "clients-again", group) == {group: offset}
 
 
+def test_groups_of_a_log_directory_go_on(restarting: Broker, tmp_path: Path) -> None:
+    """Their positions are in the directory's own ``__consumer_offsets``."""
+    create_topic(restarting, "stopped", SMALL)
+    write_random(restarting, "stopped", 6, 4)
+    end = max(each.offset for each in consume(restarting, "stopped"))
+    groups = {"begin": 0, "middle": end // 2, "end": end}
+    commit(restarting, "stopped", groups)
+    restarting.stop()
+    archive = Archive(tmp_path / "archive", "stopped-0")
+    source = str(restarting.data)
+    report = lastwrite.fetch([source], str(archive.to), topic="stopped", include_active=True)
+    assert report.exit_status == 0
+    restarting.start()
+    assert given(restarting, archive.to, "stopped-again").exit_status == 0
+    places = check_same(restarting, archive, "stopped-again")
+    for group, offset in groups.items():
+        wanted = next(there for before, there in places if before >= offset)
+        assert committed(restarting, group, ["stopped-again"]) == {"stopped-again": wanted}
+
+
 def test_what_deletes_by_age_keeps_what_is_old(broker: Broker, tmp_path: Path) -> None:
     policy = {"retention.ms": "604800000", "message.timestamp.type": "CreateTime"}
     create_topic(broker, "aged", policy)

@@ -95,6 +95,11 @@ class KafkaSystem(System):
             tuple[str, str, bool], tuple[object, Mapping[str, object], KafkaTopicSettings]
         ] = {}
 
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The log roots that were named together."""
+        return tuple(self._sources.roots)
+
     def told(self, sources: Sources) -> KafkaSystem:
         return KafkaSystem(sources)
 

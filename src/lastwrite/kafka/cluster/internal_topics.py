@@ -372,6 +372,11 @@ def decode_internal_record(topic: str, key: bytes | None, value: bytes | None) -
     return Decoded(number, kind.name, fields, version, content, "; ".join(problems) or None)
 
 
+def is_commit(key: bytes) -> bool:
+    """Whether a record of ``__consumer_offsets`` says where a group stands."""
+    return len(key) >= 2 and int.from_bytes(key[:2], "big") in _COMMITS
+
+
 def commits_elsewhere(records: Iterable[Record]) -> list[Record]:
     """Of records of ``__consumer_offsets``, where groups stand, as another cluster may have it.
 
@@ -381,8 +386,7 @@ def commits_elsewhere(records: Iterable[Record]) -> list[Record]:
     """
     found = []
     for record in records:
-        key = record.key or b""
-        if len(key) < 2 or int.from_bytes(key[:2], "big") not in _COMMITS:
+        if not is_commit(record.key or b""):
             continue
         value = record.value
         if value is not None and (_version(value) or 0) >= _WITH_EPOCH:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lastwrite.archive.bringing import Advance, at_once, bring_all, brought, refused
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import LogError
+from lastwrite.kafka.jobs.positions import Positions, positions_in
 from lastwrite.kafka.store import fetching, tiered
 from lastwrite.kafka.store.archived import SYSTEM, Known
 from lastwrite.kafka.system import KafkaSystem
@@ -50,7 +51,13 @@ def fetch_logs(
         system.refuse_if_held(system.root_of(folder), [system.name_of(folder)])
     progress = progress or NoProgress()
     secret = secret_or_none(to, progress) if wanted.keep_scans else None
-    one = _Fetch(system, to, config, wanted, plan_memory(memory, at_once()).limits(), secret)
+    try:  # before any log's end is looked at, so that no group is beyond it
+        groups = positions_in(system.roots)
+    except LogError as error:
+        progress.note(f"{error}; no groups' positions are brought")
+        groups = {}
+    limits = plan_memory(memory, at_once()).limits()
+    one = _Fetch(system, to, config, wanted, limits, secret, groups)
     progress.stage("fetch", sum(map(one.bytes_of, folders)))
     return bring_all(folders, to, one.fetch, progress)
 
@@ -66,6 +73,7 @@ class _Fetch:
         wanted: Wanted,
         limits: Limits,
         secret: bytes | None,
+        groups: Positions,
     ) -> None:
         self._system = system
         self._to = to
@@ -73,6 +81,7 @@ class _Fetch:
         self._wanted = wanted
         self._limits = limits
         self._secret = secret
+        self._groups = groups
 
     def bytes_of(self, folder: str) -> int:
         """What of the log may travel at most; of a tier that is little, and to ask takes long."""
@@ -114,5 +123,6 @@ class _Fetch:
             advance=advance,
             copies=self._wanted.copies,
             secret=self._secret and partition_secret(self._secret, SYSTEM, name),
+            groups=self._groups.get(name),
         )
         return done.of(found)

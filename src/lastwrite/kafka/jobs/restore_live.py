@@ -136,8 +136,8 @@ def _without_internal(found: Iterable[Found]) -> tuple[list[Found], list[str]]:
     for each in found:
         if each.name.topic == GROUPS_TOPIC:
             notes.append(
-                f"{GROUPS_TOPIC} is left out: groups are set where a fetch from the running "
-                "cluster had asked for their positions"
+                f"{GROUPS_TOPIC} is left out: groups are set by the positions that came with each "
+                "partition"
             )
         elif each.name.topic in OF_COORDINATORS:
             notes.append(f"{each.name.topic} is left out: it is of its own cluster's brokers")

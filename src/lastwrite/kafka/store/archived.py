@@ -24,7 +24,8 @@ where they lie, and never changed or removed. The manifest's ``log``::
                                asked its file's; null: nothing
     brought_ms                 when something was brought from the cluster last
     groups                     consumer group, its position, the leader epoch before it or -1, its
-                               own word: as they were before the last fetch from a live cluster
+                               own word: as they were before the last fetch, of log directories as
+                               far as ``__consumer_offsets`` was there
     active_from                where the active segment begins of an archive that follows a live
                                cluster: several segments, to which the next turn adds, and which
                                rounds leave alone; null: there is none

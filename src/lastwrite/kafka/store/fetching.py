@@ -18,7 +18,7 @@ dropped before they were brought.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any, NamedTuple
 
@@ -78,6 +78,7 @@ def fetch(
     advance: Advance,
     copies: bool = False,
     secret: bytes | None = None,
+    groups: Mapping[str, tuple[int, int, str] | None] | None = None,
 ) -> Fetched:
     """Take what ``log`` has beyond the end of the partition of an archive at ``folder``.
 
@@ -92,6 +93,7 @@ def fetch(
         copies: write segments of a tier, too, instead of naming them where they lie.
         secret: the partition's, under which what a scan of its segments finds is kept beside them;
             None: nothing is.
+        groups: where consumer groups are, None: gone; others stay as the archive has them.
 
     Raises:
         LogError: what the log has is not what comes next in the archive.
@@ -105,6 +107,8 @@ def fetch(
     if not log.segments:
         raise NotALog("the log has no segment", path=log.folder, remedy="check the path")
     end = log.high_watermark
+    if groups is not None and end >= before.end_offset:  # else of a time before the archive's
+        said["groups"] = _moved(before, groups)
     if not include_active and not log.is_closed:
         end = min(end, log.segments[-1].base_offset)
     epochs, topic_id = _lineage(log, end)
@@ -118,7 +122,7 @@ def fetch(
             raise no_continuation(folder, why, log.folder)
     if seen is not None and end <= before.end_offset:
         # Of what the archive lacks nothing has been cleaned yet: the time of deletes begins anew.
-        is_older = "groups" in said and end < before.end_offset  # an archive that is behind
+        is_older = archived.is_archived(log.folder) and end < before.end_offset  # it is behind
         after = structs.replace(before, known=known or before.known, **({} if is_older else said))
         is_due = after.brought_ms - before.brought_ms > config.delete_retention_ms // 2
         if is_due or after != structs.replace(before, brought_ms=after.brought_ms):
@@ -150,6 +154,14 @@ def fetch(
         foreign_bytes=sum(each.bytes for each in made if each.address),
         is_new=seen is None,
     )
+
+
+def _moved(
+    before: ArchivedLog, groups: Mapping[str, tuple[int, int, str] | None]
+) -> tuple[tuple[str, int, int, str], ...]:
+    """Where groups are that the archive knows, and those that are told anew."""
+    told = {group: (at, epoch, word) for group, at, epoch, word in before.groups} | dict(groups)
+    return tuple((group, *at) for group, at in sorted(told.items()) if at is not None)
 
 
 def publish(copy: CommitPlan, folder: str, begun: Round, known: Known | None) -> None:
