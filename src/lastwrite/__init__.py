@@ -38,6 +38,7 @@ __all__ = [
     "table_to",
     "users",
     "verify",
+    "verify_table",
 ]
 
 _PLACES = {
@@ -62,6 +63,7 @@ _PLACES = {
     "table": "lastwrite.commands.table",
     "table_to": "lastwrite.commands.table_to",
     "users": "lastwrite.server.accounts",
+    "verify_table": "lastwrite.commands.verify_table",
     "latest": "lastwrite.commands.latest",
     "read": "lastwrite.commands.read",
 }
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from lastwrite.commands.table import table as table
     from lastwrite.commands.table_to import table_to as table_to
     from lastwrite.commands.verify import verify as verify
+    from lastwrite.commands.verify_table import verify_table as verify_table
     from lastwrite.rocketmq.jobs.cut import cut as cut
     from lastwrite.rocketmq.jobs.dispatch import dispatch as dispatch
     from lastwrite.rocketmq.look.export import export as export

@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from lastwrite.tables.format import TableFormat
 
 # of each format: its module, its class, and the package that it needs
-FORMATS = {"iceberg": ("lastwrite.tables.iceberg", "IcebergFormat", "pyiceberg")}
+FORMATS = {
+    "iceberg": ("lastwrite.tables.iceberg", "IcebergFormat", "pyiceberg"),
+    "delta": ("lastwrite.tables.delta", "DeltaTable", "deltalake"),
+    "parquet": ("lastwrite.tables.parquet", "ParquetTable", "pyarrow"),
+}
 
 
 def table_to(

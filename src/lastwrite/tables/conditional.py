@@ -50,7 +50,7 @@ def was_put(store: Store, key: str, content: bytes, seen: Version | None) -> boo
     raise RemoteFailed(
         "nobody can say whether the new head of the table was written",
         path=f"{store.address}/{key}",
-        remedy="run again when the store answers: it begins with what lies there; nothing was removed",
+        remedy="run again when the store answers: it begins with what lies there",
     )
 
 

@@ -5,9 +5,9 @@
 
 A commit has the whole state as a table property (``lastwrite.state``), so that it is of the very
 version whose files it describes, also where somebody sets the table back; and one ``txn`` a
-partition, the next offset, for those who look for it where Delta has it. deltalake could commit, too:
-but it tries again by itself where another was faster, and syncs nothing to a disk. Our positions and
-files are of one head, and a commit that was reported is durable (docs/decisions/delta-commits.md).
+partition, the next offset, for those who look for it where Delta has it. deltalake could commit,
+too: but it tries again by itself where another was faster, and syncs nothing to a disk. Our files
+are of one head, and a commit that was reported is durable (docs/decisions/delta-commits.md).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class DeltaTable:
             raise UnsupportedFormat(
                 "the table's log does not say how many rows the file has",
                 path=path,
-                remedy="somebody else has written it without statistics: make the table anew (--anew)",
+                remedy="somebody else wrote it without statistics: make the table anew (--anew)",
             )
         bucket = action.get(f"partition.{BUCKET}")
         return DataFile(
@@ -177,8 +177,8 @@ class DeltaTable:
     # ------------------------------------------------------------------ what was
 
     def expire(self, older_than_ms: int) -> int:
-        """See ``TableFormat``; a checkpoint is made first where one is due, for Delta can only forget
-        what lies before one.
+        """See ``TableFormat``; a checkpoint is made first where one is due, for Delta can only
+        forget what lies before one.
         """
         commits, checkpoints = self._log()
         if not commits:

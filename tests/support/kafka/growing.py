@@ -32,8 +32,11 @@ class GrowingLog:
         ]
         if not batch:
             return
-        with sorted(self.folder.glob("*.log"))[-1].open("ab") as file:
+        active = sorted(self.folder.glob("*.log"))[-1]
+        with active.open("ab") as file:
             file.write(encode_batch(batch))
+        for suffix in (".index", ".timeindex"):  # without them a closed segment is damaged
+            active.with_suffix(suffix).touch()
         self.end += len(batch)
         self._tell()
 

@@ -1,0 +1,79 @@
+"""``verify_table``: whether a table on disk is its topic, up to the offsets that it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lastwrite.commands.systems import system_of
+from lastwrite.commands.table import MEMORY, steady, whole_topic
+from lastwrite.commands.table_to import format_at
+from lastwrite.config.stores import store_settings
+from lastwrite.errors import InvalidConfig, NotALog
+from lastwrite.model.log import PartitionLog
+from lastwrite.reports.table_proof import TableProof
+from lastwrite.rows.system import rows_of
+from lastwrite.spark.memory import parse_bytes
+from lastwrite.storage.objects import address
+from lastwrite.storage.objects.address import store_at
+
+_MARKS = {"delta": "_delta_log/", "parquet": "_lastwrite/"}  # below the table, of each format
+
+
+def verify_table(
+    path: str,
+    to: str,
+    *,
+    topic: str | None = None,
+    format: str | None = None,
+    catalog: str | None = None,
+    limit: int = 20,
+    memory: str | int = MEMORY,
+    config: Mapping[str, object] | None = None,
+) -> TableProof:
+    """Prove that the table at ``to`` is the topic at ``path`` up to the offsets that it says, or
+    name keys that differ.
+
+    Args:
+        path, memory, config: as of ``table_to``.
+        to, catalog: as they were given there.
+        topic: its name, where a catalog needs it; else the table says it.
+        format: ``iceberg``, ``delta`` or ``parquet``; None: what lies there.
+        limit: of how many keys that differ the names are told.
+
+    Raises:
+        NotALog: there is no such table.
+        InvalidConfig: it is not one of lastwrite's.
+        CommitConflict: the log has not all that the table is of.
+        CorruptLog, UnsupportedFormat, RemoteFailed: log or table cannot be read.
+    """
+    from lastwrite.tables.verify import verify
+
+    path, to = str(path), str(to)
+    address.use(store_settings(config))
+    table = format_at(to, format or _format_of(to, catalog), topic or "", catalog)
+    head = table.head()
+    if head is None:
+        raise NotALog("there is no table", path=to, remedy="make it with lastwrite table --to")
+    if head.state is None:
+        raise InvalidConfig(
+            "there is a table that lastwrite did not make", path=to, remedy="name another place"
+        )
+    state, found = head.state, head
+    source = rows_of(system_of(path, state.system))
+
+    def listed() -> list[PartitionLog]:
+        return whole_topic(source, path, state.topic)
+
+    def made(logs: Sequence[PartitionLog]) -> TableProof:
+        return verify(table, found, source, logs, memory_bytes=parse_bytes(memory), limit=limit)
+
+    return steady(source, listed, made)
+
+
+def _format_of(to: str, catalog: str | None) -> str:
+    store, prefix = store_at(to)
+    for format, mark in _MARKS.items():
+        below = f"{prefix}/{mark}" if prefix else mark
+        if catalog is None and next(iter(store.list(below)), None) is not None:
+            return format
+    return "iceberg"
