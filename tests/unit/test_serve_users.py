@@ -13,9 +13,8 @@ import pytest
 import lastwrite
 from lastwrite.cli import run
 from lastwrite.errors import InvalidConfig
-from lastwrite.kafka.network import access
+from lastwrite.kafka.network import access, scram
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig
-from lastwrite.server import proofs
 from lastwrite.server.door import Kept, name_of
 from lastwrite.server.proofs import Plain, Refused, Scram, begin_proof
 from lastwrite.server.rights import Kind, Operation, Rights, Rule
@@ -139,7 +138,7 @@ def test_what_the_command_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         "has not been said": {"topic": "orders"},
     }.items():
         with pytest.raises(InvalidConfig, match=words):
-            lastwrite.users(path, **given)  # type: ignore[arg-type]
+            lastwrite.users(path, **given)
         lastwrite.users(path, add="alice", password="secret", mechanism="PLAIN")  # noqa: S106
 
 
@@ -182,19 +181,19 @@ def test_our_client_shows_our_server_who_it_is(users: Users, mechanism: str) -> 
 
 
 def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
-    salt = access.decode_base64("W22ZaJ0SNY7soEsUEjb6gQ==")
-    client_key, server_key = access.keys_of("sha256", b"pencil", salt, 4096)
+    salt = scram.decode_base64("W22ZaJ0SNY7soEsUEjb6gQ==")
+    client_key, server_key = scram.keys_of("sha256", b"pencil", salt, 4096)
     import hashlib
 
     keys = ScramKeys(salt, 4096, hashlib.sha256(client_key).digest(), server_key)
     nonce = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
-    monkeypatch.setattr(proofs.secrets, "token_urlsafe", lambda _: nonce)
-    scram = Scram("SCRAM-SHA-256", lambda: {"user": User({"SCRAM-SHA-256": keys})})
-    first = scram.hear(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    monkeypatch.setattr("lastwrite.server.proofs.secrets.token_urlsafe", lambda _: nonce)
+    proof = Scram("SCRAM-SHA-256", lambda: {"user": User({"SCRAM-SHA-256": keys})})
+    first = proof.hear(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert first.answer == (
         b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     )
-    last = scram.hear(
+    last = proof.hear(
         b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
         b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
@@ -221,10 +220,10 @@ def test_the_example_of_the_rfc(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_is_no_scram(tokens: list[bytes]) -> None:
-    scram = Scram("SCRAM-SHA-256", dict)
+    proof = Scram("SCRAM-SHA-256", dict)
     with pytest.raises(Refused):
         for token in tokens:
-            scram.hear(token)
+            proof.hear(token)
 
 
 @pytest.mark.parametrize("token", [b"", b"a\0b", b"\0user\0wrong", b"x\0user\0pw", b"\0\xff\0pw"])
@@ -279,7 +278,8 @@ def test_a_certificates_name_is_written_as_java_writes_it() -> None:
 
 
 def test_a_bad_new_file_keeps_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, told = tmp_path / "users.json", []
+    path = tmp_path / "users.json"
+    told: list[str] = []
     path.write_text('{"acls": []}')
     kept = Kept((str(path),), lambda: read_users(str(path)), told.append)
     monkeypatch.setattr("lastwrite.server.door._LOOK_S", -1.0)
