@@ -149,6 +149,7 @@ def test_once(broker: Broker, tmp_path: Path) -> None:
     from lastwrite.cleaner.following import Follow
 
     follow = Follow(sources=[f"kafka://{broker.address}"], topic="once-*")
-    assert lastwrite.clean([str(archive)], follow=follow, tell=told.append, **how) == 0
+    config = {"client.id": "archive", "default.api.timeout.ms": 9000, "sasl.username": "nobody"}
+    assert lastwrite.clean([str(archive)], config, follow=follow, tell=told.append, **how) == 0
     assert [each.event for each in told] == ["brought", "round"]
     assert dict(lastwrite.latest(str(archive), "once-a")) == table

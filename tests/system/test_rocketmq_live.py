@@ -391,7 +391,13 @@ def test_clean_follows_and_cleans(broker: Broker, client: Client, tmp_path: Path
     client.create_topic("cleaned", queues=2, attributes=COMPACTED)
     client.create_topic("cleaned-plain", queues=1)
     archive, cleaners = tmp_path / "archive", list[Stoppable]()
-    config = {"min.cleanable.dirty.ratio": "0.3", "log.cleaner.backoff.ms": "200"}
+    config = {
+        "min.cleanable.dirty.ratio": "0.3",
+        "log.cleaner.backoff.ms": "200",
+        "request.timeout.ms": "20000",  # a client's
+        "accessKey": "nobody",
+        "secretKey": "asks",
+    }
 
     def run() -> None:
         lastwrite.clean(

@@ -13,6 +13,7 @@ from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.cli.options import settings
 from lastwrite.cli.output import Output
 from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.rules.live_settings import rules_of
 from lastwrite.kafka.system import KAFKA
 
 
@@ -68,3 +69,9 @@ def test_wrong_settings_are_said_once_and_the_old_ones_stay(tmp_path: Path, wron
 def test_wrong_settings_at_the_start_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig):
         SettingsSource(KAFKA, lambda: {"log.cleaner.threads": "many"}, None)
+
+
+def test_a_clients_settings_are_not_for_rounds() -> None:
+    given = {"client.id": "x", "retention.ms": "5"}
+    source = SettingsSource(KAFKA, lambda: given, None, rules_of)
+    assert source.current.names == {"retention.ms": "5"} and source.current.given == given

@@ -27,15 +27,18 @@ from lastwrite.cleaner.metrics import Metrics, serve
 from lastwrite.cleaner.rounds import Rounds
 from lastwrite.cleaner.settings import SettingsSource
 from lastwrite.commands.following import open_followed
-from lastwrite.commands.systems import PULSAR, ROCKETMQ, system_of_all
+from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of_all
 from lastwrite.commands.told import TopicConfig, overrides
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.engine.system import System, system_named
 from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.kafka.rules import live_settings as of_kafka
 from lastwrite.model.progress import NoProgress
-from lastwrite.pulsar.rules.live_settings import SCHEME, LiveConfig, rules_of
+from lastwrite.pulsar.rules import live_settings as of_pulsar
+from lastwrite.pulsar.rules.live_settings import SCHEME, LiveConfig
+from lastwrite.rocketmq.rules import live_settings as of_rocketmq
 from lastwrite.storage.objects.address import is_address, real_path, use
 from lastwrite.storage.ownership import refuse_foreign
 
@@ -45,6 +48,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from lastwrite.spark.inline import Inline
+
+# What of settings is for rounds, where those of a cluster's client stand among them.
+_WITHOUT_CLIENTS: dict[str, Callable[[Mapping[str, object]], Mapping[str, object]]] = {
+    KAFKA: of_kafka.rules_of,
+    ROCKETMQ: of_rocketmq.rules_of,
+    PULSAR: of_pulsar.rules_of,
+}
 
 
 def clean(
@@ -138,14 +148,14 @@ def clean(
         return names
 
     look_ms = _LOOK_MS if any(map(is_address, folders)) else None
-    is_pulsars = bool(live) or (follow is not None and found.name == PULSAR)
-    source = SettingsSource(found, read, config_file, rules_of if is_pulsars else dict, look_ms)
+    rules = _WITHOUT_CLIENTS[found.name] if live or follow is not None else dict
+    source = SettingsSource(found, read, config_file, rules, look_ms)
     if keep_scans and not found.keeps_scans:
         raise InvalidConfig(
             f"{found.name} allows no other files beside its logs", remedy="leave out --keep-scans"
         )
     if live:
-        LiveConfig.from_names(source.current.names)
+        LiveConfig.from_names(source.current.given)
     elif follow is None:  # what follows brings what is known of a topic along
         _check_roots(found, folders, archives, source.current.names)
     metrics = Metrics(folders, now_ms)
@@ -162,7 +172,7 @@ def clean(
         if follow is None:
             started(cleaner)
             return cleaner.run(once)
-        wanted = wanted_of(follow, folders[0], lambda: source.current.names, sources, events, once)
+        wanted = wanted_of(follow, folders[0], lambda: source.current.given, sources, events, once)
         follower = Follower(
             open_followed(wanted),
             follow.every_s,

@@ -71,7 +71,7 @@ class LiveCleaner(Daemon[_Outcome]):
 
     def _look(self) -> list[Candidate]:
         """The topics that are due, the one with the most to compact first."""
-        names, now_ms = self._settings.current.names, self._now_ms()
+        names, now_ms = self._settings.current.given, self._now_ms()
         found: list[Candidate] = []
         for url in self._topics:
             if self._is_stopping:
@@ -123,7 +123,7 @@ class LiveCleaner(Daemon[_Outcome]):
     def _round(self, candidate: Candidate) -> None:
         """One round in a thread, so that a stop is heard."""
         self._rounds.start()
-        names = self._settings.current.names
+        names = self._settings.current.given
         begin = time.perf_counter()
         self._metrics.picked(self._now_ms(), 1)
         thread = threading.Thread(

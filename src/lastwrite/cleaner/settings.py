@@ -20,8 +20,11 @@ _SECRET = re.compile(r"passw|secret|token|jaas|auth|key", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All names and values that were given, and what they say to the cleaner itself."""
+    """All names and values that were ``given``; those that are for compaction, not for where the
+    logs are; and what they say to the cleaner itself.
+    """
 
+    given: Mapping[str, object]
     names: Mapping[str, object]
     cleaner: CleanerConfig
 
@@ -68,16 +71,18 @@ class SettingsSource:
         before, self.current = self.current, fresh
         changed = sorted(
             name
-            for name in before.names.keys() | fresh.names.keys()
-            if before.names.get(name) != fresh.names.get(name)
+            for name in before.given.keys() | fresh.given.keys()
+            if before.given.get(name) != fresh.given.get(name)
         )
-        return f"new settings for the next round: {', '.join(_said(n, fresh.names) for n in changed) or 'the same'}"
+        said = ", ".join(_said(name, fresh.given) for name in changed)
+        return f"new settings for the next round: {said or 'the same'}"
 
     def _load(self) -> Settings:
-        names = dict(self._read())
-        self._system.check_config(self._rules(names))
-        stores = store_settings(names)
-        settings = Settings(names, CleanerConfig.from_names(names, self._look_ms))
+        given = dict(self._read())
+        names = self._rules(given)
+        self._system.check_config(names)
+        stores = store_settings(given)
+        settings = Settings(given, names, CleanerConfig.from_names(given, self._look_ms))
         use(stores)
         return settings
 
