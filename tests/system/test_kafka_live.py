@@ -28,6 +28,7 @@ import lastwrite
 from lastwrite.errors import InvalidConfig, NotALog, RemoteFailed
 from lastwrite.kafka.format.text import decode_leader_epochs, decode_partition_metadata
 from lastwrite.kafka.network import live_log
+from lastwrite.kafka.network.connection import Connection
 from lastwrite.kafka.producers.snapshot import decode_snapshot
 from lastwrite.kafka.store import intake
 from lastwrite.kafka.store.intake import Intake
@@ -39,6 +40,7 @@ from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
 from tests.support.kafka.crashing import run_until
 from tests.support.kafka.logs import bases, headers_of, read_aborted
+from tests.support.kafka.raw import Raw, part
 
 pytest.importorskip("kio")
 pytestmark = [pytest.mark.broker]
@@ -231,6 +233,87 @@ def test_an_empty_topic_and_several_partitions(broker: Broker, tmp_path: Path) -
         assert b"".join(Archive(tmp_path, f"wide-{number}").batches()) == stored(
             broker, f"wide-{number}"
         )
+
+
+@pytest.mark.parametrize("limit", [100, 7000])
+def test_answers_that_end_inside_a_batch(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """What is cut is passed over, and asked for again; a batch that is larger comes by itself."""
+    topic = f"parts-{limit}"
+    create_topic(broker, topic, SMALL)
+    write_random(broker, topic, 3, 8)
+    monkeypatch.setattr(live_log, "_FETCH_BYTES", limit)
+    assert one(broker, tmp_path, topic).reason is None
+    check_same(broker, Archive(tmp_path, f"{topic}-0"))
+
+
+def test_a_broker_that_asks_to_wait(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a quota: nothing is sent on the conversation before the time is over."""
+    create_topic(broker, "quota", {})
+    value = random.Random(1).randbytes(100_000)
+    produce(broker, "quota", [Sent(b"k", value, START_MS)] * 8, batch_records=1)
+    about = "alter_client_quotas"
+    entity = part(about, 1, "EntityData", entity_type="client-id", entity_name="greedy")
+    limit = part(about, 1, "OpData", key="consumer_byte_rate", value=65_000.0, remove=False)
+    entry = part(about, 1, "EntryData", entity=(entity,), ops=(limit,))
+    with Raw(broker.address) as raw:
+        answer = raw.ask(about, 1, entries=(entry,), validate_only=False)
+    assert [each.error_code for each in answer.entries] == [0]
+    muted, mute, send = list[float](), Connection._mute, Connection._send
+
+    def muting(self: Connection, throttle_ms: float) -> None:
+        muted.extend([throttle_ms] if throttle_ms > 0 else [])
+        mute(self, throttle_ms)
+
+    def sending(self: Connection, request: bytes) -> None:
+        assert time.monotonic() >= self._muted_until
+        send(self, request)
+
+    monkeypatch.setattr(Connection, "_mute", muting)
+    monkeypatch.setattr(Connection, "_send", sending)
+    monkeypatch.setattr(live_log, "_FETCH_BYTES", 90_000)
+    assert one(broker, tmp_path, "quota", config={"client.id": "greedy"}).end_offset == 8
+    assert muted
+    check_same(broker, Archive(tmp_path, "quota-0"))
+
+
+def test_records_that_expire_amid_a_fetch(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes next has gone: it is begun anew with what there is."""
+    create_topic(broker, "expires", {})
+    write_plain(broker, "expires", 200)
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    real, is_deleted = Intake.append, False
+
+    def append(self: Intake, data: Any, table: Any) -> None:
+        nonlocal is_deleted
+        real(self, data, table)
+        if not is_deleted and int(table["next_offset"][-1]) >= 50:
+            is_deleted = True
+            for done in admin.delete_records([TopicPartition("expires", 0, 150)]).values():
+                done.result(30)
+
+    monkeypatch.setattr(Intake, "append", append)
+    monkeypatch.setattr(live_log, "_FETCH_BYTES", 1000)
+    archive = Archive(tmp_path, "expires-0")
+    assert one(broker, tmp_path, "expires").reason is None and is_deleted
+    assert archive.log()["log_start"] == 150 and archive.log()["end_offset"] == 200
+    assert offsets_of(archive) == list(range(150, 200))
+
+
+def test_kafkas_own_topics_come_by_name_alone(broker: Broker, tmp_path: Path) -> None:
+    create_topic(broker, "ordinary", {})
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "own"})
+    consumer.commit(offsets=[TopicPartition("ordinary", 0, 0)], asynchronous=False)
+    consumer.close()
+    found = fetched(broker, tmp_path / "all", topic="*o*").partitions
+    assert "ordinary" in {each.topic for each in found}
+    assert not any(each.topic.startswith("__") for each in found)
+    assert one(broker, tmp_path / "named", "__consumer_offsets").reason is None
 
 
 def test_a_batch_larger_than_what_is_asked_for(broker: Broker, tmp_path: Path) -> None:

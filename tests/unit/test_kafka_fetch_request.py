@@ -146,3 +146,20 @@ def test_an_answer_is_understood(
     for cut in range(0, end, max(1, end // 40)):
         with pytest.raises(LogError):
             decode_fetch(version, data[:cut])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_broker_that_asks_to_wait_answers_with_nothing_else(version: int) -> None:
+    module = message("response", version)
+    whole = made(
+        module,
+        "FetchResponse",
+        throttle_time=datetime.timedelta(milliseconds=1500),
+        error_code=ErrorCode(0),
+        session_id=0,
+        responses=(),
+    )
+    body = io.BytesIO()
+    entity_writer(module.FetchResponse)(body, whole)
+    found = decode_fetch(version, (b"\0" if version >= 12 else b"") + body.getvalue())
+    assert (found.throttle_ms, found.error, bytes(found.records)) == (1500, 0, b"")

@@ -103,7 +103,7 @@ def decode_fetch(version: int, data: Buffer) -> Answer:
     if version >= 7:
         reader.integer(I32)  # no session
     topics = _count(reader, flexible)
-    if topics == 0 and error:
+    if topics == 0 and (error or throttle_ms):  # beyond a quota a broker answers with nothing else
         return Answer(throttle_ms, error, -1, -1, memoryview(b""))
     if topics != 1:
         raise CorruptLog(f"an answer about {topics} topics, of one that was asked for", 0)

@@ -173,6 +173,7 @@ class LiveLog:
                         raise error.located(f"{self.path}, fetched from offset {at}") from error
                     continue
                 if not tables:
+                    heard = time.monotonic() if answer.throttle_ms else heard
                     self._wait_for_more(at, len(data), heard)
                     continue
                 heard, looks = time.monotonic(), _LOOKS
