@@ -1,0 +1,39 @@
+"""Tables of lastwrite, read by others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+
+from lastwrite.tables.buckets import checksum_of, summed
+from lastwrite.tables.columns import OFFSET, PARTITION, as_bytes, identity_of
+
+
+class Row(NamedTuple):
+    value: Any
+    partition: int
+    offset: int
+
+
+def iceberg_table(folder: Path | str, topic: str = "t") -> Table:
+    """The table as pyiceberg has it."""
+    catalog = load_catalog("lastwrite", type="sql", uri=f"sqlite:///{folder}/catalog.db")
+    return catalog.load_table(("lastwrite", topic))
+
+
+def rows_of(found: Any) -> dict[Any, Row]:
+    """The rows of a table of Arrow by key, none of which is there twice."""
+    rows = found.to_pylist()
+    by_key = {row["key"]: Row(row["value"], row[PARTITION], row[OFFSET]) for row in rows}
+    assert len(by_key) == len(rows)
+    return by_key
+
+
+def checksum(found: Any) -> str:
+    """Of all rows, as a table's state has it."""
+    keys = as_bytes(found.column(identity_of(found.schema)).cast("binary"))
+    sum_ = checksum_of(keys, found.column(PARTITION), found.column(OFFSET))
+    return summed("", sum_)
