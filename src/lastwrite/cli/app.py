@@ -25,6 +25,7 @@ _COMMANDS = (
     "verify",
     "fetch",
     "sweep",
+    "table",
     "dispatch",
     "cut",
     "restore",

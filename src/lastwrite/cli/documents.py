@@ -27,6 +27,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.reports.lines import DUMPED, READ
     from lastwrite.reports.settings import SettingsReport
     from lastwrite.reports.sweeping import SweepReport
+    from lastwrite.reports.table_round import TableRound
     from lastwrite.reports.verification import VerifyReport
     from lastwrite.rocketmq.look.export import ExportReport
     from lastwrite.rocketmq.look.inspection import StoreReport
@@ -51,5 +52,6 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
         "send": (SendReport,),
         "settings": (SettingsReport,),
         "sweep": (SweepReport,),
+        "table": (TableRound,),
         "verify": (VerifyReport,),
     }

@@ -4,16 +4,19 @@ date.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Unpack
 
+from msgspec import structs
+
 from lastwrite.commands.systems import system_of
 from lastwrite.commands.table import MEMORY, steady, whole_topic
 from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig, NotALog
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog
 from lastwrite.model.log import PartitionLog
 from lastwrite.reports.table_round import TableRound
 from lastwrite.rows.system import rows_of
@@ -44,6 +47,7 @@ def table_to(
     memory: str | int = MEMORY,
     system: str | None = None,
     config: Mapping[str, object] | None = None,
+    now_ms: int | None = None,
     **decoding: Unpack[DecodingOptions],
 ) -> TableRound:
     """Make the table of a topic's last writes at ``to``, or bring it up to date: by what was written
@@ -65,6 +69,7 @@ def table_to(
         memory: what it may take, with scratch files beyond: bytes, or as ``512m``.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
         config: how a bucket is reached, ``storage.*``.
+        now_ms: the clock, for what is old enough to go; None: now.
         decoding: what keys and values are decoded from: see ``DecodingConfig``. With
             ``on_bad="aside"`` the row of a key whose last value is bad goes.
 
@@ -79,6 +84,7 @@ def table_to(
     """
     from lastwrite.tables.rows import Rows
     from lastwrite.tables.update import Wish, bring_up
+    from lastwrite.tables.upkeep import tidy
 
     path = str(path)
     if buckets is not None and (buckets < 1 or buckets & (buckets - 1)):
@@ -102,7 +108,14 @@ def table_to(
         name = logs[0].name.topic
         rows = Rows(wanted, name, headers)
         wish = Wish(rows, settings, parse_bytes(memory), buckets, anew)
-        return bring_up(format_at(str(to), format, name, catalog), source, logs, wish)
+        table = format_at(str(to), format, name, catalog)
+        report = bring_up(table, source, logs, wish)
+        now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        try:
+            tidied = tidy(table, now)
+        except LogError as error:  # the table is current; the next round tidies
+            return structs.replace(report, untidy=str(error))
+        return structs.replace(report, tidied=tidied)
 
     return steady(source, listed, made)
 

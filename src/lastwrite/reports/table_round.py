@@ -25,3 +25,5 @@ class TableRound(FrozenDocument, frozen=True, kw_only=True):
     files: int = 0  # written
     bytes_written: int = 0  # in them
     written_anew: int = 0  # buckets
+    tidied: int = 0  # files that nothing named, removed
+    untidy: str | None = None  # why none could be

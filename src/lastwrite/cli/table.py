@@ -1,0 +1,114 @@
+"""``lastwrite table``: a topic's last writes as a table on disk, made or brought up to date."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lastwrite.cli import options
+from lastwrite.cli.output import Output, in_words
+from lastwrite.reports.table_round import TableRound
+
+
+def table(
+    context: typer.Context,
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="A log root, a store, or an archive of any system."),
+    ],
+    to: Annotated[
+        str,
+        options.option("--to PLACE", "The table: a folder, an address, a name in --catalog."),
+    ],
+    topic: Annotated[str | None, options.option("--topic NAME", "The topic.")] = None,
+    format: Annotated[str, options.option("--as FORMAT", "iceberg, delta or parquet.")] = "iceberg",
+    catalog: Annotated[
+        str | None,
+        options.option(
+            "--catalog URI",
+            "Iceberg: a catalog, or its name in .pyiceberg.yaml; else SQLite there.",
+        ),
+    ] = None,
+    buckets: Annotated[
+        int | None,
+        options.option("--buckets N", "Parts of a new table, a power of two; else 128 MiB each."),
+    ] = None,
+    headers: Annotated[bool, options.option("--headers", "A column of headers, too.")] = False,
+    anew: Annotated[
+        bool, options.option("--anew", "Write all of it again, whatever the table says.")
+    ] = False,
+    memory: Annotated[
+        str, options.option("--memory SIZE", "What it may take, with scratch files beyond.")
+    ] = "512m",
+    system: options.System = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    key_format: options.KeyFormat = "raw",
+    value_format: options.ValueFormat = "raw",
+    key_schema: options.KeySchema = None,
+    value_schema: options.ValueSchema = None,
+    schema_registry: options.SchemaRegistry = None,
+    on_bad: Annotated[
+        str,
+        options.option(
+            "--on-bad WORD", "A value that is bad: fail, null with the reason, or aside."
+        ),
+    ] = "fail",
+    bad_to: Annotated[
+        str | None, options.option("--bad-to DIR", "Where records go that are put aside.")
+    ] = None,
+    json: options.Json = False,
+) -> int:
+    """Make a table of a topic's last writes, or bring it up to date.
+
+    A row is there for each key whose last write is no delete. What was written since the last run
+    is read and applied in one commit, which says up to which offsets the table is true; a run that
+    dies leaves the old table or the new. No other job is needed to keep it small and fast to read.
+
+    \b
+      lastwrite table /var/lib/kafka --topic orders --to /data/orders
+      lastwrite table s3://backup/kafka --topic orders --to s3://lake/orders --as delta
+      lastwrite table /data/kafka --topic orders --to shop.orders --catalog http://catalog:8181 \\
+        --value-format avro --value-schema order.avsc
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.table_to(
+        path,
+        topic,
+        to=to,
+        format=format,
+        catalog=catalog,
+        buckets=buckets,
+        headers=headers,
+        anew=anew,
+        memory=memory,
+        system=system,
+        config=options.settings(output, config, config_file),
+        key_format=key_format,
+        value_format=value_format,
+        key_schema=key_schema,
+        value_schema=value_schema,
+        schema_registry=schema_registry,
+        on_bad=on_bad,
+        bad_to=bad_to,
+    )
+    if output.as_json:
+        output.document(report)
+    else:
+        output.text(_lines(report))
+    return 0
+
+
+def _lines(report: TableRound) -> list[str]:
+    offsets = ", ".join(f"{number}: {offset}" for number, offset in sorted(report.offsets.items()))
+    lines = [
+        f"{report.path}: {report.how}, {report.rows} rows of {report.topic} up to {offsets}",
+        f"+{report.added} -{report.removed} rows, {report.files} files, "
+        f"{in_words(report.bytes_written)} written, head {report.head}",
+    ]
+    if report.untidy:
+        lines.append(f"old files stay until the next round: {report.untidy}")
+    return lines

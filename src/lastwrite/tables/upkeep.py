@@ -1,0 +1,48 @@
+"""What a table keeps of its past, and for how long: no job has to see to it.
+
+A head that another replaced can be read for five days, as Iceberg has it. Files that no head names
+that can still be read are of runs that died, or of heads that were forgotten: they go when they are
+a day old, and only those with names as we draw them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from lastwrite.storage.objects.address import is_address, join, store_at
+from lastwrite.tables.format import TableFormat
+
+_DAY_MS: Final = 86_400_000
+PAST_MS: Final = 5 * _DAY_MS
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_OURS = re.compile(
+    rf"(?:^|/)(?:\d{{5,}}-[0-9a-f]{{16}}(?:-deletes)?\.parquet|{_UUID}-m\d+\.avro"
+    rf"|snap-\d+-\d+-{_UUID}\.avro|\d{{5,}}-{_UUID}\.metadata\.json)$"
+)
+
+
+def tidy(format: TableFormat, now_ms: int, past_ms: int = PAST_MS) -> int:
+    """Forget heads that others replaced ``past_ms`` ago, and remove what no other names; returns how
+    many files went.
+
+    Raises:
+        LogHeld, RemoteFailed: the table could not be looked at; what went was of no use.
+    """
+    format.expire(now_ms - past_ms)
+    address = format.address
+    store, prefix = store_at(address)
+    below = f"{prefix}/" if prefix else ""
+    store.remove_unfinished(below, _DAY_MS)
+    old = [
+        found.key
+        for found in store.list(below)
+        if _OURS.search(found.key) and found.modified_ms < now_ms - _DAY_MS
+    ]
+    if not old:
+        return 0
+    named = format.named()
+    root = address[: len(address) - len(prefix)] if is_address(address) else address
+    left = [key for key in old if join(root, key) not in named]
+    store.remove(left)
+    return len(left)
