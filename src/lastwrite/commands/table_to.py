@@ -1,5 +1,5 @@
-"""``table_to``: a topic's last writes as a table of Iceberg, Delta or Parquet, made or brought up to
-date.
+"""``table_to``: a topic's last writes as a table of Iceberg, Delta or Parquet, made or brought
+up to date.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def table_to(
     now_ms: int | None = None,
     **decoding: Unpack[DecodingOptions],
 ) -> TableRound:
-    """Make the table of a topic's last writes at ``to``, or bring it up to date: by what was written
-    since, in one commit, which says up to which offsets the table is true.
+    """Make the table of a topic's last writes at ``to``, or bring it up to date: by what was
+    written since, in one commit, which says up to which offsets the table is true.
 
     Its columns: ``key``, ``value``, ``_log_partition``, ``_offset``, ``_timestamp``. A row is there
     for each key whose last write is no delete, as ``latest`` has them.

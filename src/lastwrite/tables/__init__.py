@@ -1,1 +1,1 @@
-"""The last writes of a topic as a table on disk, of Iceberg, Delta or Parquet, that stays current."""
+"""The last writes of a topic as a table of Iceberg, Delta or Parquet that stays current."""

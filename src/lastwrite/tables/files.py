@@ -92,7 +92,7 @@ class _Source(io.RawIOBase):
 
 
 def write_file(path: str, rows: pa.Table) -> Written:
-    """Write a file of rows, which are sorted, in their own schema; it is whole when it has its name.
+    """Write a file of sorted rows in their own schema; it is whole when it has its name.
 
     Raises:
         LogError, RemoteFailed: the place refuses it.
@@ -107,7 +107,7 @@ def write_file(path: str, rows: pa.Table) -> Written:
             rows.schema,
             compression="zstd",
             compression_level=1,
-            write_statistics=[name for name in names if _is_flat(rows.schema.field(name).type)],
+            write_statistics=[each.name for each in rows.schema if _is_flat(each.type)],
             use_dictionary=[name for name in names if name == PARTITION],
             write_page_checksum=True,
             store_schema=False,

@@ -183,7 +183,7 @@ class TableFormat(Protocol):
         ...
 
     def commit(self, head: Head | None, change: Change) -> Head:
-        """Replace ``head`` by what it becomes; None: make the table. Not tried again where it fails:
+        """Replace ``head`` by what it becomes; None: make the table. It is tried once:
         the change is of this head alone.
 
         Raises:

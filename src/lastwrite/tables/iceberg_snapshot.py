@@ -156,7 +156,7 @@ class SnapshotWriter:
         *,
         is_fresh: bool,
     ) -> Snapshot:
-        """The snapshot that has the parent's files less those of these paths, and ``added``, both of
+        """The snapshot of the parent's files less those of these paths, and ``added``, both of
         rows and of positions. ``is_fresh``: none of the parent's stay, nor are they told of.
         """
         manifests, gone = [], []

@@ -434,7 +434,9 @@ def _refuse_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
         if None not in (known, id_) and known != id_:
             problem = f"the topic was made anew: its id was {known} and is {id_}"
         elif (end := system.end_of(log, True)) < offset:
-            problem = f"the log ends at offset {end}, and the table has it up to {offset}: it was made anew"
+            problem = (
+                f"the log ends at {end}, and the table has it up to {offset}: it was made anew"
+            )
         elif log.log_start > offset:
             problem = (
                 f"the log begins at offset {log.log_start}, and the table has it up to {offset}: "

@@ -17,14 +17,15 @@ _DAY_MS: Final = 86_400_000
 PAST_MS: Final = 5 * _DAY_MS
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _OURS = re.compile(
-    rf"(?:^|/)(?:\d{{5,}}-[0-9a-f]{{16}}(?:-deletes)?\.parquet|{_UUID}-m\d+\.avro"
+    r"(?:^|/)(?:\d{5,}-[0-9a-f]{16}(?:-deletes)?\.parquet"
+    rf"|{_UUID}-m\d+\.avro"
     rf"|snap-\d+-\d+-{_UUID}\.avro|\d{{5,}}-{_UUID}\.metadata\.json)$"
 )
 
 
 def tidy(format: TableFormat, now_ms: int, past_ms: int = PAST_MS) -> int:
-    """Forget heads that others replaced ``past_ms`` ago, and remove what no other names; returns how
-    many files went.
+    """Forget heads that others replaced ``past_ms`` ago, and remove what no other names;
+    returns how many files went.
 
     Raises:
         LogHeld, RemoteFailed: the table could not be looked at; what went was of no use.
