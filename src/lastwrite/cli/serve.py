@@ -15,7 +15,9 @@ def serve(
     context: typer.Context,
     paths: Annotated[
         list[str],
-        typer.Argument(metavar="ADDRESS…", help="Log directories or archives of Kafka's topics."),
+        typer.Argument(
+            metavar="ADDRESS…", help="Log directories, stores, topic folders, archives."
+        ),
     ],
     topic: options.Topics = None,
     listen: Annotated[
@@ -47,16 +49,31 @@ def serve(
         str | None,
         options.option("--cache SIZE", "Of a bucket's bytes in memory; default: 128m."),
     ] = None,
+    is_compacted: Annotated[
+        bool, options.option("--compacted", "Serve what nobody compacted as if somebody had.")
+    ] = False,
+    copies: Annotated[
+        str | None,
+        options.option("--copies SIZE", "Of copies that are made to be served; default: 10g."),
+    ] = None,
+    compression: Annotated[
+        str,
+        options.option("--compression CODEC", "Of topics of other systems: none or lz4."),
+    ] = "none",
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     metadata: options.Metadata = None,
     json: options.Json = False,
 ) -> int:
-    """Serve topics to any client of Kafka, as they lie: a stopped broker's disk, an archive.
+    """Serve topics to any client of Kafka: a stopped broker's disk, an archive, a RocketMQ store,
+    a Pulsar topic.
 
     Clients see one broker that leads all partitions. They get the stored bytes, with offsets,
     transactions and timestamps as they are, and what is added to a topic as it comes; rounds,
     fetches and retention may go on meanwhile. Writing is refused.
+
+    Topics of RocketMQ and Pulsar are made Kafka's when a client first asks for one, in --state;
+    with --compacted so is a compacted copy of a topic that nobody compacted, in front of its tail.
 
     Consumer groups work, and their positions are kept in --state; those that "lastwrite fetch"
     brought with an archive are where they start.
@@ -78,6 +95,9 @@ def serve(
         is_open=is_open,
         state=state,
         cache=cache,
+        copies=copies,
+        compression=compression,
+        is_compacted=is_compacted,
         config=options.settings(output, config, config_file),
         metadata=metadata,
         tell=output.say,

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from lastwrite.engine.chunks import Chunk
 from lastwrite.engine.system import Format, system_named
-from lastwrite.model.columns import ByteArray, RecordColumns
+from lastwrite.model.columns import ByteArray, Int64Array, RecordColumns
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.storage.choice import Topics
 
@@ -91,6 +91,27 @@ class RowSystem(ABC):
     def end_of(self, log: PartitionLog, is_committed: bool) -> int:
         """The first offset that no reader gets."""
         return log.last_stable_offset if is_committed else log.high_watermark
+
+    def numbers(self, records: RecordColumns) -> Int64Array:
+        """A number for each record, by which it is known for ever, and which rises through the
+        partition; by default its offset.
+
+        Raises:
+            UnsupportedFormat: there are not that many.
+        """
+        return records.offsets
+
+    def number_of(self, offset: int) -> int:
+        """The least number that a record of this offset or a later one can have.
+
+        Raises:
+            UnsupportedFormat: see above.
+        """
+        return offset
+
+    def offset_of(self, number: int) -> int:
+        """The offset of the record of that number."""
+        return number
 
     def topic_id(self, log: PartitionLog) -> str | None:
         """What tells the topic from a later one of its name; None: nothing does."""

@@ -14,19 +14,21 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
 from lastwrite.archive.place import MANIFEST
-from lastwrite.errors import CorruptLog, InvalidConfig, LogError
+from lastwrite.errors import CorruptLog, InvalidConfig, LogError, NotALog
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.text import topic_id_bytes
 from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.served import ServedLog
 from lastwrite.kafka.store import archived, log_dir, partitions
-from lastwrite.model.log import TopicPartition
+from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.server.files import Files
+from lastwrite.storage.layout import Layout
 from lastwrite.storage.objects.address import is_address, join, store_at
 
 FILES_S, BUCKET_S = 0.05, 1.0  # between looks at a partition: in a bucket each is a request
@@ -39,6 +41,8 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 class Partition:
     """One partition of one topic."""
 
+    is_of_kafka = True  # it has offsets and groups of a cluster of Kafka's
+
     def __init__(self, name: TopicPartition, folder: str, files: Files) -> None:
         self.name = name
         self.folder = folder
@@ -50,9 +54,44 @@ class Partition:
         self.changed_s = 0.0  # of time.monotonic, when it was last found to be another
 
     @property
+    def settings_folder(self) -> str:
+        """Where its settings are found, as those of Kafka's partitions are.
+
+        Raises:
+            LogError: it cannot be read.
+        """
+        return self.folder
+
+    @property
     def is_read(self) -> bool:
         """Whether it was asked for before."""
         return self._log is not None
+
+    @property
+    def epoch(self) -> int:
+        """The last leader's; 0 as long as nobody has asked for the partition.
+
+        Raises:
+            LogError: it is damaged, or cannot be read.
+        """
+        return self.log().epoch if self.is_read else 0
+
+    @property
+    def topic_id(self) -> str | None:
+        """As text; None: no cluster gave the topic one.
+
+        Raises:
+            LogError: see above.
+        """
+        return self.log().topic_id
+
+    def peek(self) -> None:
+        """Read what is told of it before anybody reads records of it.
+
+        Raises:
+            LogError: see above.
+        """
+        self.log()
 
     def log(self) -> ServedLog:
         """As it was listed last.
@@ -69,16 +108,22 @@ class Partition:
             LogError: see above.
         """
         with self._lock:
-            state = self._seen()
-            log = log_dir.read_partition(self.folder)
-            for problem in log.problems:
-                if loses_records(problem, log):
-                    raise CorruptLog(
-                        problem.message, problem.position, problem.path, problem.remedy
-                    )
-            self._log = ServedLog(log, self._files.read)
+            state = self.seen()
+            self._log = ServedLog(self.listed(), self._files.read)
             self._state, self.changed_s = state, time.monotonic()
             return self._log
+
+    def listed(self) -> PartitionLog:
+        """What lies there now.
+
+        Raises:
+            LogError: see above.
+        """
+        log = log_dir.read_partition(self.folder)
+        for problem in log.problems:
+            if loses_records(problem, log):
+                raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
+        return log
 
     def fresh(self) -> ServedLog:
         """As it lies now, or lay a moment ago.
@@ -98,25 +143,33 @@ class Partition:
             LogError: see above.
         """
         self._looked_s = time.monotonic()
-        if self._log is not None and self._seen() == self._state:
+        if self._log is not None and self.is_as_seen():
             return False
         self.again()
         return True
 
-    def _seen(self) -> Hashable:
+    def is_as_seen(self) -> bool:
+        """Whether nothing of it has changed since it was listed."""
+        return self.seen() == self._state
+
+    def seen(self) -> Hashable:
         """What is another as soon as anything of the partition is."""
         if archived.is_archived(self.folder):
-            path = join(self.folder, MANIFEST)
-            if is_address(path):
-                store, key = store_at(path)
-                found = store.head(key)
-                return None if found is None else found.version
-            return _file_state(path)
+            return self.seen_manifest()
         active = None
         if self._log is not None and self._log.log.segments:
-            active = _file_state(self._log.log.segments[-1].path)
+            active = file_state(self._log.log.segments[-1].path)
         root = partitions.root_of(self.folder)
         return beside_a_broker.folder_state(self.folder), active, beside_a_broker.noted_ns(root)
+
+    def seen_manifest(self) -> Hashable:
+        """The same of a partition of an archive."""
+        path = join(self.folder, MANIFEST)
+        if is_address(path):
+            store, key = store_at(path)
+            found = store.head(key)
+            return None if found is None else found.version
+        return file_state(path)
 
 
 class Topic:
@@ -138,24 +191,64 @@ class Topic:
             LogError: its first partition cannot be read.
         """
         if self._id is None:
-            text = self.partitions[min(self.partitions)].log().topic_id
+            text = self.partitions[min(self.partitions)].topic_id
             self._id = self.made_id.bytes if text is None else topic_id_bytes(text)
         return self._id
 
 
+class Source(NamedTuple):
+    """What one system has at an address."""
+
+    path: str
+    system: Layout
+
+    def found(self, names: Sequence[str]) -> Iterator[tuple[TopicPartition, TopicPartition, str]]:
+        """What clients call each partition, what its system calls it, and its folder.
+
+        Raises:
+            NotALog: nothing lies there, or nothing of these ``names``.
+            InvalidConfig: a topic has a name that Kafka's clients do not take.
+        """
+        for folder in self.system.find(self.path, list(names) or None, None):
+            name = self.system.name_of(folder)
+            topic = self.system.topic_names(name)[0]
+            if not is_name(topic):
+                raise InvalidConfig(
+                    f"no topic of Kafka can be called {topic!r}",
+                    path=folder,
+                    remedy="name those that are to be served by --topic",
+                )
+            yield TopicPartition(topic, max(name.partition, 0)), name, folder
+
+
+Maker: TypeAlias = Callable[[TopicPartition, str, Source, Files], Partition]
+
+
+def as_it_lies(name: TopicPartition, folder: str, source: Source, files: Files) -> Partition:
+    """A partition of Kafka's that is served without a copy."""
+    return Partition(name, folder, files)
+
+
 class Catalog:
-    """What lies at ``paths``, log directories or archives of Kafka's; ``names``: of these topics
-    alone.
+    """What lies at ``sources``; ``names``: of these topics alone. ``make``: gives what serves a
+    partition.
 
     Raises:
-        NotALog: nothing lies at one of them.
-        InvalidConfig: a partition lies at two of them.
+        NotALog: nothing lies at one of them, or nothing of the names at any.
+        InvalidConfig: a partition lies at two of them, or two topics have one name.
     """
 
-    def __init__(self, paths: Sequence[str], names: Sequence[str], files: Files) -> None:
-        self._paths = list(paths)
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        names: Sequence[str],
+        files: Files,
+        make: Maker = as_it_lies,
+    ) -> None:
+        self._sources = list(sources)
         self._names = list(names)
         self._files = files
+        self._make = make
         self._topics: dict[str, Topic] = {}
         self._of_ids: dict[bytes, Topic] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, "catalog")
@@ -172,21 +265,37 @@ class Catalog:
         """
         self._listed_s = time.monotonic()
         found: dict[str, dict[int, Partition]] = {}
+        of: dict[str, tuple[Layout, str]] = {}  # a topic's system, and what it calls the topic
+        missing: NotALog | None = None
         known = {
             part.folder: part
             for topic in self._topics.values()
             for part in topic.partitions.values()
         }
-        for path in self._paths:
-            for folder in partitions.find_partitions(path, self._names or None, None):
-                name = partitions.partition_name(folder)
+        for source in self._sources:
+            try:
+                here = list(source.found(self._names))
+            except NotALog as error:
+                if not self._names or len(self._sources) == 1:
+                    raise
+                missing = error  # another one may have it
+                continue
+            for name, own, folder in here:
                 there = found.setdefault(name.topic, {})
-                if name.partition in there:
+                other = of.setdefault(name.topic, (source.system, own.topic))
+                if name.partition in there or other != (source.system, own.topic):
+                    place = there.get(name.partition) or there[min(there)]
                     raise InvalidConfig(
-                        f"{name} lies in {there[name.partition].folder} and in {folder}",
+                        f"a topic {name.topic} lies in {place.folder} and another in {folder}"
+                        if other != (source.system, own.topic)
+                        else f"{name} lies in {place.folder} and in {folder}",
                         remedy="serve one of them",
                     )
-                there[name.partition] = known.get(folder) or Partition(name, folder, self._files)
+                there[name.partition] = known.get(folder) or self._make(
+                    name, folder, source, self._files
+                )
+        if not found and missing is not None:
+            raise missing
         before = self._topics
         self._topics = {
             name: before[name]
@@ -228,7 +337,7 @@ class Catalog:
 
         def read(found: Partition) -> None:
             with suppress(LogError):
-                found.log()
+                found.peek()
 
         fresh = [p for topic in topics for p in topic.partitions.values() if not p.is_read]
         list(self._pool.map(read, fresh) if len(fresh) > 1 else map(read, fresh))
@@ -255,7 +364,7 @@ def is_name(topic: str | None) -> bool:
     return _NAME.fullmatch(topic or "") is not None and topic not in (".", "..")
 
 
-def _file_state(path: str) -> Hashable:
+def file_state(path: str) -> Hashable:
     try:
         seen = os.stat(path)
     except OSError:

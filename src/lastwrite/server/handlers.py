@@ -139,11 +139,10 @@ def _described(request: Request, topic: Topic, prefix: str) -> dict[str, Any]:
 
 def _partition(request: Request, prefix: str, found: Partition) -> Any:
     epoch, error = 0, Code.NONE
-    if found.is_read:
-        try:
-            epoch = found.log().epoch
-        except LogError:
-            error = Code.KAFKA_STORAGE_ERROR
+    try:
+        epoch = found.epoch
+    except LogError:
+        error = Code.KAFKA_STORAGE_ERROR
     return part(
         request,
         f"{prefix}Partition",
@@ -243,9 +242,9 @@ def _settings(place: Place, request: Request, asked: Any) -> Any:
             if error == Code.TOPIC_AUTHORIZATION_FAILED:
                 message = _NO_TOPIC
         else:
-            folder = topic.partitions[min(topic.partitions)].folder
+            first = topic.partitions[min(topic.partitions)]
             try:
-                found = list(place.system.settings_of(folder, {}))
+                found = list(place.system.settings_of(first.settings_folder, {}))
             except LogError as failed:
                 error, message = Code.KAFKA_STORAGE_ERROR, str(failed)
     elif asked.resource_type == _BROKER:

@@ -8,20 +8,25 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from lastwrite.archive.layout import systems_at
 from lastwrite.archive.place import read_seen
-from lastwrite.commands.systems import KAFKA, system_of_all
+from lastwrite.commands.systems import system_of
 from lastwrite.config.address import parse_address
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
+from lastwrite.encoding.compression import Codec
+from lastwrite.engine.system import system_named
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
 from lastwrite.kafka.network.messages import schema
 from lastwrite.kafka.rules.serve_settings import MECHANISMS, ServeConfig, serve_config
 from lastwrite.kafka.store import archived
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Catalog, cluster_id_of
+from lastwrite.server.catalog import Catalog, Source, cluster_id_of
+from lastwrite.server.copies import Copies
 from lastwrite.server.door import Door, kept_tls, kept_users
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import Coordinator
@@ -29,12 +34,15 @@ from lastwrite.server.groups import Groups
 from lastwrite.server.growth import Growth
 from lastwrite.server.handlers import Identity, Place
 from lastwrite.server.listener import ServeLimits, Server
+from lastwrite.server.made import Making
 from lastwrite.server.offsets import Commit, Offsets
 from lastwrite.server.offsets import Place as Position
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects.address import is_address, real_path, use
 
 _CACHE_BYTES = 128 << 20
+_COPIES_BYTES = "10g"
+_COPIES_AT_ONCE = 2
 _TICK_S = 1.0
 
 
@@ -85,13 +93,17 @@ def serve(
     metadata: str | None = None,
     cache: str | int | None = None,
     users: str | None = None,
+    copies: str | int | None = None,
+    compression: str = "none",
+    is_compacted: bool = False,
     is_open: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Serving:
     """Listen for Kafka's clients, who read what lies at ``path`` as if a broker had it.
 
     Args:
-        path: log directories, or archives of Kafka's topics, folders or ``s3://bucket/prefix``.
+        path: log directories of Kafka's, stores of RocketMQ's, folders of Pulsar's topics, and
+            archives of any, folders or ``s3://bucket/prefix``.
         topic: names or shell patterns; None: all.
         listen: ``HOST:PORT`` to bind; port 0: one that is free.
         advertise: ``HOST:PORT`` that clients dial, where it is another.
@@ -103,6 +115,11 @@ def serve(
         cache: of a bucket's bytes in memory, as ``"256m"``; None: 128 MiB.
         users: a file of users and of what they may, as ``lastwrite users`` writes it; None:
             whoever is let in may read all.
+        copies: of what is made for ``is_compacted`` and of other systems' topics, on the disk of
+            ``state``, as ``"20g"``; None: 10 GiB. What was used longest ago goes first.
+        compression: of batches that are made of other systems' topics, ``none`` or ``lz4``.
+        is_compacted: serve topics as if they were compacted: the last write of every key below an
+            offset of now, then the tail.
         is_open: listen beyond this machine without TLS and users, too.
         tell: hears what an operator should know.
 
@@ -110,7 +127,7 @@ def serve(
         The server, which listens already; ``run`` answers, and ``with`` does so in a thread.
 
     Raises:
-        NotALog: nothing of Kafka's lies there.
+        NotALog: no topic lies there.
         InvalidConfig: an address that nobody said may be open; a setting; the file of users.
         EnvironmentUnfit: kio is not installed; or the port is taken.
         LogHeld: another server has the state.
@@ -120,23 +137,29 @@ def serve(
     names = [topic] if isinstance(topic, str) else list(topic or ())
     schema("metadata", 0)  # kio is there
     use(store_settings(config))
-    if system_of_all(None, paths).name != KAFKA:
-        raise InvalidConfig(
-            "only topics of Kafka are served so far",
-            path=paths[0],
-            remedy="read it by lastwrite read, or lastwrite.read in Spark",
-        )
+    sources = [Source(each, system_named(name)) for each in paths for name in _systems_at(each)]
     settings = serve_config(config)
     host, port = _bound(listen)
     door = _door(settings, users, host, is_open, tell)
     with ExitStack() as stack:
         files = Files(_CACHE_BYTES if cache is None else parse_bytes(cache))
         stack.callback(files.close)
-        catalog = Catalog(paths, names, files)
-        stack.callback(catalog.close)
         cluster_id = cluster_id_of(paths)
-        offsets = Offsets(state or _state_of(cluster_id))
+        state = state or _state_of(cluster_id)
+        offsets = Offsets(state)
         stack.callback(offsets.close)
+        threads = ThreadPoolExecutor(_COPIES_AT_ONCE, "copies")
+        stack.callback(threads.shutdown, wait=False, cancel_futures=True)
+        making = Making(
+            Copies(os.path.join(state, "copies"), parse_bytes(copies or _COPIES_BYTES)),
+            threads,
+            _codec(compression),
+            is_compacted,
+            _of_stores(config or {}),
+            tell,
+        )
+        catalog = Catalog(sources, names, files, making.partition)
+        stack.callback(catalog.close)
         offsets.start_from(list(_brought(catalog)), time.time_ns() // 1_000_000)
         listener = stack.enter_context(_listening(host, port))
         bound = listener.getsockname()[1]
@@ -158,6 +181,27 @@ def serve(
         serving = Serving(f"{shown[0]}:{shown[1]}", server, catalog, stack.pop_all())
     threading.Thread(target=_tick, args=(groups, serving), daemon=True, name="groups").start()
     return serving
+
+
+def _systems_at(path: str) -> list[str]:
+    """Those of an archive, which may be several, or the one whose files lie there."""
+    return systems_at(path) or [system_of(path)]
+
+
+def _of_stores(config: Mapping[str, object]) -> dict[str, object]:
+    """The settings that say how buckets are reached."""
+    return {name: value for name, value in config.items() if name.startswith("storage.")}
+
+
+def _codec(name: str) -> Codec:
+    """
+    Raises:
+        InvalidConfig: batches are not made of it.
+    """
+    codecs = {"none": Codec.NONE, "lz4": Codec.LZ4}
+    if name not in codecs:
+        raise InvalidConfig(f"compression {name!r}", remedy=f"one of: {', '.join(codecs)}")
+    return codecs[name]
 
 
 def _tick(groups: Groups, serving: Serving) -> None:
@@ -262,7 +306,7 @@ def _brought(catalog: Catalog) -> list[tuple[Position, Commit]]:
     for name in catalog.names():
         topic = catalog.topic(name)
         for number, each in ({} if topic is None else topic.partitions).items():
-            if not archived.is_archived(each.folder):
+            if not each.is_of_kafka or not archived.is_archived(each.folder):
                 continue
             try:
                 log = archived.contents_of(read_seen(each.folder).manifest, each.folder)

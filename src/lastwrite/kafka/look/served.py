@@ -17,9 +17,10 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
-from lastwrite.errors import LogError, located
+from lastwrite.errors import CorruptLog, LogError, located
 from lastwrite.kafka.format.batch import decode_batch, decode_batch_header, encode_batch
 from lastwrite.kafka.format.batch_layout import MAGIC, Batch, BatchHeader
 from lastwrite.kafka.format.index import OffsetIndex, decode_offset_index
@@ -29,8 +30,15 @@ from lastwrite.kafka.format.text import (
     decode_leader_epochs,
     decode_partition_metadata,
 )
-from lastwrite.kafka.store.index_files import index_path, read_time_index, side_file
-from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.kafka.look.problems import whole_batches
+from lastwrite.kafka.look.stretch import stretch_of
+from lastwrite.kafka.store.index_files import (
+    index_path,
+    read_offset_index,
+    read_time_index,
+    side_file,
+)
+from lastwrite.model.log import PartitionLog, Problem, Segment
 from lastwrite.storage.problems import BATCH_LIMIT_BYTES
 from lastwrite.storage.reading import exists, read_small
 
@@ -302,11 +310,38 @@ class ServedLog:
             return decode_batch(data, 0, BATCH_LIMIT_BYTES)
 
 
+def stretch_from(segment: Segment, offset: int, end: int) -> Segment | None:
+    """The stretch of a segment, which ends at offset ``end``, whose batches have ``offset`` or what
+    follows; None: it has none.
+
+    Raises:
+        CorruptLog: no batch lies where one should.
+        CommitConflict: it is gone, or another one.
+    """
+    start, _ = stretch_of(segment, offset, end, end)
+
+    def refuse(problem: Problem) -> None:
+        raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
+
+    for position, header, _ in whole_batches(segment, refuse, start):
+        if header.next_offset > offset:
+            size = segment.size_bytes - position
+            return replace(segment, base_offset=offset, position=position, size_bytes=size)
+    return None
+
+
 def _index_of(segment: Segment) -> OffsetIndex:
     """Its index; an empty one where a crash left none that anybody may look into."""
     path = index_path(segment.path)
+    with suppress(LogError, ValueError):  # of a tier, whose files are not named by offsets
+        if segment.position:
+            offsets, positions = read_offset_index(segment)
+            inside = positions >= segment.position
+            return OffsetIndex(
+                segment.base_offset, offsets[inside], positions[inside] - segment.position
+            )
     with suppress(LogError):
-        if segment.is_indexed and exists(path):
+        if segment.is_indexed and not segment.position and exists(path):
             return decode_offset_index(read_small(path), segment.base_offset)
     return decode_offset_index(b"", segment.base_offset)
 

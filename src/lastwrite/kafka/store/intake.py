@@ -362,15 +362,15 @@ class Intake:
             return self._place.begin_after_others(self._seen)
         return self._place.begin(self._seen)
 
-    def finish(self) -> None:
-        """Let what has come count.
+    def finish(self, end: int | None = None) -> None:
+        """Let what has come count. ``end``: where the log ends, if only its reader has found out.
 
         Raises:
             CommitConflict: somebody else changed the partition meanwhile; RemoteFailed: the store.
             LogHeld: as ``append``.
         """
         self._close_segment()
-        self._at = self.end
+        self._at = self.end = self.end if end is None else end
         before, source = self._log, self._source
         is_due = source.asked_ms - before.brought_ms > source.config.delete_retention_ms // 2
         is_other = source.known not in (None, before.known)

@@ -3,7 +3,7 @@ no Python statement a message. ``tests/unit/test_other_rows.py`` holds it agains
 ``pulsar.format.entry``.
 
 A message's offset is its entry's, so those of a batch share one; ``orders`` tells them apart, as
-the entry's place in the file, then the place in the batch.
+the entry's place in the file, then the place that it had in the batch when it was sent.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
@@ -40,6 +40,7 @@ from lastwrite.pulsar.format.kernels import (
     EntryTable,
     _is_dense,
     _message,
+    _next_index,
     _skip,
     _varint,
 )
@@ -258,8 +259,11 @@ def _locate(
         # In place the payload lies in the chunk itself, of which ``base`` is then 0.
         at = row.plain_start
         end = row.plain_end
-        most = entry.kept if _is_dense(data, at, end, data + base, entry) else entry.messages
-        if most > 1 << INDEX_BITS:
+        dense = _is_dense(data, at, end, data + base, entry)
+        most = entry.kept if dense else entry.messages
+        sent_at = np.int64(entry.kept_at)
+        packed_end = np.int64(0)
+        if entry.messages > 1 << INDEX_BITS:
             return filled, _TOO_MANY, b
         stop_at = filled + row.records
         for index in range(most):
@@ -267,6 +271,11 @@ def _locate(
             at, key_at, key_length, size, event_time, is_out, is_null = _message(data, at, end)
             if at < 0:
                 break
+            sent = np.int64(index)
+            if dense:
+                sent, sent_at, packed_end = _next_index(
+                    data + base, sent_at, entry.payload_at, packed_end
+                )
             if is_out:
                 stop_at -= 0 if entry.kept > 0 else 1
                 continue
@@ -283,7 +292,7 @@ def _locate(
             rows[_PROPERTIES_AT, filled] = begin
             rows[_PROPERTIES, filled] = count
             rows[_AT, filled] = row.origin
-            orders[filled] = place | index
+            orders[filled] = place | sent
             is_b64[filled] = coded and key_length >= 0
             filled += 1
         if at != end or filled != stop_at:

@@ -19,15 +19,22 @@ import numpy as np
 from lastwrite.engine.chunks import Chunk, Chunks
 from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
 from lastwrite.errors import CorruptLog, UnsupportedFormat, located
-from lastwrite.model.columns import IS_ABORTED, ByteArray, RecordColumns
+from lastwrite.model.columns import IS_ABORTED, ByteArray, Int64Array, RecordColumns
 from lastwrite.model.log import PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.model.work import Limits, Piece
 from lastwrite.pulsar.format.chunk import PulsarFormat
 from lastwrite.pulsar.format.entry import Entry, decode_entry, messages_of
-from lastwrite.pulsar.format.gather import IN_PARTS, Given, gather, open_singles, with_properties
+from lastwrite.pulsar.format.gather import (
+    IN_PARTS,
+    INDEX_BITS,
+    Given,
+    gather,
+    open_singles,
+    with_properties,
+)
 from lastwrite.pulsar.format.kernels import IS_CHUNKED, IS_ENCRYPTED, MARKER
 from lastwrite.pulsar.format.missing import in_words
-from lastwrite.pulsar.format.position import Position
+from lastwrite.pulsar.format.position import ENTRY_BITS, MAX_ENTRY, Position
 from lastwrite.pulsar.look.chunks import ChunkGroups
 from lastwrite.pulsar.store.place import name_of
 from lastwrite.pulsar.store.topic import Topic, find_topics, list_topic, partition_of
@@ -36,6 +43,8 @@ from lastwrite.rows.system import RowReader, RowSystem, Wants
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.reading import reader_of
 
+# Of a message's number: ledger, entry, place in the batch, all together 63 bits.
+_LEDGER, _ENTRY, _INDEX = 27, 24, 12
 _PLACE = struct.Struct("<3q")  # of a part: segment, position, size
 
 
@@ -146,12 +155,39 @@ class _Rows(RowSystem):
             return log.end_offset
         return min(log.end_offset, log.first_unstable_offset)
 
+    def numbers(self, records: RecordColumns) -> Int64Array:
+        ledgers, entries = records.offsets >> ENTRY_BITS, records.offsets & MAX_ENTRY
+        indexes = records.orders & ((1 << INDEX_BITS) - 1)
+        for column, bits in ((ledgers, _LEDGER), (entries, _ENTRY), (indexes, _INDEX)):
+            if len(column) and int(column.max()) >> bits:
+                row = int(np.argmax(column >> bits != 0))
+                raise _beyond(Position.of(int(records.offsets[row])), int(indexes[row]))
+        return (ledgers << _ENTRY | entries) << _INDEX | indexes
+
+    def number_of(self, offset: int) -> int:
+        at = Position.of(offset)
+        if at.ledger >> _LEDGER or at.entry >> _ENTRY:
+            raise _beyond(at, 0)
+        return (at.ledger << _ENTRY) + at.entry << _INDEX
+
+    def offset_of(self, number: int) -> int:
+        entry = number >> _INDEX
+        return Position(entry >> _ENTRY, entry & ((1 << _ENTRY) - 1)).offset
+
     def extra_of(self, log: PartitionLog) -> Parts | None:
         compacted = read_compacted(log.folder) if log.checkpoint is not None else None
         return _parts_of(log) if has_parts(log, compacted) else None
 
 
 ROWS = _Rows()
+
+
+def _beyond(at: Position, index: int) -> UnsupportedFormat:
+    return UnsupportedFormat(
+        f"message {at}:{index} has no number: ledgers go up to {(1 << _LEDGER) - 1}, entries to "
+        f"{(1 << _ENTRY) - 1}, messages in a batch to {(1 << _INDEX) - 1}",
+        remedy="read the topic by lastwrite read, or lastwrite.read in Spark",
+    )
 
 
 def _backlog(topic: Topic) -> Topic:

@@ -1,0 +1,128 @@
+"""Another system's partition as one of Kafka's, in an archive of our own: each record once, with
+the number by which its system knows it for an offset.
+
+    queue offset 7 "k" = ""        a RocketMQ message: offset 7, a delete of k
+    entry 10:5, message 2          Pulsar's: offset (10 << 24 | 5) << 12 | 2
+
+Keys, times and headers stay; a value that deletes its key there deletes it here. The log begins at
+0, so that nobody who reads is beyond its begin when a round takes the first records away, and ends
+where the source does: with an empty batch, as a cleaner leaves it, where the last number is
+nobody's.
+
+What came since is appended; so the archive is of one history, and whoever finds another one begins
+a new archive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from lastwrite.archive.place import place_at
+from lastwrite.encoding.compression import Codec
+from lastwrite.errors import CorruptLog
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.chunk import KafkaFormat
+from lastwrite.kafka.format.encoder import BatchEncoder
+from lastwrite.kafka.rules.settings import KafkaTopicConfig
+from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.archived import Known
+from lastwrite.kafka.store.intake import Intake, LiveSource
+from lastwrite.model.columns import BatchTable, ByteArray, RecordColumns
+from lastwrite.model.log import PartitionLog
+from lastwrite.model.work import Limits
+from lastwrite.rows.reading import RowUnit, read_records, row_units
+from lastwrite.rows.system import RowSystem
+
+_LEADER_EPOCH = 0
+_NO_END = 1 << 62
+_COLUMNS = ("key", "value", "offset", "timestamp", "headers")
+_KNOWN = Known(topic={"cleanup.policy": "compact"})
+
+
+def bring(rows: RowSystem, log: PartitionLog, folder: str, codec: Codec) -> int:
+    """Bring what the partition at ``folder``, of an archive, has not yet of ``log``; the offset
+    that it ends at.
+
+    Raises:
+        CorruptLog, UnsupportedFormat: a record cannot be read, or has no number.
+        CommitConflict: the log was changed meanwhile, or the archive was.
+        LogError: what lies there is not the begin of this log, or cannot be written.
+    """
+    seen = place_at(folder).read()
+    before = None if seen is None else archived.contents_of(seen.manifest, folder)
+    since = log.log_start
+    if before is not None and before.segments:
+        since = rows.offset_of(before.end_offset - 1) + 1
+        if since >= rows.end_of(log, is_committed=True):
+            return before.end_offset
+    intake = Intake(_source(log), folder)
+    at, end = intake.first, rows.number_of(rows.end_of(log, is_committed=True))
+    try:
+        limits = Limits()
+        encoder, format = BatchEncoder(codec), KafkaFormat(limits.plain_bytes)
+        for unit in row_units(rows, log, _COLUMNS, is_committed=True, first=since):
+            for data in _encoded(rows, unit, encoder, limits):
+                for table in _tables(format, data, at):
+                    intake.append(data, table)
+                    at = int(table["next_offset"][-1])
+        if at < end:
+            last = encode_batch(
+                [], base_offset=end - 1, last_offset=end - 1, leader_epoch=_LEADER_EPOCH
+            )
+            data = np.frombuffer(bytearray(last), np.uint8)
+            intake.append(data, next(_tables(format, data, at)))
+        intake.finish(max(at, end))
+    except BaseException:
+        intake.abandon()
+        raise
+    return max(at, end)
+
+
+def _source(log: PartitionLog) -> LiveSource:
+    return LiveSource(
+        path=log.folder,
+        log_start=0,
+        end=_NO_END,
+        topic_id=None,
+        lineage=lambda epoch: (),
+        known=_KNOWN,
+        groups=None,
+        config=KafkaTopicConfig(),
+        asked_ms=time.time_ns() // 1_000_000,
+        written=(),
+    )
+
+
+def _encoded(
+    rows: RowSystem, unit: RowUnit, encoder: BatchEncoder, limits: Limits
+) -> Iterator[ByteArray]:
+    """The unit's records as batches, block for block."""
+    for records in read_records(unit, limits):
+        numbers = rows.numbers(records)
+        if rows.is_empty_delete:
+            records = _with_deletes(records)
+        try:
+            yield encoder.batches(records, numbers, _LEADER_EPOCH)
+        except ValueError as error:
+            raise CorruptLog(
+                f"records out of order: {error}", int(records.positions[0]), unit.piece.path
+            ) from error
+
+
+def _with_deletes(records: RecordColumns) -> RecordColumns:
+    """The same, where a value without bytes is null if it has a key."""
+    starts, lengths = records.values
+    is_delete = (lengths == 0) & (records.keys[1] >= 0)
+    return records._replace(values=(starts, np.where(is_delete, -1, lengths)))
+
+
+def _tables(format: KafkaFormat, data: ByteArray, end: int) -> Iterator[BatchTable]:
+    """The batches of ``data``, proven, none below offset ``end``."""
+    at = 0
+    while at < len(data):
+        table, at, _, _ = format.split(data, at, len(data), end)
+        end = int(table["next_offset"][-1])
+        yield table
