@@ -154,24 +154,26 @@ def write_log(
     ``log_end`` and ``seconds``.
 
     Raises:
-        ValueError: ``segment_bytes`` is less than one buffer: no segment would ever get a record.
+        ValueError: ``segment_bytes`` is less than one batch: no segment would ever get a record.
     """
     begin = time.perf_counter()
     folder.mkdir(parents=True, exist_ok=True)
     batch_records = min(A_BATCH, max(1, _BATCH_BYTES // (20 + 8 * words)))
-    out = np.empty(_ROUND_BATCHES * (61 + batch_records * (20 + 8 * words)), dtype=np.uint8)
+    batch_bytes = 61 + batch_records * (20 + 8 * words)
+    round_batches = max(1, min(_ROUND_BATCHES, segment_bytes // batch_bytes // 2))
+    out = np.empty(round_batches * batch_bytes, dtype=np.uint8)
     if segment_bytes < len(out):
         raise ValueError(
             f"segment_bytes is {segment_bytes}; with {words} words at least {len(out)}"
         )
-    batches = np.empty((_ROUND_BATCHES, 4), dtype=np.int64)
+    batches = np.empty((round_batches, 4), dtype=np.int64)
     total, segments, at = 0, 0, first
     while at < end:
         base, size = at, 0
         indexer = SegmentIndexer(base, 4096)
         with open(folder / f"{base:020d}.log", "wb", buffering=0) as log:
             while at < end and at - base < segment_records and size + len(out) <= segment_bytes:
-                stop = min(at + _ROUND_BATCHES * batch_records, end, base + segment_records)
+                stop = min(at + round_batches * batch_records, end, base + segment_records)
                 filled, rows = _fill(out, at, numbers(at, stop), words, batches, batch_records)
                 log.write(out[:filled])
                 found = batches[:rows]

@@ -286,7 +286,7 @@ def test_a_byte_that_flips_on_the_way_to_a_worker_is_found(site: Site) -> None:
     [
         pytest.param("scan", marks=pytest.mark.long),
         pytest.param("elect", marks=pytest.mark.long),
-        "rewrite",
+        pytest.param("rewrite", marks=pytest.mark.long),
     ],
 )
 def test_the_driver_dies_and_the_archive_is_as_it_was(site: Site, stage: str) -> None:

@@ -14,6 +14,11 @@ from lastwrite.kafka.store import archiving
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 
 
+def test_one_source_needs_no_list(tmp_path: Path) -> None:
+    report = lastwrite.fetch(str(CORPUS), str(tmp_path), topic="client-zstd")
+    assert len(report.partitions) == 1
+
+
 def test_the_journal_of_a_round_that_lasts_is_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

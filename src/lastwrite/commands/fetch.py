@@ -18,7 +18,7 @@ from lastwrite.archive.following import Wanted
 from lastwrite.archive.layout import systems_at
 from lastwrite.commands.following import fetch_once, limits_of
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of
-from lastwrite.commands.told import TopicConfig, find_told, overrides
+from lastwrite.commands.told import TopicConfig, find_told, overrides, paths_of
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
 from lastwrite.engine.system import system_named
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 def fetch(
-    sources: Sequence[str],
+    sources: str | Sequence[str],
     to: str,
     *,
     topic: Topics = None,
@@ -117,6 +117,7 @@ def fetch(
             instead.
     """
     address.use(store_settings(config))
+    sources = paths_of(sources)
     progress = progress or NoProgress()
     is_live = any(source.startswith((KAFKA_SCHEME, ROCKETMQ_SCHEME, SCHEME)) for source in sources)
     if keep_scans and (is_live or _whose(sources[0]) != KAFKA):
