@@ -1,7 +1,7 @@
 """What rounds ask of the machine, in numbers that are the same on every machine.
 
     python -m bench.counts                # as JSON
-    python -m bench.counts --write        # into bench/counts.json, which tests/unit/test_counts.py holds
+    python -m bench.counts --write        # into counts.json, which tests/unit/test_counts.py holds
 
 Small logs, compacted in this process, each once before it is counted:
 
