@@ -194,19 +194,29 @@ KeyHex: TypeAlias = Annotated[
 
 KeyFormat: TypeAlias = Annotated[
     str,
-    option("--key-format NAME", "What keys are: raw, utf8, json, avro or confluent."),
+    option("--key-format NAME", "What keys are: raw, utf8, json, avro, protobuf or confluent."),
 ]
 ValueFormat: TypeAlias = Annotated[
     str,
-    option("--value-format NAME", "What values are: raw, utf8, json, avro or confluent."),
+    option("--value-format NAME", "What values are: raw, utf8, json, avro, protobuf or confluent."),
 ]
 KeySchema: TypeAlias = Annotated[
     str | None,
-    option("--key-schema FILE", "The schema of keys: .avsc, or a JSON Schema as .json."),
+    option(
+        "--key-schema FILE", "The schema of keys: .avsc, a JSON Schema as .json, .proto, .desc."
+    ),
 ]
 ValueSchema: TypeAlias = Annotated[
     str | None,
-    option("--value-schema FILE", "The schema of values: .avsc, or a JSON Schema as .json."),
+    option("--value-schema FILE", "The schema of values: the same."),
+]
+KeyMessage: TypeAlias = Annotated[
+    str | None,
+    option("--key-message NAME", "Of Protobuf: keys' message, where there are several."),
+]
+ValueMessage: TypeAlias = Annotated[
+    str | None,
+    option("--value-message NAME", "Of Protobuf: values' message, where there are several."),
 ]
 SchemaRegistry: TypeAlias = Annotated[
     str | None,

@@ -86,6 +86,8 @@ def read(
     value_format: options.ValueFormat = "raw",
     key_schema: options.KeySchema = None,
     value_schema: options.ValueSchema = None,
+    key_message: options.KeyMessage = None,
+    value_message: options.ValueMessage = None,
     schema_registry: options.SchemaRegistry = None,
     on_bad: options.OnBad = "fail",
     json: options.Json = False,
@@ -129,6 +131,8 @@ def read(
         value_format=value_format,
         key_schema=key_schema,
         value_schema=value_schema,
+        key_message=key_message,
+        value_message=value_message,
         schema_registry=schema_registry,
         on_bad=on_bad,
     )

@@ -30,12 +30,19 @@ class Decoded(NamedTuple):
 
 
 class Program(ABC):
-    """Decodes values of one schema. Not for several threads at once."""
+    """Decodes values of one schema. Not for several threads at once.
 
-    def __init__(self, slots: Slots, constants: Mapping[int, Any]) -> None:
+    Args:
+        constants: what slots have in every value; ``defaults``: where theirs would be null.
+    """
+
+    def __init__(
+        self, slots: Slots, constants: Mapping[int, Any], defaults: Mapping[int, Any] | None = None
+    ) -> None:
         self.slots = slots
         self.type = arrow_type(slots.top.shape)
         self._constants = constants
+        self._defaults = defaults or {}
         self._arena: ByteArray = np.empty(0, np.uint8)
 
     def decode(self, values: pa.Array) -> Decoded:
@@ -61,7 +68,7 @@ class Program(ABC):
         for base in table[:, 1].tolist():  # where a list or text begins, the first ends
             self._arena[base : base + 4] = 0
         faults = self._run(data, starts, present, table, counts)
-        filled = Filled(self._arena, table, counts, self._constants)
+        filled = Filled(self._arena, table, counts, self._constants, self._defaults)
         return filled.column(self.slots.top), faults
 
     @abstractmethod

@@ -11,8 +11,9 @@ from typing import Any, Final, TypedDict
 from lastwrite.config.declaration import SettingsTable, setting
 from lastwrite.errors import InvalidConfig
 
-FORMATS: Final = ("raw", "utf8", "json", "avro", "confluent")
-_WITH_SCHEMA: Final = ("json", "avro")
+FORMATS: Final = ("raw", "utf8", "json", "avro", "protobuf", "confluent")
+_WITH_SCHEMA: Final = ("json", "avro", "protobuf")
+_WITH_MESSAGES: Final = ("protobuf", "confluent")
 FAIL, NULL, ASIDE = "fail", "null", "aside"
 
 
@@ -23,6 +24,8 @@ class DecodingOptions(TypedDict, total=False):
     value_format: str
     key_schema: str | None
     value_schema: str | None
+    key_message: str | None
+    value_message: str | None
     schema_registry: str | None
     on_bad: str
     bad_to: str | None
@@ -34,9 +37,13 @@ class DecodingConfig(SettingsTable):
 
     Attributes:
         key_format, value_format: what they hold: ``raw`` bytes as they are, ``utf8``, ``json``,
-            ``avro``, or ``confluent``: a magic byte and the id of a schema come first.
-        key_schema, value_schema: a file: ``.avsc``, or a JSON Schema as ``.json``. Of ``confluent``
-            the schema to read by; else it is that of the subject ``TOPIC-key``, ``TOPIC-value``.
+            ``avro``, ``protobuf``, or ``confluent``: a magic byte and the id of a schema come
+            first, or stand in a header.
+        key_schema, value_schema: a file: ``.avsc``, a JSON Schema as ``.json``, ``.proto``, or a
+            set of descriptors as ``.desc``. Of ``confluent`` the schema to read by; else it is that
+            of the subject ``TOPIC-key``, ``TOPIC-value``.
+        key_message, value_message: of Protobuf, the message's name; else it is the only one of the
+            schema, and of ``confluent`` the first.
         schema_registry: of ``confluent``: a registry's URL, or a folder of schemas.
         on_bad: a key or value that its schema does not describe: ``fail``, ``null`` with the
             reason in a column ``_error``, or ``aside``: the record goes to a file in ``bad_to``.
@@ -46,6 +53,8 @@ class DecodingConfig(SettingsTable):
     value_format: str = setting("raw", "value_format", choices=FORMATS)
     key_schema: str = setting("", "key_schema")
     value_schema: str = setting("", "value_schema")
+    key_message: str = setting("", "key_message")
+    value_message: str = setting("", "value_message")
     schema_registry: str = setting("", "schema_registry")
     on_bad: str = setting(FAIL, "on_bad", choices=(FAIL, NULL, ASIDE))
     bad_to: str = setting("", "bad_to")
@@ -73,6 +82,11 @@ class DecodingConfig(SettingsTable):
                 raise InvalidConfig(
                     f"{which}_schema is for formats with a schema, and {which}_format is {format}",
                     remedy=f"give {which}_format, one of: {', '.join(FORMATS[2:])}",
+                )
+            if getattr(found, f"{which}_message") and format not in _WITH_MESSAGES:
+                raise InvalidConfig(
+                    f"{which}_message is of Protobuf, and {which}_format is {format}",
+                    remedy=f"give {which}_format, one of: {', '.join(_WITH_MESSAGES)}",
                 )
         is_framed = "confluent" in (found.key_format, found.value_format)
         if is_framed and not found.schema_registry:

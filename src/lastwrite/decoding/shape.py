@@ -36,13 +36,13 @@ class Kind(Enum):
     DECIMAL = "decimal"
     RECORD = "record"
     LIST = "list"
-    MAP = "map"  # of text to anything; its field is a record of key and value
+    MAP = "map"  # its field is a record of key and value
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A type. ``fields``: of a record its fields, of a list its item, of a map the record of key
-    and value; ``numbers``: what each symbol's number is where they are not counted from 0.
+    and value.
     """
 
     kind: Kind
@@ -61,8 +61,10 @@ def list_of(item: Shape) -> Shape:
     return Shape(Kind.LIST, fields=(item.named("element"),))
 
 
-def map_of(value: Shape) -> Shape:
-    entry = Shape(Kind.RECORD, fields=(Shape(Kind.STRING, "key"), value.named("value")))
+def map_of(value: Shape, key: Shape | None = None) -> Shape:
+    """Of text, if no key is given."""
+    key = Shape(Kind.STRING) if key is None else key
+    entry = Shape(Kind.RECORD, fields=(key.named("key"), value.named("value")))
     return Shape(Kind.MAP, fields=(entry,))
 
 
@@ -105,7 +107,7 @@ def arrow_type(shape: Shape) -> pa.DataType:
     if shape.kind is Kind.LIST:
         return pa.list_(pa.field("element", arrow_type(shape.fields[0])))
     if shape.kind is Kind.MAP:
-        return pa.map_(pa.string(), arrow_type(shape.fields[0].fields[1]))
+        return pa.map_(*(arrow_type(each) for each in shape.fields[0].fields))
     if shape.kind is Kind.DECIMAL:
         return pa.decimal128(shape.precision, shape.scale)
     plain = {
@@ -147,7 +149,7 @@ def spark_type(shape: Shape) -> str:
     if shape.kind is Kind.LIST:
         return f"ARRAY<{spark_type(shape.fields[0])}>"
     if shape.kind is Kind.MAP:
-        return f"MAP<STRING, {spark_type(shape.fields[0].fields[1])}>"
+        return f"MAP<{', '.join(spark_type(each) for each in shape.fields[0].fields)}>"
     if shape.kind is Kind.DECIMAL:
         return f"DECIMAL({shape.precision},{shape.scale})"
     return _OF_SPARK[shape.kind]

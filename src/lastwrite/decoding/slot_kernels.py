@@ -58,7 +58,7 @@ SYNTAX = 13
 DEPTH = 14
 ESCAPE = 15
 WIRE = 16
-FRAME = 17
+REQUIRED = 17
 
 REASONS = {
     CUT: "it stops early",
@@ -76,8 +76,8 @@ REASONS = {
     SYNTAX: "no JSON",
     DEPTH: "nested too deep",
     ESCAPE: "an escape that means no character",
-    WIRE: "a field that Protobuf does not know",
-    FRAME: "no frame of Confluent's",
+    WIRE: "no field of Protobuf's begins",
+    REQUIRED: "a required field is missing",
 }
 
 

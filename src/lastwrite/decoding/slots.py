@@ -109,18 +109,28 @@ class Filled:
     """What a kernel has filled: columns of Arrow, which own their memory."""
 
     def __init__(
-        self, arena: ByteArray, table: Int64Array, counts: Int64Array, constants: Mapping[int, Any]
+        self,
+        arena: ByteArray,
+        table: Int64Array,
+        counts: Int64Array,
+        constants: Mapping[int, Any],
+        defaults: Mapping[int, Any],
     ) -> None:
         self._arena = arena
         self._table = table
         self._counts = counts
         self._constants = constants
+        self._defaults = defaults
 
     def column(self, slot: Slot) -> pa.Array:
         """The slot's entries."""
         return self._column(slot, int(self._counts[slot.number]))
 
     def _column(self, slot: Slot, count: int) -> pa.Array:
+        found, default = self._filled(slot, count), self._defaults.get(slot.number)
+        return found if default is None else found.fill_null(pa.scalar(default, found.type))
+
+    def _filled(self, slot: Slot, count: int) -> pa.Array:
         kind, type = slot.shape.kind, arrow_type(slot.shape)
         if slot.number in self._constants:
             return pa.repeat(pa.scalar(self._constants[slot.number], type), count)

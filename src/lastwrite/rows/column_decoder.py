@@ -2,62 +2,86 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lastwrite.decoding.avro import AvroProgram
-from lastwrite.decoding.avro_schema import AvroType, parse_avro, shape_of
+from lastwrite.decoding.avro_schema import AvroType, parse_avro
+from lastwrite.decoding.avro_schema import shape_of as avro_shape
 from lastwrite.decoding.columns import Decoded, Program
+from lastwrite.decoding.frames import HEADERS, Frame, frames_of
 from lastwrite.decoding.json_schema import parse_json_schema
 from lastwrite.decoding.json_values import JsonProgram
-from lastwrite.decoding.shape import Kind, Shape, arrow_type, narrowed, spark_type
+from lastwrite.decoding.protobuf_schema import ProtobufFile
+from lastwrite.decoding.protobuf_schema import shape_of as protobuf_shape
+from lastwrite.decoding.shape import (
+    Kind,
+    Shape,
+    arrow_type,
+    narrowed,
+    spark_type,
+)
 from lastwrite.encoding.slices import gathered
 from lastwrite.errors import InvalidConfig
-from lastwrite.rows.schemas import AVRO, Schema, SchemaSource
+from lastwrite.rows.schemas import AVRO, PROTOBUF, Schema, SchemaSource
 
-_FRAME = 5  # bytes: 0, and the schema's id, big-endian
+
+class Wanted(NamedTuple):
+    """What a column is to be read by.
+
+    Attributes:
+        which: ``key`` or ``value``.
+        format: one of ``decoding.options.FORMATS``, but ``raw``.
+        schema: to read by; None of ``utf8``.
+        source: of ``confluent``, where the schemas of values are.
+        message: of Protobuf, its name; ``""``: the only one.
+        paths: the fields that are decoded; none: all of them.
+    """
+
+    which: str
+    format: str
+    schema: Schema | None
+    source: SchemaSource | None
+    message: str
+    paths: tuple[str, ...]
 
 
 class ColumnDecoder:
     """Decodes one column. Safe to pickle: programs are made where they are needed.
 
-    Args:
-        which: ``key`` or ``value``, for errors.
-        format: one of ``decoding.options.FORMATS``, but ``raw``.
-        schema: to read by; None of ``utf8``.
-        source: of ``confluent``, where the schemas of values are.
-        paths: the fields that are decoded; none: all of them.
-
     Raises:
         InvalidConfig: the schema has what no column can hold, or lacks a field.
     """
 
-    def __init__(
-        self,
-        which: str,
-        format: str,
-        schema: Schema | None,
-        source: SchemaSource | None,
-        paths: tuple[str, ...],
-    ) -> None:
-        self._format = format
-        self._schema = schema
-        self._source = source
-        self._programs: dict[int, Program] = {}
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        self._programs: dict[Frame | None, Program | str] = {}
+        self._message: Any = None
+        which, schema = wanted.which, wanted.schema
         if schema is None:
             shape = Shape(Kind.STRING)
         elif schema.kind == AVRO:
-            shape = shape_of(_parsed(schema), which)
+            shape = avro_shape(_parsed(schema), which)
+        elif schema.kind == PROTOBUF:
+            shape = protobuf_shape(self._read_by())
         else:
             shape = parse_json_schema(schema.text)
-        self.shape = narrowed(shape, paths, which) if paths else shape
-        if schema is not None and format in ("avro", "json") and format != schema.kind:
-            raise InvalidConfig(f"{which}_format is {format}, and its schema of {schema.kind}")
+        self.shape = narrowed(shape, wanted.paths, which) if wanted.paths else shape
+        if schema is not None and wanted.format not in ("confluent", schema.kind):
+            raise InvalidConfig(
+                f"{which}_format is {wanted.format}, and its schema of {schema.kind}"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_programs": {}}
+        return self.__dict__ | {"_programs": {}, "_message": None}
+
+    @property
+    def header(self) -> str | None:
+        """The header that may name a record's schema."""
+        return HEADERS[self._wanted.which] if self._wanted.format == "confluent" else None
 
     @property
     def type(self) -> pa.DataType:
@@ -67,66 +91,122 @@ class ColumnDecoder:
     def spark_type(self) -> str:
         return spark_type(self.shape)
 
-    def decode(self, values: pa.Array) -> Decoded:
-        """The values, and which are bad.
+    def decode(self, values: pa.Array, headers: pa.Array | None = None) -> Decoded:
+        """The values, and which are bad; ``headers`` of the same records, where ``header`` is asked
+        for.
 
         Raises:
             InvalidConfig, RemoteFailed: a schema that values name is not to be had, or cannot be
                 read by ours.
         """
-        if self._format == "utf8":
+        if self._wanted.format == "utf8":
             return _texts(values)
-        if self._format == "confluent":
-            return self._framed(values)
-        return self._program(-1).decode(values)
+        if self._wanted.format == "confluent":
+            return self._framed(values, headers)
+        program = self._program(None)
+        assert isinstance(program, Program)
+        return program.decode(values)
 
-    def _program(self, number: int) -> Program:
-        """Of the writer's schema with this id; -1: of the one that is given."""
-        found = self._programs.get(number)
-        if found is not None:
-            return found
-        assert self._schema is not None
-        writer = self._schema
-        if number >= 0:
-            assert self._source is not None
-            writer = self._source.by_id(number)
-        if writer.kind != self._schema.kind:
-            raise InvalidConfig(
-                f"schema {number} is of {writer.kind}, the one to read by of {self._schema.kind}"
+    def _read_by(self) -> Any:
+        """The message that values are read by."""
+        if self._message is None:
+            assert self._wanted.schema is not None
+            file, name = ProtobufFile(self._wanted.schema.descriptors), self._wanted.message
+            first = (
+                file.message_at([0]) if self._wanted.format == "confluent" and not name else None
             )
-        if writer.kind == AVRO:
-            found = AvroProgram(_parsed(writer), _parsed(self._schema), self.shape)
-        else:
-            found = JsonProgram(self.shape)
-        self._programs[number] = found
+            self._message = file.message(name) if first is None else first
+        return self._message
+
+    def _program(self, frame: Frame | None) -> Program | str:
+        """Of values with this frame, or of all; or why they are bad."""
+        found = self._programs.get(frame)
+        if found is None:
+            found = self._programs[frame] = self._made(frame)
         return found
 
-    def _framed(self, values: pa.Array) -> Decoded:
-        """Values that begin with the number of their schema: schema by schema."""
+    def _made(self, frame: Frame | None) -> Program | str:
+        writer = schema = self._wanted.schema
+        assert writer is not None and schema is not None
+        if frame is not None:
+            assert self._wanted.source is not None
+            writer = self._wanted.source.by_id(frame.schema)
+        if writer.kind != schema.kind:
+            assert frame is not None
+            raise InvalidConfig(
+                f"schema {frame.schema} is of {writer.kind}, the one to read by of {schema.kind}"
+            )
+        if writer.kind == AVRO:
+            return AvroProgram(_parsed(writer), _parsed(schema), self.shape)
+        if writer.kind != PROTOBUF:
+            return JsonProgram(self.shape)
+        from lastwrite.decoding.protobuf import ProtobufProgram  # its kernels are for who has some
+
+        message = self._read_by()
+        if frame is not None:
+            written = ProtobufFile(writer.descriptors).message_at(list(frame.indexes))
+            if written is None:
+                return f"message {list(frame.indexes)}, which its schema does not have"
+            if written.full_name != message.full_name:
+                return f"a message {written.full_name}, not {message.full_name}"
+        return ProtobufProgram(message, self.shape)
+
+    def _framed(self, values: pa.Array, headers: pa.Array | None) -> Decoded:
+        """Values that name their schema: schema by schema."""
         _, ends, buffer = values.cast(pa.binary()).buffers()
-        starts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1].astype(np.int64)
+        cuts = np.frombuffer(ends, np.int32)[values.offset :][: len(values) + 1].astype(np.int64)
         data = np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
-        lengths = np.diff(starts)
+        starts, stops = cuts[:-1], cuts[1:]
+        heads, head_starts, head_stops = data, starts, stops
+        by_header = np.zeros(len(values), bool)
+        if headers is not None:
+            rows, found = _first_named(headers, HEADERS[self._wanted.which])
+            if len(rows):
+                _, ends, buffer = found.buffers()
+                places = np.frombuffer(ends, np.int32)[: len(rows) + 1].astype(np.int64) + len(data)
+                by_header[rows] = True
+                heads = np.concatenate([data, np.frombuffer(buffer, np.uint8)])
+                head_starts, head_stops = starts.copy(), stops.copy()
+                head_starts[rows], head_stops[rows] = places[:-1], places[1:]
         present = np.asarray(values.is_valid())
-        framed = present & (lengths >= _FRAME)
-        framed[framed] = data[starts[:-1][framed]] == 0
-        bad = {int(row): "no magic byte and schema id" for row in np.flatnonzero(present & ~framed)}
-        rows = np.flatnonzero(framed)
-        heads = data[starts[:-1][rows, None] + np.arange(1, _FRAME)].astype(np.int64)
-        ids = (heads << np.array([24, 16, 8, 0])).sum(axis=1)
+        head_stops = np.where(present, head_stops, head_starts)
+        assert self._wanted.schema is not None
+        has_indexes = self._wanted.schema.kind == PROTOBUF
+        lengths, which, frames = frames_of(heads, head_starts, head_stops, has_indexes)
+        framed = np.flatnonzero(lengths)
+        bad = {
+            int(row): "no magic byte and schema id"
+            for row in np.flatnonzero(present & (lengths == 0))
+        }
+        begins = np.where(by_header, starts, starts + lengths)
         columns, places = [pa.nulls(1, self.type)], np.zeros(len(values), np.int64)
         filled = 1
-        for number in np.unique(ids).tolist():
-            own = rows[ids == number]
-            joined, cuts = gathered(data, starts[own] + _FRAME, lengths[own] - _FRAME)
-            pieces = [None, pa.py_buffer(cuts), pa.py_buffer(joined)]
+        for n, frame in enumerate(frames):
+            own = framed[which == n]
+            program = self._program(frame)
+            if isinstance(program, str):
+                bad |= {int(row): f"{program} (schema {frame.schema})" for row in own}
+                continue
+            joined, ends_of_own = gathered(data, begins[own], stops[own] - begins[own])
+            pieces = [None, pa.py_buffer(ends_of_own), pa.py_buffer(joined)]
             part = pa.Array.from_buffers(pa.binary(), len(own), pieces)
-            column, faults = self._program(number).decode(part)
-            bad |= {int(own[n]): f"{why} (schema {number})" for n, why in faults.items()}
+            column, faults = program.decode(part)
+            bad |= {int(own[n]): f"{why} (schema {frame.schema})" for n, why in faults.items()}
             columns.append(column)
             places[own] = filled + np.arange(len(own))
             filled += len(own)
         return Decoded(pa.concat_arrays(columns).take(pa.array(places)), dict(sorted(bad.items())))
+
+
+def _first_named(headers: pa.Array, name: str) -> tuple[Any, pa.Array]:
+    """The rows with a header of this name, and its bytes; of several the first counts."""
+    flat = headers.flatten()
+    places = np.flatnonzero(np.asarray(pc.equal(flat.field("key"), name).fill_null(False)))
+    if not len(places):
+        return places, None
+    parents = np.asarray(pc.list_parent_indices(headers))[places]
+    rows, first = np.unique(parents, return_index=True)
+    return rows, flat.field("value").take(pa.array(places[first])).fill_null(b"")
 
 
 def _parsed(schema: Schema) -> AvroType:

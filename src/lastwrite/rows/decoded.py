@@ -18,7 +18,7 @@ from lastwrite.decoding.options import ASIDE, FAIL, NULL, DecodingConfig
 from lastwrite.decoding.shape import quoted
 from lastwrite.errors import BadValue
 from lastwrite.model.log import TopicPartition
-from lastwrite.rows.arrow import USUAL_COLUMNS, arrow_schema, chosen_columns, spark_schema
+from lastwrite.rows.arrow import COLUMNS, HEADERS, arrow_schema, chosen_columns, spark_schema
 from lastwrite.storage import files
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ class DecodedRows:
         needed = {*self.columns}
         if self._decoders:
             needed |= {*_PLACE, *(_ASIDE if config.on_bad == ASIDE else ())}
-        others = [name for name in USUAL_COLUMNS if name in needed and name not in self.columns]
+        if any(each.header for each in self._decoders.values()):
+            needed.add(HEADERS)
+        others = [name for name in COLUMNS if name in needed and name not in self.columns]
         self.raw_columns = (*self.columns, *others)
 
     @property
@@ -121,7 +123,8 @@ class DecodedRows:
         made: dict[str, pa.Array] = {}
         bad: dict[int, str] = {}
         for which, decoder in self._decoders.items():
-            made[which], faults = decoder.decode(batch.column(which))
+            headers = batch.column(HEADERS) if decoder.header else None
+            made[which], faults = decoder.decode(batch.column(which), headers)
             for row, why in faults.items():
                 bad[row] = f"{bad[row]}; {which}: {why}" if row in bad else f"{which}: {why}"
         if bad and self.config.on_bad == FAIL:
@@ -194,7 +197,7 @@ def decoder_of(
 ) -> ColumnDecoder:
     """What decodes keys or values of a topic; errors as ``DecodedRows``."""
     # kernels are for who decodes
-    from lastwrite.rows.column_decoder import ColumnDecoder
+    from lastwrite.rows.column_decoder import ColumnDecoder, Wanted
     from lastwrite.rows.schemas import SchemaSource, read_schema
 
     format, place = getattr(config, f"{which}_format"), getattr(config, f"{which}_schema")
@@ -205,4 +208,5 @@ def decoder_of(
         schema = source.latest(
             f"{name.rpartition('/')[2]}-{which}"
         )  # of Pulsar's name the last part
-    return ColumnDecoder(which, format, schema, source, paths)
+    message = getattr(config, f"{which}_message")
+    return ColumnDecoder(Wanted(which, format, schema, source, message, paths))

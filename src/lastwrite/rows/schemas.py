@@ -1,7 +1,8 @@
 """Where schemas come from: a file, a folder, or a registry with Confluent's REST API.
 
-A folder has ``<id>.avsc`` or ``<id>.json``, and ``<subject>.avsc`` for the schema to read by. Of a
-registry each id is asked for once by each reader. Who asks is in the environment, as
+A folder has ``<id>.avsc``, ``.json``, ``.proto`` or ``.desc``, the same with a GUID for an id, and
+``<subject>.avsc`` and so on for the schema to read by. Of a registry each id is asked for once by
+each reader. Who asks is in the environment, as
 ``SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO=user:password``; ``SSL_CERT_FILE`` names other authorities.
 
 Source: Confluent Schema Registry 7 and 8, "API Reference".
@@ -13,33 +14,44 @@ import base64
 import json
 import os
 import ssl
+import subprocess
+import sys
+import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from lastwrite.errors import InvalidConfig, RemoteFailed
+from lastwrite.decoding.protobuf_schema import REMEDY
+from lastwrite.errors import EnvironmentUnfit, InvalidConfig, RemoteFailed
 
-AVRO, JSON = "avro", "json"
-_OF_FILES = {".avsc": AVRO, ".json": JSON}
+AVRO, JSON, PROTOBUF = "avro", "json", "protobuf"
+_OF_FILES = {".avsc": AVRO, ".json": JSON, ".proto": PROTOBUF, ".desc": PROTOBUF}
 _LARGEST = 16 << 20  # bytes of a schema
 _TIMEOUT = 30  # seconds of a request
 _USER = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
+_OWN = "schema.proto"  # of a registry's schema, which has no name
 
 
 class Schema(NamedTuple):
-    """A schema's text, its kind (``AVRO``, ``JSON``), and the texts that it refers to."""
+    """A schema's text, its kind (``AVRO``, ``JSON``, ``PROTOBUF``), and the texts that it refers
+    to; of Protobuf instead a set of descriptors, its own file last.
+    """
 
     kind: str
     text: str
     references: tuple[str, ...] = ()
+    descriptors: bytes = b""
 
 
 def read_schema(path: str) -> Schema:
     """
     Raises:
         InvalidConfig: it cannot be read, or its name tells no kind.
+        EnvironmentUnfit: a ``.proto``, and no compiler of it.
     """
     kind = _OF_FILES.get(Path(path).suffix)
     if kind is None:
@@ -51,10 +63,45 @@ def read_schema(path: str) -> Schema:
     try:
         if Path(path).stat().st_size > _LARGEST:
             raise InvalidConfig(f"a schema of more than {_LARGEST} bytes", path=path)
-        return Schema(kind, Path(path).read_text(encoding="utf-8"))
+        content = Path(path).read_bytes()
+        if Path(path).suffix == ".desc":
+            return Schema(kind, "", descriptors=content)
+        text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise InvalidConfig(f"cannot read the schema: {reason}", path=path) from error
+    if kind == PROTOBUF:
+        return Schema(kind, text, descriptors=_compiled(str(Path(path).parent), Path(path).name))
+    return Schema(kind, text)
+
+
+def _compiled(folder: str, name: str) -> bytes:
+    """The descriptors of a ``.proto`` in ``folder``, and of what it imports, its own last.
+
+    Raises:
+        InvalidConfig: it is none, or imports what is not there.
+        EnvironmentUnfit: the compiler is missing.
+    """
+    tools = find_spec("grpc_tools")
+    if tools is None or not tools.submodule_search_locations:
+        raise EnvironmentUnfit(
+            "a .proto needs Protobuf's compiler", remedy=f"{REMEDY}, or give a .desc"
+        )
+    bundled = str(Path(tools.submodule_search_locations[0], "_proto"))
+    with tempfile.TemporaryDirectory() as scratch:
+        made = Path(scratch, "made.desc")
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{bundled}"]
+        command += ["--include_imports", f"--descriptor_set_out={made}", name]
+        try:
+            told = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise EnvironmentUnfit(f"Protobuf's compiler does not run: {error}") from error
+        if told.returncode or not made.is_file():
+            said = told.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise InvalidConfig(
+                f"the schema does not compile: {'; '.join(said[:3])}", path=str(Path(folder, name))
+            )
+        return made.read_bytes()
 
 
 class SchemaSource:
@@ -77,13 +124,15 @@ class SchemaSource:
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_known": {}}
 
-    def by_id(self, number: int) -> Schema:
-        """
+    def by_id(self, name: str) -> Schema:
+        """By its number, or by its GUID.
+
         Raises:
             InvalidConfig: there is none.
             RemoteFailed: the registry does not answer, or refuses.
         """
-        return self._found(str(number), f"/schemas/ids/{number}", f"schema {number}")
+        path = f"/schemas/{'guids' if '-' in name else 'ids'}/{name}"
+        return self._found(name, path, f"schema {name}")
 
     def latest(self, subject: str) -> Schema:
         """The newest schema of a subject; errors as ``by_id``."""
@@ -108,20 +157,43 @@ class SchemaSource:
         raise InvalidConfig(
             f"{what} is not there",
             path=self.place,
-            remedy=f"put it there as {name}.avsc or {name}.json",
+            remedy=f"put it there as {name} with one of: {', '.join(_OF_FILES)}",
         )
 
     def _asked(self, answer: dict[str, Any]) -> Schema:
         kind = str(answer.get("schemaType") or "AVRO").lower()
-        if kind not in (AVRO, JSON) or not isinstance(answer.get("schema"), str):
+        text = answer.get("schema")
+        if kind not in _OF_FILES.values() or not isinstance(text, str):
             raise InvalidConfig(f"a schema of type {kind} is not supported", path=self.place)
-        texts: dict[str, None] = {}
+        inner = self._references(answer)
+        if kind == PROTOBUF:
+            return Schema(kind, text, descriptors=self._compiled({**inner, _OWN: text}))
+        return Schema(kind, text, tuple(dict.fromkeys(inner.values())))
+
+    def _references(self, answer: Mapping[str, Any]) -> dict[str, str]:
+        """The texts that a schema refers to, by name, those first that others need."""
+        found: dict[str, str] = {}
         for each in answer.get("references") or ():
             subject, version = quote(str(each["subject"]), safe=""), each["version"]
             path = f"/subjects/{subject}/versions/{version}"
-            inner = self._asked(self._get(path, f"subject {each['subject']}"))
-            texts |= dict.fromkeys((*inner.references, inner.text))
-        return Schema(kind, answer["schema"], tuple(texts))
+            inner = self._get(path, f"subject {each['subject']}")
+            if not isinstance(inner.get("schema"), str):
+                raise InvalidConfig(f"subject {each['subject']} has no schema", path=self.place)
+            found |= self._references(inner) | {str(each["name"]): inner["schema"]}
+        return found
+
+    def _compiled(self, texts: Mapping[str, str]) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in texts.items():
+                path = Path(folder, name)
+                if ".." in path.parts or not path.is_relative_to(folder):
+                    raise InvalidConfig(f"a reference to {name}", path=self.place)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            try:
+                return _compiled(folder, _OWN)
+            except InvalidConfig as error:
+                raise InvalidConfig(error.problem, path=self.place) from error
 
     def _get(self, path: str, what: str) -> dict[str, Any]:
         request = urllib.request.Request(self.place + path)

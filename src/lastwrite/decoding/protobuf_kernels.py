@@ -1,0 +1,495 @@
+"""The kernel that walks Protobuf's fields, by the tables of ``protobuf``, and fills slots.
+
+A field that the schema lacks, or has of another wire type, is passed over, as Protobuf's own
+libraries do.
+
+Source: Protocol Buffers, "Encoding"; upb, ``wire/decode.c``.
+"""
+# mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from lastwrite.decoding.slot_kernels import (
+    CUT,
+    DEPTH,
+    LONG_NUMBER,
+    OF_BASE,
+    OF_VALID,
+    OK,
+    RANGE,
+    REQUIRED,
+    SYMBOL,
+    UTF8,
+    WIRE,
+    count_of,
+    field_of,
+    put_nulls,
+    room_for_bytes,
+    set_byte,
+    set_bytes,
+    set_decimal,
+    set_items,
+    set_length,
+    set_narrow,
+    set_present,
+    set_wide,
+    take_back,
+)
+from lastwrite.encoding.intrinsics import load8, load32, load64, store8, store64
+
+# What becomes of a field's bytes.
+(
+    INT32,
+    INT64,
+    UINT32,
+    UINT64,
+    SINT32,
+    SINT64,
+    BOOL,
+    ENUM,
+    NARROW32,  # 4 bytes as they are
+    WIDE32,
+    WIDE64,  # 8 bytes as they are
+    DECIMAL64,
+    BYTES,
+    TEXT,
+    MESSAGE,
+    TIMESTAMP,
+    MERGED,  # a message's bytes: one behind another is the message merged
+    PASSED_OVER,  # a member of a oneof that nobody asked for: it clears the others
+) = range(18)
+
+# A message: where in the fields its own begin, and how many; where in the numbers the slots begin
+# that are not null where the field is absent, and how many; the same of those that are required.
+FIELDS_AT, FIELD_COUNT, SET_AT, SET_COUNT, REQUIRED_AT, REQUIRED_COUNT = range(6)
+MESSAGE_WORDS = 6
+# A field, those of a message by number. ``LIST``: -1, or the list that ``SLOT`` is the item of;
+# ``OTHERS_AT``: where in the numbers the first and end slots of other members of its oneof begin;
+# ``SYMBOLS_AT``: where in the numbers an enum's numbers begin, ascending, then their symbols.
+(
+    NUMBER,
+    WIRE_TYPE,
+    ACTION,
+    SLOT,
+    SLOT_END,
+    LIST,
+    INNER,
+    OTHERS_AT,
+    OTHERS_COUNT,
+    SYMBOLS_AT,
+    SYMBOL_COUNT,
+) = range(11)
+FIELD_WORDS = 11
+VARINT, FIXED64, DELIMITED, GROUP, GROUP_END, FIXED32 = range(6)
+# A message that is open: its number, its end, the group's number or 0, the field expected next.
+FRAME_WORDS = 4
+MOST_GROUPS = 100  # within each other, of those that are passed over
+
+_MOST_TAG = np.uint64(0xFFFFFFFF)
+_FOUR = np.uint64(0xFFFFFFFF)
+_MOST_SECONDS = 9_223_372_036_853
+_MICROS = 1_000_000
+
+
+@njit(cache=True, nogil=True)
+def read_varint(data, at, end):
+    """A number of up to 64 bits, and where it ends; a negative end is an error."""
+    if at < end:
+        one = load8(data, at)
+        if one < 0x80:
+            return one, at + 1
+    found, shift = np.uint64(0), np.uint64(0)
+    for _ in range(10):
+        if at >= end:
+            return np.uint64(0), -CUT
+        one = load8(data, at)
+        at += 1
+        found |= (one & np.uint64(0x7F)) << shift
+        if one < 0x80:
+            return found, at
+        shift += np.uint64(7)
+    return np.uint64(0), -LONG_NUMBER
+
+
+@njit(cache=True, nogil=True)
+def read_tag(data, at, end):
+    """A field's number and wire type in one, and where it ends; a negative end is an error."""
+    tag, then = read_varint(data, at, end)
+    if then < 0:
+        return tag, then
+    if tag > _MOST_TAG or then - at > 5 or tag < 8 or tag & np.uint64(7) > FIXED32:
+        return tag, -WIRE
+    return tag, then
+
+
+@njit(cache=True, nogil=True)
+def unfolded(value):
+    """A zig-zag number's own."""
+    return (value >> np.uint64(1)) ^ (~(value & np.uint64(1)) + np.uint64(1))
+
+
+@njit(cache=True, nogil=True)
+def past_field(data, at, end, tag):
+    """Where the value of a field ends that is passed over; a negative end is an error."""
+    wire = np.int64(tag & np.uint64(7))
+    if wire == VARINT:
+        _, at = read_varint(data, at, end)
+        return at
+    if wire == FIXED64 or wire == FIXED32:
+        size = 8 if wire == FIXED64 else 4
+        return at + size if size <= end - at else -CUT
+    if wire == DELIMITED:
+        many, at = read_varint(data, at, end)
+        if at < 0:
+            return at
+        return at + np.int64(many) if many <= np.uint64(end - at) else -CUT
+    return past_group(data, at, end, tag)
+
+
+@njit(cache=True, nogil=True)
+def past_group(data, at, end, tag):
+    """As ``past_field``, of a group, which other groups may be in."""
+    numbers = np.empty(MOST_GROUPS, np.uint64)
+    numbers[0], depth = tag >> np.uint64(3), 1
+    while depth > 0:
+        tag, at = read_tag(data, at, end)
+        if at < 0:
+            return at
+        wire = np.int64(tag & np.uint64(7))
+        if wire == GROUP:
+            if depth == MOST_GROUPS:
+                return -DEPTH
+            numbers[depth] = tag >> np.uint64(3)
+            depth += 1
+        elif wire == GROUP_END:
+            if numbers[depth - 1] != tag >> np.uint64(3):
+                return -WIRE
+            depth -= 1
+        elif wire == VARINT:
+            _, at = read_varint(data, at, end)
+        elif wire == DELIMITED:
+            many, at = read_varint(data, at, end)
+            if at >= 0:
+                at = at + np.int64(many) if many <= np.uint64(end - at) else -CUT
+        else:
+            size = 8 if wire == FIXED64 else 4
+            at = at + size if size <= end - at else -CUT
+        if at < 0:
+            return at
+    return at
+
+
+@njit(cache=True, nogil=True)
+def run(
+    data,
+    starts,
+    present,
+    rows,
+    messages,
+    fields,
+    numbers,
+    top_end,
+    slots,
+    counts,
+    arena,
+    stack,
+    faults,
+):
+    """Decode ``rows`` values; arguments as those of ``avro_kernels.run``, and the addresses of the
+    tables of messages, of fields and of numbers, int64 all; ``stack`` has room for
+    ``FRAME_WORDS`` a message within messages.
+    """
+    for row in range(rows):
+        put_nulls(slots, counts, arena, 0, top_end)
+        faults[row, 0] = OK
+        faults[row, 1] = 0
+        if load8(present, row) == 0:
+            continue
+        start = np.int64(load32(starts, 4 * row))
+        end = np.int64(load32(starts, 4 * row + 4))
+        code, at = one_message(
+            data, start, end, messages, fields, numbers, slots, counts, arena, stack
+        )
+        if code != OK:
+            take_back(slots, counts, arena, 0, top_end, row)
+            put_nulls(slots, counts, arena, 0, top_end)
+            faults[row, 0] = code
+            faults[row, 1] = at - start
+
+
+@njit(cache=True, nogil=True)
+def word(table, row, words, column):
+    return np.int64(load64(table, 8 * (row * words + column)))
+
+
+@njit(cache=True, nogil=True)
+def begin(messages, message, numbers, slots, counts, arena, slot):
+    """The last entry of a message's slot, all null, is a message without a field."""
+    set_present(slots, counts, arena, slot)
+    first = word(messages, message, MESSAGE_WORDS, SET_AT)
+    for i in range(word(messages, message, MESSAGE_WORDS, SET_COUNT)):
+        set_present(slots, counts, arena, np.int64(load64(numbers, 8 * (first + i))))
+
+
+@njit(cache=True, nogil=True)
+def is_present(slots, counts, arena, s):
+    """Whether the last entry is not null."""
+    return load8(arena, field_of(slots, s, OF_VALID) + count_of(counts, s) - 1) != 0
+
+
+@njit(cache=True, nogil=True)
+def lacks_required(messages, message, numbers, slots, counts, arena):
+    """Whether the message that ends lacks a field that it must have."""
+    first = word(messages, message, MESSAGE_WORDS, REQUIRED_AT)
+    for i in range(word(messages, message, MESSAGE_WORDS, REQUIRED_COUNT)):
+        if not is_present(slots, counts, arena, np.int64(load64(numbers, 8 * (first + i)))):
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def field_numbered(fields, first, count, number, expected):
+    """The place of a field among its message's, as a rule the one that is expected; -1: none."""
+    if expected < count and word(fields, first + expected, FIELD_WORDS, NUMBER) == number:
+        return expected
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        found = word(fields, first + middle, FIELD_WORDS, NUMBER)
+        if found == number:
+            return middle
+        if found < number:
+            low = middle + 1
+        else:
+            high = middle
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def one_message(data, at, end, messages, fields, numbers, slots, counts, arena, stack):
+    """Read one value; the error, and the position where it was met."""
+    depth, message, group, expected = 0, 0, np.int64(0), 0
+    begin(messages, 0, numbers, slots, counts, arena, 0)
+    while True:
+        tag, then = np.uint64(0), at
+        is_over = at == end and group == 0
+        if not is_over:
+            tag, then = read_tag(data, at, end)
+            if then < 0:
+                return -then, at
+            if tag & np.uint64(7) == GROUP_END:
+                if np.int64(tag >> np.uint64(3)) != group:
+                    return WIRE, at
+                is_over = True
+        if is_over:
+            if lacks_required(messages, message, numbers, slots, counts, arena):
+                return REQUIRED, at
+            at = then
+            if depth == 0:
+                return OK, at
+            depth -= 1
+            message = word(stack, depth, FRAME_WORDS, 0)
+            end = word(stack, depth, FRAME_WORDS, 1)
+            group = word(stack, depth, FRAME_WORDS, 2)
+            expected = word(stack, depth, FRAME_WORDS, 3)
+            continue
+        first = word(messages, message, MESSAGE_WORDS, FIELDS_AT)
+        count = word(messages, message, MESSAGE_WORDS, FIELD_COUNT)
+        place = field_numbered(fields, first, count, np.int64(tag >> np.uint64(3)), expected)
+        row, wire = first + place, np.int64(tag & np.uint64(7))
+        is_packed = False
+        if place >= 0:
+            wanted = word(fields, row, FIELD_WORDS, WIRE_TYPE)
+            is_packed = (
+                wire == DELIMITED
+                and wanted != DELIMITED
+                and wanted != GROUP
+                and word(fields, row, FIELD_WORDS, LIST) >= 0
+            )
+            if wire != wanted and not is_packed:
+                place = -1
+        if place < 0:
+            then = past_field(data, then, end, tag)
+            if then < 0:
+                return -then, at
+            at = then
+            continue
+        of_list = word(fields, row, FIELD_WORDS, LIST)
+        expected = place if of_list >= 0 else place + 1
+        action = word(fields, row, FIELD_WORDS, ACTION)
+        slot = word(fields, row, FIELD_WORDS, SLOT)
+        slot_end = word(fields, row, FIELD_WORDS, SLOT_END)
+        others = word(fields, row, FIELD_WORDS, OTHERS_AT)
+        for i in range(word(fields, row, FIELD_WORDS, OTHERS_COUNT)):
+            other = np.int64(load64(numbers, 8 * (others + 2 * i)))
+            if is_present(slots, counts, arena, other):
+                other_end = np.int64(load64(numbers, 8 * (others + 2 * i + 1)))
+                take_back(slots, counts, arena, other, other_end, count_of(counts, other) - 1)
+                put_nulls(slots, counts, arena, other, other_end)
+        if action == PASSED_OVER:
+            then = past_field(data, then, end, tag)
+            if then < 0:
+                return -then, at
+            at = then
+            continue
+        stop = end
+        if wire == DELIMITED:
+            size, then = read_varint(data, then, end)
+            if then < 0:
+                return -then, at
+            if size > np.uint64(end - then):
+                return CUT, at
+            stop = then + np.int64(size)
+        if is_packed:
+            while then < stop:
+                put_nulls(slots, counts, arena, slot, slot_end)
+                code, then = scalar(
+                    data, then, stop, fields, row, numbers, slots, counts, arena, action, slot
+                )
+                if code != OK:
+                    return code, at
+            set_items(slots, counts, arena, of_list)
+            at = then
+            continue
+        if of_list >= 0:
+            put_nulls(slots, counts, arena, slot, slot_end)
+        if action == MESSAGE:
+            inner = word(fields, row, FIELD_WORDS, INNER)
+            if not is_present(slots, counts, arena, slot):
+                begin(messages, inner, numbers, slots, counts, arena, slot)
+            frame = stack + 8 * FRAME_WORDS * depth
+            keep(frame, message, end, group, expected)
+            depth += 1
+            message, expected = inner, 0
+            group = np.int64(tag >> np.uint64(3)) if wire == GROUP else np.int64(0)
+            end, at = stop, then
+        elif action == BYTES or action == TEXT:
+            is_text = action == TEXT
+            if not set_bytes(slots, counts, arena, slot, data, then, stop - then, is_text):
+                return UTF8, at
+            at = stop
+        elif action == MERGED:
+            append_bytes(slots, counts, arena, slot, data, then, stop - then)
+            at = stop
+        elif action == TIMESTAMP:
+            code = timestamp(data, then, stop, slots, counts, arena, slot)
+            if code != OK:
+                return code, at
+            at = stop
+        else:
+            code, then = scalar(
+                data, then, end, fields, row, numbers, slots, counts, arena, action, slot
+            )
+            if code != OK:
+                return code, at
+            at = then
+        if of_list >= 0:
+            set_items(slots, counts, arena, of_list)
+
+
+@njit(cache=True, nogil=True)
+def keep(frame, message, end, group, expected):
+    """Remember a message that another is within."""
+    store64(frame, 0, np.uint64(message))
+    store64(frame, 8, np.uint64(end))
+    store64(frame, 16, np.uint64(group))
+    store64(frame, 24, np.uint64(expected))
+
+
+@njit(cache=True, nogil=True)
+def scalar(data, at, end, fields, row, numbers, slots, counts, arena, action, slot):
+    """Read a number into the last entry of a slot: the error, and where it ends."""
+    if action >= NARROW32:
+        size = 4 if action == NARROW32 or action == WIDE32 else 8
+        if size > end - at:
+            return CUT, at
+        if action == NARROW32:
+            set_narrow(slots, counts, arena, slot, load32(data, at))
+        elif action == WIDE32:
+            set_wide(slots, counts, arena, slot, load32(data, at))
+        elif action == WIDE64:
+            set_wide(slots, counts, arena, slot, load64(data, at))
+        else:
+            set_decimal(slots, counts, arena, slot, load64(data, at), np.uint64(0))
+        return OK, at + size
+    value, then = read_varint(data, at, end)
+    if then < 0:
+        return -then, at
+    if action == INT64:
+        set_wide(slots, counts, arena, slot, value)
+    elif action == INT32:
+        set_narrow(slots, counts, arena, slot, value)
+    elif action == BOOL:
+        set_byte(slots, counts, arena, slot, np.uint64(value != 0))
+    elif action == UINT32:
+        set_wide(slots, counts, arena, slot, value & _FOUR)
+    elif action == UINT64:
+        set_decimal(slots, counts, arena, slot, value, np.uint64(0))
+    elif action == SINT32:
+        set_narrow(slots, counts, arena, slot, unfolded(value & _FOUR))
+    elif action == SINT64:
+        set_wide(slots, counts, arena, slot, unfolded(value))
+    else:
+        number = np.int64(np.int32(value & _FOUR))
+        first = word(fields, row, FIELD_WORDS, SYMBOLS_AT)
+        count = word(fields, row, FIELD_WORDS, SYMBOL_COUNT)
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if np.int64(load64(numbers, 8 * (first + middle))) < number:
+                low = middle + 1
+            else:
+                high = middle
+        if low == count or np.int64(load64(numbers, 8 * (first + low))) != number:
+            return SYMBOL, at
+        set_narrow(slots, counts, arena, slot, load64(numbers, 8 * (first + count + low)))
+    return OK, then
+
+
+@njit(cache=True, nogil=True)
+def timestamp(data, at, end, slots, counts, arena, slot):
+    """Read a ``google.protobuf.Timestamp`` as microseconds into the last entry of a slot, over what
+    it has; the error.
+    """
+    micros = np.int64(0)
+    if is_present(slots, counts, arena, slot):
+        place = field_of(slots, slot, OF_BASE) + 8 * (count_of(counts, slot) - 1)
+        micros = np.int64(load64(arena, place))
+    seconds = micros // _MICROS
+    nanos = (micros - seconds * _MICROS) * 1000
+    while at < end:
+        tag, then = read_tag(data, at, end)
+        if then < 0:
+            return -then
+        if tag == 8 or tag == 16:
+            value, at = read_varint(data, then, end)
+            if at < 0:
+                return -at
+            if tag == 8:
+                seconds = np.int64(value)
+            else:
+                nanos = np.int64(np.int32(value & _FOUR))
+        else:
+            if tag & np.uint64(7) == GROUP_END:
+                return WIRE
+            at = past_field(data, then, end, tag)
+            if at < 0:
+                return -at
+    if seconds > _MOST_SECONDS or seconds < -_MOST_SECONDS:
+        return RANGE
+    set_wide(slots, counts, arena, slot, seconds * _MICROS + nanos // 1000)
+    return OK
+
+
+@njit(cache=True, nogil=True)
+def append_bytes(slots, counts, arena, slot, data, at, length):
+    """The last entry has these bytes, too."""
+    to = room_for_bytes(slots, counts, arena, slot)
+    place = field_of(slots, slot, OF_BASE) + 4 * count_of(counts, slot)
+    held = np.int64(load32(arena, place)) - np.int64(load32(arena, place - 4))
+    for i in range(length):
+        store8(arena, to + held + i, load8(data, at + i))
+    set_length(slots, counts, arena, slot, held + length)

@@ -1,0 +1,225 @@
+"""Protobuf, and frames that name a message or stand in a header: what tables make of them."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
+pytest.importorskip("grpc_tools", reason="pip install 'lastwrite[protobuf]'")
+
+from google.protobuf import message_factory  # noqa: E402
+
+import lastwrite  # noqa: E402
+from lastwrite.decoding.protobuf_schema import ProtobufFile  # noqa: E402
+from lastwrite.demo.topic_writer import TopicWriter  # noqa: E402
+from lastwrite.errors import BadValue, InvalidConfig  # noqa: E402
+from lastwrite.model.log import TopicPartition  # noqa: E402
+from lastwrite.rows.schemas import read_schema  # noqa: E402
+
+PROTO = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/timestamp.proto";
+import "parts/place.proto";
+enum Kind { NEW = 0; OLD = 5; }
+message Order {
+  message Line { string what = 1; repeated sint32 counts = 2; }
+  int64 id = 1;
+  optional string note = 2;
+  Kind kind = 3;
+  repeated Line lines = 4;
+  map<string, fixed64> sums = 5;
+  oneof by { string mail = 6; Place place = 7; }
+  google.protobuf.Timestamp at = 8;
+  Tree tree = 9;
+}
+message Tree { string name = 1; repeated Tree below = 2; }
+message Click { string url = 1; }
+"""
+PLACE = 'syntax = "proto3"; package shop; message Place { string city = 1; }'
+ORDER = "shop.Order"
+COLUMNS = ["key", *(f"value.{name}" for name in "id note kind lines sums mail place at".split())]
+
+
+@pytest.fixture
+def schemas(tmp_path: Path) -> Path:
+    folder = tmp_path / "schemas"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "order.proto").write_text(PROTO)
+    (folder / "parts" / "place.proto").write_text(PLACE)
+    return folder
+
+
+def message(schemas: Path, name: str = ORDER) -> Any:
+    file = ProtobufFile(read_schema(str(schemas / "order.proto")).descriptors)
+    return message_factory.GetMessageClass(file.message(name))
+
+
+def write(root: Path, values: list[tuple[bytes, bytes | None, list[tuple[bytes, bytes]]]]) -> str:
+    place = TopicPartition("orders", 0)
+    with TopicWriter(str(root), place, segment_bytes=1 << 20, batch_bytes=300) as log:
+        for n, (key, value, headers) in enumerate(values):
+            log.append(key, value, 1_700_000_000_000 + n, headers)
+    return str(root)
+
+
+def order(made: Any, n: int) -> bytes:
+    found = made(id=n, kind=5 * (n % 2), sums={"x": 2**64 - n})
+    found.lines.add(what="tea", counts=[1, -n])
+    found.at.FromMilliseconds(1_700_000_000_000)
+    if n % 2:
+        found.place.city = "Oslo"
+    data: bytes = found.SerializeToString()
+    return data
+
+
+@pytest.mark.parametrize("end", ["proto", "desc"])
+def test_a_message_becomes_a_record(end: str, schemas: Path, tmp_path: Path) -> None:
+    made = message(schemas)
+    if end == "desc":
+        command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(schemas)]
+        command += [f"--descriptor_set_out={schemas / 'order.desc'}", "--include_imports"]
+        bundled = Path(sys.modules["grpc_tools"].__path__[0], "_proto")
+        subprocess.run([*command, "-I", str(bundled), "order.proto"], check=True)
+    values = [(b"a", order(made, 1), []), (b"b", order(made, 2), []), (b"a", None, [])]
+    path = write(tmp_path / "logs", [*values, (b"c", order(made, 3), []), (b"c", b"\x0a\x05x", [])])
+    given: dict[str, Any] = {"value_format": "protobuf", "value_message": ORDER}
+    given["value_schema"] = str(schemas / f"order.{end}")
+    with lastwrite.table(path, "orders", on_bad="null", **given) as table:
+        b, c = table.to_arrow(COLUMNS).to_pylist()
+        assert table[b"b"]["tree"] is None
+    assert b["value"]["at"].isoformat() == "2023-11-14T22:13:20+00:00"
+    b["value"].pop("at")
+    assert b["value"] == {
+        "id": 2,
+        "note": None,
+        "kind": "NEW",
+        "lines": [{"what": "tea", "counts": [1, -2]}],
+        "sums": [("x", 2**64 - 2)],
+        "mail": None,
+        "place": None,
+    }
+    assert c["value"] is None and c["_error"] == "value: it stops early, at its byte 0"
+    with (
+        lastwrite.table(path, "orders", **given) as table,
+        pytest.raises(BadValue, match="orders-0: offset 4, value: it stops early"),
+    ):
+        table.to_arrow(["value.id"])
+    given["value_message"] = ""
+    with pytest.raises(InvalidConfig, match="order.proto: it has 3 messages") as caught:
+        lastwrite.table(path, "orders", **given)
+    assert "value_message: Order, Tree, Click" in (caught.value.remedy or "")
+
+
+def test_frames_name_a_message_of_their_schema(schemas: Path, tmp_path: Path) -> None:
+    made, line = message(schemas), message(schemas, "shop.Order.Line")
+    for name in ("7", "orders-value", GUID):
+        (schemas / f"{name}.proto").write_text(PROTO)
+
+    def framed(indexes: bytes, data: bytes) -> bytes:
+        return b"\0" + (7).to_bytes(4, "big") + indexes + data
+
+    header = [(b"__value_schema_id", b"\x01" + uuid.UUID(GUID).bytes + b"\0")]
+    nested = line(what="x").SerializeToString()
+    values: list[Any] = [
+        (b"a", framed(b"\0", order(made, 1)), []),
+        (b"b", framed(b"\x02\x04", b""), []),
+        (b"c", framed(b"\x04\0\0", nested), []),
+        (b"d", framed(b"\x04\0\x0e", nested), []),
+        (b"e", framed(b"\0", b"\x0a"), []),
+        (b"f", order(made, 6), [(b"other", b"\x00"), *header]),
+        (b"g", b"\x00\x00\x00", []),
+        (b"h", None, header),
+        (b"i", framed(b"\0", order(made, 9)), []),
+    ]
+    path = write(tmp_path / "logs", values)
+    given: dict[str, Any] = {"value_format": "confluent", "schema_registry": str(schemas)}
+    with lastwrite.table(path, "orders", on_bad="null", **given) as table:
+        rows = table.to_arrow(["key", "value.id"]).to_pylist()
+    assert [row["value"] and row["value"]["id"] for row in rows] == [
+        1,
+        None,
+        None,
+        None,
+        None,
+        6,
+        None,
+        9,
+    ]
+    assert [row["_error"] for row in rows] == [
+        None,
+        "value: a message shop.Click, not shop.Order (schema 7)",
+        "value: a message shop.Order.Line, not shop.Order (schema 7)",
+        "value: message [0, 7], which its schema does not have (schema 7)",
+        "value: it stops early, at its byte 0 (schema 7)",
+        None,
+        "value: no magic byte and schema id",
+        None,
+    ]
+    with lastwrite.table(
+        path, "orders", on_bad="null", value_message="shop.Order.Line", **given
+    ) as table:
+        assert table[b"c"] == {"what": "x", "counts": []}
+        assert table[b"a"] is None
+
+
+GUID = str(uuid.UUID(int=0x1234567890ABCDEF1234567890ABCDEF))
+
+
+def test_what_cannot_be_compiled(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.proto"
+    path = write(tmp_path / "logs", [(b"a", b"", [])])
+    given: dict[str, Any] = {"value_format": "protobuf", "value_schema": str(wrong)}
+    for text, said in (
+        ('syntax = "proto3"; message M {', "wrong.proto:1:"),
+        (
+            'syntax = "proto3"; import "not/there.proto"; message M { int32 a = 1; }',
+            "not/there.proto",
+        ),
+    ):
+        wrong.write_text(text)
+        with pytest.raises(InvalidConfig, match=said):
+            lastwrite.table(path, "orders", **given)
+    given["value_schema"] = str(tmp_path / "wrong.desc")
+    for data, said in ((b"\xff", "no set of descriptors"), (b"", "is empty")):
+        Path(given["value_schema"]).write_bytes(data)
+        with pytest.raises(InvalidConfig, match=said):
+            lastwrite.table(path, "orders", **given)
+    with pytest.raises(InvalidConfig, match="value_message is of Protobuf"):
+        lastwrite.table(path, "orders", value_message="M")
+
+
+def test_defaults_and_required_fields_of_proto2(tmp_path: Path) -> None:
+    (tmp_path / "two.proto").write_text(
+        'syntax = "proto2"; enum E { A = 3; B = 4; }'
+        'message M { required int32 id = 1; optional string name = 2 [default = "x"];'
+        "  optional E kind = 3 [default = B]; optional int64 none = 4;"
+        "  optional group Inner = 5 { optional bool ok = 1; } }"
+    )
+    path = write(
+        tmp_path / "logs",
+        [
+            (b"a", b"\x08\x01", []),
+            (b"b", b"\x12\x00", []),
+            (b"c", b"\x18\x07\x08\x01", []),
+            (b"d", b"\x08\x02\x2b\x08\x01\x2c\x18\x03", []),
+        ],
+    )
+    given: dict[str, Any] = {"value_schema": str(tmp_path / "two.proto"), "on_bad": "null"}
+    with lastwrite.table(path, "orders", value_format="protobuf", **given) as table:
+        table = pickle.loads(pickle.dumps(table.to_arrow()))
+    a, b, c, d = table["value"].to_pylist()
+    assert a == {"id": 1, "name": "x", "kind": "B", "none": None, "inner": None}
+    assert d == {"id": 2, "name": "x", "kind": "A", "none": None, "inner": {"ok": True}}
+    assert b is None and c is None
+    assert [each.as_py() for each in table["_error"]][1:3] == [
+        "value: a required field is missing, at its byte 2",
+        "value: a symbol that the enum does not have, at its byte 0",
+    ]
