@@ -14,6 +14,7 @@ import gzip
 import json
 import random
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,14 @@ import numpy as np
 import lastwrite
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
 from lastwrite.engine.rules.verdict import Verdict, judge
-from lastwrite.errors import LogError
-from lastwrite.kafka.cluster.internal_topics import RECORD_TYPES, decode_internal_record
+from lastwrite.errors import CorruptLog, LogError
+from lastwrite.kafka.cluster.commits import commit_of, place_of
+from lastwrite.kafka.cluster.internal_topics import (
+    GROUPS_TOPIC,
+    RECORD_TYPES,
+    decode_internal_record,
+    is_commit,
+)
 from lastwrite.kafka.cluster.metadata_log import cluster_configs
 from lastwrite.kafka.cluster.metadata_record import decode_metadata_record
 from lastwrite.kafka.cluster.remote_log_metadata import decode_segment_state
@@ -612,6 +619,12 @@ def _records() -> list[Target]:
             cut = 2 + data[1]
             decode_internal_record(topics[data[0] % len(topics)], data[2:cut], data[cut:])
 
+    def position(data: bytes) -> None:
+        is_commit(data)
+        for read in (place_of, commit_of):
+            with suppress(CorruptLog):
+                read(data)
+
     samples = [
         bytes([topics.index(topic), len(key)]) + key + value
         for topic, key, value in rows
@@ -636,6 +649,16 @@ def _records() -> list[Target]:
                 "kafka.cluster.message:MessageSchema.decode",
             ],
             share=2,
+        ),
+        reader(
+            "kafka position of a group",
+            position,
+            [each for topic, *both in rows if topic == GROUPS_TOPIC for each in both],
+            [
+                "kafka.cluster.commits:place_of",
+                "kafka.cluster.commits:commit_of",
+                "kafka.cluster.internal_topics:is_commit",
+            ],
         ),
     ]
 

@@ -82,6 +82,8 @@ def _partition(found: PartitionExplanation) -> Iterator[str]:
         yield f"    ends {reason.change}{_when(reason.at_ms)}"
     if found.waiting is not None and found.records is None:
         yield from _waiting(found.waiting, _may_be_asked_for(found))
+    for each in found.held_for:
+        yield f"  deletes are {each.words()}"
     if found.records is not None:
         yield (
             f"  {len(found.records):,} records of the key"
@@ -122,6 +124,7 @@ def _waiting(waiting: Waiting, may_be_asked_for: bool) -> Iterator[str]:
             + (", or now by compact --drop-expired-deletes" if may_be_asked_for else ""),
         ),
         (waiting.deletes_waiting, f"deletes whose horizon lies ahead{horizons}"),
+        (waiting.deletes_held, "deletes past their horizon that are held"),
         (waiting.deletes_unstamped, "deletes that the next round gives a horizon"),
         (waiting.deletes_old, "deletes of formats v0 and v1, which age by their file"),
         (waiting.deletes_above, "deletes above the range"),

@@ -17,6 +17,7 @@ from lastwrite.reports.compaction import CompactionReport, PartitionReport, Stat
 
 _MOST_EXPIRED = 10
 _MOST_TOPICS = 5
+_MOST_HELD = 20
 
 
 def plan(
@@ -109,6 +110,7 @@ def show_compaction(output: Output, report: CompactionReport) -> None:
     output.text(_request_lines(report))
     output.text(_remedy_lines(report))
     output.text(_keyless_lines(report))
+    output.text(_held_lines(report))
     output.text(_published_lines(report))
     output.text(_expired_lines(report))
     output.text(_backlog_lines(report))
@@ -174,6 +176,17 @@ def keyless_line(report: PartitionReport, *, is_plan: bool = False) -> str:
     goes = "would be dropped" if is_plan else "dropped"
     place = "at" if count == 1 else "the first at"
     return f"{report.name}: WARNING: {records} without a key {goes}, {place} {first}, by {report.keyless_setting}"
+
+
+def _held_lines(report: CompactionReport) -> Iterator[str]:
+    """For whom deletes stay that might go."""
+    held = [(each.name, group) for each in report.partitions for group in each.held_for]
+    if held:
+        yield ""
+    for name, group in held[:_MOST_HELD]:
+        yield in_local_time(f"{name}: deletes are {group.words()}")
+    if len(held) > _MOST_HELD:
+        yield f"{len(held) - _MOST_HELD:,} more groups hold deletes; --json has all"
 
 
 def _published_lines(report: CompactionReport) -> Iterator[str]:

@@ -20,6 +20,7 @@ from lastwrite.reports.settings import Word
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 LONG_MIN = -(2**63)
+HELD = "hold.tombstones."  # ours, of Kafka's topics: see ``kafka.rules.holds``
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,10 @@ class SettingsTable:
 
     @classmethod
     def unknown(cls, name: str) -> InvalidConfig:
+        if name.startswith(HELD):
+            return InvalidConfig(
+                f"{name} is a setting of Kafka's topics alone", remedy="leave it out"
+            )
         nearest = difflib.get_close_matches(name, list(cls.similar()), 1, 0.6)
         remedy = (
             f"did you mean {nearest[0]}?"
@@ -225,7 +230,7 @@ def check(known: Declaration, value: Any, name: str) -> None:
         for item in value if isinstance(value, tuple) else (value,):
             if item not in known.choices:
                 raise InvalidConfig(f"{name} knows {', '.join(known.choices)}, not {item!r}")
-    elif not isinstance(value, str) and not known.low <= value <= known.high:
+    elif not isinstance(value, (str, tuple)) and not known.low <= value <= known.high:
         low = "" if known.low == LONG_MIN else f" at least {known.low}"
         high = "" if known.high == LONG_MAX else f" at most {known.high}"
         raise InvalidConfig(

@@ -111,6 +111,7 @@ def _with_decision(report: PartitionReport, decision: Decision) -> PartitionRepo
         first_dirty_offset=decision.first_dirty,
         first_uncleanable_offset=decision.end,
         dirty_ratio=decision.dirty_ratio,
+        held_for=list(decision.held_for),
     )
     if decision.reason is None:
         return report

@@ -20,7 +20,7 @@ from lastwrite.engine.elect import NO_KEYS, losers_among
 from lastwrite.engine.profile import step, steps
 from lastwrite.engine.rules import election
 from lastwrite.engine.rules.transactions import Follower, flag_aborted
-from lastwrite.engine.rules.verdict import Verdict, are_plain, judge
+from lastwrite.engine.rules.verdict import Verdict, are_plain, judge, last_held_ms
 from lastwrite.engine.system import Format, system_named
 from lastwrite.errors import CorruptLog, UnsupportedFormat, located
 from lastwrite.model.columns import (
@@ -212,6 +212,9 @@ class _Scanner:
                 np.empty(len(table), dtype=np.int64),
                 counts,
             )
+        result.held_until_ms = max(
+            result.held_until_ms, last_held_ms(table, states, self._unit.policy)
+        )
         result.keyless += int(counts[Verdict.KEYLESS])
         result.hidden += int(np.count_nonzero(states & (CONTROL | ABORTED)))
 

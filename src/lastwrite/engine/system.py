@@ -23,6 +23,7 @@ from lastwrite.model.log import AbortedTransaction, KeptScan, PartitionLog, Segm
 from lastwrite.model.policy import Policy
 from lastwrite.model.work import Limits, Piece, RewriteUnit, SegmentOutput
 from lastwrite.reports.compaction import Backlog
+from lastwrite.reports.holding import HeldFor
 from lastwrite.storage.layout import Layout
 from lastwrite.storage.quarantine import QuarantineFile
 from lastwrite.storage.staging import remove_staged
@@ -106,6 +107,7 @@ class Decision:
     index_interval_bytes: int = 4096
     # of the records in range: with more that have no key nothing is cleaned
     max_keyless_ratio: float = 1.0
+    held_for: tuple[HeldFor, ...] = ()  # readers for whom the policy holds deletes
 
 
 class IndexChecker(Protocol):

@@ -17,8 +17,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from lastwrite.model.policy import Policy, Strategy
+from lastwrite.model.policy import FOR_EVER_MS, Policy, Strategy
 from lastwrite.reports.explanation import Fate, Part, Reason, Rule
+from lastwrite.reports.holding import HeldFor
 
 _BY_OFFSET = (Strategy.OFFSET, Strategy.GROUPS)
 
@@ -40,6 +41,7 @@ class RecordFacts:
     horizon_ms: int | None  # of its batch: when it may go, or where batches say so, when written
     is_old: bool  # of record format v0 or v1
     file_ms: int  # when its segment's file was changed
+    batch_end: int  # the offset behind its batch
     is_part: bool = False  # of a larger record, and not its last part
 
     @property
@@ -61,6 +63,7 @@ class RoundFacts:
     reasons: tuple[Reason, ...]  # why it does not reach further
     winner: RecordFacts | None  # the key's last write within the range; None: it has none there
     winner_ever: RecordFacts | None  # ... within the log
+    held_for: tuple[HeldFor, ...] = ()  # readers for whom deletes are held
 
 
 class Answer(NamedTuple):
@@ -196,9 +199,29 @@ class Fates(ABC):
 
     def horizon_ms(self, facts: RecordFacts) -> int | None:
         """When a tombstone may go; None: no round has said so yet."""
-        if facts.horizon_ms is None or not self.round.policy.ages_by_write_time:
-            return facts.horizon_ms
-        return facts.horizon_ms + self.round.policy.tombstone_retention_ms
+        policy = self.round.policy
+        if facts.horizon_ms is None:
+            return None
+        retention_ms = policy.tombstone_retention_ms if policy.ages_by_write_time else 0
+        return facts.horizon_ms + retention_ms + (policy.hold_ms if self.is_held(facts) else 0)
+
+    def is_held(self, facts: RecordFacts) -> bool:
+        """Whether a delete is held for a reader."""
+        return facts.batch_end > self.round.policy.held_from
+
+    def held(self, facts: RecordFacts, message: str) -> Answer:
+        """The answer for a delete whose time has come, and that is held; ``message`` begins it."""
+        policy, end = self.round.policy, facts.batch_end
+        at_ms = self.horizon_ms(facts)
+        waited = [each for each in self.round.held_for if (each.position or 0) < end]
+        who = " and ".join(each.words() for each in waited)
+        names = " and ".join(each.group for each in waited)
+        change = f"the first round after {names} committed {self.number(end)} or more drops it"
+        if policy.hold_ms >= FOR_EVER_MS:
+            at_ms = None
+        else:
+            change += f", or the first at or after time {at_ms}, which is the limit"
+        return Answer(Fate.LATER, f"{message} passed, and it is {who}", change, at_ms)
 
     def _unreached(self, message: str, facts: RecordFacts) -> Answer:
         """The record itself lies above the range."""

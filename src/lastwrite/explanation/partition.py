@@ -315,6 +315,9 @@ class _Explanation:
             for number, piece in enumerate(following.pieces):
                 reading.piece(piece, following.of(number), everything.of(number))
             self._out.waiting = reading.waiting
+            self._out.held_for = [
+                structs.replace(each, until_ms=reading.held_until_ms) for each in decision.held_for
+            ]
             self._keyless(following, decision)
             if key is not None:
                 self._out.records = self._explained(log, decision, reading.found)
@@ -371,6 +374,7 @@ class _Explanation:
                 reasons=tuple(out.reasons),
                 winner=_last([each for each in alive if each.is_in_range and not each.shadowed]),
                 winner_ever=_last([each for each in alive if not each.shadowed_ever]),
+                held_for=decision.held_for,
             )
         )
         expired = self._share.expired(self._context, log)
@@ -428,6 +432,7 @@ def _facts(
         horizon_ms=None if horizon == NO_HORIZON else horizon,
         is_old=bool(flags & IS_OLD),
         file_ms=record.piece.mtime_ns // 1_000_000,
+        batch_end=int(batch["next_offset"]),
         is_part=told.is_part,
     )
 

@@ -12,7 +12,7 @@ from lastwrite.encoding.fingerprint import fingerprint, secret_from
 from lastwrite.engine.chunks import Chunk, Chunks
 from lastwrite.engine.context import Context
 from lastwrite.engine.plan import new_secret
-from lastwrite.engine.rules.verdict import Verdict, judge
+from lastwrite.engine.rules.verdict import Verdict, judge, last_held_ms
 from lastwrite.engine.system import Decision
 from lastwrite.model.columns import (
     ABORTED,
@@ -27,6 +27,7 @@ from lastwrite.model.columns import (
     ByteArray,
     Int64Array,
 )
+from lastwrite.model.policy import FOR_EVER_MS
 from lastwrite.model.work import Piece
 from lastwrite.reports.explanation import Waiting
 from lastwrite.storage.reading import reader_of_piece
@@ -65,6 +66,7 @@ class WaitingRecords:
         self.waiting = Waiting()
         self.found: list[KeyRecord] = []
         self._decision = decision
+        self._held_ms = -1  # the latest horizon of a delete that is held
         self._format = context.system.new_format(
             context.limits.plain_bytes, decision.policy.reading
         )
@@ -111,6 +113,13 @@ class WaitingRecords:
             np.empty(len(table), dtype=np.int64),
             np.zeros(len(Verdict), dtype=np.int64),
         )
+        self._held_ms = max(self._held_ms, last_held_ms(table, states, self._decision.policy))
+
+    @property
+    def held_until_ms(self) -> int | None:
+        """When the last of the deletes goes that are held now; None: none is, or for ever."""
+        hold_ms = self._decision.policy.hold_ms
+        return None if self._held_ms < 0 or hold_ms >= FOR_EVER_MS else self._held_ms + hold_ms
 
     # ------------------------------------------------------------------ counts
 
@@ -135,7 +144,10 @@ class WaitingRecords:
         deletes = data & ((states & TOMBSTONE) != 0) & ~aborted & ~shadowed
         stamped = horizons != NO_HORIZON
         waits = deletes & ~gone & stamped & ~self._is_log_end(table)
+        held = waits & (horizons <= self._decision.policy.now_ms) & self._is_held(table)
+        waits &= ~held
         waiting.deletes_due += _count(deletes & gone)
+        waiting.deletes_held += _count(held)
         waiting.deletes_waiting += _count(waits)
         waiting.deletes_unstamped += _count(deletes & ~gone & ~stamped & ~old)
         waiting.deletes_old += _count(deletes & ~gone & old)
@@ -152,6 +164,12 @@ class WaitingRecords:
         waiting.markers_due += _count(spent & gone)
         waiting.markers_waiting += _count(spent & ~gone & stamped)
         waiting.markers_unstamped += _count(spent & ~gone & ~stamped)
+
+    def _is_held(self, table: BatchTable) -> np.ndarray:
+        """Which records of the table would be held, if they were deletes."""
+        policy = self._decision.policy
+        is_held: np.ndarray = table["next_offset"] > policy.held_from
+        return np.repeat(is_held, table["records"])
 
     def _is_log_end(self, table: BatchTable) -> ByteArray | np.ndarray:
         """Which record of the table stays, whatever it is."""

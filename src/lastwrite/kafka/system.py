@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -16,13 +16,15 @@ from lastwrite.config.system import LeftAlone, Sources
 from lastwrite.engine.rules.ranges import cleanable_range, is_at_rest
 from lastwrite.engine.rules.retention import Retention
 from lastwrite.engine.system import CommitPlan, Decision, Format, Parts, SegmentAppender, System
-from lastwrite.errors import CorruptLog, LogError
+from lastwrite.errors import CorruptLog, LogError, NotALog
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.cluster import metadata_log
+from lastwrite.kafka.cluster.commits import Place
 from lastwrite.kafka.cluster.roots import Clusters, Spokesman
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.remedy import RESTORE
 from lastwrite.kafka.producers.history import read_history
+from lastwrite.kafka.rules import holds
 from lastwrite.kafka.rules.grouping import group_segments
 from lastwrite.kafka.rules.producers import active, kept_batches
 from lastwrite.kafka.rules.retention import expired
@@ -47,10 +49,12 @@ from lastwrite.kafka.store.archived_segment import ArchivedSegment
 from lastwrite.kafka.store.index_checker import index_checker
 from lastwrite.kafka.store.joining import join_parts
 from lastwrite.kafka.store.outputs import NewSegment
+from lastwrite.kafka.store.positions import positions_in
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.work import RewriteUnit, SegmentOutput
+from lastwrite.reports.holding import HeldFor
 from lastwrite.reports.settings import Outvoted, Setting
 from lastwrite.storage.layout import Glance
 from lastwrite.storage.objects.address import is_address
@@ -261,6 +265,7 @@ class KafkaSystem(System):
             reason = "not due"
         strategy = Strategy[settings.compaction_strategy.upper()]
         is_whole = log.closed_end >= log.end_offset
+        held_for = self._held_for(log, settings)
         last_offsets, marker_producers = kept_batches(
             active(log.producers, now_ms, settings.producer_id_expiration_ms)
         )
@@ -287,15 +292,38 @@ class KafkaSystem(System):
                 strategy_header=settings.compaction_strategy_header,
                 pinned_offset=-1 if strategy is Strategy.OFFSET else log.end_offset,
                 keep_tombstones=strategy is not Strategy.OFFSET
-                and any(
-                    s.size_bytes for s in log.segments if s.base_offset >= found.first_uncleanable
-                ),
+                and _has_records_from(log, found.first_uncleanable),
+                held_from=holds.held_from(held_for),
+                hold_ms=holds.hold_ms(settings.hold_tombstones_max_ms),
                 last_offsets=last_offsets,
                 marker_producers=marker_producers,
             ),
             index_interval_bytes=settings.index_interval_bytes,
             max_keyless_ratio=settings.max_keyless_ratio,
+            held_for=held_for,
         )
+
+    def _held_for(self, log: PartitionLog, settings: KafkaTopicConfig) -> tuple[HeldFor, ...]:
+        groups = settings.hold_tombstones_for_groups
+        if not groups:
+            return ()
+        positions: dict[str, int] = {}
+        if archived.is_archived(log.folder):
+            for name, position, *_ in self._rounds.contents(log.folder).groups:
+                positions[name] = position
+        else:
+            for root in {self.root_of(log.folder), *self._sources.roots}:
+                with suppress(NotALog):
+                    positions |= self._positions_in(root, log.name, groups)
+        if settings.hold_tombstones_positions:  # whoever names a place says that it holds
+            positions |= self._positions_in(settings.hold_tombstones_positions, log.name, groups)
+        return holds.held_for(groups, positions, log.end_offset)
+
+    @staticmethod
+    def _positions_in(path: str, name: TopicPartition, groups: Sequence[str]) -> dict[str, int]:
+        known = positions_in(path)
+        places = {group: known.get(Place(group, name.topic, name.partition)) for group in groups}
+        return {group: found.offset for group, found in places.items() if found is not None}
 
     def group(
         self, log: PartitionLog, end: int, config: Mapping[str, object], like_broker: bool = False
@@ -462,6 +490,10 @@ def _makes_archive(log: PartitionLog, to: str | None) -> bool:
     if archived.is_archived(log.folder) or (to is not None and is_address(to)):
         return True
     return tiered.is_tier(log.folder)
+
+
+def _has_records_from(log: PartitionLog, base_offset: int) -> bool:
+    return any(s.size_bytes for s in log.segments if s.base_offset >= base_offset)
 
 
 def _clean_until_ms(log: PartitionLog, first_dirty: int) -> int:

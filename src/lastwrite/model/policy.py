@@ -9,6 +9,9 @@ import numpy as np
 
 from lastwrite.model.columns import Int64Array
 
+NOT_HELD = 2**63 - 1
+FOR_EVER_MS = 2**62
+
 
 def _none() -> Int64Array:
     return np.empty(0, dtype=np.int64)
@@ -60,6 +63,10 @@ class Policy:
     # No tombstone goes: by another strategy than OFFSET a write that lies above the range may be an
     # older one.
     keep_tombstones: bool = False
+    # A tombstone in a batch that ends beyond this offset is held for readers who have not come so
+    # far: it goes ``hold_ms`` later than it might.
+    held_from: int = NOT_HELD
+    hold_ms: int = 0
     # What the batches have for horizons is when they were written: a tombstone goes when that is as
     # long ago as ``tombstone_retention_ms``, and nothing is ever stamped.
     ages_by_write_time: bool = False

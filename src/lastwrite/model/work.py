@@ -221,6 +221,8 @@ class PieceScan:
     notes: list[Problem] = field(default_factory=list)
     keyless: int = 0  # records without a key that the policy drops
     first_keyless: int = -1  # the offset of the first of them
+    # the latest horizon of a tombstone that is held; -1: none is
+    held_until_ms: int = -1
     hidden: int = 0  # control records, and those of aborted transactions
     # all its records are plain: live, keyed, in no transaction, no batch empty or of an old format
     is_plain: bool = False

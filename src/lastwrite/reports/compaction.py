@@ -12,6 +12,7 @@ from msgspec import field
 
 from lastwrite.model.log import Problem, TopicPartition
 from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, figure
+from lastwrite.reports.holding import HeldFor
 from lastwrite.reports.settings import Outvoted, Setting, effective
 
 
@@ -105,6 +106,7 @@ class PartitionReport(Document, kw_only=True):
     # a store did not answer: it failed for nothing in the log
     may_pass: Annotated[bool, UNPRINTED] = False
     is_keyless: bool = False  # left as it is since nobody has said that they may go
+    held_for: list[HeldFor] = []  # consumer groups for whom deletes stay that might go
     # to a live cluster: ledger, horizon, removed_ledgers
     published: dict[str, Any] | None = None
 

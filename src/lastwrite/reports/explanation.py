@@ -10,6 +10,7 @@ from msgspec import field
 
 from lastwrite.model.log import Problem, any_damaged
 from lastwrite.reports.document import Document, FrozenDocument, figure
+from lastwrite.reports.holding import HeldFor
 
 
 class Rule(StrEnum):
@@ -89,6 +90,7 @@ class Waiting(Document, kw_only=True):
     keyless_next: int = 0
     deletes_due: int = 0  # past their horizon: the next round takes them
     deletes_waiting: int = 0  # their horizon lies ahead
+    deletes_held: int = 0  # past it, and held for consumer groups that have not come so far
     deletes_unstamped: int = 0  # no round has kept them yet: the next one gives them a horizon
     deletes_old: int = 0  # of record formats v0 and v1, which age by their file
     deletes_above: int = 0  # above the range
@@ -128,6 +130,7 @@ class PartitionExplanation(Document, kw_only=True):
     records: Sequence[RecordExplanation] | None = None  # of the key; None: no key was asked for
     problems: list[Problem] = []
     in_words: RangeInWords | None = None
+    held_for: list[HeldFor] = []  # consumer groups for whom deletes stay that might go
 
 
 class ExplainReport(Document, kw_only=True):

@@ -13,13 +13,14 @@ from datetime import timedelta
 from typing import Any
 
 from lastwrite.errors import LogError
+from lastwrite.kafka.cluster.commits import Commit, Place
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.consumer_groups import HEARTBEAT_S, Beat, Reader, Told
 from lastwrite.server.errors import Code
 from lastwrite.server.groups import Group, Groups, GroupState, Joining
 from lastwrite.server.handlers import NODE, UNASKED, Identity
 from lastwrite.server.messages import Request, encode_answer, part
-from lastwrite.server.offsets import Commit, Offsets, Place
+from lastwrite.server.offsets import Offsets
 from lastwrite.server.rights import Kind, Operation
 
 _GROUP_KEY = 0  # of the types of coordinators

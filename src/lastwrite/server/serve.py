@@ -20,6 +20,8 @@ from lastwrite.config.system import Sources
 from lastwrite.encoding.compression import Codec
 from lastwrite.engine.system import system_named
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError
+from lastwrite.kafka.cluster.commits import Commit
+from lastwrite.kafka.cluster.commits import Place as Position
 from lastwrite.kafka.network.messages import schema
 from lastwrite.kafka.rules.serve_settings import MECHANISMS, ServeConfig, serve_config
 from lastwrite.kafka.store import archived
@@ -35,8 +37,7 @@ from lastwrite.server.growth import Growth
 from lastwrite.server.handlers import Identity, Place
 from lastwrite.server.listener import ServeLimits, Server
 from lastwrite.server.made import Making
-from lastwrite.server.offsets import Commit, Offsets
-from lastwrite.server.offsets import Place as Position
+from lastwrite.server.offsets import Offsets
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects.address import is_address, real_path, use
 

@@ -92,6 +92,25 @@ class LastBatch:
     last_offset: int
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Tombstones in batches that reach this offset stay so much longer; None: none do."""
+
+    from_offset: int | None = None
+    longer_ms: int = 0
+
+    def keeps(self, batch: ModelBatch, now_ms: int, old_until_ms: int) -> bool:
+        """Whether a tombstone of the batch stays that might go."""
+        if self.from_offset is None or batch.last_offset < self.from_offset:
+            return False
+        if batch.magic < 2:
+            return old_until_ms - batch.file_ms < self.longer_ms
+        return batch.horizon_ms is not None and now_ms - batch.horizon_ms < self.longer_ms
+
+
+NOT_HELD = Held()
+
+
 @dataclass(slots=True)
 class Outcome:
     """The batches that stay, the index entries that stay, and how many records went for which
@@ -168,13 +187,14 @@ def clean(
     producers: Mapping[int, LastBatch] | None = None,
     old_until_ms: int = 0,
     log_end: int = -1,
+    held: Held = NOT_HELD,
 ) -> Outcome:
     """One round over ``batches``, all those of the segments below ``end``, oldest first.
 
     ``aborted``: all entries of all transaction indexes. ``producers``: the active ones, by id. A
     tombstone of an old format goes if its file was last changed by ``old_until_ms``. ``log_end``:
     the batch that ends there keeps its last offset also where it is converted, since nothing else
-    tells where the log ends.
+    tells where the log ends. ``held``: tombstones that stay longer.
     """
     discards, entries = discardable(batches, aborted)
     data = [
@@ -188,6 +208,7 @@ def clean(
         due = batch.horizon_ms is not None and now_ms >= batch.horizon_ms
         if batch.magic < 2:
             due = batch.file_ms <= old_until_ms
+        goes = due and not held.keeps(batch, now_ms, old_until_ms)
         kept = []
         for record in batch.records:
             if batch.control:
@@ -201,7 +222,7 @@ def clean(
                 outcome.keyless += 1
             elif latest.get(record.key, -1) > record.offset:
                 outcome.shadowed += 1
-            elif record.value is None and due:
+            elif record.value is None and goes:
                 outcome.expired += 1
             else:
                 kept.append(record)
@@ -273,6 +294,7 @@ def clean_segments(
     producers: Mapping[int, LastBatch] | None = None,
     old_until_ms: int = 0,
     forgotten_below: int = 0,
+    held: Held = NOT_HELD,
 ) -> tuple[ModelSegment, ...]:
     """The segments after a round that makes one segment of each group of ``groups``, given by their
     bases.
@@ -303,6 +325,7 @@ def clean_segments(
         producers=producers,
         old_until_ms=old_until_ms,
         log_end=log_end,
+        held=held,
     )
     starts = [group[0] for group in groups]
     bounds = [*starts[1:], end]

@@ -26,7 +26,7 @@ from tests.support.kafka.logs import (
     write_checkpoint,
     write_segment,
 )
-from tests.support.kafka.model import ModelBatch, clean_segments
+from tests.support.kafka.model import NOT_HELD, Held, ModelBatch, clean_segments
 from tests.support.kafka.producers import active, first_unstable, producers_of
 
 
@@ -77,6 +77,7 @@ def compact(
     now_ms: int,
     include_active: bool = False,
     drop_expired_deletes: bool = False,
+    held: Held = NOT_HELD,
 ) -> Range:
     """Clean the log under ``root`` in place, as a broker would that finds it dirty enough; the
     round's range. With ``drop_expired_deletes`` also where nothing is dirty, and all keys compared.
@@ -110,6 +111,7 @@ def compact(
         retention_ms=topic.delete_retention_ms,
         producers=active(producers_of(folder, before), now_ms),
         old_until_ms=old_until_ms(log, found.first_dirty, topic.delete_retention_ms),
+        held=held,
     )
     for group, segment in zip(groups, after, strict=False):
         for source in group:

@@ -14,7 +14,8 @@ order:
   moved, and stays when the tombstone has left. A tombstone of an old format, which has no place for
   a horizon, ages by its file instead, and comes out stamped, since it comes out in the new format;
   where batches say instead when they were written, a tombstone ages from there, and nothing is
-  stamped;
+  stamped; one that a reader has not come to, for whom they are held, goes later by the policy's
+  limit;
 - where nothing but records tells where a log ends, the last one stays, whatever it is;
 - a batch that loses all its records goes, save two: the last of an active producer, by which a
   broker tells a duplicate, and the one that ends where the log's replicated part ends, so that the
@@ -81,9 +82,10 @@ _MARKER = int(Verdict.MARKER)
 # What the kernel takes of a policy, and whether its file's age lets old tombstones go.
 _OF_POLICY = (
     "now_ms tombstone_retention_ms keep_keyless keep_empty shell_offset end_offset pinned_offset "
-    "keep_tombstones ages_by_write_time kept_end_offset"
+    "keep_tombstones ages_by_write_time kept_end_offset held_from"
 ).split()
-_NUMBERS = np.dtype([(name, np.int64) for name in (*_OF_POLICY, "old_due")])
+_MORE = ("old_due", "old_held_due", "due_ms", "held_due_ms")
+_NUMBERS = np.dtype([(name, np.int64) for name in (*_OF_POLICY, *_MORE)])
 
 
 def judge(
@@ -107,8 +109,29 @@ def judge(
     for name in _OF_POLICY:
         numbers[name] = getattr(policy, name)
     numbers["old_due"] = file_ms <= policy.old_tombstones_until_ms
+    numbers["old_held_due"] = file_ms <= policy.old_tombstones_until_ms - policy.hold_ms
+    # Not added to a horizon, which can lie and be huge.
+    written_ms = policy.tombstone_retention_ms if policy.ages_by_write_time else 0
+    numbers["due_ms"] = policy.now_ms - written_ms
+    numbers["held_due_ms"] = numbers["due_ms"] - policy.hold_ms
     producers = policy.last_offsets, policy.marker_producers
     return int(_judge(table, states, numbers, producers, keep, actions, horizons, counts))
+
+
+def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
+    """The latest horizon of a tombstone among these records that the policy holds, be it that it
+    gets one now; -1: there is none.
+    """
+    rows = np.flatnonzero(table["next_offset"] > policy.held_from)
+    if not len(rows):
+        return -1
+    is_delete = (states & (TOMBSTONE | SHADOWED | ABORTED | CONTROL | KEYLESS)) == TOMBSTONE
+    deletes = np.concatenate(([0], np.cumsum(is_delete)))
+    ends = np.cumsum(table["records"])
+    rows = rows[deletes[ends[rows]] > deletes[ends[rows] - table["records"][rows]]]
+    horizons = table["horizon"][rows]
+    fresh = policy.now_ms + policy.tombstone_retention_ms
+    return int(np.where(horizons == NO_HORIZON, fresh, horizons).max(initial=-1))
 
 
 def are_plain(table: BatchTable) -> bool:
@@ -139,18 +162,20 @@ def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
     policy = numbers[0]
     now_ms, retention_ms = policy.now_ms, policy.tombstone_retention_ms
     # Read once, since the arrays that are written might hide a change of them.
+    last_due_ms, held_due_ms = policy.due_ms, policy.held_due_ms
     ages_by_write_time, kept_end_offset = policy.ages_by_write_time, policy.kept_end_offset
     keep_keyless, keep_tombstones = policy.keep_keyless, policy.keep_tombstones
-    pinned_offset = policy.pinned_offset
+    pinned_offset, held_from = policy.pinned_offset, policy.held_from
     changed = 0
     at = 0
-    # Not added to a horizon, which can lie and be huge.
-    due_ms = now_ms - retention_ms if ages_by_write_time else now_ms
     for b in range(len(table)):
         row = table[b]
         horizon = row.horizon
         old = (row.flags & IS_OLD) != 0
-        due = policy.old_due if old else (horizon != NO_HORIZON and due_ms >= horizon)
+        due = policy.old_due if old else (horizon != NO_HORIZON and last_due_ms >= horizon)
+        goes = due
+        if row.next_offset > held_from:
+            goes = policy.old_held_due if old else (due and held_due_ms >= horizon)
         if old and row.next_offset == policy.end_offset:
             row.flags |= KEEPS_LAST
         kept = 0
@@ -187,7 +212,7 @@ def _judge(table, states, numbers, producers, keep, actions, horizons, counts):
                 if row.next_offset != pinned_offset or i + 1 < end:
                     verdict = _SHADOWED
             elif state & TOMBSTONE:
-                if due and not keep_tombstones:
+                if goes and not keep_tombstones:
                     verdict = _EXPIRED
                 elif horizon == NO_HORIZON and not ages_by_write_time:
                     stamp = True

@@ -140,6 +140,8 @@ class KafkaFates(Fates):
         message += f"; its delete horizon, time {facts.horizon_ms},"
         if facts.goes:
             return self.next_expired(f"{message} passed {now_ms - facts.horizon_ms} ms ago")
+        if facts.horizon_ms <= now_ms and self.is_held(facts):
+            return self.held(facts, message)
         if facts.horizon_ms <= now_ms:
             return Answer(
                 Fate.LATER,

@@ -36,6 +36,14 @@ def _time_or_for_ever(name: str, value: object) -> int:
     return max(int(parse_number(name, value, whole=True)), -1)
 
 
+def _groups(name: str, value: object) -> tuple[str, ...]:
+    """Names with commas, in which capitals count."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        raise InvalidConfig(f"{name} is a list with commas, not {value!r}")
+    return tuple(dict.fromkeys(filter(None, (str(item).strip() for item in items))))
+
+
 def _policies(name: str, value: object) -> tuple[str, ...]:
     """``compact,delete``; people and documents write ``delete + compact``, too."""
     return parse_list(name, value.replace("+", ",") if isinstance(value, str) else value)
@@ -91,6 +99,12 @@ class KafkaTopicConfig(SettingsTable):
         "", "compaction.strategy.header log.cleaner.compaction.strategy.header")
     producer_id_expiration_ms: int = setting(_DAY, "producer.id.expiration.ms", 1, INT_MAX)
     max_keyless_ratio: float = setting(0.0, "max.keyless.ratio", 0, 1)  # ours: see ``keyless``
+    # ours: see ``holds``; -1: for ever
+    hold_tombstones_for_groups: tuple[str, ...] = setting(
+        (), "hold.tombstones.for.groups", parse=_groups)
+    hold_tombstones_max_ms: int = setting(
+        7 * _DAY, "hold.tombstones.max.ms", -1, parse=_time_or_for_ever)
+    hold_tombstones_positions: str = setting("", "hold.tombstones.positions")
     # fmt: on
 
     def __post_init__(self) -> None:

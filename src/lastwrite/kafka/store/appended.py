@@ -15,13 +15,13 @@ Source: docs/formats/kafka.md; Kafka 4.4 ``LogSegment.recover``.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from lastwrite.errors import CorruptLog, located
 from lastwrite.kafka.format.batch import encode_batch, iter_batches
-from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.batch_layout import Batch, Record
 from lastwrite.kafka.format.names import RECOVERY_POINTS, FileKind, segment_file_name
 from lastwrite.kafka.store import log_dir
 from lastwrite.kafka.store.checkpoints import write_offset
@@ -65,19 +65,13 @@ class AppendedLog:
         self._segments, self.end_offset = log.segments, log.end_offset
         self._size = last.size_bytes
 
-    def records(self) -> Iterator[Record]:
+    def batches(self) -> Iterator[Batch]:
         """All that were there when the log was opened.
 
         Raises:
             CorruptLog: one cannot be read.
         """
-        for segment in self._segments:
-            with reader_of(segment) as reader:
-                data = np.empty(segment.size_bytes, dtype=np.uint8)
-                reader.read_into(data, 0)
-            with located(segment.path):
-                for _, batch in iter_batches(data):
-                    yield from batch.records
+        return batches_of(self._segments)
 
     def append(self, records: Sequence[Record], leader_epoch: int = 0) -> None:
         """Append a batch of records, whose offsets begin at ``end_offset``: whole, or not at all.
@@ -94,3 +88,18 @@ class AppendedLog:
 
     def _path_of(self, base_offset: int) -> str:
         return os.path.join(self._folder, segment_file_name(base_offset, FileKind.LOG))
+
+
+def batches_of(segments: Iterable[Segment]) -> Iterator[Batch]:
+    """The batches of small segments, each of which is read whole.
+
+    Raises:
+        CorruptLog: one cannot be read.
+    """
+    for segment in segments:
+        data = np.empty(segment.size_bytes, dtype=np.uint8)
+        with reader_of(segment) as reader:
+            reader.read_into(data, 0)
+        with located(segment.path):
+            for _, batch in iter_batches(data):
+                yield batch

@@ -1,0 +1,148 @@
+"""Where consumer groups are: the records of ``__consumer_offsets`` that say so.
+
+    key     i16 1 · group · topic · i32 partition
+    value   i16 3 · i64 offset · i32 leader epoch · metadata · i64 commit ms   texts: i16 length
+
+The last record of a key holds; one without a value takes the position away. What a transaction
+commits holds with its marker. We write version 3, and read all: of each the offset comes first.
+
+Source: Kafka 4.4 ``OffsetCommitKey.json``, ``OffsetCommitValue.json``; docs/formats/kafka.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from lastwrite.errors import CorruptLog
+from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC, decode_internal_record
+from lastwrite.kafka.format.batch import ControlType, decode_control_record
+from lastwrite.kafka.format.batch_layout import Batch, Record
+
+_KEY, _VALUE = struct.Struct(">h"), struct.Struct(">hqi")
+_VERSION = 3
+
+
+class Commit(NamedTuple):
+    """A group's position in a partition."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    at_ms: int = -1  # when it was committed
+
+
+class Place(NamedTuple):
+    """Of which group, in which partition."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class Positions:
+    """What all groups have committed, as the batches that were ``taken`` say it, in their order."""
+
+    def __init__(self) -> None:
+        self.known: dict[Place, Commit] = {}
+        self._said: dict[Place, int] = {}  # by which record
+        self._open: dict[int, list[Record]] = {}  # of transactions, by producer
+
+    def take(self, batches: Iterable[Batch]) -> None:
+        """Take what follows.
+
+        Raises:
+            CorruptLog: a record that is no position where one has to be.
+        """
+        for batch in batches:
+            producer = batch.header.producer_id
+            if batch.attributes.control:
+                for record in batch.records:
+                    decided = self._open.pop(producer, [])
+                    if decode_control_record(record).type is ControlType.COMMIT:
+                        self._note(decided)
+            elif batch.attributes.transactional:
+                self._open.setdefault(producer, []).extend(batch.records)
+            else:
+                self._note(batch.records)
+
+    def _note(self, records: Iterable[Record]) -> None:
+        for record in records:
+            place = place_of(record.key)
+            # one that a transaction held back may be older than what was said meanwhile
+            if place is None or record.offset < self._said.get(place, -1):
+                continue
+            self._said[place] = record.offset
+            if record.value is None:
+                self.known.pop(place, None)
+            else:
+                self.known[place] = commit_of(record.value)
+
+
+def key_of(place: Place) -> bytes:
+    partition = struct.pack(">i", place.partition)
+    return _KEY.pack(1) + _text(place.group) + _text(place.topic) + partition
+
+
+def value_of(commit: Commit) -> bytes:
+    head = _VALUE.pack(_VERSION, commit.offset, commit.leader_epoch)
+    return head + _text(commit.metadata) + struct.pack(">q", commit.at_ms)
+
+
+def place_of(key: bytes | None) -> Place | None:
+    """None: the record says something else.
+
+    Raises:
+        CorruptLog: it ends before it has said it.
+    """
+    if key is None or int.from_bytes(key[:2], "big") not in (0, 1):
+        return None
+    try:
+        group, at = _read_text(key, 2)
+        topic, at = _read_text(key, at)
+        (partition,) = struct.unpack_from(">i", key, at)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptLog(f"a position's key of {len(key)} bytes: {error}", 0) from error
+    return Place(group, topic, partition)
+
+
+def commit_of(value: bytes) -> Commit:
+    """What a record's value says.
+
+    Raises:
+        CorruptLog: it ends before it has said it.
+    """
+    if int.from_bytes(value[:2], "big") != _VERSION:
+        return _other_version(value)
+    try:
+        _, offset, epoch = _VALUE.unpack_from(value, 0)
+        metadata, at = _read_text(value, _VALUE.size)
+        (at_ms,) = struct.unpack_from(">q", value, at)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptLog(f"a position of {len(value)} bytes: {error}", 0) from error
+    return Commit(offset, epoch, metadata, at_ms)
+
+
+def _other_version(value: bytes) -> Commit:
+    found = decode_internal_record(GROUPS_TOPIC, key_of(Place("", "", 0)), value)
+    if found.value is None:
+        raise CorruptLog(f"a position that cannot be read: {found.problem}", 0)
+    return Commit(
+        found.value["offset"],
+        found.value.get("leaderEpoch", -1),
+        found.value["metadata"] or "",
+        found.value["commitTimestamp"],
+    )
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from(">h", data, at)
+    if length < 0 or at + 2 + length > len(data):
+        raise struct.error(f"a text of {length} bytes at {at}")
+    return data[at + 2 : at + 2 + length].decode(), at + 2 + length

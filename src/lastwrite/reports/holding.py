@@ -1,0 +1,25 @@
+"""For whom deletes are held (``hold.tombstones.for.groups``), as a value that prints as JSON."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from lastwrite.reports.document import FrozenDocument, figure
+
+
+class HeldFor(FrozenDocument, frozen=True, kw_only=True):
+    """A group that has not read a partition to its end, so that deletes are held for it."""
+
+    group: str
+    position: int | None  # the offset that it wants next; null: nobody knows
+    behind: int | None  # offsets from there to the log's end
+    # when the last of the deletes goes that are held now, if the group does not come before; null:
+    # none is held now, their records were not read, or there is no limit
+    until_ms: int | None = None
+    message: ClassVar[str] = figure(lambda self: self.words())
+
+    def words(self) -> str:
+        """A sentence without its begin."""
+        where = "whose position is not known" if self.behind is None else f"{self.behind:,} behind"
+        until = "" if self.until_ms is None else f", at most until time {self.until_ms}"
+        return f"held for group {self.group}, {where}{until}"

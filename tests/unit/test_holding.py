@@ -1,0 +1,204 @@
+"""``hold.tombstones.for.groups``: where positions are found, how long a delete is held, and how
+that is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+import lastwrite
+from lastwrite.archive.manifest import encode
+from lastwrite.archive.place import MANIFEST, read_seen
+from lastwrite.config.declaration import SettingsTable
+from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
+from lastwrite.kafka.cluster.commits import Commit, Place, Positions, commit_of, key_of, value_of
+from lastwrite.kafka.format.batch import encode_batch, iter_batches
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.store import archived
+from lastwrite.kafka.store.archiving import successor
+from lastwrite.kafka.store.positions import positions_in
+from lastwrite.pulsar.rules.settings import PulsarConfig
+from lastwrite.reports.compaction import PartitionReport
+from lastwrite.reports.holding import HeldFor
+from lastwrite.rocketmq.rules.settings import RocketmqConfig
+from lastwrite.server.offsets import Offsets
+from tests.support.engine import compact
+from tests.support.kafka.logs import NAME
+from tests.unit.test_dropped_tombstones import (
+    CONFIG,
+    NOW_MS,
+    PASSED_MS,
+    batch,
+    offsets,
+    stamped,
+    write,
+)
+
+LIMIT_MS = 5000
+HOLD = {
+    **CONFIG,
+    "hold.tombstones.for.groups": "a,B",
+    "hold.tombstones.max.ms": str(LIMIT_MS),
+}
+
+
+def log(root: Path) -> Path:
+    """Two deletes whose horizon has passed, at 1 and 3, and an end at 6."""
+    return write(
+        root,
+        {
+            0: [batch(0, "x=1"), stamped(batch(1, "k"))],
+            2: [batch(2, "y=1"), stamped(batch(3, "l"))],
+            4: [batch(4, "z=1", "z=2")],
+            6: [],
+        },
+    )
+
+
+def commit(state: Path, positions: Mapping[str, int], topic: str = "t") -> None:
+    store = Offsets(str(state))
+    store.commit([(Place(group, topic, 0), Commit(at)) for group, at in positions.items()], NOW_MS)
+    store.close()
+
+
+def round_of(root: Path, config: Mapping[str, object], now_ms: int = NOW_MS) -> PartitionReport:
+    [report] = compact(root, config, now_ms, topic="t").partitions
+    return report
+
+
+def test_a_delete_goes_when_all_groups_have_passed_it(tmp_path: Path) -> None:
+    root = log(tmp_path / "root")
+    commit(root, {"a": 3, "B": 7})  # beside the log, as a broker has them
+    report = round_of(root, HOLD)
+    assert offsets(root) == [0, 2, 3, 5]
+    [held] = report.held_for
+    until_ms = PASSED_MS + LIMIT_MS
+    assert held == HeldFor(group="a", position=3, behind=3, until_ms=until_ms)
+    assert held.message == f"held for group a, 3 behind, at most until time {until_ms}"
+
+
+def test_a_group_that_nobody_knows_holds_all_until_the_limit(tmp_path: Path) -> None:
+    root = log(tmp_path / "root")
+    commit(root, {"a": 6, "b": 6})  # capitals count
+    assert round_of(root, HOLD, PASSED_MS + LIMIT_MS - 1).held_for[0].position is None
+    assert offsets(root) == [0, 1, 2, 3, 5]
+    write(root, {6: [batch(6, "q=1")], 7: []})
+    round_of(root, HOLD, PASSED_MS + LIMIT_MS)
+    assert offsets(root) == [0, 2, 5, 6]
+
+
+def test_without_a_limit_they_are_held_for_ever(tmp_path: Path) -> None:
+    root = log(tmp_path / "root")
+    report = round_of(root, {**HOLD, "hold.tombstones.max.ms": "-1"}, NOW_MS + 10**13)
+    assert [each.message for each in report.held_for] == [
+        "held for group a, whose position is not known",
+        "held for group B, whose position is not known",
+    ]
+    assert offsets(root) == [0, 1, 2, 3, 5]
+
+
+def test_a_place_that_is_named_holds_before_what_lies_beside(tmp_path: Path) -> None:
+    root, state = log(tmp_path / "root"), tmp_path / "state"
+    commit(root, {"a": 0, "B": 4})
+    commit(state, {"a": 2})
+    config = {**HOLD, "hold.tombstones.positions": str(state)}
+    assert [(each.group, each.position) for each in round_of(root, config).held_for] == [
+        ("a", 2),
+        ("B", 4),
+    ]
+    assert offsets(root) == [0, 2, 3, 5]
+    with pytest.raises(NotALog):
+        positions_in(str(tmp_path / "nowhere"))
+
+
+def test_positions_that_fetch_brought_count_in_an_archive(tmp_path: Path) -> None:
+    root, archive = log(tmp_path / "root"), tmp_path / "archive"
+    lastwrite.fetch([str(root)], to=str(archive), config=CONFIG, include_active=True)
+    folder = str(archive / "kafka" / "t" / "0")
+    seen = read_seen(folder).manifest
+    before = archived.contents_of(seen, folder)
+    after = structs.replace(before, groups=(("a", 3, -1, ""), ("B", 6, -1, "")))
+    Path(folder, MANIFEST).write_bytes(encode(successor(seen, after)))
+    [held] = round_of(archive, HOLD).held_for
+    assert (held.group, held.position, held.behind) == ("a", 3, 3)
+
+
+def test_explain_says_for_whom_and_until_when(tmp_path: Path) -> None:
+    root = log(tmp_path / "root")
+    commit(root, {"a": 2, "B": 6})
+    [found] = lastwrite.explain(
+        str(root), topic="t", config=HOLD, now_ms=NOW_MS, key=b"l"
+    ).partitions
+    assert found.waiting is not None
+    assert (found.waiting.deletes_due, found.waiting.deletes_held) == (1, 1)
+    until_ms = PASSED_MS + LIMIT_MS
+    words = f"held for group a, 4 behind, at most until time {until_ms}"
+    assert [each.message for each in found.held_for] == [words]
+    assert found.records is not None
+    [record] = found.records
+    assert "passed, and it is held for group a, 4 behind" in record.message
+    assert record.at_ms == until_ms
+    assert record.change == (
+        "the first round after a committed 4 or more drops it, or the first at or after time "
+        f"{until_ms}, which is the limit"
+    )
+
+
+@pytest.mark.parametrize("config", [RocketmqConfig, PulsarConfig])
+def test_other_systems_refuse_it(config: type[SettingsTable]) -> None:
+    with pytest.raises(InvalidConfig, match="Kafka's topics alone"):
+        config.from_names({"hold.tombstones.for.groups": "a"})
+
+
+def test_a_transaction_commits_positions_with_its_marker() -> None:
+    def data(offset: int, place: Place, at: int, producer: int) -> bytes:
+        record = Record(offset, NOW_MS, key_of(place), value_of(Commit(at)))
+        return encode_batch([record], producer_id=producer, producer_epoch=0, transactional=True)
+
+    def marker(offset: int, kind: int, producer: int) -> bytes:
+        record = Record(offset, NOW_MS, bytes([0, 0, 0, kind]), b"\0\0\0\0\0\0")
+        return encode_batch(
+            [record], producer_id=producer, producer_epoch=0, transactional=True, control=True
+        )
+
+    one, two, three = (Place("g", "t", n) for n in range(3))
+    plain = Record(3, NOW_MS, key_of(two), value_of(Commit(50)))
+    log = b"".join(
+        [
+            data(0, one, 10, 7),
+            data(1, three, 30, 8),
+            data(2, two, 20, 7),
+            encode_batch([plain]),  # said later than what the transaction will commit
+            marker(4, 1, 7),
+            marker(5, 0, 8),
+            data(6, one, 11, 9),  # open still
+        ]
+    )
+    found = Positions()
+    found.take(each for _, each in iter_batches(log))
+    assert {place: each.offset for place, each in found.known.items()} == {one: 10, two: 50}
+
+
+def test_positions_of_all_versions_are_read() -> None:
+    v1 = b"\0\1" + (7).to_bytes(8, "big") + b"\0\2hi" + (1).to_bytes(8, "big") * 2
+    assert commit_of(v1) == Commit(7, -1, "hi", 1)
+    whole = value_of(Commit(9, 2, "é", NOW_MS))
+    assert commit_of(whole) == Commit(9, 2, "é", NOW_MS)
+    for size in range(len(whole)):
+        with pytest.raises(CorruptLog):
+            commit_of(whole[:size])
+
+
+def test_one_partition_is_named_as_before(tmp_path: Path) -> None:
+    """Unset, the bytes are as without the setting."""
+    one, two = log(tmp_path / "one"), log(tmp_path / "two")
+    commit(one, {"a": 0})
+    round_of(one, CONFIG)
+    round_of(two, {**CONFIG, "hold.tombstones.for.groups": ""})
+    assert {file.name: file.read_bytes() for file in (one / NAME).iterdir()} == {
+        file.name: file.read_bytes() for file in (two / NAME).iterdir()
+    }
