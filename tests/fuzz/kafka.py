@@ -594,6 +594,13 @@ def _other_json(rng: random.Random, content: bytes) -> bytes:
     return json.dumps(document).encode()
 
 
+def _position(data: bytes) -> None:
+    is_commit(data)
+    for read in (place_of, commit_of):
+        with suppress(CorruptLog):
+            read(data)
+
+
 def _records() -> list[Target]:
     log = (BROKER / "__cluster_metadata-0" / "00000000000000000000.log").read_bytes()
     values, at = [], 0
@@ -618,12 +625,6 @@ def _records() -> list[Target]:
         if len(data) >= 2:
             cut = 2 + data[1]
             decode_internal_record(topics[data[0] % len(topics)], data[2:cut], data[cut:])
-
-    def position(data: bytes) -> None:
-        is_commit(data)
-        for read in (place_of, commit_of):
-            with suppress(CorruptLog):
-                read(data)
 
     samples = [
         bytes([topics.index(topic), len(key)]) + key + value
@@ -652,7 +653,7 @@ def _records() -> list[Target]:
         ),
         reader(
             "kafka position of a group",
-            position,
+            _position,
             [each for topic, *both in rows if topic == GROUPS_TOPIC for each in both],
             [
                 "kafka.cluster.commits:place_of",
