@@ -63,7 +63,7 @@ class Making(NamedTuple):
         return Compacted(found, files, self) if self.is_compacted else found
 
 
-class _Made(Partition):
+class Made(Partition):
     """A partition of which a copy is served."""
 
     def __init__(self, name: TopicPartition, folder: str, files: Files, making: Making) -> None:
@@ -100,7 +100,7 @@ class _Made(Partition):
         return True
 
 
-class Encoded(_Made):
+class Encoded(Made):
     """A partition of RocketMQ or Pulsar; ``name`` is what Kafka's clients call it."""
 
     is_of_kafka = False
@@ -186,7 +186,7 @@ class _Copy(NamedTuple):
         return self.log.checkpoint or 0
 
 
-class Compacted(_Made):
+class Compacted(Made):
     """A partition of which the last writes below a certain offset are served, then its tail.
 
     Offsets are those of the log. The copy is made anew when so much came behind it that a cleaner

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from lastwrite.archive.layout import systems_at
 from lastwrite.archive.place import read_seen
@@ -36,7 +36,7 @@ from lastwrite.server.groups import Groups
 from lastwrite.server.growth import Growth
 from lastwrite.server.handlers import Identity, Place
 from lastwrite.server.listener import ServeLimits, Server
-from lastwrite.server.made import Making
+from lastwrite.server.made import Made, Making
 from lastwrite.server.offsets import Offsets
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects.address import is_address, real_path, use
@@ -179,9 +179,21 @@ def serve(
             _limits(settings),
             tell,
         )
+        threads.submit(_make_first, catalog)
         serving = Serving(f"{shown[0]}:{shown[1]}", server, catalog, stack.pop_all())
     threading.Thread(target=_tick, args=(groups, serving), daemon=True, name="groups").start()
     return serving
+
+
+def _make_first(catalog: Catalog) -> None:
+    """Make the first copy before anybody asks: kernels may have to be compiled for it."""
+    for name in catalog.names():
+        topic = catalog.topic(name)
+        for each in () if topic is None else topic.partitions.values():
+            if isinstance(each, Made):
+                with suppress(LogError):  # the operator was told
+                    each.log()
+                return
 
 
 def _systems_at(path: str) -> list[str]:
