@@ -12,8 +12,8 @@ the broker for both: the peer asks it, we read its log directory beside it.
     table        ``lastwrite.table``; beside ``lastwrite.latest`` as it was before there were tables
                  (of git's history: record by record), and beside the table's first form, which knew
                  Kafka alone
-    look         ``table[key]`` of keys at random, warm: in a folder, and in a bucket that holds each
-                 request back for 0.02 s
+    look         ``table[key]`` of keys at random, warm: in a folder, and in a bucket that holds
+                 each request back for 0.02 s
     batch        what a micro-batch takes of our code, without Spark and without its rows: to list,
                  to decide how far, to plan
 
@@ -419,7 +419,8 @@ def told(row: str, found: Made) -> Iterator[str]:
             yield f"{row:10} {ratio:.1f} times less {what} than {other} {said}"
     for (of, name), (must, goal) in _LIMITS.items():
         if of == row:
-            yield f"{row:10} {name}: {found[name]} {_judged(found[name]['median'], goal, must, True)}"
+            judged = _judged(found[name]["median"], goal, must, True)
+            yield f"{row:10} {name}: {found[name]} {judged}"
 
 
 def _judged(value: float, goal: float, must: float, is_most: bool) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "export",
     "fetch",
     "follow",
+    "groups",
     "inspect",
     "latest",
     "plan",
@@ -54,6 +55,7 @@ _PLACES = {
     "export": "lastwrite.rocketmq.look.export",
     "fetch": "lastwrite.commands.fetch",
     "follow": "lastwrite.cleaner.following",
+    "groups": "lastwrite.commands.groups",
     "release": "lastwrite.commands.release",
     "restore": "lastwrite.commands.restore",
     "send": "lastwrite.rocketmq.network.send",
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from lastwrite.commands.dump import dump as dump
     from lastwrite.commands.explain import explain as explain
     from lastwrite.commands.fetch import fetch as fetch
+    from lastwrite.commands.groups import groups as groups
     from lastwrite.commands.inspect import inspect as inspect
     from lastwrite.commands.latest import latest as latest
     from lastwrite.commands.read import read as read

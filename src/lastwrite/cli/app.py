@@ -30,6 +30,7 @@ _COMMANDS = (
     "cut",
     "restore",
     "serve",
+    "groups",
     "users",
     "send",
     "doctor",

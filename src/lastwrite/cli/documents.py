@@ -24,6 +24,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.reports.compaction import CompactionReport
     from lastwrite.reports.explanation import ExplainReport
     from lastwrite.reports.fetching import LogsFetched
+    from lastwrite.reports.groups import GroupsReport
     from lastwrite.reports.lines import DUMPED, READ
     from lastwrite.reports.settings import SettingsReport
     from lastwrite.reports.sweeping import SweepReport
@@ -44,6 +45,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
         "error": (FailureReport,),
         "explain": (ExplainReport,),
         "fetch": (FetchReport, LogsFetched),
+        "groups": (GroupsReport,),
         "inspect": (InspectReport, StoreReport, PulsarReport),
         "plan": (CompactionReport,),
         "read": READ,

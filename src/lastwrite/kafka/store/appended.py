@@ -62,6 +62,7 @@ class AppendedLog:
         last = log.segments[-1]
         if last.torn_bytes:
             files.truncate(last.path, last.size_bytes)
+            log = log_dir.read_partition(self._folder)  # as it is now: who reads it looks
         self._segments, self.end_offset = log.segments, log.end_offset
         self._size = last.size_bytes
 

@@ -1,0 +1,63 @@
+"""``lastwrite groups``: where consumer groups are, and how far behind."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lastwrite.cli import options
+from lastwrite.cli.output import Output, counted, moment
+
+
+def groups(
+    context: typer.Context,
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ADDRESS…",
+            help="Archives, log directories, states of serve; or a live cluster, kafka://HOST:PORT.",
+        ),
+    ],
+    group: Annotated[
+        list[str] | None, options.option("--group NAME", "Of this group alone; repeatable.")
+    ] = None,
+    topic: options.Topics = None,
+    config: options.Config = None,
+    config_file: options.ConfigFile = None,
+    json: options.Json = False,
+) -> int:
+    """Say where consumer groups of Kafka are, and how far that is from the partitions' ends.
+
+    Of archives the positions are those that "lastwrite fetch" brought, of log directories and of
+    the --state of "lastwrite serve" those of __consumer_offsets. Give a state together with what
+    is served for the lag. Nothing is changed.
+    """
+    import lastwrite
+
+    output: Output = context.obj
+    report = lastwrite.groups(
+        paths,
+        group=group,
+        topic=topic,
+        config=options.settings(output, config, config_file),
+    )
+    if output.as_json:
+        output.document(report)
+        return 0
+    output.table(
+        "group | partition | >position | >end | >lag | committed | metadata",
+        [
+            (
+                each.group,
+                f"{each.topic}-{each.partition}",
+                counted(each.position),
+                "" if each.end_offset is None else counted(each.end_offset),
+                "" if each.lag is None else counted(each.lag),
+                "" if each.committed_ms is None else moment(each.committed_ms),
+                each.metadata,
+            )
+            for each in report.positions
+        ],
+    )
+    return 0

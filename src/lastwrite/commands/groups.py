@@ -1,0 +1,124 @@
+"""``groups``: where consumer groups of Kafka are, and how far that is from the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from lastwrite.archive.place import read_seen
+from lastwrite.commands.systems import KAFKA, system_of_all
+from lastwrite.commands.told import paths_of
+from lastwrite.config.stores import store_settings
+from lastwrite.errors import InvalidConfig, LogError, NotALog
+from lastwrite.kafka.cluster.commits import Commit, Place
+from lastwrite.kafka.network.cluster import Cluster
+from lastwrite.kafka.network.live_log import LiveLog
+from lastwrite.kafka.rules.live_settings import SCHEME, KafkaClientConfig, brokers_of
+from lastwrite.kafka.store import archived, log_dir
+from lastwrite.kafka.store.partitions import find_partitions, partition_name
+from lastwrite.kafka.store.positions import positions_in
+from lastwrite.model.log import TopicPartition
+from lastwrite.reports.groups import GroupPosition, GroupsReport
+from lastwrite.storage.choice import Topics, is_asked
+from lastwrite.storage.objects.address import use
+
+
+def groups(
+    path: str | Sequence[str],
+    *,
+    group: str | Sequence[str] | None = None,
+    topic: Topics = None,
+    config: Mapping[str, object] | None = None,
+) -> GroupsReport:
+    """Where consumer groups are, and how far that is from the partitions' ends.
+
+    Args:
+        path: log directories, states of ``serve``, archives, all together; or a live cluster,
+            ``kafka://HOST:PORT[,HOST:PORT…]``.
+        group: of these alone; None: all.
+        topic: names or shell patterns, of these alone; None: all.
+        config: how a cluster or a bucket is reached.
+
+    Raises:
+        NotALog: nothing lies there, or no such topic.
+        InvalidConfig: not Kafka's, or a setting.
+        CorruptLog: positions are damaged.
+        RemoteFailed: no broker answers.
+    """
+    paths = paths_of(path)
+    wanted = {group} if isinstance(group, str) else set(group or ())
+    found = _Found()
+    if any(each.startswith(SCHEME) for each in paths):
+        if len(paths) > 1:
+            raise InvalidConfig("one live cluster at a time", remedy="run once for each")
+        found.ask(paths[0], config or {})
+    else:
+        use(store_settings(config))
+        if system_of_all(None, paths).name != KAFKA:
+            raise InvalidConfig("groups of Kafka alone are looked at", path=paths[0])
+        for each in paths:
+            found.look(each)
+    return GroupsReport(
+        positions=[
+            found.position(place)
+            for place in sorted(found.known)
+            if (not wanted or place.group in wanted) and is_asked(topic, (place.topic,))
+        ]
+    )
+
+
+class _Found:
+    """Positions, and the ends of the partitions that they are in."""
+
+    def __init__(self) -> None:
+        self.known: dict[Place, Commit] = {}
+        self._ends: dict[TopicPartition, int] = {}
+
+    def position(self, place: Place) -> GroupPosition:
+        commit = self.known[place]
+        return GroupPosition(
+            group=place.group,
+            topic=place.topic,
+            partition=place.partition,
+            position=commit.offset,
+            end_offset=self._ends.get(TopicPartition(place.topic, place.partition)),
+            metadata=commit.metadata,
+            committed_ms=None if commit.at_ms < 0 else commit.at_ms,
+        )
+
+    def look(self, path: str) -> None:
+        """See what lies at a path: positions first, so that no group is beyond an end."""
+        folders = {partition_name(folder): folder for folder in find_partitions(path)}
+        logs = {each for each in folders.values() if archived.is_archived(each)}
+        for name, folder in folders.items():
+            if folder in logs:
+                log = archived.contents_of(read_seen(folder).manifest, folder)
+                self._ends[name] = log.end_offset
+                for group, offset, epoch, metadata in log.groups:
+                    self.known[Place(group, *_parts(name))] = Commit(offset, epoch, metadata)
+        with suppress(NotALog):
+            self.known |= positions_in(path)
+        for name in {TopicPartition(each.topic, each.partition) for each in self.known}:
+            if name in folders and name not in self._ends:
+                with suppress(LogError):  # verify says what is wrong with it
+                    self._ends[name] = log_dir.read_partition(folders[name]).high_watermark
+
+    def ask(self, url: str, config: Mapping[str, object]) -> None:
+        """Ask a live cluster."""
+        client = KafkaClientConfig.from_names(config)
+        with Cluster(brokers_of(url), client) as cluster:
+            cluster.refresh()
+            for name, positions in cluster.patiently(cluster.positions).items():
+                for each in positions:
+                    at = Commit(each.offset, each.leader_epoch, each.metadata)
+                    self.known[Place(each.group, *_parts(name))] = at
+                with suppress(NotALog):  # the topic is gone
+                    log = LiveLog(cluster, name, client)
+                    try:
+                        self._ends[name] = log.bounds().high_watermark
+                    finally:
+                        log.close()
+
+
+def _parts(name: TopicPartition) -> tuple[str, int]:
+    return name.topic, name.partition

@@ -1,0 +1,1 @@
+"""Groups' positions while who notes them is killed."""
