@@ -32,15 +32,24 @@ def peer_home() -> Path:
     fetch_jars(
         home / "jars", "Kafka source of Spark", POM, f"spark-sql-kafka-0-10_2.13-{SOURCE}.jar"
     )
+    pyspark_at(home, PYSPARK)
+    return home
+
+
+def pyspark_at(home: Path, version: str) -> None:
+    """Have that PySpark in the folder, importable; fetched on first use.
+
+    Raises:
+        Unavailable: it cannot be fetched.
+    """
     with alone(home):
-        if not (home / f"pyspark-{PYSPARK}.dist-info").exists():
+        if not (home / f"pyspark-{version}.dist-info").exists():
             pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(home)]
             done = subprocess.run(
-                [*pip, f"pyspark=={PYSPARK}"], capture_output=True, text=True, timeout=900
+                [*pip, f"pyspark=={version}"], capture_output=True, text=True, timeout=900
             )
             if done.returncode:
-                raise Unavailable(f"no PySpark {PYSPARK}: {done.stderr[-500:]}")
-    return home
+                raise Unavailable(f"no PySpark {version}: {done.stderr[-500:]}")
 
 
 def differences(home: Path, broker: str, data: Path) -> dict[str, list[int]]:

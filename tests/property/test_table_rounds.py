@@ -1,0 +1,37 @@
+"""The short form of ``python -m tests.tables``: topics of all three systems, and their tables of all
+formats, read by others after every round; and runs that are killed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+for package in ("deltalake", "pyiceberg", "duckdb", "polars"):
+    pytest.importorskip(package, reason="pip install 'lastwrite[test]'")
+
+from tests.support.tables.topics import TOPICS  # noqa: E402
+from tests.tables.rounds import play  # noqa: E402
+
+
+@pytest.mark.parametrize("seed", range(3), ids=list(TOPICS))
+def test_every_reader_has_the_model(seed: int) -> None:
+    met = play(seed, rounds=4)
+    assert met["read by duckdb"] == 12 and met["read by delta-rs"] == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("format", ["delta", "parquet", "iceberg"])
+def test_a_killed_run_leaves_the_old_table_or_the_new_one(format: str) -> None:
+    command = [sys.executable, "-m", "tests.tables", "--kills", "10", "--as", format]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+def test_spark_has_the_model_as_well() -> None:
+    command = [sys.executable, "-m", "tests.tables", "--seeds", "3", "--rounds", "6", "--spark"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

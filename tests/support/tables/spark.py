@@ -1,0 +1,109 @@
+"""Spark with Iceberg's and Delta's own jars, the judge of tables: a PySpark and jars in a place of
+their own, in a process that reads one table after another.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.jars import fetch_jars
+from tests.support.kafka.spark_source import pyspark_at
+
+PYSPARK = "4.1.4"  # the newest for which both have jars
+POM = Path(__file__).with_name("spark-pom.xml")
+
+
+def spark_home() -> Path:
+    """The folder with PySpark, importable, and ``jars/lib``; fetched on first use (500 MB).
+
+    Raises:
+        Unavailable: it cannot be fetched.
+    """
+    home = Path.home() / ".cache" / "lastwrite" / f"pyspark-{PYSPARK}"
+    fetch_jars(home / "jars", "Iceberg and Delta of Spark", POM, "delta-spark_4.1_2.13-4.1.0.jar")
+    pyspark_at(home, PYSPARK)
+    return home
+
+
+class SparkReader:
+    """The process; it ends with the context."""
+
+    def __enter__(self) -> Self:
+        home = spark_home()
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(home), str(Path(__file__).parents[3])]),
+            "SPARK_PEER_JARS": ",".join(map(str, sorted((home / "jars" / "lib").glob("*.jar")))),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        environment.pop("SPARK_HOME", None)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            text=True,
+        )
+        return self
+
+    def read(self, format: str, to: Path) -> dict[bytes, bytes]:
+        """Keys and values as Spark has them.
+
+        Raises:
+            AssertionError: it fails, or finds a key twice.
+        """
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps([format, str(to)]) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith(("[", '"')):
+                found = json.loads(line)
+                assert not isinstance(found, str), found
+                pairs = [(base64.b64decode(k), base64.b64decode(v)) for k, v in found]
+                assert len(dict(pairs)) == len(pairs), "Spark finds a key twice"
+                return dict(pairs)
+        raise AssertionError("Spark has ended")
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.functions import base64 as coded
+
+    extensions = (
+        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "io.delta.sql.DeltaSparkSessionExtension",
+    )
+    spark: Any = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.jars", os.environ["SPARK_PEER_JARS"])
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.extensions", ",".join(extensions))
+        .config(
+            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        )
+        .getOrCreate()
+    )
+    for line in sys.stdin:
+        format, to = json.loads(line)
+        try:
+            found = spark.read.format(format).load(to).select(coded("key"), coded("value"))
+            print(json.dumps([list(row) for row in found.collect()]), flush=True)
+        except Exception as error:
+            print(json.dumps(f"{type(error).__name__}: {error}"[:2000]), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

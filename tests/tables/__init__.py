@@ -1,0 +1,1 @@
+"""Tables beside plain models, through rounds, kills and lost answers."""
