@@ -28,6 +28,7 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
     from lastwrite.reports.lines import DUMPED, READ
     from lastwrite.reports.settings import SettingsReport
     from lastwrite.reports.sweeping import SweepReport
+    from lastwrite.reports.table_proof import TableProof
     from lastwrite.reports.table_round import TableRound
     from lastwrite.reports.verification import VerifyReport
     from lastwrite.rocketmq.look.export import ExportReport
@@ -54,6 +55,6 @@ def documents() -> dict[str, tuple[DocumentType, ...]]:
         "send": (SendReport,),
         "settings": (SettingsReport,),
         "sweep": (SweepReport,),
-        "table": (TableRound,),
+        "table": (TableRound, TableProof),
         "verify": (VerifyReport,),
     }

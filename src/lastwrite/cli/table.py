@@ -8,6 +8,8 @@ import typer
 
 from lastwrite.cli import options
 from lastwrite.cli.output import Output, in_words
+from lastwrite.errors import InvalidConfig, VerificationFailed
+from lastwrite.reports.table_proof import TableProof
 from lastwrite.reports.table_round import TableRound
 
 
@@ -18,11 +20,18 @@ def table(
         typer.Argument(metavar="PATH", help="A log root, a store, or an archive of any system."),
     ],
     to: Annotated[
-        str,
+        str | None,
         options.option("--to PLACE", "The table: a folder, an address, a name in --catalog."),
-    ],
+    ] = None,
+    verify: Annotated[
+        str | None,
+        options.option("--verify PLACE", "Prove that the table there is the topic, instead."),
+    ] = None,
     topic: Annotated[str | None, options.option("--topic NAME", "The topic.")] = None,
-    format: Annotated[str, options.option("--as FORMAT", "iceberg, delta or parquet.")] = "iceberg",
+    format: Annotated[
+        str | None,
+        options.option("--as FORMAT", "iceberg, delta or parquet; else iceberg, or what is there."),
+    ] = None,
     catalog: Annotated[
         str | None,
         options.option(
@@ -62,6 +71,9 @@ def table(
 ) -> int:
     """Make a table of a topic's last writes, or bring it up to date.
 
+    With --verify: prove that a table is the topic up to the offsets that it says, by another method
+    than the one that made it, or name keys that differ (exit status 5).
+
     A row is there for each key whose last write is no delete. What was written since the last run
     is read and applied in one commit, which says up to which offsets the table is true; a run that
     dies leaves the old table or the new. No other job is needed to keep it small and fast to read.
@@ -75,11 +87,29 @@ def table(
     import lastwrite
 
     output: Output = context.obj
+    if (to is None) == (verify is None):
+        raise InvalidConfig("one of --to and --verify is to be given", remedy="see --help")
+    if verify is not None:
+        proof = lastwrite.verify_table(
+            path,
+            verify,
+            topic=topic,
+            format=format,
+            catalog=catalog,
+            memory=memory,
+            config=options.settings(output, config, config_file),
+        )
+        if output.as_json:
+            output.document(proof)
+        else:
+            output.text(_proof_lines(proof))
+        return 0 if proof.is_proven else VerificationFailed.exit_status
+    assert to is not None
     report = lastwrite.table_to(
         path,
         topic,
         to=to,
-        format=format,
+        format=format or "iceberg",
         catalog=catalog,
         buckets=buckets,
         headers=headers,
@@ -111,4 +141,27 @@ def _lines(report: TableRound) -> list[str]:
     ]
     if report.untidy:
         lines.append(f"old files stay until the next round: {report.untidy}")
+    return lines
+
+
+def _proof_lines(proof: TableProof) -> list[str]:
+    offsets = ", ".join(f"{number}: {offset}" for number, offset in sorted(proof.offsets.items()))
+    what = "place and value" if proof.has_values else "place in the log, not the decoded value"
+    lines = [
+        f"{proof.path}: {proof.proven} of {proof.rows} rows are the last writes of {proof.topic} "
+        f"up to {offsets}: by key, {what}; {proof.records} records read"
+    ]
+    if proof.unproven:
+        lines.append(
+            f"{proof.unproven} rows are left open: their keys were written again later, and a round "
+            "took what was before; bring the table up to date, and verify it then"
+        )
+    if not proof.is_state_right:
+        lines.append("the rows are not those that the table's last commit counted")
+    lines += [f"{count} keys differ: {kind}" for kind, count in proof.counts.items()]
+    lines += [
+        f"  {each.key!r} ({each.kind}): the table has offset {each.row_offset}, the log "
+        f"{each.log_offset}, partition {each.partition}"
+        for each in proof.differences
+    ]
     return lines
