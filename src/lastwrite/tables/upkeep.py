@@ -18,6 +18,7 @@ PAST_MS: Final = 5 * _DAY_MS
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _OURS = re.compile(
     r"(?:^|/)(?:\d{5,}-[0-9a-f]{16}(?:-deletes)?\.parquet"
+    r"|_lastwrite/manifest-\d+-[0-9a-f]{32}\.json"
     rf"|{_UUID}-m\d+\.avro"
     rf"|snap-\d+-\d+-{_UUID}\.avro|\d{{5,}}-{_UUID}\.metadata\.json)$"
 )

@@ -58,8 +58,11 @@ class SparkReader:
         Raises:
             AssertionError: it fails, or finds a key twice.
         """
+        from tests.support.tables.judges import iceberg_table
+
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps([format, str(to)]) + "\n")
+        place = iceberg_table(to).metadata_location if format == "iceberg" else str(to)
+        self._process.stdin.write(json.dumps([format, place]) + "\n")
         self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith(("[", '"')):
