@@ -1,5 +1,5 @@
-"""The short form of ``python -m tests.tables``: topics of all three systems, and their tables of all
-formats, read by others after every round; and runs that are killed.
+"""The short form of ``python -m tests.tables``: topics of all three systems, and their tables of
+all formats, read by others after every round; and runs that are killed.
 """
 
 from __future__ import annotations

@@ -153,8 +153,8 @@ def _proof_lines(proof: TableProof) -> list[str]:
     ]
     if proof.unproven:
         lines.append(
-            f"{proof.unproven} rows are left open: their keys were written again later, and a round "
-            "took what was before; bring the table up to date, and verify it then"
+            f"{proof.unproven} rows are left open: their keys were written again later, and a "
+            "round took what was before; bring the table up to date, and verify it then"
         )
     if not proof.is_state_right:
         lines.append("the rows are not those that the table's last commit counted")
