@@ -1,0 +1,227 @@
+"""Tables that are kept current, beside those who merge:  python -m bench.kept_tables --keys 5000000
+
+A topic of so many keys of 12 bytes and values of 88 becomes a table of each format; then 2.2 % of
+the keys are written, a tenth of these deleted, spread at random, and the table is brought up to
+date. Peers get the same rows: ``merge`` of delta-rs whole, ``upsert`` of pyiceberg a hundredth of
+them, for it takes seconds a thousand. Each step is a process of its own: its CPU seconds, with all
+its threads, less those of a process that only starts; its peak memory; and the bytes that lie there
+afterwards and did not before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.kafka.growing import GrowingLog
+
+BUCKET_KEYS = 320_000  # about, of a bucket
+AT_ONCE = 1000  # records of a batch
+SHARE = 0.022  # of the keys, written by an update
+ROUNDS = 100  # one after the other
+FORMATS = "iceberg", "delta", "parquet"
+
+
+def key_of(number: int) -> bytes:
+    return b"key-%08d" % number
+
+
+def value_of(number: int, version: int) -> bytes:
+    return random.Random(number * 1009 + version).randbytes(66).hex()[:88].encode()
+
+
+def changes_of(keys: int, version: int) -> Iterator[tuple[bytes, bytes | None]]:
+    draw = random.Random(version)
+    for n, number in enumerate(draw.sample(range(keys), int(keys * SHARE))):
+        yield key_of(number), None if n % 10 == 0 else value_of(number, version)
+
+
+def append(log: GrowingLog, records: Iterator[tuple[bytes, bytes | None]]) -> None:
+    """Write them behind what is there, in batches."""
+    waiting = []
+    for key, value in records:
+        waiting.append((key, value, 1_700_000_000_000 + log.end))
+        if len(waiting) == AT_ONCE:
+            log.append(waiting)
+            waiting = []
+    log.append(waiting)
+
+
+# ---------------------------------------------------------------------- steps
+
+
+def step_start(folder: Path, keys: int, of: str) -> None:
+    import deltalake
+    import pyiceberg.catalog.sql
+
+    import lastwrite
+
+    assert deltalake and pyiceberg.catalog.sql and lastwrite.table_to
+
+
+def step_ours(folder: Path, keys: int, of: str) -> None:
+    import lastwrite
+
+    to = folder / of
+    buckets = 1 << max(0, (keys // BUCKET_KEYS - 1)).bit_length()
+    how: dict[str, Any] = {} if to.exists() else {"buckets": buckets}
+    lastwrite.table_to(str(folder / "log"), "t", to=str(to), format=of, **how)
+
+
+def _changed(keys: int, part: int = 1) -> Any:
+    import pyarrow as pa
+
+    found = list(changes_of(keys, 1))[::part]
+    return pa.table(
+        {"key": pa.array([key for key, _ in found]), "value": pa.array([v for _, v in found])}
+    )
+
+
+def step_whole_peer(folder: Path, keys: int, of: str) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+    from pyiceberg.catalog import load_catalog
+
+    numbers = range(keys)
+    whole = pa.table(
+        {
+            "key": pa.array([key_of(n) for n in numbers], pa.binary()),
+            "value": pa.array([value_of(n, 0) for n in numbers], pa.binary()),
+        }
+    )
+    write_deltalake(str(folder / "delta-rs"), whole)
+    (folder / "pyiceberg").mkdir()
+    catalog = load_catalog(
+        "peer",
+        type="sql",
+        uri=f"sqlite:///{folder}/pyiceberg/catalog.db",
+        warehouse=f"file://{folder}/pyiceberg",
+    )
+    catalog.create_namespace("a")
+    catalog.create_table("a.t", schema=whole.schema).append(whole)
+
+
+def step_merge(folder: Path, keys: int, of: str) -> None:
+    from deltalake import DeltaTable
+
+    merge = DeltaTable(str(folder / "delta-rs")).merge(
+        _changed(keys), "s.key = t.key", source_alias="s", target_alias="t"
+    )
+    merge = merge.when_matched_delete("s.value is null")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def step_upsert(folder: Path, keys: int, of: str) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    catalog = load_catalog("peer", type="sql", uri=f"sqlite:///{folder}/pyiceberg/catalog.db")
+    catalog.load_table("a.t").upsert(_changed(keys, 100), join_cols=["key"])
+
+
+def step_read(folder: Path, keys: int, of: str) -> None:
+    if of == "delta":
+        from deltalake import DeltaTable
+
+        assert DeltaTable(str(folder / of)).to_pyarrow_table().num_rows
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        catalog = load_catalog("lastwrite", type="sql", uri=f"sqlite:///{folder}/{of}/catalog.db")
+        assert catalog.load_table(("lastwrite", "t")).scan().to_arrow().num_rows
+
+
+STEPS = {
+    name.removeprefix("step_"): step for name, step in globals().items() if name.startswith("step_")
+}
+
+
+def run(step: str, folder: Path, keys: int, of: str = "") -> dict[str, float]:
+    """The step in a process of its own: CPU and wall seconds, peak MiB, MB written."""
+    command = [sys.executable, "-m", "bench.kept_tables", "--step", step, "--of", of]
+    before = _sizes(folder)
+    began = time.monotonic()
+    done = subprocess.run(
+        [*command, "--keys", str(keys), "--folder", str(folder)], capture_output=True, text=True
+    )
+    wall_s = time.monotonic() - began
+    if done.returncode:
+        raise RuntimeError(f"{step} {of}: {done.stderr[-3000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    after = _sizes(folder)
+    written = sum(size for path, size in after.items() if path not in before)
+    return found | {"wall_s": round(wall_s, 2), "written_mb": round(written / 1e6, 2)}
+
+
+def _sizes(folder: Path) -> dict[Path, int]:
+    return {
+        path: path.stat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and "log" not in path.relative_to(folder).parts[:1]
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.kept_tables", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("--keys", type=int, default=5_000_000, help="of the topic")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="updates in a row")
+    parser.add_argument(
+        "--folder", type=Path, help="where all of it lies; default: a temporary one"
+    )
+    parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    parser.add_argument("--of", default="", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.step:
+        STEPS[arguments.step](arguments.folder, arguments.keys, arguments.of)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        peak = round(used.ru_maxrss / 1024)
+        print(json.dumps({"cpu_s": round(used.ru_utime + used.ru_stime, 2), "peak_mib": peak}))
+        return 0
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        measure(Path(folder), arguments.keys, arguments.rounds)
+    return 0
+
+
+def measure(folder: Path, keys: int, rounds: int) -> None:
+    def tell(what: str, found: dict[str, float]) -> None:
+        words = ", ".join(f"{name} {value}" for name, value in found.items())
+        print(f"{what:<44} {words}", flush=True)
+
+    (folder / "log").mkdir()
+    log = GrowingLog(folder / "log")
+    append(log, ((key_of(n), value_of(n, 0)) for n in range(keys)))
+    run("start", folder, keys)
+    tell("start alone", run("start", folder, keys))
+    for format in FORMATS:
+        tell(f"whole table, {keys:,} keys: {format}", run("ours", folder, keys, format))
+    tell("peers' tables are written", run("whole_peer", folder, keys))
+    append(log, changes_of(keys, 1))
+    count = int(keys * SHARE)
+    for format in FORMATS:
+        tell(f"update of {count:,} keys: {format}", run("ours", folder, keys, format))
+    tell(f"merge of {count:,} keys: delta-rs", run("merge", folder, keys))
+    tell(f"upsert of {-(-count // 100):,} keys: pyiceberg", run("upsert", folder, keys))
+    for format in ("iceberg", "delta"):
+        tell(f"a full read after one update: {format}", run("read", folder, keys, format))
+    for number in range(2, rounds + 1):
+        append(log, changes_of(keys, number))
+        for format in ("iceberg", "delta"):
+            found = run("ours", folder, keys, format)
+            if number in (2, rounds) or number % 20 == 0:
+                tell(f"update {number} in a row: {format}", found)
+    for format in ("iceberg", "delta"):
+        tell(f"a full read after {rounds} updates: {format}", run("read", folder, keys, format))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
