@@ -479,6 +479,17 @@ def test_what_does_not_go_on_where_the_archive_ends_is_refused(
     assert found.is_damaged == (status == 3)
     assert status == 3 or " — " in found.reason  # with a remedy
     assert tree(archive.to) == before
+    if change in (across, damaged):
+        return
+    old = archive.batches()
+    with patch("time.time_ns", lambda now=time.time_ns: now() + days * DAY_MS * 1_000_000):
+        done = brought(root, archive.to, sets_aside=True)
+    assert done.aside is not None and Archive(Path(done.aside)).batches() == old
+    anew = Archive(tmp_path / "anew")
+    assert done.end_offset == brought(root, anew.to).end_offset
+    assert archive.batches() == anew.batches()
+    for name in ("epochs", "topic_id", "log_start", "end_offset", "aborted"):
+        assert archive.log()[name] == anew.log()[name]
 
 
 def test_a_replica_that_deleted_or_lost_epochs_goes_on(tmp_path: Path) -> None:

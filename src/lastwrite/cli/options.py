@@ -78,7 +78,7 @@ SetAside: TypeAlias = Annotated[
     bool,
     option(
         "--set-aside",
-        "Of a live cluster: what the archive has that the log has not goes to "
+        "Of a log that does not go on where the archive ends: what it has not goes to "
         "ARCHIVE/_lastwrite/aside, and the rest is brought.",
         KAFKA,
     ),

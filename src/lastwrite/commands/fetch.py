@@ -102,9 +102,9 @@ def fetch(
             broker does not; and of a live cluster what a client needs.
         rate: of a live cluster, of Pulsar into an archive, bytes a second at most, as ``"50m"``;
             None: any.
-        sets_aside: of a live Kafka cluster, where the log does not go on where the archive ends,
-            set aside what the archive has that the log has not, and go on; without it such a
-            partition is refused.
+        sets_aside: of Kafka, where the log does not go on where the archive ends, set aside what
+            the archive has that the log has not, of a log directory all of it, and go on; without
+            it such a partition is refused.
         progress: is told of stages, bytes done and notes; None: nobody is.
 
     Raises:
@@ -138,8 +138,8 @@ def fetch(
             is_once=True,
         )
         return fetch_once(live)
-    if sets_aside:
-        raise InvalidConfig("sets_aside is for a live Kafka cluster", remedy="leave it out")
+    if sets_aside and (is_live or _whose(sources[0]) != KAFKA):
+        raise InvalidConfig("sets_aside is for topics of Kafka", remedy="leave it out")
     urls = [source for source in sources if source.startswith(SCHEME)]
     is_old = not is_address(to) and next(topics_below(os.path.abspath(to)), None) is not None
     goes_straight = len(urls) == len(sources) and not recover and not is_old
@@ -160,7 +160,10 @@ def fetch(
         from lastwrite.kafka.jobs import fetch as from_logs  # not before it is needed
 
         wanted = from_logs.Wanted(
-            include_active=include_active, copies=copies, keep_scans=keep_scans
+            include_active=include_active,
+            copies=copies,
+            sets_aside=sets_aside,
+            keep_scans=keep_scans,
         )
         kafka = cast("KafkaSystem", told)
         return from_logs.fetch_logs(kafka, logs, to, stated, wanted, memory, progress)

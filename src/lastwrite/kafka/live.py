@@ -15,8 +15,7 @@ from msgspec import structs
 from lastwrite.archive.bringing import at_once, brought
 from lastwrite.archive.following import Wanted
 from lastwrite.archive.layout import partition_address
-from lastwrite.archive.place import read_seen
-from lastwrite.errors import InvalidConfig, LogError, NotContinued
+from lastwrite.errors import InvalidConfig, LogError
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.network.cluster import Cluster, Position
 from lastwrite.kafka.network.live_log import LiveLog
@@ -24,10 +23,9 @@ from lastwrite.kafka.rules import topic_settings
 from lastwrite.kafka.rules.live_settings import KafkaClientConfig, brokers_of, rules_of
 from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.rules.topic_settings import resolve
-from lastwrite.kafka.store import archived
 from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, Known
 from lastwrite.kafka.store.intake import Groups, Intake, LiveSource
-from lastwrite.kafka.store.setting_aside import set_aside
+from lastwrite.kafka.store.setting_aside import or_aside, set_aside
 from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits, Throttle
@@ -179,15 +177,10 @@ class Run:
         asides: list[str] = []
 
         def bring() -> FetchedLog:
-            try:
+            if not self._sets_aside:
                 return self._fetch(name, found)
-            except NotContinued as error:
-                seen = read_seen(folder) if self._sets_aside else None
-                before = None if seen is None else archived.contents_of(seen.manifest, folder)
-                if before is None or before.is_blank:
-                    raise
-                asides.append(self._set_aside(name, folder, before, Held(error.held)))
-                return self._fetch(name, found)
+            aside = partial(self._set_aside, name, folder)
+            return or_aside(folder, partial(self._fetch, name, found), aside, asides)
 
         done = brought(found, bring)
         return structs.replace(done, aside=asides[-1]) if asides else done

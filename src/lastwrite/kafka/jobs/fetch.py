@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from lastwrite.archive.bringing import Advance, at_once, bring_all, brought, refused
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import LogError
 from lastwrite.kafka.jobs.positions import Positions, positions_in
 from lastwrite.kafka.store import fetching, tiered
-from lastwrite.kafka.store.archived import SYSTEM, Known
+from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, Known
+from lastwrite.kafka.store.setting_aside import or_aside, set_aside
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
-from lastwrite.reports.fetching import FetchedLog, LogsFetched
+from lastwrite.reports.fetching import FetchedLog, Held, LogsFetched
 from lastwrite.scan_cache.secret import partition_secret, secret_or_none
 from lastwrite.spark.memory import plan_memory
 from lastwrite.storage.objects.promises import refuse_if_broken
@@ -27,6 +30,7 @@ class Wanted:
 
     include_active: bool = False
     copies: bool = False  # segments of a tier, too, which else are named where they lie
+    sets_aside: bool = False  # what the archive has that the log has not, instead of refusing
     keep_scans: bool = False  # with what a scan of them finds, under the archive's secret
 
 
@@ -103,8 +107,20 @@ class _Fetch:
             source=folder,
             folder=partition_address(self._to, SYSTEM, name.topic, name.partition),
         )
-        # Listed just now: those before may have taken hours.
-        return brought(found, lambda: self._fetch(self._system.read(folder), found, advance))
+        asides: list[str] = []
+
+        def fetch() -> FetchedLog:  # listed just now: those before may have taken hours
+            return self._fetch(self._system.read(folder), found, advance)
+
+        def aside(before: ArchivedLog, held: Held) -> str:
+            begin = fetching.begin_of(self._system.read(folder))
+            return set_aside(self._to, found.folder, None, begin)
+
+        def bring() -> FetchedLog:
+            return or_aside(found.folder, fetch, aside, asides)
+
+        done = brought(found, bring if self._wanted.sets_aside else fetch)
+        return structs.replace(done, aside=asides[-1]) if asides else done
 
     def _fetch(self, log: PartitionLog, found: FetchedLog, advance: Advance) -> FetchedLog:
         wrong = refused(found, log)

@@ -112,7 +112,7 @@ def fetch(
     if not include_active and not log.is_closed:
         end = min(end, log.segments[-1].base_offset)
     epochs, topic_id = _lineage(log, end)
-    if seen is not None:
+    if seen is not None and not before.is_blank:
         why = (
             another(log.log_start, before, topic_id)
             or fork(before, epochs, end, None in (topic_id, before.topic_id))
@@ -258,8 +258,13 @@ def retained(log: ArchivedLog, retention: Retention | None) -> ArchivedLog:
 
 def _begin(log: PartitionLog) -> ArchivedLog:
     """An archive that has nothing of the log yet."""
-    base = log.segments[0].base_offset if log.segments else log.log_start
+    base = begin_of(log)
     return ArchivedLog(log_start=base, end_offset=base)
+
+
+def begin_of(log: PartitionLog) -> int:
+    """The first offset of which something may be brought."""
+    return log.segments[0].base_offset if log.segments else log.log_start
 
 
 def _lineage(log: PartitionLog, end: int) -> tuple[tuple[tuple[int, int], ...], str | None]:
@@ -300,10 +305,10 @@ def another(log_start: int, before: ArchivedLog, topic_id: str | None) -> Why | 
     return None
 
 
-def no_continuation(folder: str, why: Why, source: str, is_live: bool = False) -> NotContinued:
+def no_continuation(folder: str, why: Why, source: str) -> NotContinued:
     """The error where what ``source`` has does not come next in the partition at ``folder``."""
     words = f"{folder} cannot be continued: {why.words}"
-    error = NotContinued(words, path=source, remedy=_ASIDE if is_live else _ELSEWHERE)
+    error = NotContinued(words, path=source, remedy=_ASIDE)
     error.held = why.held
     return error
 

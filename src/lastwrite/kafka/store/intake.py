@@ -130,7 +130,7 @@ class Intake:
 
     def _refuse(self, why: Why | None) -> None:
         if why is not None:
-            raise no_continuation(self._folder, why, self._source.path, is_live=True)
+            raise no_continuation(self._folder, why, self._source.path)
 
     def _snapshot(self) -> Sequence[ProducerEntry]:
         """The producers at the archive's end, as a broker would have them in a file."""

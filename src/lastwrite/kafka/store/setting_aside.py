@@ -11,20 +11,43 @@ finds it there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 
 from msgspec import structs
 
-from lastwrite.archive.place import Round, place_at
-from lastwrite.errors import CommitConflict
+from lastwrite.archive.place import Round, place_at, read_seen
+from lastwrite.errors import CommitConflict, NotContinued
 from lastwrite.kafka.producers.history import read_producers
 from lastwrite.kafka.store import archived
 from lastwrite.kafka.store.archived import ArchivedLog, StoredSegment
 from lastwrite.kafka.store.archived_segment import ArchivedSegment
 from lastwrite.kafka.store.fetching import copied, manifest_of
 from lastwrite.model.log import PartitionLog
+from lastwrite.reports.fetching import FetchedLog, Held
 from lastwrite.storage.objects.address import join
+
+
+def or_aside(
+    folder: str,
+    bring: Callable[[], FetchedLog],
+    aside: Callable[[ArchivedLog, Held], str],
+    asides: list[str],
+) -> FetchedLog:
+    """What ``bring`` brings into the partition at ``folder``; where the log does not go on where
+    that ends, after ``aside`` has set aside what it has, which ``asides`` then has.
+
+    Raises:
+        NotContinued: there is nothing to be set aside; and whatever either raises.
+    """
+    try:
+        return bring()
+    except NotContinued as error:
+        before = archived.contents_of(read_seen(folder).manifest, folder)
+        if before.is_blank:
+            raise
+        asides.append(aside(before, Held(error.held)))
+        return bring()
 
 
 def set_aside(to: str, folder: str, cut: int | None, log_start: int) -> str:
