@@ -1,0 +1,69 @@
+"""``serve`` over a bucket: how much is asked of it before a client has its first byte. A request
+takes some 20 ms where buckets are far, so they are counted, not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import lastwrite
+from lastwrite.archive.layout import systems_at
+from lastwrite.engine.system import system_named
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.server.catalog import Catalog, Source
+from lastwrite.server.files import Files
+from lastwrite.storage.objects.address import asked, use
+from tests.support.kafka.logs import write_segment
+from tests.support.objects import S3, s3_server
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+BUCKET, TOPIC = "archive", "orders"
+SEGMENTS, EACH = 12, 400
+BLOCK = 1 << 20
+MOST = 24  # of 20 ms each: half of the second that a client may wait for its first byte
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    """An archive of large segments in a bucket."""
+    folder = tmp_path_factory.mktemp("bucket")
+    with s3_server(folder / "data", BUCKET) as server:
+        for n in range(SEGMENTS):
+            base = n * EACH
+            made = [
+                Record(base + i, 1_700_000_000_000 + i, b"k", b"v" * 8000, ()) for i in range(EACH)
+            ]
+            batches = [encode_batch(made[i : i + 10], leader_epoch=0) for i in range(0, EACH, 10)]
+            write_segment(folder / "log" / f"{TOPIC}-0", base, batches, 4096)
+        config = {**server.config, "segment.bytes": 3 << 20}
+        lastwrite.fetch(
+            [str(folder / "log")], to=f"s3://{BUCKET}/kafka", config=config, include_active=True
+        )
+        yield server
+
+
+@pytest.mark.parametrize("offset", [0, SEGMENTS * EACH // 2 + 123, SEGMENTS * EACH - 1])
+def test_the_first_byte_takes_a_few_requests(bucket: S3, offset: int) -> None:
+    """Whatever the archive's size: from the start of the server to the first bytes of a fetch."""
+    use(bucket.settings)
+    before = asked()
+    path = f"s3://{BUCKET}/kafka"
+    files = Files(64 << 20)
+    catalog = Catalog([Source(path, system_named(name)) for name in systems_at(path)], [], files)
+    topic = catalog.topic(TOPIC)
+    assert topic is not None
+    log = topic.partitions[0].fresh()
+    assert log.offset_at(-1, is_committed=False).offset == SEGMENTS * EACH
+    found = log.stretch(offset, BLOCK, False, True)
+    assert found is not None
+    data = files.read(found.segment, found.position, min(found.size, 1024))
+    files.close()
+    catalog.close()
+    spent = asked() - before
+    assert int.from_bytes(data[:8], "big") <= offset < int.from_bytes(data[:8], "big") + 10
+    assert spent.gets + spent.lists <= MOST, spent
+    assert spent.bytes_read <= 8 * BLOCK, spent
