@@ -1,0 +1,51 @@
+"""Folders of the server's own: no more than fit, the one that was used longest ago goes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lastwrite.server.copies import Copies
+
+
+def made(copies: Copies, *what: object, size: int = 100) -> str:
+    place = copies.place(*what)
+    inside = Path(copies.aside(place)) / "kafka" / "orders"
+    inside.mkdir(parents=True)
+    (inside / "log").write_bytes(bytes(size))
+    copies.keep(place)
+    copies.used(place)
+    return place
+
+
+def test_what_is_the_same_has_the_same_place(tmp_path: Path) -> None:
+    copies = Copies(str(tmp_path / "copies"), 1000)
+    place = made(copies, "orders", 0, None)
+    assert Copies(str(tmp_path / "copies"), 1000).place("orders", 0, None) == place
+    assert copies.place("orders", 0, 7) != place
+    assert os.path.isdir(place)
+
+
+def test_the_copy_that_was_used_longest_ago_goes(tmp_path: Path) -> None:
+    copies = Copies(str(tmp_path / "copies"), 250)
+    first, second = made(copies, 1), made(copies, 2)
+    for n, place in enumerate((second, first)):
+        os.utime(place, (1_000_000_000 + n, 1_000_000_000 + n))
+    third = made(copies, 3)
+    assert [os.path.isdir(place) for place in (first, second, third)] == [True, False, True]
+
+
+def test_a_copy_larger_than_the_limit_is_alone(tmp_path: Path) -> None:
+    copies = Copies(str(tmp_path / "copies"), 250)
+    first = made(copies, 1)
+    large = made(copies, 2, size=1000)
+    assert [os.path.isdir(place) for place in (first, large)] == [False, True]
+
+
+def test_what_was_broken_off_goes_at_the_next_start(tmp_path: Path) -> None:
+    copies = Copies(str(tmp_path / "copies"), 250)
+    aside = Path(copies.aside(copies.place(1)))
+    aside.mkdir()
+    (aside / "half").write_bytes(b"x")
+    Copies(str(tmp_path / "copies"), 250)
+    assert not aside.exists()
