@@ -24,7 +24,7 @@ import itertools
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -44,7 +44,7 @@ from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -64,7 +64,6 @@ from pyiceberg.table.update import (
     TableUpdate,
     update_table_metadata,
 )
-from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
@@ -263,14 +262,18 @@ class IcebergFormat:
         if table is not None:
             if _plain_schema(table.schema()) == schema:
                 return table.schema()
-            with suppress(ValueError):
-                grown = UpdateSchema(Transaction(table)).union_by_name(schema)._apply()
-                if _plain_schema(grown) == schema:
-                    return grown
         first = 1 if table is None else table.metadata.last_column_id + 1
         count = itertools.count(first)
         convert: Any = Catalog._convert_schema_if_needed
-        return assign_fresh_schema_ids(convert(schema, 2), lambda: next(count))
+        wanted: Schema = convert(schema, 2)
+        if table is not None:
+            united = _united(table.schema().as_struct(), wanted.as_struct(), count)
+            assert isinstance(united, StructType)
+            grown = Schema(*united.fields)
+            if _plain_schema(grown) == schema:
+                return grown
+            count = itertools.count(first)
+        return assign_fresh_schema_ids(wanted, lambda: next(count))
 
     # ------------------------------------------------------------------ commit
 
@@ -497,6 +500,33 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     return kind
+
+
+def _united(known: IcebergType, wanted: IcebergType, count: Iterator[int]) -> IcebergType:
+    """A type with what the wanted one has more; what is new has numbers from ``count``."""
+    if isinstance(known, StructType) and isinstance(wanted, StructType):
+        later = {each.name: each for each in wanted.fields}
+        fields = []
+        for each in known.fields:
+            other = later.pop(each.name, None)
+            kind = (
+                each.field_type
+                if other is None
+                else _united(each.field_type, other.field_type, count)
+            )
+            fields.append(each.model_copy(update={"field_type": kind}))
+        for each in later.values():
+            number = next(count)
+            kind = assign_fresh_schema_ids(Schema(each), lambda: next(count)).fields[0].field_type
+            fields.append(each.model_copy(update={"field_id": number, "field_type": kind}))
+        return StructType(*fields)
+    if isinstance(known, ListType) and isinstance(wanted, ListType):
+        kind = _united(known.element_type, wanted.element_type, count)
+        return known.model_copy(update={"element_type": kind})
+    if isinstance(known, MapType) and isinstance(wanted, MapType):
+        kind = _united(known.value_type, wanted.value_type, count)
+        return known.model_copy(update={"value_type": kind})
+    return wanted if known.is_primitive and wanted.is_primitive else known
 
 
 def _numbered(schema: pa.Schema, struct: StructType) -> pa.Schema:
