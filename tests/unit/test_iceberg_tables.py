@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("pyiceberg", reason="pip install 'lastwrite[tables]'")
 
+from pyiceberg.catalog import load_catalog
+
 import lastwrite
 from lastwrite.errors import BadValue, CommitConflict, InvalidConfig, LogHeld, UnsupportedFormat
 from lastwrite.kafka.format.text import topic_id_text
@@ -220,3 +222,17 @@ def test_a_failure_at_every_step_leaves_the_old_table_or_the_new(
             break
     assert outcomes == sorted(outcomes) and not outcomes[0] and outcomes[-1]
     assert len(outcomes) > 15
+
+
+def test_a_catalog_elsewhere(log: GrowingLog, tmp_path: Path) -> None:
+    log.append([(b"a", b"1", T)])
+    with pytest.raises(InvalidConfig, match="needs a catalog"):
+        lastwrite.table_to(str(log.root), "t", to="s3://lake/orders")
+    uri = f"sqlite:///{tmp_path}/shared.db"
+    place = tmp_path / "place"
+    assert made(log, place, catalog=uri).how == "made"
+    log.append([(b"a", None, T), (b"b", b"2", T)])
+    assert made(log, place, catalog=uri).how == "updated"
+    catalog = load_catalog("lastwrite", type="sql", uri=uri)
+    found = catalog.load_table(("lastwrite", "t")).scan().to_arrow()
+    assert list(rows_of(found)) == [b"b"] and not (place / "catalog.db").exists()

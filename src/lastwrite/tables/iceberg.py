@@ -67,7 +67,14 @@ from pyiceberg.table.update import (
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from lastwrite.errors import CorruptLog, LogError, LogHeld, RemoteFailed, UnsupportedFormat
+from lastwrite.errors import (
+    CorruptLog,
+    InvalidConfig,
+    LogError,
+    LogHeld,
+    RemoteFailed,
+    UnsupportedFormat,
+)
 from lastwrite.model.columns import Int64Array
 from lastwrite.storage import files
 from lastwrite.storage.objects.address import is_address, join
@@ -112,6 +119,12 @@ class IcebergFormat:
     def __init__(self, to: str, topic: str, catalog: str | None = None) -> None:
         self._is_named = catalog is not None and re.fullmatch(r"[\w-]+(\.[\w-]+)+", to) is not None
         self.address = to if self._is_named or is_address(to) else os.path.abspath(to)
+        if catalog is None and is_address(to):
+            raise InvalidConfig(
+                "an Iceberg table in a bucket needs a catalog",
+                path=to,
+                remedy="give --catalog, such as sqlite:////var/lib/catalog.db",
+            )
         self._uri = catalog
         self._known: Catalog | None = None
         plain = re.sub(r"\W", "_", topic)
