@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz import decoding, kafka, pulsar, rocketmq, shared
+from tests.fuzz import decoding, kafka, pulsar, rocketmq, serving, shared
 from tests.fuzz.target import Target
 
 SYSTEMS: dict[str, Callable[[], list[Target]]] = {
@@ -29,6 +29,7 @@ SYSTEMS: dict[str, Callable[[], list[Target]]] = {
     "pulsar": pulsar.targets,
     "shared": shared.targets,
     "decoding": decoding.targets,
+    "serve": serving.targets,
 }
 _CHUNK = 500  # inputs between two words to the parent
 _SLOW_SECONDS = 1.0

@@ -1,0 +1,257 @@
+"""Targets of ``serve``: frames as clients send them, made by kio's schemas of every request and
+version, and harmed; on one conversation a few, before a password is shown or behind it.
+
+An answer has to be one of its version, whole. The clock leaps, so that nobody waits for a member.
+"""
+
+from __future__ import annotations
+
+import atexit
+import random
+import shutil
+import struct
+import tempfile
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from kio.serial import entity_reader
+
+from lastwrite.config.system import Sources
+from lastwrite.errors import CorruptLog
+from lastwrite.kafka.look.served import Stretch
+from lastwrite.kafka.network.claims import _Kind, _Struct, _struct_of
+from lastwrite.kafka.network.messages import schema, skip_tags
+from lastwrite.kafka.system import KafkaSystem
+from lastwrite.server import messages
+from lastwrite.server.allowed import Allowed
+from lastwrite.server.catalog import Catalog
+from lastwrite.server.door import Door
+from lastwrite.server.files import Files
+from lastwrite.server.group_handlers import Coordinator
+from lastwrite.server.groups import Groups
+from lastwrite.server.growth import Growth
+from lastwrite.server.handlers import Identity, Place
+from lastwrite.server.listener import ServeLimits, Server
+from lastwrite.server.messages import APIS, Request
+from lastwrite.server.offsets import Offsets
+from lastwrite.server.rights import Kind, Operation, Rights, Rule
+from lastwrite.server.session import Session
+from lastwrite.server.users import User, Users
+from tests.fuzz.mutate import harm
+from tests.fuzz.target import READ, REFUSED, SCRATCH, Target
+
+CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
+TOPICS = ("client-zstd", "transactional", "keyless")
+_NAMES = (*TOPICS, "missing", "a/b", "", "g", "consumer", "range", "PLAIN", "SCRAM-SHA-256", "é")
+_EXTREMES = (0, 0, 1, 2, -1, 3, 10, 100, 5000, 60_000, 1 << 20, (1 << 31) - 1, -(1 << 31), 1 << 62)
+_TOKENS = (b"", b"\0alice\0secret", b"\0alice\0wrong", b"n,,n=alice,r=abc", b"c=biws,r=abc,p=AAAA")
+_SHOWN = Users({"alice": User.of("secret", ["SCRAM-SHA-256"])})
+
+
+def targets() -> list[Target]:
+    return [
+        Target("serve frames", _made, _checked),
+        Target("serve frames of strangers", _made, _met, share=0.3),
+    ]
+
+
+# ---------------------------------------------------------------------- frames
+
+
+def _made(rng: random.Random) -> tuple[bytes, Any]:
+    """Frames, each behind its size."""
+    frames = [_frame(rng) for _ in range(rng.choice([1, 1, 2, 4]))]
+    if rng.random() < 0.6:
+        at = rng.randrange(len(frames))
+        frames[at] = harm(rng, frames[at], frames)
+    return b"".join(struct.pack(">i", len(each)) + each for each in frames), None
+
+
+def _frame(rng: random.Random) -> bytes:
+    name = rng.choice(list(APIS))
+    api = APIS[name]
+    version = rng.randint(api.oldest, api.newest)
+    head = struct.pack(">hhi", api.key, version, rng.randrange(1 << 31))
+    client = rng.choice([b"", b"rdkafka", b"\xff\xfe", b"x" * 300])
+    head += struct.pack(">h", len(client)) + client if rng.random() < 0.95 else b"\xff\xff"
+    head += b"\0" if version >= api.flexible else b""
+    return head + _struct(rng, _struct_of(messages._kind(name, _known(name, version))), 0)
+
+
+def _known(name: str, version: int) -> int:
+    return min(version, messages._kio_newest(name))
+
+
+def _struct(rng: random.Random, struct_: _Struct, depth: int) -> bytes:
+    parts = [_value(rng, kind, struct_.is_flexible, depth) for kind in struct_.kinds]
+    if struct_.is_flexible:
+        tags = [tag for tag in sorted(struct_.tagged) if rng.random() < 0.2]
+        parts.append(_varint(len(tags)))
+        for tag in tags:
+            body = _value(rng, struct_.tagged[tag], True, depth)
+            parts += [_varint(tag), _varint(len(body)), body]
+    return b"".join(parts)
+
+
+def _value(rng: random.Random, kind: _Kind, flexible: bool, depth: int) -> bytes:
+    if not kind.is_list:
+        return _one(rng, kind, flexible, depth)
+    if kind.may_miss and rng.random() < 0.15:
+        return _length(-1, flexible, ">i")
+    size = rng.choice([0, 1, 1, 2, 5]) if depth < 3 else 0
+    return _length(size, flexible, ">i") + b"".join(
+        _one(rng, kind._replace(may_miss=False), flexible, depth + 1) for _ in range(size)
+    )
+
+
+def _one(rng: random.Random, kind: _Kind, flexible: bool, depth: int) -> bytes:
+    is_missing = kind.may_miss and rng.random() < 0.2
+    if kind.struct is not None:
+        if kind.may_miss:
+            return b"\xff" if is_missing else b"\x01" + _struct(rng, kind.struct, depth + 1)
+        return _struct(rng, kind.struct, depth + 1)
+    if kind.lengths:
+        form = ">h" if kind.lengths == "string" else ">i"
+        if is_missing:
+            return _length(-1, flexible, form)
+        text = rng.choice(_NAMES).encode()
+        if kind.lengths == "bytes" and rng.random() < 0.8:
+            text = rng.choice(_TOKENS)
+        return _length(len(text), flexible, form) + text
+    if kind.size == 16:
+        return rng.choice(_ids()) if rng.random() < 0.8 else rng.randbytes(16)
+    number = rng.choice(_EXTREMES) if rng.random() < 0.7 else rng.randrange(20)
+    if kind.size == 1:
+        number &= 1
+    return (number % (1 << 8 * kind.size)).to_bytes(kind.size, "big")
+
+
+def _length(size: int, flexible: bool, form: str) -> bytes:
+    return _varint(size + 1) if flexible else struct.pack(form, size)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes(out) + bytes([value])
+
+
+# ---------------------------------------------------------------------- the server
+
+
+class _Served:
+    """A server without a socket, over a log that brokers wrote."""
+
+    def __init__(self) -> None:
+        folder = tempfile.mkdtemp(prefix="fuzz-serve-", dir=SCRATCH)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        self.files = Files(1 << 20)
+        catalog = Catalog([str(CORPUS)], TOPICS, self.files)
+        catalog.read_all([catalog._topics[name] for name in TOPICS])
+        self.ids = [catalog._topics[name].id for name in TOPICS]
+        growth = Growth()
+        growth.close()  # nobody waits
+        allowed, who = Allowed(catalog), Identity("localhost", 9092, "cluster")
+        clock = count(0, 1_000_000)
+        coordinator = Coordinator(
+            allowed,
+            who,
+            Groups(lambda: float(next(clock)), allowed.numbers),
+            Offsets(f"{folder}/state"),
+        )
+        place = Place(allowed, who, KafkaSystem(Sources(roots=(str(CORPUS),), metadata=None)))
+        told: list[str] = []
+        self.server = Server(
+            None,  # type: ignore[arg-type]
+            Door(),
+            place,
+            coordinator,
+            self.files,
+            growth,
+            ServeLimits(),
+            told.append,
+        )
+        rules = (
+            Rule("User:alice", Operation.READ, Kind.TOPIC, "client-zstd"),
+            Rule("User:alice", Operation.READ, Kind.GROUP, "g"),
+        )
+        users = _SHOWN, Rights(rules)
+        self.doors = (
+            Door(),
+            Door(
+                users=lambda: users,  # type: ignore[arg-type]
+                mechanisms=("SCRAM-SHA-256",),
+                session_s=60.0,
+            ),
+        )
+
+
+@cache
+def _served() -> _Served:
+    return _Served()
+
+
+@cache
+def _ids() -> list[bytes]:
+    return [*_served().ids, bytes(16)]
+
+
+def _met(data: bytes, _: Any, rng: random.Random) -> str:
+    """Nobody has said who he is."""
+    return _said(data, Session(_served().doors[1], "127.0.0.1", None), rng)
+
+
+def _checked(data: bytes, _: Any, rng: random.Random) -> str:
+    """Everybody may all, or alice some."""
+    if rng.random() < 0.5:
+        return _said(data, Session(_served().doors[0], "127.0.0.1", None), rng)
+    session = Session(_served().doors[1], "127.0.0.1", None)
+    session._user, session._is_known = "alice", True
+    return _said(data, session, rng)
+
+
+def _said(data: bytes, session: Session, rng: random.Random) -> str:
+    """What becomes of a conversation, as ``Server._converse`` holds it."""
+    at, server = 0, _served().server
+    while len(data) - at >= 4 and not session.is_over:
+        size = int.from_bytes(data[at : at + 4], "big")
+        frame = memoryview(data)[at + 4 : at + 4 + size]
+        at += 4 + size
+        try:
+            if session.takes_tokens:
+                session.hear_token(bytes(frame))
+                continue
+            request = messages.decode_request(frame)
+            answer = session.hear(request)
+            whole = (
+                [answer] if answer is not None else server._answer(request, session, "127.0.0.1")
+            )
+        except (CorruptLog, PermissionError):
+            return REFUSED
+        if whole is not None:
+            _is_an_answer(request, whole)
+    return READ
+
+
+def _is_an_answer(request: Request, parts: list[bytes | Stretch]) -> None:
+    data = b"".join(
+        part
+        if not isinstance(part, Stretch)
+        else _served().files.read(part.segment, part.position, part.size)
+        for part in parts
+    )
+    version = _known(request.name, request.version)
+    if request.name == "api_versions" and not 0 <= request.version <= 4:
+        version = 0 if request.version != 5 else 4
+    kind = getattr(schema(request.name, version, "response"), _class_of(request.name))
+    begin = skip_tags(data, 4) if kind.__flexible__ and request.name != "api_versions" else 4
+    _, size = entity_reader(kind)(data, begin)
+    assert begin + size == len(data), f"{len(data) - begin - size} bytes behind an answer"
+
+
+def _class_of(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_")) + "Response"

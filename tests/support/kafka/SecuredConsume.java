@@ -1,0 +1,34 @@
+import java.io.FileInputStream;
+import java.time.Duration;
+import java.util.List;
+import java.util.Properties;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+
+/** Reads with Kafka's own client, as the settings say, and prints how many records came, or what is wrong: TOPIC SETTINGS-FILE... */
+public class SecuredConsume {
+    public static void main(String[] args) throws Exception {
+        for (int n = 1; n < args.length; n++) {
+            Properties settings = new Properties();
+            try (var file = new FileInputStream(args[n])) {
+                settings.load(file);
+            }
+            settings.put("auto.offset.reset", "earliest");
+            settings.put("default.api.timeout.ms", "15000");
+            int found = 0;
+            String said = "";
+            try (var consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+                consumer.subscribe(List.of(args[0]));
+                consumer.partitionsFor(args[0]);
+                long until = System.currentTimeMillis() + 15_000;
+                while (found < 10 && System.currentTimeMillis() < until) {
+                    found += consumer.poll(Duration.ofMillis(200)).count();
+                }
+            } catch (Exception error) {
+                Throwable at = error;
+                said = at.getClass().getSimpleName() + ": " + at.getMessage();
+            }
+            System.out.println((found >= 10 ? "read" : "nothing") + " " + said.replace('\n', ' '));
+        }
+    }
+}

@@ -1,0 +1,438 @@
+"""What clients may take of ``serve``, limit by limit, and that others are served meanwhile."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lastwrite
+from lastwrite.errors import InvalidConfig
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.server import listener, serve
+from lastwrite.server.listener import ServeLimits
+from lastwrite.server.serve import Serving
+from tests.support.kafka.logs import write_segment
+from tests.support.kafka.raw import Raw
+
+pytestmark = pytest.mark.slow
+
+TOPIC, BATCHES, VALUE_BYTES = "big", 40, 100_000  # more than small sockets hold
+SMALL = ServeLimits(
+    request_bytes=1 << 20,
+    unknown_bytes=2000,
+    work_bytes=300_000,
+    connections=8,
+    connections_of_address=4,
+    idle_s=3.0,
+    known_s=2.0,
+    frame_s=2.0,
+    send_s=2.0,
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("log")
+    batches = [
+        encode_batch([Record(n, 1, b"k%d" % n, os.urandom(VALUE_BYTES))], leader_epoch=0)
+        for n in range(BATCHES)
+    ]
+    write_segment(folder / f"{TOPIC}-0", 0, batches, 4096)
+    return folder
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def serving(
+    root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Serving]:
+    """With small limits for everybody."""
+    monkeypatch.setattr(serve, "_limits", lambda _: SMALL)
+    with serving_of(root, tmp_path, told) as found:
+        yield found
+
+
+def serving_of(root: Path, folder: Path, told: list[str], **more: Any) -> Serving:
+    state = str(folder / "state")
+    return lastwrite.serve(str(root), listen="127.0.0.1:0", state=state, tell=told.append, **more)
+
+
+def connected(serving: Serving) -> socket.socket:
+    host, _, port = serving.address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def received(connection: socket.socket) -> bytes:
+    """An answer, whole."""
+    found = bytearray()
+    while len(found) < 4 or len(found) < 4 + int.from_bytes(found[:4], "big"):
+        more = connection.recv(1 << 20)
+        if not more:
+            raise ConnectionError("the server hung up")
+        found += more
+    return bytes(found)
+
+
+def hung_up(connection: socket.socket) -> bool:
+    """Whether the server ends the conversation without a word, at some time."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def is_served(serving: Serving) -> bool:
+    with Raw(serving.address, 30.0) as raw:
+        return bool(raw.ask("api_versions", 0).api_keys)
+
+
+def lazy(serving: Serving) -> socket.socket:
+    """A connection whose socket takes little."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32 << 10)
+    made.settimeout(30)
+    host, _, port = serving.address.rpartition(":")
+    made.connect((host, int(port)))
+    return made
+
+
+def fetch(connection: socket.socket, max_bytes: int = 64 << 20) -> None:
+    """Ask for all, and read nothing."""
+    body = struct.pack(">hhih", 1, 4, 1, 0)
+    body += struct.pack(">iiiib", -1, 0, 0, max_bytes, 0)
+    body += struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode()
+    body += struct.pack(">iiqi", 1, 0, 0, max_bytes)
+    connection.sendall(struct.pack(">i", len(body)) + body)
+
+
+# ---------------------------------------------------------------------- connections
+
+
+def test_so_many_connections_in_all(serving: Serving, told: list[str]) -> None:
+    with ExitStack() as held:
+        for _ in range(SMALL.connections):
+            held.enter_context(Raw(serving.address)).ask("api_versions", 0)
+        with connected(serving) as one_more:
+            assert hung_up(one_more)
+    assert any("no more connections" in each for each in told)
+
+
+def test_so_many_of_one_address_but_of_this_machine(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "_is_of_this_machine", lambda host: False)
+    with ExitStack() as held:
+        for _ in range(SMALL.connections_of_address):
+            held.enter_context(Raw(serving.address)).ask("api_versions", 0)
+        with connected(serving) as one_more:
+            assert hung_up(one_more)
+
+
+def test_whose_time_is_over(serving: Serving) -> None:
+    """Who says nothing, who does not end a frame, who sends it byte by byte."""
+    with connected(serving) as silent, connected(serving) as half, connected(serving) as slow:
+        half.sendall(struct.pack(">ih", 100, 3))
+        slow.sendall(struct.pack(">i", 100))
+
+        def drip() -> None:
+            with suppress(OSError):
+                for _ in range(100):
+                    slow.sendall(b"x")
+                    time.sleep(0.05)
+
+        threading.Thread(target=drip, daemon=True).start()
+        assert hung_up(half) and hung_up(slow)
+        assert is_served(serving)
+        assert hung_up(silent)
+
+
+# ---------------------------------------------------------------------- frames
+
+
+def test_a_frame_beyond_its_size(serving: Serving) -> None:
+    for size in (SMALL.request_bytes + 1, (1 << 31) - 1, -1, 0):
+        with connected(serving) as strange:
+            strange.sendall(struct.pack(">i", size))
+            assert hung_up(strange)
+
+
+def test_parts_beyond_their_number(serving: Serving) -> None:
+    topics = struct.pack(">i", 250_000) + b"\0\0" * 250_000
+    with Raw(serving.address) as raw, pytest.raises(ConnectionError):
+        raw.send(struct.pack(">hhih", 3, 1, 1, 0) + topics)
+        raw.receive()
+
+
+def test_requests_share_their_memory(serving: Serving) -> None:
+    """Two frames of which one fits: the other waits, and small requests are answered meanwhile."""
+    frame = bytes(200_000)
+    with connected(serving) as one, connected(serving) as other:
+        for each in (one, other):
+            each.sendall(struct.pack(">i", len(frame)) + frame[:-1])
+        assert is_served(serving)
+        assert hung_up(one) and hung_up(other)  # neither is whole in time
+    with Raw(serving.address) as raw, pytest.raises(ConnectionError):
+        raw.send(struct.pack(">hhih", 999, 1, 1, 0) + frame)  # room is there again
+        raw.receive()
+    assert is_served(serving)
+
+
+# ---------------------------------------------------------------------- readers
+
+
+def test_a_reader_that_does_not_read_is_left(serving: Serving) -> None:
+    with lazy(serving) as connection:
+        fetch(connection)
+        time.sleep(2 * SMALL.send_s)
+        assert is_served(serving)
+        with pytest.raises(ConnectionError):
+            received(connection)
+
+
+def test_a_slow_reader_gets_all(root: Path, tmp_path: Path, told: list[str]) -> None:
+    with serving_of(root, tmp_path, told) as serving, lazy(serving) as connection:
+        fetch(connection)
+        time.sleep(0.5)
+        answer = received(connection)
+    records = b"".join(path.read_bytes() for path in sorted((root / f"{TOPIC}-0").glob("*.log")))
+    assert answer.endswith(records) and not told
+
+
+@pytest.mark.parametrize(
+    "readers", [100, pytest.param(1000, marks=[pytest.mark.long], id="a thousand")]
+)
+def test_slow_readers_do_not_hold_up_others(
+    root: Path, tmp_path: Path, told: list[str], readers: int
+) -> None:
+    """Nothing of what they do not read is kept in memory, and another is answered."""
+    settings = {"max.connections": readers + 8}
+    with serving_of(root, tmp_path, told, config=settings) as serving, ExitStack() as held:
+        before = _resident_bytes()
+        for _ in range(readers):
+            fetch(held.enter_context(lazy(serving)))
+        assert is_served(serving)
+        with connected(serving) as healthy:
+            for _ in range(5):
+                fetch(healthy)
+                assert len(received(healthy)) > BATCHES * VALUE_BYTES
+        assert _resident_bytes() - before < 50_000_000 + readers * 200_000
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+# ---------------------------------------------------------------------- who is not known yet
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("users") / "users.json")
+    lastwrite.users(path, add="alice", password="secret", topic="*")  # noqa: S106
+    return path
+
+
+@pytest.fixture
+def asking(
+    root: Path, tmp_path: Path, told: list[str], users: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Serving]:
+    monkeypatch.setattr(serve, "_limits", lambda _: SMALL)
+    with serving_of(root, tmp_path, told, users=users) as found:
+        yield found
+
+
+def known(serving: Serving) -> Raw:
+    raw = Raw(serving.address)
+    raw.ask("sasl_handshake", 1, mechanism="PLAIN")
+    raw.ask("sasl_authenticate", 2, auth_bytes=b"\0alice\0secret")
+    return raw
+
+
+def test_before_anybody_said_who_he_is(asking: Serving, told: list[str]) -> None:
+    with connected(asking) as large:
+        large.sendall(struct.pack(">i", SMALL.unknown_bytes + 1))
+        assert hung_up(large)
+    for _ in range(2):  # versions may be asked for once
+        with Raw(asking.address) as raw:
+            raw.ask("api_versions", 0)
+            with pytest.raises(ConnectionError):
+                raw.ask("api_versions", 0)
+    with Raw(asking.address) as raw, pytest.raises(ConnectionError):
+        raw.ask("list_groups", 0)
+    with Raw(asking.address) as raw, pytest.raises(ConnectionError):
+        raw.ask("sasl_authenticate", 2, auth_bytes=b"\0alice\0secret")
+    with connected(asking) as silent:
+        assert hung_up(silent)  # until he is known there are two seconds
+    with known(asking) as raw:
+        assert len(raw.ask("list_groups", 0).groups) == 0
+
+
+def test_what_is_wrong_is_said_once_and_never_with_the_secret(
+    asking: Serving, told: list[str]
+) -> None:
+    with Raw(asking.address) as raw:
+        answer = raw.ask("sasl_handshake", 1, mechanism="GSSAPI")
+        assert answer.error_code == 33 and "PLAIN" in answer.mechanisms
+        assert _is_over(raw)
+    for _ in range(2):
+        with Raw(asking.address) as raw:
+            raw.ask("sasl_handshake", 1, mechanism="PLAIN")
+            answer = raw.ask("sasl_authenticate", 1, auth_bytes=b"\0alice\0s3cr3t-guess")
+            assert answer.error_code == 58
+            assert _is_over(raw)
+    with Raw(asking.address) as raw:
+        raw.ask("sasl_handshake", 1, mechanism="PLAIN")
+        with pytest.raises(ConnectionError):
+            raw.send(struct.pack(">hhih", 36, 0, 1, 0) + struct.pack(">i", 99) + b"s3cr3t-guess")
+            raw.receive()
+    assert len([each for each in told if "refused" in each]) == 1
+    assert "s3cr3t" not in str(told)
+
+
+def test_tokens_without_headers(asking: Serving) -> None:
+    """As clients of before KIP-152 send them."""
+    with Raw(asking.address) as raw:
+        raw.ask("sasl_handshake", 0, mechanism="PLAIN")
+        raw.send(b"\0alice\0secret")
+        assert raw.receive() == b""
+        assert not raw.ask("list_groups", 0).error_code
+    with Raw(asking.address) as raw:
+        raw.ask("sasl_handshake", 0, mechanism="PLAIN")
+        raw.send(b"\0alice\0guess")
+        assert _is_over(raw)
+
+
+def _is_over(raw: Raw) -> bool:
+    try:
+        raw.receive()
+    except ConnectionError:
+        return True
+    return False
+
+
+def test_rules_and_users_change_while_clients_are_there(
+    root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lastwrite.server.door._LOOK_S", -1.0)
+    path = str(tmp_path / "users.json")
+    lastwrite.users(path, add="alice", password="secret")  # noqa: S106
+    with serving_of(root, tmp_path, told, users=path) as serving, known(serving) as raw:
+        values = {"topics": None, "allow_auto_topic_creation": False}
+        assert not raw.ask("metadata", 4, **values).topics
+        lastwrite.users(path, add="alice", password="secret", topic=TOPIC)  # noqa: S106
+        assert [each.name for each in raw.ask("metadata", 4, **values).topics] == [TOPIC]
+        Path(path).write_text("{")
+        assert [each.name for each in raw.ask("metadata", 4, **values).topics] == [TOPIC]
+        assert any("the former holds" in each for each in told)
+        Path(path).write_text("{}")
+        with pytest.raises(ConnectionError):
+            raw.ask("metadata", 4, **values)
+
+
+def test_sessions_end(root: Path, tmp_path: Path, told: list[str], users: str) -> None:
+    config = {"connections.max.reauth.ms": 1200}
+    with serving_of(root, tmp_path, told, users=users, config=config) as serving:
+        with Raw(serving.address) as raw:
+            raw.ask("sasl_handshake", 1, mechanism="PLAIN")
+            shown = raw.ask("sasl_authenticate", 2, auth_bytes=b"\0alice\0secret")
+            assert shown.session_lifetime == timedelta(seconds=1.2)
+            assert raw.ask("sasl_handshake", 1, mechanism="PLAIN").error_code == 34  # too soon
+            time.sleep(1.3)
+            with pytest.raises(ConnectionError):
+                raw.ask("list_groups", 0)
+        with known(serving) as raw:
+            time.sleep(1.1)
+            assert raw.ask("sasl_handshake", 1, mechanism="PLAIN").error_code == 0
+            raw.ask("sasl_authenticate", 2, auth_bytes=b"\0alice\0secret")
+            assert not raw.ask("list_groups", 0).error_code
+
+
+# ---------------------------------------------------------------------- where it listens
+
+
+def test_where_nobody_may_listen_unless_said(root: Path, tmp_path: Path, users: str) -> None:
+    pem = _certificate(tmp_path)
+    tls = {"ssl.certificate.location": pem}
+    more = {"users": users, "config": tls}
+    for given in ({}, {"users": users}, {"config": tls}):
+        with pytest.raises(InvalidConfig, match="--open"):
+            lastwrite.serve(str(root), listen="0.0.0.0:0", state=str(tmp_path / "s"), **given)  # type: ignore[arg-type]
+    for allowed in ({"is_open": True}, more):
+        lastwrite.serve(
+            str(root),
+            listen="0.0.0.0:0",
+            state=str(tmp_path / "s"),
+            **allowed,  # type: ignore[arg-type]
+        ).close()
+    for words, config in {
+        "cannot be read": {"ssl.certificate.location": str(tmp_path / "missing")},
+        "ssl.client.auth": {"ssl.client.auth": "required"},
+        "needs users": {"sasl.enabled.mechanisms": "PLAIN"},
+        "GSSAPI": {"sasl.enabled.mechanisms": "GSSAPI"},
+    }.items():
+        with pytest.raises(InvalidConfig, match=words):
+            lastwrite.serve(
+                str(root), listen="127.0.0.1:0", state=str(tmp_path / "s"), config=config
+            )
+
+
+def _certificate(folder: Path, name: str = "us") -> str:
+    """A key and its certificate in one PEM file."""
+    line = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key"
+    more = ["-out", f"{name}.pem", "-addext", "subjectAltName=IP:127.0.0.1"]
+    try:
+        subprocess.run(
+            ["openssl", *line.split(), *more],
+            cwd=folder,
+            check=True,
+            timeout=60,
+            stderr=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        pytest.skip("openssl is missing")
+    both = folder / f"{name}.both"
+    both.write_text((folder / f"{name}.key").read_text() + (folder / f"{name}.pem").read_text())
+    return str(both)
+
+
+def test_a_certificate_that_changes_and_one_that_is_none(
+    root: Path, tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ssl
+
+    monkeypatch.setattr("lastwrite.server.door._LOOK_S", -1.0)
+    first, second = Path(_certificate(tmp_path, "one")), Path(_certificate(tmp_path, "two"))
+    config = {"ssl.certificate.location": str(first)}
+
+    def shown(serving: Serving) -> str:
+        host, _, port = serving.address.rpartition(":")
+        return ssl.get_server_certificate((host, int(port)), timeout=30)
+
+    with serving_of(root, tmp_path, told, config=config) as serving:
+        one = shown(serving)
+        first.write_text("no certificate")
+        assert shown(serving) == one and any("the former holds" in each for each in told)
+        first.write_text(second.read_text())
+        assert shown(serving) != one
+        with connected(serving) as plain:  # a client without TLS
+            plain.sendall(struct.pack(">ihhih", 10, 18, 0, 1, 0))
+            with suppress(ConnectionResetError):
+                assert plain.recv(100)[:1] in (b"", b"\x15")  # nothing, or TLS' own alert
+        assert any("TLS failed" in each for each in told)
