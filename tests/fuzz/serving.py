@@ -19,6 +19,7 @@ from typing import Any
 from kio.serial import entity_reader
 
 from lastwrite.config.system import Sources
+from lastwrite.engine.system import system_named
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.look.served import Stretch
 from lastwrite.kafka.network.claims import _Kind, _Struct, _struct_of
@@ -26,7 +27,7 @@ from lastwrite.kafka.network.messages import schema, skip_tags
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.server import messages
 from lastwrite.server.allowed import Allowed
-from lastwrite.server.catalog import Catalog
+from lastwrite.server.catalog import Catalog, Source
 from lastwrite.server.door import Door
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import Coordinator
@@ -150,7 +151,7 @@ class _Served:
         folder = tempfile.mkdtemp(prefix="fuzz-serve-", dir=SCRATCH)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self.files = Files(1 << 20)
-        catalog = Catalog([str(CORPUS)], TOPICS, self.files)
+        catalog = Catalog([Source(str(CORPUS), system_named("kafka"))], TOPICS, self.files)
         catalog.read_all([catalog._topics[name] for name in TOPICS])
         self.ids = [catalog._topics[name].id for name in TOPICS]
         growth = Growth()

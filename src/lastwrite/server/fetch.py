@@ -130,7 +130,7 @@ def planned(waiting: Waiting) -> Planned:
 def _part(asked: Asked, left: int, is_committed: bool, is_first: bool) -> Part:
     of = asked.of
     if asked.partition is None:
-        return Part(of.partition, asked.unknown)
+        return Part(of.partition, asked.unknown, aborted=())
     for tries in range(1, _TRIES + 1):
         try:
             log = asked.partition.log() if tries == 1 else asked.partition.again()

@@ -49,7 +49,12 @@ def find_coordinator(place: Coordinator, request: Request, body: Any) -> bytes:
     return encode_answer(
         request,
         coordinators=tuple(
-            part(request, "Coordinator", key=key, **_coordinator(place, key, is_group))
+            part(
+                request,
+                "Coordinator",
+                key=key,
+                **_coordinator(place, key, is_group) | ({"error_message": ""} if is_group else {}),
+            )
             for key in body.coordinator_keys
         ),
     )
@@ -79,7 +84,7 @@ def join_group(place: Coordinator, request: Request, body: Any) -> bytes:
             error_code=wrong or Code.INCONSISTENT_GROUP_PROTOCOL,
             protocol_name=_name(request, 7, None),
             leader="",
-            member_id=body.member_id,
+            member_id="" if wrong else body.member_id,
             members=(),
         )
     session_s = body.session_timeout.total_seconds()
@@ -542,7 +547,7 @@ def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> 
         }
         wrong = place.catalog.group_error(name)
         if wrong:
-            found |= {"error_code": wrong, "error_message": None}
+            found |= {"error_code": wrong, "error_message": None, "group_state": ""}
         elif group is not None:
             with group.lock:
                 found = {

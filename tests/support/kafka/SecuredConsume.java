@@ -14,13 +14,14 @@ public class SecuredConsume {
                 settings.load(file);
             }
             settings.put("auto.offset.reset", "earliest");
-            settings.put("default.api.timeout.ms", "15000");
+            settings.put("default.api.timeout.ms", "60000");
+            settings.put("enable.auto.commit", "false");
             int found = 0;
             String said = "";
             try (var consumer = new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
                 consumer.subscribe(List.of(args[0]));
                 consumer.partitionsFor(args[0]);
-                long until = System.currentTimeMillis() + 15_000;
+                long until = System.currentTimeMillis() + 60_000;
                 while (found < 10 && System.currentTimeMillis() < until) {
                     found += consumer.poll(Duration.ofMillis(200)).count();
                 }

@@ -1,0 +1,357 @@
+"""``lastwrite serve`` beside Kafka's broker, on the same files in one run:  python -m bench.serving
+
+A broker writes a topic of records of 1 kB; links to its segments are served by us and by it. Rows:
+what librdkafka reads a second; a raw client's fetches of 1 MiB and of 16 MiB, with the server's
+processor seconds a GB; the same in TLS; the smallest fetches; a thousand long polls of which
+nothing comes; the start over many partitions. A figure is the median of the repeats, sides in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import socket
+import ssl
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tests.support.jars import free_ports
+from tests.support.kafka.broker import Broker, kafka_home
+from tests.support.kafka.clients import create_topic
+
+TOPIC = "bench"
+RECORD_BYTES = 1000
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Side(NamedTuple):
+    """A server: its process, and where it answers, plain and in TLS."""
+
+    name: str
+    pid: int
+    address: str
+    tls: str
+
+    def cpu_s(self) -> float:
+        """Processor seconds that it took so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def resident_bytes(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * _PAGE
+
+
+class Raw:
+    """One connection that fetches, and throws away what comes."""
+
+    def __init__(self, address: str, is_tls: bool = False) -> None:
+        host, _, port = address.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=120)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if is_tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            self._socket = context.wrap_socket(self._socket)
+        self._room = memoryview(bytearray(1 << 20))
+
+    def ask(self, offset: int, most: int, wait_ms: int = 0) -> None:
+        """Fetch 4, of partition 0."""
+        body = struct.pack(">hhihiiiib", 1, 4, 1, -1, -1, wait_ms, 1, most, 0)
+        body += struct.pack(">ih", 1, len(TOPIC)) + TOPIC.encode()
+        body += struct.pack(">iiqi", 1, 0, offset, most)
+        self._socket.sendall(struct.pack(">i", len(body)) + body)
+
+    def heard(self) -> tuple[int, int]:
+        """Bytes of whole batches, and the offset to go on at."""
+        (size,) = struct.unpack(">i", self._exactly(4))
+        if size > len(self._room):
+            self._room = memoryview(bytearray(size))
+        filled = 0
+        while filled < size:
+            filled += self._socket.recv_into(self._room[filled:size])
+        begin = 4 + 4 + 4 + 2 + len(TOPIC) + 4 + 4 + 2 + 8 + 8 + 4 + 4
+        at, following = begin, -1
+        while size - at >= 61:
+            base, length = struct.unpack_from(">qi", self._room, at)
+            if at + length + 12 > size:
+                break
+            following = base + struct.unpack_from(">i", self._room, at + 23)[0] + 1
+            at += length + 12
+        return at - begin, following
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = self._socket.recv(size - len(data))
+            if not more:
+                raise ConnectionError("the server hung up")
+            data += more
+        return data
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+# ---------------------------------------------------------------------- rows
+
+
+def librdkafka(side: Side, end: int) -> dict[str, float]:
+    """Records from begin to end."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": side.address,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "queued.min.messages": 1_000_000,
+            "check.crcs": False,
+        }
+    )
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    cpu, begin, found, size = side.cpu_s(), time.perf_counter(), 0, 0
+    while found < end:
+        for message in consumer.consume(10_000, 10.0):
+            found += 1
+            size += len(message.value() or b"")
+    seconds = time.perf_counter() - begin
+    consumer.close()
+    return {"MB/s": size / seconds / 1e6, "server s/GB": (side.cpu_s() - cpu) / size * 1e9}
+
+
+def raw(side: Side, end: int, most: int, *, is_tls: bool = False) -> dict[str, float]:
+    """The whole log in fetches of ``most`` bytes."""
+    client = Raw(side.tls if is_tls else side.address, is_tls)
+    cpu, begin, offset, size = side.cpu_s(), time.perf_counter(), 0, 0
+    while offset < end:
+        client.ask(offset, most)
+        got, following = client.heard()
+        size += got
+        if not got:
+            raise RuntimeError(f"{side.name} gives nothing at offset {offset}")
+        offset = following
+    seconds = time.perf_counter() - begin
+    client.close()
+    return {"GB/s": size / seconds / 1e9, "server s/GB": (side.cpu_s() - cpu) / size * 1e9}
+
+
+def small(side: Side, end: int, seconds: float) -> dict[str, float]:
+    """Fetches of one batch, again and again."""
+    client = Raw(side.address)
+    cpu, begin, count = side.cpu_s(), time.perf_counter(), 0
+    while time.perf_counter() - begin < seconds:
+        client.ask((count * 7919) % end, 1)
+        client.heard()
+        count += 1
+    took = time.perf_counter() - begin
+    client.close()
+    return {"a second": count / took, "a server's second": count / (side.cpu_s() - cpu)}
+
+
+def idle(side: Side, end: int, polls: int, seconds: float) -> dict[str, float]:
+    """Long polls at the log's end."""
+    before = side.resident_bytes()
+    clients = [Raw(side.address) for _ in range(polls)]
+    for client in clients:
+        client.ask(end, 1 << 20, 60_000)
+    time.sleep(2)
+    cpu, begin = side.cpu_s(), time.perf_counter()
+    time.sleep(seconds)
+    share = (side.cpu_s() - cpu) / (time.perf_counter() - begin)
+    grown = side.resident_bytes() - before
+    for client in clients:
+        client.close()
+    return {"% of a core": 100 * share, "MB more": grown / 1e6, "MB": side.resident_bytes() / 1e6}
+
+
+def start(folder: Path, source: Path, partitions: int) -> dict[str, float]:
+    """Seconds until all topics have been told of; ours alone."""
+    root = folder / "many"
+    segments = [each for each in source.iterdir() if each.is_file()]
+    for number in range(partitions):
+        made = root / f"topic-{number // 10}-{number % 10}"
+        made.mkdir(parents=True, exist_ok=True)
+        for each in segments:
+            target = made / each.name
+            if not target.exists():
+                os.link(each, target)
+    begin = time.perf_counter()
+    with serving(root, folder / "many-state", {}) as (_, address):
+        listening = time.perf_counter() - begin
+        consumer = Consumer({"bootstrap.servers": address, "group.id": "x"})
+        listed = consumer.list_topics(timeout=120)
+        assert sum(len(each.partitions) for each in listed.topics.values()) == partitions
+        consumer.close()
+        told = time.perf_counter() - begin
+    return {"s to listen": listening, "s to all topics": told}
+
+
+# ---------------------------------------------------------------------- the two sides
+
+
+@contextmanager
+def serving(root: Path, state: Path, config: dict[str, str]) -> Iterator[tuple[int, str]]:
+    """Our server in a process of its own: its id, and its address."""
+    program = [sys.executable, "-m", "lastwrite.cli", "serve", str(root), "--json"]
+    settings = {"max.connections": "20000", **config}
+    pairs = [part for each in settings.items() for part in ("--config", "=".join(each))]
+    command = [*program, "--listen", "127.0.0.1:0", "--state", str(state), *pairs]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            text = ""
+            while "}" not in text:
+                line = process.stdout.readline()
+                if not line:
+                    raise RuntimeError(f"serve ended with {process.wait()}")
+                text += line
+            yield process.pid, json.loads(text)["address"]
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def fill(broker: Broker, size_bytes: int) -> int:
+    """Records of a topic, by Kafka's own compressible noise: none of it; how many."""
+    from confluent_kafka import Producer
+
+    create_topic(broker, TOPIC, {"segment.bytes": str(1 << 28)})
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.address,
+            "linger.ms": 50,
+            "batch.num.messages": 500,
+            "batch.size": 10_000_000,
+            "queue.buffering.max.kbytes": 1 << 20,
+            "acks": 1,
+        }
+    )
+    noise = os.urandom(1 << 20)
+    count = size_bytes // RECORD_BYTES
+    for number in range(count):
+        at = number * 61 % ((1 << 20) - RECORD_BYTES)
+        while True:
+            try:
+                producer.produce(TOPIC, noise[at : at + RECORD_BYTES], partition=0)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 1000 == 0:
+            producer.poll(0)
+    producer.flush()
+    return count
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    line = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=bench -keyout key.pem -out cert.pem"
+    subprocess.run(["openssl", *line.split()], cwd=folder, check=True, capture_output=True)
+    both = folder / "both.pem"
+    both.write_text((folder / "key.pem").read_text() + (folder / "cert.pem").read_text())
+    return both, folder / "both.pem"
+
+
+@contextmanager
+def sides(folder: Path, size_bytes: int) -> Iterator[tuple[list[Side], int, Path]]:
+    """Both, on links of the same segments; the records that there are; a partition's folder."""
+    both, _ = certificate(folder)
+    port = free_ports(1)[0]
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(both),
+        "max.message.bytes": "20000000",
+        "message.max.bytes": "20000000",
+    }
+    data = folder / "data"
+    broker = Broker(kafka_home(), data, settings, listeners={"TLS": ("SSL", port, port)})
+    with ExitStack() as held:
+        held.callback(broker.kill)
+        broker.start()
+        count = fill(broker, size_bytes)
+        broker.stop()
+        copy = folder / "links"
+        shutil.copytree(data, copy, copy_function=os.link)
+        for name in (".lock", ".kafka_cleanshutdown"):
+            (copy / name).unlink(missing_ok=True)
+        broker.start()
+        pid = broker._process.pid  # type: ignore[union-attr]
+        theirs = Side("broker", pid, broker.address, f"127.0.0.1:{port}")
+        plain_pid, plain = held.enter_context(serving(copy, folder / "state", {}))
+        tls = {"ssl.certificate.location": str(both)}
+        tls_pid, secured = held.enter_context(serving(copy, folder / "state-tls", tls))
+        ours = Side("lastwrite", plain_pid, plain, "")
+        in_tls = Side("lastwrite in TLS", tls_pid, "", secured)
+        yield [theirs, ours, in_tls], count, copy / f"{TOPIC}-0"
+
+
+def measured(work: Callable[[], dict[str, float]], repeats: int) -> dict[str, float]:
+    """The median of each figure; a run before warms up."""
+    work()
+    found = [work() for _ in range(repeats)]
+    return {name: statistics.median(each[name] for each in found) for name in found[0]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.serving", description=__doc__)
+    parser.add_argument("--size", type=int, default=720, help="of the topic, in MB")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--polls", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of small fetches, and idle")
+    parser.add_argument("--partitions", type=int, default=10_000)
+    parser.add_argument("--json", type=Path, help="a file for the figures")
+    given = parser.parse_args()
+    figures: dict[str, dict[str, dict[str, float]]] = {}
+
+    def row(name: str, side: str, found: dict[str, Any]) -> None:
+        figures.setdefault(name, {})[side] = found
+        said = ", ".join(f"{value:,.3g} {unit}" for unit, value in found.items())
+        print(f"{name:<22} {side:<18} {said}", flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="serving-") as made:
+        folder = Path(made)
+        with sides(folder, given.size * 1_000_000) as ((theirs, ours, in_tls), end, partition):
+            again = given.repeats
+            for side in (theirs, ours):
+                row("librdkafka", side.name, measured(lambda s=side: librdkafka(s, end), again))
+            for most in (1 << 20, 16 << 20):
+                for side in (theirs, ours):
+                    found = measured(lambda s=side, m=most: raw(s, end, m), again)
+                    row(f"raw, {most >> 20} MiB", side.name, found)
+            for side in (theirs, in_tls):
+                found = measured(lambda s=side: raw(s, end, 1 << 20, is_tls=True), again)
+                row("TLS, 1 MiB", side.name, found)
+            for side in (theirs, ours):
+                row("small fetches", side.name, small(side, end, given.seconds))
+            for side in (theirs, ours):
+                row("idle long polls", side.name, idle(side, end, given.polls, given.seconds))
+            few = folder / "few-0"
+            few.mkdir()
+            _cut(partition, few)
+        row("start", "lastwrite", start(folder, few, given.partitions))
+    if given.json:
+        given.json.write_text(json.dumps(figures, indent=1))
+    return 0
+
+
+def _cut(source: Path, target: Path) -> None:
+    """The first batches of a partition, as one of many small ones; indexes as brokers have them."""
+    with (source / f"{0:020}.log").open("rb") as file:
+        length = int.from_bytes(file.read(12)[8:], "big") + 12
+        file.seek(0)
+        (target / f"{0:020}.log").write_bytes(file.read(length))
+    for name in ("index", "timeindex"):
+        (target / f"{0:020}.{name}").write_bytes(b"")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
