@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark]
 pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 pytest.importorskip("pandas", reason="pip install 'lastwrite[frames]'")
-pytest.importorskip("pyspark.sql.datasource", reason="Python data sources came with PySpark 4")
+datasource = pytest.importorskip(
+    "pyspark.sql.datasource", reason="Python data sources came with PySpark 4"
+)
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0" / "stopped"
 TOPICS = sorted({partition_name(folder).topic for folder in find_partitions(str(CORPUS))})
@@ -139,6 +141,33 @@ def test_columns_of_the_callers_schema(spark: SparkSession) -> None:
     found = frame.option("subscribe", "client-lz4").load(str(CORPUS)).collect()
     assert [(row.offset, bytes(row.key)) for row in found if row.key is not None][:2]
     assert len(found) == len(consumed("client-lz4", LEVELS[0]))
+
+
+def test_filters_are_pushed_where_that_is_asked_for(spark: SparkSession) -> None:
+    pushed = "spark.sql.python.filterPushdown.enabled"
+    if not hasattr(datasource.DataSourceReader, "pushFilters"):
+        pytest.skip("filters came with PySpark 4.1")
+    whole = {
+        row[4]: row for row in rows(load(spark, subscribe="client-lz4", includeHeaders="true"))
+    }
+    middle = sorted(row[5] for row in whole.values())[len(whole) // 2]
+    conditions = {
+        "offset >= 7 and offset < 31 and topic = 'client-lz4'": lambda row: 7 <= row[4] < 31,
+        "key in (X'757365722d36', X'00')": lambda row: row[0] == b"user-6",
+        f"timestamp >= timestamp_millis({middle}) and partition = 0": lambda row: row[5] >= middle,
+        "partition = 1 or offset = 4": lambda row: row[4] == 4,
+        "key is null": lambda row: row[0] is None,
+    }
+    spark.conf.set(pushed, "true")
+    try:
+        asked = {"subscribePattern": "client-lz4", "includeHeaders": "true", "pushdown": "true"}
+        for condition, holds in conditions.items():
+            found = rows(load(spark, **asked).where(condition))
+            assert found == [row for row in whole.values() if holds(row)], condition
+    finally:
+        spark.conf.unset(pushed)
+    with pytest.raises(Exception, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
+        load(spark, **asked).where("offset = 4").count()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ statement a record.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from lastwrite.errors import CorruptLog, OutOfMemoryBudget, located
 from lastwrite.model.columns import (
     IS_ABORTED,
     IS_CONTROL,
+    IS_OLD,
     BatchTable,
     ByteArray,
     Int64Array,
@@ -60,6 +61,9 @@ class RowUnit(NamedTuple):
     # the orders of the records that are wanted, ascending, less ``lowest``; None: all in ``span``
     wanted: npt.NDArray[Any] | None = None
     lowest: int = 0
+    keys: frozenset[bytes] | None = None  # no others are wanted; None: all are
+    # Kafka's batches without a record of then or later are not wanted
+    least_ms: int | None = None
 
     def wanting(self, orders: Int64Array) -> RowUnit:
         """The same of these records alone; their orders are ascending, and there are some."""
@@ -145,6 +149,8 @@ def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
     for chunk, found in _found(unit, reader, limits):
         if wanted is not None:
             found = found.take(_are_in(wanted, found.orders))
+        if unit.keys is not None:
+            found = found.take(_have_keys(found, unit.keys))
         if found.rows and has_headers:
             with located(unit.piece.path, chunk.shift):
                 found = reader.with_headers(found)
@@ -228,6 +234,8 @@ def _wanted(unit: RowUnit, table: BatchTable) -> ByteArray | None:
     passed = IS_CONTROL | (IS_ABORTED if unit.is_committed else 0)
     wanted = (table["next_offset"] > unit.span[0]) & (table["base_offset"] < unit.span[1])
     wanted &= table["flags"] & passed == 0
+    if unit.least_ms is not None:  # what is old tells it only inside
+        wanted &= (table["max_timestamp"] >= unit.least_ms) | (table["flags"] & IS_OLD != 0)
     return None if wanted.all() else wanted.astype(np.uint8)
 
 
@@ -237,6 +245,18 @@ def _are_in(some: Int64Array, orders: Int64Array) -> Int64Array:
         return np.empty(0, np.int64)
     near = np.minimum(np.searchsorted(some, orders), len(some) - 1)
     return np.flatnonzero(some[near] == orders)
+
+
+def _have_keys(records: RecordColumns, keys: Iterable[bytes]) -> Int64Array:
+    """The rows of these few keys, ascending."""
+    starts, lengths = records.keys
+    found = [np.empty(0, np.int64)]
+    for key in keys:
+        rows = np.flatnonzero(lengths == len(key))
+        for at in reversed(range(len(key))):  # their ends differ more than their begins
+            rows = rows[records.data[starts[rows] + at] == key[at]]
+        found.append(rows)
+    return np.sort(np.concatenate(found))
 
 
 class RecordReader:

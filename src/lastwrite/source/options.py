@@ -53,6 +53,7 @@ _SHOWN = {
     "includeheaders": "includeHeaders",
     "columns": "columns",
     "view": "view",
+    "pushdown": "pushdown",
     **{shown.lower(): shown for shown in SPARK_NAMES.values()},
 }
 
@@ -99,6 +100,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     isolation: Isolation = Isolation.UNCOMMITTED
     is_compacted: bool = False
+    takes_filters: bool = False
     stores: Mapping[str, str] = field(default_factory=dict)
     decoding: DecodingConfig = DecodingConfig()
 
@@ -157,6 +159,7 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
         else None,
         isolation=isolation_of(options.get("kafka.isolation.level")),
         is_compacted=compacted,
+        takes_filters=_takes_filters(options, is_stream is True),
         stores=as_declared(stores),
         decoding=DecodingConfig.of(
             {
@@ -180,6 +183,13 @@ def _is_compacted(options: Mapping[str, str], is_stream: bool) -> bool:
         raise InvalidConfig(
             "the last writes are of whole topics", remedy="leave out startingOffsets and its like"
         )
+    return found
+
+
+def _takes_filters(options: Mapping[str, str], is_stream: bool) -> bool:
+    found = _flag(options, "pushdown", False)
+    if found and is_stream:
+        raise InvalidConfig("Spark pushes no filters into streams", remedy="leave out pushdown")
     return found
 
 

@@ -5,7 +5,7 @@ by pickle.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -21,6 +21,7 @@ from lastwrite.commands.systems import KAFKA
 from lastwrite.errors import InvalidConfig
 from lastwrite.rows.decoded import ERROR, DecodedRows
 from lastwrite.rows.reading import read_rows
+from lastwrite.source.filters import Narrowed, narrowed_by
 from lastwrite.source.options import SourceOptions, parse
 from lastwrite.source.piece import Piece
 from lastwrite.source.ranges import listed, span_of, system_at, units_of
@@ -34,6 +35,7 @@ from lastwrite.source.write import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
 
@@ -50,7 +52,11 @@ class DefaultSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(dict(self.options))
-        return _Reader(options, _rows_of(options, schema))
+        if options.takes_filters and not hasattr(DataSourceReader, "pushFilters"):
+            raise InvalidConfig("pushdown needs PySpark 4.1 or newer", remedy="leave it out")
+        # Where Spark's setting is off, it refuses each query of a class that takes filters.
+        kind = _FilteringReader if options.takes_filters else _Reader
+        return kind(options, _rows_of(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse(dict(self.options), is_stream=True)
@@ -74,18 +80,31 @@ class _Reader(DataSourceReader):
     def __init__(self, options: SourceOptions, rows: DecodedRows) -> None:
         self._options = options
         self._rows = rows
+        self._narrowed = Narrowed()
 
     def partitions(self) -> Sequence[InputPartition]:
-        logs, columns = listed(self._options), self._rows.raw_columns
-        if self._options.is_compacted:
-            system = system_at(self._options.paths)
-            return [Piece(unit) for unit in last_writes(system, logs, columns)]
-        spans = [(log, *span_of(log, self._options)) for log in logs]
-        return [Piece(unit) for unit in units_of(spans, columns, self._options)]
+        options, columns, narrowed = self._options, self._rows.raw_columns, self._narrowed
+        logs = listed(options)
+        if options.is_compacted:
+            # Which write is the last one does not depend on what is asked for.
+            units = last_writes(system_at(options.paths), logs, columns)
+        else:
+            spans = [(log, *span_of(log, options)) for log in logs]
+            spans = [(log, *narrowed.span(log.name, first, end)) for log, first, end in spans]
+            units = iter(units_of(spans, columns, options))
+        return [Piece(unit) for unit in narrowed.of(units)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Piece):  # of no partitions Spark makes one that is none
             yield from self._rows.of(read_rows(partition.unit))
+
+
+class _FilteringReader(_Reader):
+    """The same, narrowed by filters, all of which Spark applies once more."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._narrowed = narrowed_by(filters)
+        return filters
 
 
 def _rows(options: SourceOptions, columns: Sequence[str] | None) -> DecodedRows:

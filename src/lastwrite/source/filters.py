@@ -1,0 +1,100 @@
+"""Filters of a query that spare reading: ``option("pushdown", "true")``.
+
+    topic = 'a' and partition in (0, 1) and offset >= 40 and timestamp >= … and key = X'6b31'
+
+What is understood narrows what is read, and may let too much through: Spark holds every filter
+against every row once more. What is not understood changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from lastwrite.commands.systems import KAFKA
+from lastwrite.model.log import TopicPartition
+from lastwrite.rows.reading import RowUnit
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
+
+_MOST_KEYS = 64  # more cost more than they spare
+_ENDS = -(1 << 62), 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """What rows must have. None: anything."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    keys: frozenset[bytes] | None = None
+    first: int = _ENDS[0]  # of offsets
+    end: int = _ENDS[1]  # exclusive
+    least_ms: int | None = None
+
+    def span(self, name: TopicPartition, first: int, end: int) -> tuple[int, int]:
+        """What is left of a range of a partition's offsets; perhaps nothing."""
+        first = max(first, self.first)
+        is_asked_for = (self.topics is None or name.topic in self.topics) and (
+            self.partitions is None or name.partition in self.partitions
+        )
+        return first, max(first, min(end, self.end)) if is_asked_for else first
+
+    def of(self, units: Iterable[RowUnit]) -> Iterator[RowUnit]:
+        """What is left of the units, each with what is left to be asked of its records."""
+        for unit in units:
+            span = self.span(unit.name, *unit.span)
+            if span[0] < span[1]:
+                least_ms = self.least_ms if unit.system == KAFKA else None
+                yield unit._replace(span=span, keys=self.keys, least_ms=least_ms)
+
+    def with_filter(self, name: str, column: str, value: Any) -> Narrowed:
+        """The same, and a filter of this kind (of pyspark's names) on a column."""
+        if name in ("EqualTo", "EqualNullSafe"):
+            name, value = "In", (value,)
+        if name == "In" and column in _SETS:
+            kind = _SETS[column][1]
+            if not all(type(each) is kind for each in value):
+                return self
+            field = _SETS[column][0]
+            had = getattr(self, field)
+            asked = frozenset(value)
+            if column == "key" and len(asked) > _MOST_KEYS:
+                return self
+            return replace(self, **{field: asked if had is None else had & asked})
+        if name == "In" and value and all(each is not None for each in value):
+            least = self.with_filter("GreaterThanOrEqual", column, min(value))
+            return least.with_filter("LessThanOrEqual", column, max(value))
+        if column == "offset" and type(value) is int:
+            if name.startswith("GreaterThan"):
+                return replace(self, first=max(self.first, value + (name == "GreaterThan")))
+            if name.startswith("LessThan"):
+                return replace(self, end=min(self.end, value + (name == "LessThanOrEqual")))
+        if column == "timestamp" and type(value) is datetime and name.startswith("GreaterThan"):
+            least_ms = _milliseconds(value)
+            return replace(
+                self, least_ms=least_ms if self.least_ms is None else max(self.least_ms, least_ms)
+            )
+        return self
+
+
+_SETS = {"topic": ("topics", str), "partition": ("partitions", int), "key": ("keys", bytes)}
+
+
+def narrowed_by(filters: Iterable[Filter]) -> Narrowed:
+    """What the filters, all of which must hold, say of rows."""
+    found = Narrowed()
+    for each in filters:
+        path, value = getattr(each, "attribute", ()), getattr(each, "value", None)
+        if len(path) == 1 and value is not None:
+            found = found.with_filter(type(each).__name__, path[0], value)
+    return found
+
+
+def _milliseconds(time: datetime) -> int:
+    """Rounded down: a record's time is whole milliseconds, but its filter need not be."""
+    since = time.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400_000) + (since.seconds * 1000) + since.microseconds // 1000

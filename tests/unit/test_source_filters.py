@@ -1,0 +1,154 @@
+"""Filters that Spark pushes into the source: what is read is no less than what they let through."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
+datasource = pytest.importorskip("pyspark.sql.datasource")
+if not hasattr(datasource.DataSourceReader, "pushFilters"):
+    pytest.skip("filters came with PySpark 4.1", allow_module_level=True)
+
+from pyspark.sql import types  # noqa: E402
+
+from lastwrite.errors import InvalidConfig  # noqa: E402
+from lastwrite.source.filters import Narrowed, narrowed_by  # noqa: E402
+from lastwrite.source.options import parse  # noqa: E402
+from lastwrite.source.reader import DefaultSource  # noqa: E402
+from tests.unit.test_stream import Root  # noqa: E402
+
+SCHEMA = types.StructType(
+    [
+        types.StructField("topic", types.StringType()),
+        types.StructField("partition", types.IntegerType()),
+        types.StructField("offset", types.LongType()),
+        types.StructField("key", types.BinaryType()),
+        types.StructField("timestamp", types.TimestampType()),
+    ]
+)
+
+
+def told(name: str, column: str, value: Any) -> Any:
+    return getattr(datasource, name)((column,), value)
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (
+            [("GreaterThan", "offset", 7), ("LessThanOrEqual", "offset", 9)],
+            Narrowed(first=8, end=10),
+        ),
+        (
+            [("GreaterThanOrEqual", "offset", 7), ("LessThan", "offset", 9)],
+            Narrowed(first=7, end=9),
+        ),
+        ([("EqualTo", "offset", 7)], Narrowed(first=7, end=8)),
+        ([("In", "offset", (7, 3)), ("In", "offset", (4, 9))], Narrowed(first=4, end=8)),
+        ([("EqualTo", "topic", "a")], Narrowed(topics=frozenset("a"))),
+        (
+            [("In", "partition", (1, 2)), ("EqualTo", "partition", 2)],
+            Narrowed(partitions=frozenset([2])),
+        ),
+        ([("EqualTo", "key", b"k")], Narrowed(keys=frozenset([b"k"]))),
+        ([("EqualTo", "key", "decoded")], Narrowed()),
+        ([("EqualTo", "value", b"v"), ("StringStartsWith", "topic", "a")], Narrowed()),
+        ([("In", "key", tuple(b"%d" % n for n in range(65)))], Narrowed()),
+        ([("EqualNullSafe", "key", None), ("In", "partition", (1, None))], Narrowed()),
+        ([("LessThan", "timestamp", datetime(2020, 1, 1, tzinfo=UTC))], Narrowed()),
+        (
+            [("GreaterThan", "timestamp", datetime(1970, 1, 1, 0, 0, 1, 999, UTC))],
+            Narrowed(least_ms=1000),
+        ),
+        (
+            [
+                (
+                    "EqualTo",
+                    "timestamp",
+                    datetime(1970, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
+                )
+            ],
+            Narrowed(least_ms=0),
+        ),
+    ],
+    ids=str,
+)
+def test_what_filters_say(filters: list[tuple[str, str, Any]], expected: Narrowed) -> None:
+    assert narrowed_by([told(*each) for each in filters]) == expected
+    assert narrowed_by([datasource.Not(told(*each)) for each in filters]) == Narrowed()
+
+
+def rows(path: Path, filters: list[Any], **options: str) -> list[tuple[Any, ...]]:
+    """What the source reads, in the log's order; before Spark applies the filters."""
+    source = DefaultSource({"path": str(path), "pushdown": "true", **options})
+    reader = source.reader(SCHEMA)
+    assert list(reader.pushFilters(filters)) == filters
+    found = [
+        tuple(row[name] for name in SCHEMA.fieldNames())
+        for piece in reader.partitions()
+        for batch in reader.read(piece)
+        for row in batch.to_pylist()
+    ]
+    return sorted(found, key=lambda row: row[:3])
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    made = Root(tmp_path / "logs")
+    for name in ("t-0", "t-1", "u-0"):
+        made.add(name, 60)
+        made.add(name, 40)
+    return made
+
+
+def time_of(offset: int) -> datetime:
+    """Of records of ``Root``."""
+    return datetime.fromtimestamp((1000 + offset) / 1000, UTC)
+
+
+@pytest.mark.parametrize(
+    ("filters", "holds", "most"),
+    [
+        ([("EqualTo", "topic", "t")], lambda row: row[0] == "t", 200),
+        ([("EqualTo", "topic", "nothing")], lambda row: False, 0),
+        ([("In", "partition", (1, 5))], lambda row: row[1] == 1, 100),
+        ([("GreaterThan", "offset", 57)], lambda row: row[2] > 57, 126),
+        ([("EqualTo", "key", b"k3")], lambda row: row[3] == b"k3", 45),
+        ([("In", "key", (b"k3", b"k33", b""))], lambda row: row[3] == b"k3", 45),
+        # whole batches of five
+        (
+            [("GreaterThanOrEqual", "timestamp", time_of(62))],
+            lambda row: row[4] >= time_of(62),
+            120,
+        ),
+        (
+            [("EqualTo", "key", b"k1"), ("LessThan", "offset", 8), ("EqualTo", "partition", 0)],
+            lambda row: row[3] == b"k1" and row[2] < 8 and row[1] == 0,
+            4,
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("view", ["log", "compacted"])
+def test_no_row_is_lost_and_few_are_read(
+    root: Root, filters: list[tuple[str, str, Any]], holds: Any, most: int, view: str
+) -> None:
+    asked = {"subscribePattern": ".*", "view": view}
+    whole = rows(root.path, [], **asked)
+    assert len(whole) == (300 if view == "log" else 14)
+    found = rows(root.path, [told(*each) for each in filters], **asked)
+    assert set(found) <= set(whole)
+    assert [row for row in found if holds(row)] == [row for row in whole if holds(row)]
+    assert len(found) <= most
+
+
+def test_a_class_takes_filters_only_where_they_are_asked_for(root: Root) -> None:
+    source = DefaultSource({"path": str(root.path), "subscribe": "t"})
+    reader = source.reader(SCHEMA)
+    assert type(reader).pushFilters is datasource.DataSourceReader.pushFilters
+    with pytest.raises(InvalidConfig, match="streams"):
+        parse({"path": str(root.path), "pushdown": "true"}, is_stream=True)
