@@ -49,6 +49,7 @@ def told(name: str, column: str, value: Any) -> Any:
         ),
         ([("EqualTo", "offset", 7)], Narrowed(first=7, end=8)),
         ([("In", "offset", (7, 3)), ("In", "offset", (4, 9))], Narrowed(first=4, end=8)),
+        ([("In", "value", (b"v", 1, "x"))], Narrowed()),
         ([("EqualTo", "topic", "a")], Narrowed(topics=frozenset("a"))),
         (
             [("In", "partition", (1, 2)), ("EqualTo", "partition", 2)],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lastwrite.commands.systems import KAFKA
 from lastwrite.commands.table import MEMORY, KeyedTable
 from lastwrite.decoding.options import DecodingConfig
-from lastwrite.errors import EnvironmentUnfit, InvalidConfig
+from lastwrite.errors import CommitConflict, EnvironmentUnfit, InvalidConfig
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import PartitionLog
 from lastwrite.rows.reading import RowUnit, read_rows, row_units
@@ -23,6 +23,7 @@ from lastwrite.spark.memory import parse_bytes
 from lastwrite.spark.use import refuse_workers_without_us
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from lastwrite.rows.decoded import DecodedRows
@@ -84,10 +85,24 @@ def frame_of(spark: SparkSession, units: Sequence[RowUnit], made: DecodedRows) -
     def rows_read(places: Iterable[Any]) -> Iterator[Any]:
         for batch in places:
             for place in batch.column(0).to_pylist():
-                yield from made.of(read_rows(units[place]))
+                yield from made.of(planned_rows(units[place]))
 
     numbers = spark.range(0, len(units), 1, len(units))
     return numbers.mapInArrow(rows_read, made.spark_schema)
+
+
+def planned_rows(unit: RowUnit) -> Iterator[pa.RecordBatch]:
+    """The rows of a unit that a query was planned with, which may be long ago.
+
+    Raises:
+        CommitConflict: a cleaner has replaced the segment since, or a broker deleted it.
+        as ``read_rows``.
+    """
+    try:
+        yield from read_rows(unit)
+    except CommitConflict as error:
+        remedy = "a cleaner or a broker replaced it since the query was planned: start it anew"
+        raise CommitConflict(error.problem, error.at, error.path, remedy) from error
 
 
 def one_topic(names: Iterable[str]) -> str:

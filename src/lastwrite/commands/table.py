@@ -311,7 +311,8 @@ class KeyedTable(Mapping[bytes, Any]):
             except CommitConflict as error:  # a round replaced what was being read
                 moved = error
             self._last.hold_open()
-            unseen = steady(self._system, self._listed, self._last.catch_up)
+            steady(self._system, self._listed, self._last.catch_up)
+            unseen = self._last.take_unseen()
             for partition in self._last.ends:
                 self._told.setdefault(partition, 0)
             if unseen:

@@ -23,7 +23,7 @@ from lastwrite.errors import CommitConflict
 from lastwrite.model.columns import Places
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits
-from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder, Sources
+from lastwrite.rows.places import Place, PlaceIndex, PlaceIndexBuilder, Sources
 from lastwrite.rows.reading import RecordReader, RowUnit, add_places_of, row_units
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.machine import core_count
@@ -81,6 +81,7 @@ class LastWrites:
         )
         self._segments: dict[int, _Listed] = {}  # by their numbers
         self._next_number = 0
+        self._unseen: list[Unseen] | None = None
         self._sources = Sources.of([])
         self._index = PlaceIndex(Places.room(0), self._sources, None)
         self._list(self.logs, {})
@@ -208,8 +209,7 @@ class LastWrites:
         Raises:
             CommitConflict: the record is not where it was.
         """
-        one, two = fingerprint(np.frombuffer(key, np.uint8), 0, len(key), self._secret)
-        place = self._index.find(int(one), int(two) >> 32)
+        place = self._place_of(key)
         if place is None:
             return None
         _, segment, reader, _ = self._segments[place.segment]
@@ -217,6 +217,10 @@ class LastWrites:
         if found is None or found[1] is None:
             raise CommitConflict("the record is not where it was", place.position, segment.path)
         return found[1] if found[0] == key else None
+
+    def _place_of(self, key: bytes) -> Place | None:
+        one, two = fingerprint(np.frombuffer(key, np.uint8), 0, len(key), self._secret)
+        return self._index.find(int(one), int(two) >> 32)
 
     def units(self, columns: Sequence[str]) -> Iterator[RowUnit]:
         """The pieces that have last writes, in order, each with which records these are: what
@@ -258,13 +262,34 @@ class LastWrites:
                 with suppress(CommitConflict):  # what came in its place is listed next
                     reader.open(segment)
 
-    def catch_up(self, logs: Sequence[PartitionLog]) -> list[Unseen] | None:
-        """Take in what the logs, listed anew, have become; None: nothing has changed. Else the keys
-        that were deleted unseen.
+    def catch_up(self, logs: Sequence[PartitionLog]) -> None:
+        """Take in what the logs, listed anew, have become. It is as it was where that fails, so it
+        can be tried with the next list.
 
         Raises:
-            CommitConflict: changes are missing, or it is another topic.
+            CommitConflict: changes are missing, or it is another topic; or a segment was replaced
+                while it was looked at.
         """
+        was = self.logs, self._segments, self._sources, self.ends
+        try:
+            self._catch_up(logs)
+        except BaseException:
+            now = self._segments
+            self.logs, self._segments, self._sources, self.ends = was
+            if now is not self._segments:
+                self._close_readers(now)
+            raise
+
+    def take_unseen(self) -> list[Unseen] | None:
+        """The keys that were found to be deleted unseen since this was asked last; None: nothing
+        has changed since.
+        """
+        found, self._unseen = self._unseen, None
+        if found is None:
+            return None
+        return [each for each in found if self._place_of(each.key) is None]  # nor written since
+
+    def _catch_up(self, logs: Sequence[PartitionLog]) -> None:
         before = self._segments
         self._check_moves(logs)
         last_of = {log.name.partition: log.segments[-1] for log in self.logs if log.segments}
@@ -284,7 +309,7 @@ class LastWrites:
         gone = before.keys() - kept.values()
         ends = {log.name.partition: self.system.end_of(log, True) for log in logs}
         if not gone and ends == self.ends and len(kept) == sum(len(log.segments) for log in logs):
-            return None
+            return
         was_ends, was_index = self.ends, self._index
         self._list(logs, kept)
         wanted: list[tuple[int, int, int | None]] = []
@@ -295,14 +320,19 @@ class LastWrites:
                 wanted.append((number, start, ends[partition]))
         self.ends = ends
         if not gone and self._is_taken_in(wanted):
+            self._unseen = self._unseen or []
             self._close_readers(before)
-            return []
+            return
         index = self._scanned(wanted, was_index)
-        unseen = list(_unseen(was_index, index, before, gone, self._sources)) if gone else []
+        try:
+            unseen = list(_unseen(was_index, index, before, gone, self._sources)) if gone else []
+        except BaseException:
+            index.close()
+            raise
         self._index = index
+        self._unseen = [*(self._unseen or []), *unseen]
         was_index.close()
         self._close_readers(before)
-        return unseen
 
     def _is_taken_in(self, wanted: Sequence[tuple[int, int, int | None]]) -> bool:
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)

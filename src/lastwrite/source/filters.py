@@ -8,7 +8,7 @@ against every row once more. What is not understood changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -64,8 +64,9 @@ class Narrowed:
             asked = frozenset(value)
             if column == "key" and len(asked) > _MOST_KEYS:
                 return self
-            return replace(self, **{field: asked if had is None else had & asked})
-        if name == "In" and value and all(each is not None for each in value):
+            changed: dict[str, Any] = {field: asked if had is None else had & asked}
+            return replace(self, **changed)
+        if name == "In" and column in _RANGES and value and None not in value:
             least = self.with_filter("GreaterThanOrEqual", column, min(value))
             return least.with_filter("LessThanOrEqual", column, max(value))
         if column == "offset" and type(value) is int:
@@ -81,6 +82,7 @@ class Narrowed:
         return self
 
 
+_RANGES = "offset", "timestamp"
 _SETS = {"topic": ("topics", str), "partition": ("partitions", int), "key": ("keys", bytes)}
 
 
@@ -88,7 +90,8 @@ def narrowed_by(filters: Iterable[Filter]) -> Narrowed:
     """What the filters, all of which must hold, say of rows."""
     found = Narrowed()
     for each in filters:
-        path, value = getattr(each, "attribute", ()), getattr(each, "value", None)
+        path: Sequence[str] = getattr(each, "attribute", ())
+        value = getattr(each, "value", None)
         if len(path) == 1 and value is not None:
             found = found.with_filter(type(each).__name__, path[0], value)
     return found

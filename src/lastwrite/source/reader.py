@@ -16,11 +16,10 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from lastwrite.commands.rows import last_writes, one_topic
+from lastwrite.commands.rows import last_writes, one_topic, planned_rows
 from lastwrite.commands.systems import KAFKA
 from lastwrite.errors import InvalidConfig
 from lastwrite.rows.decoded import ERROR, DecodedRows
-from lastwrite.rows.reading import read_rows
 from lastwrite.source.filters import Narrowed, narrowed_by
 from lastwrite.source.options import SourceOptions, parse
 from lastwrite.source.piece import Piece
@@ -96,7 +95,7 @@ class _Reader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Piece):  # of no partitions Spark makes one that is none
-            yield from self._rows.of(read_rows(partition.unit))
+            yield from self._rows.of(planned_rows(partition.unit))
 
 
 class _FilteringReader(_Reader):

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from lastwrite.commands.rows import planned_rows
 from lastwrite.errors import CommitConflict, InvalidConfig, LogHeld
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.rows.decoded import DecodedRows
-from lastwrite.rows.reading import read_rows
 from lastwrite.source.offsets import (
     UNDECIDED,
     Offsets,
@@ -88,7 +88,7 @@ class _Stream(DataSourceStreamReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Piece):
-            yield from self._rows.of(read_rows(partition.unit))
+            yield from self._rows.of(planned_rows(partition.unit))
 
     # ------------------------------------------------------------------ how far
 
