@@ -159,6 +159,13 @@ def test_a_log_that_ends_below_its_high_watermark_is_refused(
         offsets(root)
 
 
+def test_a_segment_without_its_index_is_read(root: Path) -> None:
+    """A cleaner that exchanges a segment renames its log before its index."""
+    (root / NAME / segment(8)).with_suffix(".index").unlink(missing_ok=True)
+    with broker_on(root, 12):
+        assert offsets(root) == list(range(12))
+
+
 def test_a_broker_that_starts_is_waited_for(root: Path) -> None:
     write_checkpoint(root, MARKS, {NAME: 12})
     os.utime(root / MARKS, (1, 1))

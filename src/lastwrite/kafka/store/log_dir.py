@@ -313,8 +313,9 @@ class _Reading:
         assert self._below is not None
         path = self._found.log_path(base)
         seen = _stat(path)
-        try:
-            index = decode_offset_index(self._read(segment_file_name(base, FileKind.INDEX)), base)
+        name = segment_file_name(base, FileKind.INDEX)
+        try:  # a cleaner that exchanges the segment renames the log before its index
+            index = decode_offset_index(self._read(name) if name in self._live else b"", base)
         except CorruptLog:
             index = decode_offset_index(b"", base)
         tail = walk_tail(path, seen.st_size, index, self._below)
