@@ -1,8 +1,9 @@
-"""``format("lastwrite")`` over an archive in a real S3 server."""
+"""``format("lastwrite")`` over an archive in a real S3 server: batches, streams, writing."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,3 +28,43 @@ def test_an_archive_in_a_bucket(tmp_path: Path) -> None:
                 assert rows(found) == consumed(TOPIC, level)
             frame = lastwrite.read(address, TOPIC, spark=spark, config=s3.config)
             assert frame.count() == len(consumed(TOPIC, LEVELS[0]))
+
+
+def test_written_streamed_and_looked_up_in_a_bucket(tmp_path: Path) -> None:
+    """``df.write``, ``readStream`` and the README's pastes, with no path of this machine."""
+    with s3_server(tmp_path / "s3", BUCKET) as s3, spark_session("local[2]", {}) as spark:
+        address, options = f"s3://{BUCKET}/written", s3.config
+
+        def write(first: int, end: int, number: int) -> None:
+            some = ["cast(id % 10 as string) AS key", "cast(id as string) AS value"]
+            writer = spark.range(first, end).selectExpr(*some).write.format("lastwrite")
+            writer = writer.options(**options).option("topic", "orders").option("txnAppId", "job")
+            writer.option("txnVersion", str(number)).mode("append").save(address)
+
+        found: dict[int, list[int]] = {}
+
+        def take(frame: Any, number: int) -> None:
+            found[number] = [int(row.value) for row in frame.select("value").collect()]
+
+        def stream() -> list[int]:
+            reader = spark.readStream.format("lastwrite").option("subscribe", "orders")
+            frame = reader.option("startingOffsets", "earliest").options(**options).load(address)
+            writer = frame.writeStream.foreachBatch(take).trigger(availableNow=True)
+            writer.option("checkpointLocation", str(tmp_path / "mark")).start().awaitTermination()
+            return sorted(value for values in found.values() for value in values)
+
+        write(0, 100, 1)
+        write(0, 100, 1)  # repeated
+        table = lastwrite.table(address, "orders", config=s3.config)
+        assert stream() == list(range(100))
+        write(100, 125, 2)
+        assert stream() == list(range(125))
+
+        view = spark.read.format("lastwrite").option("view", "compacted").options(**options)
+        expected = {b"%d" % (n % 10): b"%d" % n for n in range(115, 125)}
+        orders = view.load(address)
+        assert {bytes(row.key): bytes(row.value) for row in orders.collect()} == expected
+        assert table[b"7"] == b"97"
+        changed = [row["key"] for each in table.follow(poll_s=None) for row in each.to_pylist()]
+        assert sorted(changed) == sorted(expected)
+        assert dict(table.items()) == expected

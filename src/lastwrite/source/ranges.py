@@ -24,7 +24,7 @@ def listed(options: SourceOptions) -> list[PartitionLog]:
     Raises:
         as ``logs_of`` and ``chosen_logs``.
     """
-    address.use(store_settings(options.stores))
+    use_stores(options)
     system = system_at(options.paths)
     # With several paths a topic need not be in each.
     topics = list(options.topics) if options.topics and len(options.paths) == 1 else None
@@ -39,6 +39,11 @@ def listed(options: SourceOptions) -> list[PartitionLog]:
         )
     )
     return chosen_logs(system, logs, options)
+
+
+def use_stores(options: SourceOptions) -> None:
+    """Let what the options say of buckets hold in this process from now on."""
+    address.use(store_settings(options.stores))
 
 
 @lru_cache(maxsize=16)

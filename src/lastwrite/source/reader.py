@@ -23,7 +23,7 @@ from lastwrite.rows.decoded import ERROR, DecodedRows
 from lastwrite.source.filters import Narrowed, narrowed_by
 from lastwrite.source.options import SourceOptions, parse
 from lastwrite.source.piece import Piece
-from lastwrite.source.ranges import listed, span_of, system_at, units_of
+from lastwrite.source.ranges import listed, span_of, system_at, units_of, use_stores
 from lastwrite.source.stream import stream_reader
 from lastwrite.source.write import (
     ArrowWriter,
@@ -59,6 +59,7 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse(dict(self.options), is_stream=True)
+        use_stores(options)
         if system_at(options.paths).name != KAFKA:
             raise InvalidConfig("a stream is of Kafka's topics", remedy="use table() and follow")
         return stream_reader(options, _rows_of(options, schema))
