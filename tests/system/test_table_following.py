@@ -38,7 +38,7 @@ class Follower:
     def _begin(self) -> None:
         while True:
             self.made += 1
-            self.table = lastwrite.table(self.path, "kept")
+            self.table = lastwrite.table(str(self.path), "kept")
             try:
                 self.state = dict(self.table.items())
                 return
