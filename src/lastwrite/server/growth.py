@@ -19,7 +19,10 @@ class Growth:
     """See ``wait``."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        # whoever begins to wait wakes the thread that looks, and not a thousand who wait, too
+        self._asked = threading.Condition(lock)
         self._wanted: dict[Partition, int] = {}
         self._looked: dict[Partition, float] = {}
         self._is_closed = False
@@ -35,7 +38,7 @@ class Growth:
         with self._changed:
             for each in mine:
                 self._wanted[each] = self._wanted.get(each, 0) + 1
-            self._changed.notify_all()
+            self._asked.notify()
             try:
                 while not self._is_closed:
                     if any(each.changed_s >= since for each in mine):
@@ -55,13 +58,14 @@ class Growth:
         """Let everybody go."""
         with self._changed:
             self._is_closed = True
+            self._asked.notify()
             self._changed.notify_all()
 
     def _look(self) -> None:
         while not self._is_closed:
             with self._changed:
                 while not self._wanted and not self._is_closed:
-                    self._changed.wait()
+                    self._asked.wait()
                 due = [each for each in self._wanted if self._is_due(each)]
             grown = False
             for each in due:
