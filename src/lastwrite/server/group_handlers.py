@@ -66,7 +66,7 @@ def _coordinator(place: Coordinator, key: str, is_group: bool) -> dict[str, obje
     message: str | None = "Only consumer groups have a coordinator here."
     if is_group:
         error = place.catalog.group_error(key)
-        message = _NO_GROUP if error else None
+        message = _NO_GROUP if error else "NONE"  # a broker's word
     return {
         "node_id": -1 if error else NODE,
         "host": "" if error else who.host,
@@ -539,7 +539,7 @@ def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> 
         found: dict[str, Any] = {
             "error_code": Code.GROUP_ID_NOT_FOUND,
             "error_message": f"Group {name} is not a consumer group.",
-            "group_state": GroupState.DEAD,
+            "group_state": "",
             "group_epoch": 0,
             "assignment_epoch": 0,
             "assignor_name": "",
@@ -547,7 +547,7 @@ def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> 
         }
         wrong = place.catalog.group_error(name)
         if wrong:
-            found |= {"error_code": wrong, "error_message": None, "group_state": ""}
+            found |= {"error_code": wrong, "error_message": None}
         elif group is not None:
             with group.lock:
                 found = {
