@@ -32,7 +32,6 @@ from lastwrite.server.door import Door
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import Coordinator
 from lastwrite.server.groups import Groups
-from lastwrite.server.growth import Growth
 from lastwrite.server.handlers import Identity, Place
 from lastwrite.server.listener import ServeLimits, Server
 from lastwrite.server.messages import APIS, Request
@@ -154,8 +153,6 @@ class _Served:
         catalog = Catalog([Source(str(CORPUS), system_named("kafka"))], TOPICS, self.files)
         catalog.read_all([catalog._topics[name] for name in TOPICS])
         self.ids = [catalog._topics[name].id for name in TOPICS]
-        growth = Growth()
-        growth.close()  # nobody waits
         allowed, who = Allowed(catalog), Identity("localhost", 9092, "cluster")
         clock = count(0, 1_000_000)
         coordinator = Coordinator(
@@ -172,10 +169,10 @@ class _Served:
             place,
             coordinator,
             self.files,
-            growth,
             ServeLimits(),
             told.append,
         )
+        self.server._growth.close()  # nobody waits
         rules = (
             Rule("User:alice", Operation.READ, Kind.TOPIC, "client-zstd"),
             Rule("User:alice", Operation.READ, Kind.GROUP, "g"),

@@ -173,6 +173,9 @@ def pair(keys: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]
             create_topic(broker, topic, {})
             produce(broker, topic, [Sent(b"%d" % n, b"v", 1) for n in range(10)])
         _tell(broker)
+        with Raw(broker.address) as raw:  # its coordinator takes a while
+            while raw.ask("find_coordinator", 3, key="a-0", key_type=0).error_code:
+                time.sleep(0.2)
         shutil.copytree(broker.data, folder / "copy")
         mine: dict[str, Any] = {"connections.max.reauth.ms": LIFE_MS}
         tls = {
@@ -391,11 +394,22 @@ def _metadata(topics: Any) -> dict[str, Any]:
     }
 
 
-def requests(ids: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+Asked = Iterator[tuple[str, int, dict[str, Any]]]
+
+
+def requests(ids: Mapping[str, Any]) -> Asked:
     """One of each kind that names topics or groups, those that may be seen and that may not."""
     names = (*TOPICS, "missing", "gone")
-    groups = ("a-5", "b-5")
-    zero = timedelta(0)
+    yield from _of_topics(names, ids)
+    yield from _of_records(names, ids)
+    yield from _of_offsets(names)
+    for group in ("a-5", "b-5"):
+        yield from _of_members(group)
+        yield from _of_positions(group, names)
+        yield from _of_groups(group)
+
+
+def _of_topics(names: tuple[str, ...], ids: Mapping[str, Any]) -> Asked:
     yield "metadata", 8, _metadata(None)
     for version in (1, 9, 12):
         wanted = tuple(
@@ -424,6 +438,9 @@ def requests(ids: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]
             "cursor": None,
         },
     )
+
+
+def _of_records(names: tuple[str, ...], ids: Mapping[str, Any]) -> Asked:
     for version in (4, 12, 13):
         asked = part(
             "fetch",
@@ -440,7 +457,7 @@ def requests(ids: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]
             "fetch",
             version,
             {
-                "max_wait": zero,
+                "max_wait": timedelta(0),
                 "min_bytes": 0,
                 "max_bytes": 1000,
                 "topics": tuple(
@@ -451,6 +468,9 @@ def requests(ids: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]
                 "session_epoch": -1,
             },
         )
+
+
+def _of_offsets(names: tuple[str, ...]) -> Asked:
     wanted_offset = part(
         "list_offsets",
         7,
@@ -496,11 +516,9 @@ def requests(ids: Mapping[str, Any]) -> Iterator[tuple[str, int, dict[str, Any]]
             ),
         },
     )
-    for group in groups:
-        yield from _of_group(group, names)
 
 
-def _of_group(group: str, names: tuple[str, ...]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+def _of_members(group: str) -> Asked:
     minute = timedelta(minutes=1)
     yield "find_coordinator", 3, {"key": group, "key_type": 0}
     yield "find_coordinator", 4, {"coordinator_keys": (group,), "key_type": 0}
@@ -527,6 +545,9 @@ def _of_group(group: str, names: tuple[str, ...]) -> Iterator[tuple[str, int, di
     yield "leave_group", 1, member
     leaving = part("leave_group", 5, "MemberIdentity", member_id="ghost", group_instance_id=None)
     yield "leave_group", 5, {"group_id": group, "members": (leaving,)}
+
+
+def _of_positions(group: str, names: tuple[str, ...]) -> Asked:
     committed = part(
         "offset_commit",
         8,
@@ -569,6 +590,10 @@ def _of_group(group: str, names: tuple[str, ...]) -> Iterator[tuple[str, int, di
     for topics in (wanted, None):
         each = part("offset_fetch", 8, "OffsetFetchRequestGroup", group_id=group, topics=topics)
         yield "offset_fetch", 8, {"groups": (each,), "require_stable": False}
+
+
+def _of_groups(group: str) -> Asked:
+    minute = timedelta(minutes=1)
     yield "describe_groups", 5, {"groups": (group,), "include_authorized_operations": True}
     yield (
         "consumer_group_describe",

@@ -78,7 +78,6 @@ class Server:
         place: Place,
         coordinator: Coordinator,
         files: Files,
-        growth: Growth,
         limits: ServeLimits,
         tell: Callable[[str], None],
     ) -> None:
@@ -87,7 +86,7 @@ class Server:
         self._place = place
         self._coordinator = coordinator
         self._files = files
-        self._growth = growth
+        self._growth = Growth()
         self._limits = limits
         self._room = Room(limits.work_bytes)
         self._tell = tell

@@ -33,7 +33,6 @@ from lastwrite.server.door import Door, kept_tls, kept_users
 from lastwrite.server.files import Files
 from lastwrite.server.group_handlers import Coordinator
 from lastwrite.server.groups import Groups
-from lastwrite.server.growth import Growth
 from lastwrite.server.handlers import Identity, Place
 from lastwrite.server.listener import ServeLimits, Server
 from lastwrite.server.made import Made, Making
@@ -175,7 +174,6 @@ def serve(
             Place(allowed, identity, KafkaSystem(told)),
             Coordinator(allowed, identity, groups, offsets),
             files,
-            Growth(),
             _limits(settings),
             tell,
         )
