@@ -373,7 +373,7 @@ def test_where_nobody_may_listen_unless_said(root: Path, tmp_path: Path, users: 
     more = {"users": users, "config": tls}
     for given in ({}, {"users": users}, {"config": tls}):
         with pytest.raises(InvalidConfig, match="--open"):
-            lastwrite.serve(str(root), listen="0.0.0.0:0", state=str(tmp_path / "s"), **given)  # type: ignore[arg-type]
+            lastwrite.serve(str(root), listen="0.0.0.0:0", state=str(tmp_path / "s"), **given)
     for allowed in ({"is_open": True}, more):
         lastwrite.serve(
             str(root),
