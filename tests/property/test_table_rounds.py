@@ -23,7 +23,14 @@ def test_every_reader_has_the_model(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["delta", "parquet", "iceberg"])
+@pytest.mark.parametrize(
+    "format",
+    [
+        "delta",
+        pytest.param("parquet", marks=pytest.mark.long),
+        pytest.param("iceberg", marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_run_leaves_the_old_table_or_the_new_one(format: str) -> None:
     command = [sys.executable, "-m", "tests.tables", "--kills", "10", "--as", format]
     done = subprocess.run(command, capture_output=True, text=True)
