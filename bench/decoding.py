@@ -1,4 +1,5 @@
-"""Values to columns of Arrow on one core, beside fastavro and json: processor time a value.
+"""Values to columns of Arrow on one core, beside fastavro, json and Protobuf's own library:
+processor time a value.
 
 ``python -m bench.decoding [--values 200000] [--runs 5]``
 """
@@ -10,19 +11,26 @@ import io
 import json
 import os
 import random
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import fastavro
 import pyarrow as pa
+from google.protobuf import message_factory
 
 from lastwrite.decoding.avro import AvroProgram
 from lastwrite.decoding.avro_schema import parse_avro, shape_of
 from lastwrite.decoding.columns import Program
 from lastwrite.decoding.json_schema import parse_json_schema
 from lastwrite.decoding.json_values import JsonProgram
+from lastwrite.decoding.protobuf import ProtobufProgram
+from lastwrite.decoding.protobuf_schema import ProtobufFile
+from lastwrite.decoding.protobuf_schema import shape_of as protobuf_shape
+from lastwrite.rows.schemas import read_schema
 
 AVRO = {
     "type": "record",
@@ -52,6 +60,19 @@ JSON = {
         "address": {"type": "object", "properties": {"city": _TEXT, "zip": _TEXT}},
     },
 }
+PROTO = """
+syntax = "proto3";
+enum Kind { A = 0; B = 1; C = 2; }
+message Order {
+  int64 id = 1;
+  string name = 2;
+  double amount = 3;
+  Kind kind = 4;
+  optional string note = 5;
+  int64 at = 6;
+  repeated string tags = 7;
+}
+"""
 
 
 def orders(count: int) -> list[dict[str, Any]]:
@@ -111,6 +132,17 @@ def main() -> None:
 
     more = {"ok": True, "address": {"city": "Köln", "zip": "50667"}}
     type = parse_avro(json.dumps(AVRO))
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "order.proto").write_text(PROTO)
+        order_type = ProtobufFile(read_schema(f"{folder}/order.proto").descriptors).message("")
+    made: Any = message_factory.GetMessageClass(order_type)
+    names = [field.name for field in order_type.fields]
+
+    def attributes(value: bytes) -> dict[str, Any]:
+        message = made.FromString(value)
+        found = {name: getattr(message, name) for name in names}
+        return found | {"tags": list(message.tags)}
+
     sides: dict[str, tuple[list[bytes], Any, Callable[[bytes], object]]] = {
         "avro": (
             [written(order) for order in drawn],
@@ -121,6 +153,14 @@ def main() -> None:
             [json.dumps(order | more).encode() for order in drawn],
             JsonProgram(parse_json_schema(json.dumps(JSON))),
             json.loads,
+        ),
+        "protobuf": (
+            [
+                made(**order | {"kind": "ABC".index(order["kind"])}).SerializeToString()
+                for order in drawn
+            ],
+            ProtobufProgram(order_type, protobuf_shape(order_type)),
+            attributes,
         ),
     }
     for name, (values, program, read) in sides.items():

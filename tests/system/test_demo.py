@@ -171,6 +171,7 @@ def test_the_command_on_spark(tmp_path: Path) -> None:
     count = len(repository.ls_tree())
     assert f"the {count:,} live keys are `git ls-tree -r HEAD`" in said.stdout
     assert "shallow" in said.stdout
+    assert re.search(r"^folder +\d+ +20..-..-..$", said.stdout, re.MULTILINE), said.stdout
     look = [line for line in said.stdout.splitlines() if line.startswith("  lastwrite ")]
     assert any(line.startswith("  lastwrite inspect ") for line in look)
     assert read_table(str(tmp_path / "k" / "after" / "git-history-0")).live == repository.ls_tree()
@@ -183,6 +184,7 @@ def test_the_command_on_spark(tmp_path: Path) -> None:
     assert document["is_shallow"] is True
     assert document["compaction"]["partitions"][0]["status"] == "cleaned"
     assert document["before_path"] is None
+    assert document["answer"]["files"] == count >= sum(document["answer"]["folder_files"])
 
 
 @pytest.mark.skipif(

@@ -143,6 +143,14 @@ def test_frames_name_a_message_of_their_schema(schemas: Path, tmp_path: Path) ->
     given: dict[str, Any] = {"value_format": "confluent", "schema_registry": str(schemas)}
     with lastwrite.table(path, "orders", on_bad="null", **given) as table:
         rows = table.to_arrow(["key", "value.id"]).to_pylist()
+        assert table[b"f"]["id"] == 6 and table[b"g"] is None and table[b"i"]["id"] == 9
+        assert dict(table.items())[b"f"]["id"] == 6
+    last = lastwrite.latest(path, "orders", on_bad="null", **given)
+    assert last[b"f"]["id"] == 6 and last[b"a"]["id"] == 1 and last[b"e"] is None
+    told = list(lastwrite.dump(path, topic="orders", on_bad="null", **given))
+    assert [row["decoded"]["value"] and row["decoded"]["value"]["id"] for row in told] == [
+        *[1, None, None, None, None, 6, None, None, 9]
+    ]
     assert [row["value"] and row["value"]["id"] for row in rows] == [
         1,
         None,

@@ -15,6 +15,7 @@ from lastwrite.cli import options
 from lastwrite.cli.output import Output, counted, in_time, in_words
 
 if TYPE_CHECKING:
+    from lastwrite.demo.question import Answer
     from lastwrite.demo.run import DemoReport
 
 _SHORT_ID = 12
@@ -44,6 +45,7 @@ def demo(
     A path is a key, its mode and blob id the value, a deleted path a tombstone. What lives in the
     compacted topic must be what `git ls-tree -r HEAD` says.
     """
+    from lastwrite.demo.question import REMEDY
     from lastwrite.demo.run import run_demo
 
     output: Output = context.obj
@@ -82,7 +84,17 @@ def demo(
             ("together", in_time(sum(report.stage_seconds.values()))),
         ],
     )
-    output.text(["", *_proofs(report), "", *_next_commands(report, repo)])
+    output.text(["", *_proofs(report), ""])
+    if report.answer is not None:
+        output.text(_question(report.answer))
+        columns = (report.answer.folders, report.answer.folder_files, report.answer.last_writes)
+        output.table(
+            "folder | >files | last write",
+            [(name, counted(files), day) for name, files, day in zip(*columns, strict=True)],
+        )
+    else:
+        output.text([f"It ends with SQL where Spark has what its sources need: {REMEDY}"])
+    output.text(["", *_next_commands(report, repo)])
     return 0
 
 
@@ -91,6 +103,16 @@ def _opening(report: DemoReport) -> Iterator[str]:
     yield f"{report.repository}: {report.commits:,} commits up to {report.head[:_SHORT_ID]}{shallow}"
     yield f"as the topic git-history in segments of {in_words(report.segment_bytes)}; the last is empty, rolled so that"
     yield "the whole history is closed: a segment that is still appended to is not cleaned."
+    yield ""
+
+
+def _question(answer: Answer) -> Iterator[str]:
+    yield "Asked:    the last writes as rows, which are as many as live keys. In Spark:"
+    yield (
+        '  spark.read.format("lastwrite").options(view="compacted", keyFormat="utf8")'
+        '.load(…).createTempView("topic")'
+    )
+    yield from (f"  {line}" for line in answer.sql.splitlines())
     yield ""
 
 

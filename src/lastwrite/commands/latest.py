@@ -126,21 +126,25 @@ def latest(
             return dict(ends)
         return {partition: str(Position.of(end)) for partition, end in ends.items()}
 
-    def held(logs: Sequence[PartitionLog]) -> tuple[Table, str]:
+    # of Kafka's records headers may say how values are to be decoded
+    has_headers = system == KAFKA and wanted.value_format == "confluent"
+
+    def held(logs: Sequence[PartitionLog]) -> tuple[Table, str, Any]:
         with KeyedTable(rows, logs, budget, raw_keys=True) as found:
             table = Table(_held(found.items(), _KEYS[system], limit_bytes), ends_of(found))
-            return table, logs[0].name.topic if logs else ""
+            headers = found.to_arrow(["headers"])["headers"] if has_headers else None
+            return table, logs[0].name.topic if logs else "", headers
 
     def listed() -> list[PartitionLog]:
         return whole_topic(rows, path, topic)
 
     if spark is None:
-        table, name = steady(rows, listed, held)
+        table, name, headers = steady(rows, listed, held)
         if wanted.is_raw:
             return table
         from lastwrite.rows.messages import decoded_values  # not before it is needed
 
-        return Table(decoded_values(table, wanted, name), table.end_offsets)
+        return Table(decoded_values(table, wanted, name, headers), table.end_offsets)
     session = spark
     from lastwrite.commands.rows import frame_of, refuse_without_arrow
 

@@ -176,10 +176,13 @@ class KeyedTable(Mapping[bytes, Any]):
     # ------------------------------------------------------------------ a mapping
 
     def __getitem__(self, key: bytes) -> Any:
-        value = self._last.value(key)
-        if value is None:
+        has_headers = self._values is not None and self._values.has_headers
+        found = self._last.record(key, has_headers=has_headers)
+        if found is None:
             raise KeyError(key)
-        return value if self._values is None else self._values.value(key, value, self._topic)
+        if self._values is None:
+            return found[0]
+        return self._values.value(key, found[0], self._topic, found[1])
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, bytes) and self._last.value(key) is not None

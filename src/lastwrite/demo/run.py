@@ -1,4 +1,4 @@
-"""The demo from start to end: read, write, compact, prove, verify; each step timed."""
+"""The demo from start to end: read, write, compact, prove, verify, ask; each step timed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, ClassVar
 import lastwrite
 from lastwrite.demo.git_history import open_history
 from lastwrite.demo.proof import prove, read_table
+from lastwrite.demo.question import Answer, ask, can_ask
 from lastwrite.demo.topic import TOPIC, WrittenTopic, write_topic
 from lastwrite.errors import InvalidConfig, LogError, VerificationFailed
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.reports.document import Document, FrozenDocument, figure
 from lastwrite.reports.verification import VerifyReport
-from lastwrite.spark.inline import place_of
+from lastwrite.spark.inline import Inline, place_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from lastwrite.spark.inline import Inline
 
 # Segments are merged as long as their sizes before a round fit together into segment.bytes: with
 # the size that they were rolled by, none would be.
@@ -59,6 +58,7 @@ class DemoReport(Document, kw_only=True):
     equals_git_ls_tree: ClassVar[bool] = figure(lambda self: True)
     compaction: CompactionReport
     verification: VerifyReport
+    answer: Answer | None = None  # None: there is no Spark, or no pyarrow and pandas
     stage_seconds: dict[str, float] = {}
 
 
@@ -137,6 +137,13 @@ def run_demo(
                 progress=progress,
             )
         _refuse_all_but_verified(verified)
+        answer = None
+        if not isinstance(spark, Inline) and can_ask():
+            with _timed(seconds, "ask in SQL"):
+                progress.stage("ask in SQL", 0)
+                answer = ask(after, spark, master, conf or {}, progress)
+            if answer.files != len(table.live):
+                raise VerificationFailed(f"SQL counts {answer.files} files")
     return DemoReport(
         repository=history.repository,
         head=history.head.decode(),
@@ -150,6 +157,7 @@ def run_demo(
         live_keys=len(table.live),
         compaction=compaction,
         verification=verified,
+        answer=answer,
         stage_seconds=seconds,
     )
 

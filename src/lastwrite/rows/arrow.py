@@ -94,7 +94,7 @@ def bytes_column(data: np.ndarray, found: Slices) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
 
 
-def _headers(records: RecordColumns, name: TopicPartition) -> pa.Array:
+def headers_column(records: RecordColumns) -> pa.Array:
     """Null where a record has none, as the Kafka source has it."""
     assert records.header_names is not None and records.header_values is not None
     names = text_column(records.data, records.header_names)
@@ -145,5 +145,5 @@ _MADE: dict[str, Callable[[RecordColumns, TopicPartition], pa.Array]] = {
     "offset": _numbers(lambda records: records.offsets),
     "timestamp": lambda records, name: pa.array(_microseconds(records.times_ms)),
     "timestampType": _numbers(lambda records: records.time_types),
-    HEADERS: _headers,
+    HEADERS: lambda records, name: headers_column(records),
 }

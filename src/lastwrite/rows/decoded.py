@@ -17,8 +17,16 @@ import pyarrow as pa
 from lastwrite.decoding.options import ASIDE, FAIL, NULL, DecodingConfig
 from lastwrite.decoding.shape import quoted
 from lastwrite.errors import BadValue
+from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import TopicPartition
-from lastwrite.rows.arrow import COLUMNS, HEADERS, arrow_schema, chosen_columns, spark_schema
+from lastwrite.rows.arrow import (
+    COLUMNS,
+    HEADERS,
+    arrow_schema,
+    chosen_columns,
+    headers_column,
+    spark_schema,
+)
 from lastwrite.storage import files
 
 if TYPE_CHECKING:
@@ -75,7 +83,7 @@ class DecodedRows:
         needed = {*self.columns}
         if self._decoders:
             needed |= {*_PLACE, *(_ASIDE if config.on_bad == ASIDE else ())}
-        if any(each.header for each in self._decoders.values()):
+        if self.has_headers:
             needed.add(HEADERS)
         others = [name for name in COLUMNS if name in needed and name not in self.columns]
         self.raw_columns = (*self.columns, *others)
@@ -141,8 +149,14 @@ class DecodedRows:
             found = found.filter(pa.array([row not in bad for row in range(len(batch))]))
         return found
 
-    def value(self, key: bytes | None, value: bytes, topic: str) -> Any:
-        """One value, in Python's types; None: it is bad, and ``on_bad`` is ``null``.
+    @property
+    def has_headers(self) -> bool:
+        """Whether headers may say how a record is to be decoded."""
+        return any(each.header for each in self._decoders.values())
+
+    def value(self, key: bytes | None, value: bytes, topic: str, record: RecordColumns) -> Any:
+        """One value, in Python's types; None: it is bad, and ``on_bad`` is ``null``. ``record``:
+        all of its record, with headers if ``has_headers``.
 
         Raises:
             BadValue: it is bad, and ``on_bad`` is another.
@@ -150,7 +164,8 @@ class DecodedRows:
         decoder = self._decoders.get("value")
         if decoder is None:
             return value
-        column, bad = decoder.decode(pa.array([value], pa.binary()))
+        headers = headers_column(record) if decoder.header else None
+        column, bad = decoder.decode(pa.array([value], pa.binary()), headers)
         if bad and self.config.on_bad != NULL:
             raise BadValue(f"key {key!r}, value: {bad[0]}", path=topic, remedy=REMEDY)
         return column[0].as_py()

@@ -20,7 +20,7 @@ import numpy as np
 
 from lastwrite.encoding.fingerprint import SECRET_WORDS, fingerprint, secret_from
 from lastwrite.errors import CommitConflict
-from lastwrite.model.columns import Places
+from lastwrite.model.columns import Places, RecordColumns
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import Limits
 from lastwrite.rows.places import Place, PlaceIndex, PlaceIndexBuilder, Sources
@@ -204,7 +204,14 @@ class LastWrites:
         return found
 
     def value(self, key: bytes) -> bytes | None:
-        """The last write of a key; None: there is none, or it is deleted.
+        """The last write of a key; None: there is none, or it is deleted; errors as ``record``."""
+        found = self.record(key)
+        return None if found is None else found[0]
+
+    def record(
+        self, key: bytes, *, has_headers: bool = False
+    ) -> tuple[bytes, RecordColumns] | None:
+        """The same, and the record as columns, with headers if wished.
 
         Raises:
             CommitConflict: the record is not where it was.
@@ -213,10 +220,10 @@ class LastWrites:
         if place is None:
             return None
         _, segment, reader, _ = self._segments[place.segment]
-        found = reader.record(segment, place.position, place.order)
+        found = reader.record(segment, place.position, place.order, has_headers=has_headers)
         if found is None or found[1] is None:
             raise CommitConflict("the record is not where it was", place.position, segment.path)
-        return found[1] if found[0] == key else None
+        return (found[1], found[2]) if found[0] == key else None
 
     def _place_of(self, key: bytes) -> Place | None:
         one, two = fingerprint(np.frombuffer(key, np.uint8), 0, len(key), self._secret)

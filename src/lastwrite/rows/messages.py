@@ -15,6 +15,7 @@ import pyarrow as pa
 from lastwrite.decoding.options import ASIDE, FAIL, DecodingConfig
 from lastwrite.errors import BadValue, InvalidConfig, LogError
 from lastwrite.reports.table import Row
+from lastwrite.rows.arrow import HEADERS, arrow_schema
 from lastwrite.rows.decoded import REMEDY, decoder_of
 
 _ROWS_AT_ONCE = 512
@@ -82,7 +83,7 @@ class MessageDecoder:
                 decoder = decoder_of(self._config, which, topic, ())
                 self._decoders[topic, which] = decoder
             values = pa.array([_bytes_of(rows[n], which) for n in numbers], pa.binary())
-            column, bad = decoder.decode(values)
+            column, bad = decoder.decode(values, _headers_of([rows[n] for n in numbers]))
             for at, (n, value) in enumerate(zip(numbers, column.to_pylist(), strict=True)):
                 meaning = found[n]
                 assert meaning is not None
@@ -130,6 +131,20 @@ def _bytes_of(row: Row, which: str) -> bytes | None:
     return key.encode("utf-8", "surrogateescape") if is_text else base64.b64decode(key)
 
 
+def _headers_of(rows: list[Row]) -> pa.Array | None:
+    """Their headers, as columns have them; None where they are not Kafka's, or there are none."""
+    if not any(row.get("headers") for row in rows):
+        return None
+    found = [
+        [
+            {"key": name, "value": None if said is None else base64.b64decode(said)}
+            for name, said in row.get("headers") or ()
+        ]
+        for row in rows
+    ]
+    return pa.array(found, arrow_schema([HEADERS]).field(0).type)
+
+
 def _place(row: Row) -> str:
     if "message_id" in row and "queue_id" not in row:
         return f"{row['topic']}, message {row['message_id']}"
@@ -144,7 +159,7 @@ def _plain(value: Any) -> Any:
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
         if value and isinstance(value[0], tuple):
-            return {name: _plain(inner) for name, inner in value}
+            return {_plain(name): _plain(inner) for name, inner in value}
         return [_plain(each) for each in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
@@ -154,15 +169,17 @@ def _plain(value: Any) -> Any:
 
 
 def decoded_values(
-    values: Mapping[Any, bytes], config: DecodingConfig, topic: str
+    values: Mapping[Any, bytes], config: DecodingConfig, topic: str, headers: pa.ChunkedArray | None
 ) -> dict[Any, Any]:
-    """A table's values, decoded: where ``on_bad`` is null, bad ones are None.
+    """A table's values, decoded: where ``on_bad`` is null, bad ones are None. ``headers`` of the
+    same records, where they are asked for.
 
     Raises:
         BadValue: one is bad, and ``on_bad`` is ``fail``.
     """
     column, bad = decoder_of(config, "value", topic, ()).decode(
-        pa.array(list(values.values()), pa.binary())
+        pa.array(list(values.values()), pa.binary()),
+        None if headers is None or not headers.chunks else pa.concat_arrays(headers.chunks),
     )
     if bad and config.on_bad == FAIL:
         row = min(bad)

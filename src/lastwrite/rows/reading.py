@@ -268,9 +268,10 @@ class RecordReader:
         self._files: OrderedDict[str, SegmentReader] = OrderedDict()
 
     def record(
-        self, segment: Segment, position: int, order: int
-    ) -> tuple[bytes | None, bytes | None] | None:
-        """Key and value of a record in the batch at byte ``position``; None: it is not there.
+        self, segment: Segment, position: int, order: int, *, has_headers: bool = False
+    ) -> tuple[bytes | None, bytes | None, RecordColumns] | None:
+        """Key and value of a record in the batch at byte ``position``, and it as columns, with
+        headers if wished; None: it is not there.
 
         Raises:
             CorruptLog, UnsupportedFormat: the batch cannot be read.
@@ -282,8 +283,9 @@ class RecordReader:
             for found in self._reader.records(chunk, None, _EVERYTHING, is_committed=False):
                 (at,) = np.nonzero(found.orders == order)
                 if len(at):
-                    row = int(at[0])
-                    return _slice(found, found.keys, row), _slice(found, found.values, row)
+                    one = found.take(at[:1])
+                    one = self._reader.with_headers(one) if has_headers else one
+                    return _slice(one, one.keys, 0), _slice(one, one.values, 0), one
         return None
 
     def open(self, segment: Segment) -> None:

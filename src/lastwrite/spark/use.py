@@ -150,6 +150,34 @@ def runner_for(
                 own.close(at_once=not is_done)
 
 
+@contextlib.contextmanager
+def sql_session(
+    spark: SparkSession | None, master: str, conf: Mapping[str, str], progress: Progress
+) -> Iterator[SparkSession]:
+    """The caller's session, or one on the Spark that calls of ours share; that one ends with it.
+
+    Raises:
+        EnvironmentUnfit: Spark does not start.
+    """
+    if spark is not None:
+        yield spark
+        return
+    from lastwrite.spark.parking import take, turn
+    from lastwrite.spark.session import OwnSpark
+
+    with turn(progress):
+        own = take(master, conf) or OwnSpark(master, conf)
+        try:
+            context = own.context
+            from pyspark.sql import SparkSession
+
+            session = SparkSession(context)
+            yield session
+            session.stop()
+        finally:
+            own.close()
+
+
 def _memory_of(spark: Spark, memory: str | int | None, workers: int) -> MemoryPlan:
     """The setting, divided among the ``workers`` that share it: those of this machine, or of one
     executor.

@@ -1,0 +1,66 @@
+"""The demo's end: the compacted topic as a table of Spark, asked in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from lastwrite.demo.topic import TOPIC
+from lastwrite.model.progress import Progress
+from lastwrite.reports.document import FrozenDocument
+from lastwrite.spark.use import sql_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NEEDS = ("pyarrow", "pandas", "pyspark.sql.datasource")  # the last since Spark 4
+REMEDY = "pip install 'lastwrite[frames]' 'pyspark>=4'"
+_SQL = """\
+SELECT if(contains(key, '/'), split_part(key, '/', 1), '.') AS folder, count(*) AS files,
+       date(max(timestamp)) AS last_write, sum(count(*)) OVER () AS of
+FROM topic GROUP BY folder ORDER BY files DESC, folder LIMIT 5"""
+
+
+class Answer(FrozenDocument, frozen=True):
+    """What SQL says of the compacted topic: of its folders the five with the most files."""
+
+    sql: str
+    files: int  # in all
+    folders: list[str]
+    folder_files: list[int]  # folder for folder, as the next
+    last_writes: list[str]  # days of the session
+
+
+def can_ask() -> bool:
+    """Whether what Spark needs for its source is installed."""
+    try:
+        return all(find_spec(name) is not None for name in NEEDS)
+    except ImportError:
+        return False
+
+
+def ask(
+    root: str, spark: SparkSession | None, master: str, conf: Mapping[str, str], progress: Progress
+) -> Answer:
+    """Ask the last writes of the topic below ``root``, as ``format("lastwrite")`` gives them.
+
+    Raises:
+        EnvironmentUnfit: Spark does not start.
+    """
+    with sql_session(spark, master, conf, progress) as session:
+        topic = (
+            session.read.format("lastwrite")
+            .options(subscribe=TOPIC.topic, view="compacted", keyFormat="utf8", onBad="null")
+            .load(root)
+        )
+        topic.createOrReplaceTempView("topic")
+        rows: list[Any] = session.sql(_SQL).collect()
+        session.catalog.dropTempView("topic")
+    return Answer(
+        sql=_SQL,
+        files=int(rows[0]["of"]) if rows else 0,
+        folders=[str(row["folder"]) for row in rows],
+        folder_files=[int(row["files"]) for row in rows],
+        last_writes=[str(row["last_write"]) for row in rows],
+    )
