@@ -8,7 +8,7 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -87,6 +87,14 @@ def received(connection: socket.socket) -> bytes:
             raise ConnectionError("the server hung up")
         found += more
     return bytes(found)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Until it does; that it ever does is what is asserted."""
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def hung_up(connection: socket.socket) -> bool:
@@ -199,7 +207,8 @@ def test_requests_share_their_memory(serving: Serving) -> None:
 def test_a_reader_that_does_not_read_is_left(serving: Serving) -> None:
     with lazy(serving) as connection:
         fetch(connection)
-        time.sleep(2 * SMALL.send_s)
+        assert is_served(serving)
+        wait_until(lambda: not serving._server._open)
         assert is_served(serving)
         with pytest.raises(ConnectionError):
             received(connection)
@@ -379,7 +388,7 @@ def test_where_nobody_may_listen_unless_said(root: Path, tmp_path: Path, users: 
             str(root),
             listen="0.0.0.0:0",
             state=str(tmp_path / "s"),
-            **allowed,  # type: ignore[arg-type]
+            **allowed,
         ).close()
     for words, config in {
         "cannot be read": {"ssl.certificate.location": str(tmp_path / "missing")},
@@ -435,4 +444,4 @@ def test_a_certificate_that_changes_and_one_that_is_none(
             plain.sendall(struct.pack(">ihhih", 10, 18, 0, 1, 0))
             with suppress(ConnectionResetError):
                 assert plain.recv(100)[:1] in (b"", b"\x15")  # nothing, or TLS' own alert
-        assert any("TLS failed" in each for each in told)
+        wait_until(lambda: any("TLS failed" in each for each in told))
