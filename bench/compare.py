@@ -68,7 +68,7 @@ def compared(
 
 
 def ratio_of(before: Sequence[float], after: Sequence[float]) -> dict[str, float]:
-    """Medians in seconds, the median ratio of the pairs, and where it lies in 95 of 100 drawings."""
+    """Medians in seconds, the median ratio of pairs, and where it lies in 95 of 100 drawings."""
     pairs = [b / a for a, b in zip(before, after, strict=True)]
     drawing = random.Random(1)
     medians = sorted(statistics.median(drawing.choices(pairs, k=len(pairs))) for _ in range(2_000))
