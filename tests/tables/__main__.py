@@ -2,7 +2,8 @@
 
 ``tests/tables/rounds.py`` says what a seed is; with ``--spark`` Spark with Iceberg's and Delta's
 own jars reads the tables, too. ``--kills 1000 --as delta`` kills runs instead, or loses the answers
-to their commits (``tests/tables/kills.py``). Seeds are independent: ``--start N --seeds 1`` plays one.
+to their commits (``tests/tables/kills.py``). Seeds are independent: ``--start N --seeds 1`` plays
+one.
 """
 
 from __future__ import annotations
