@@ -240,5 +240,9 @@ def test_spark_has_the_same_columns(place: Path, spark: SparkSession) -> None:
         **options(place, on_bad="aside", bad_to=str(aside)),
     )
     assert rows.count() == 38 and len(list(aside.glob("*.parquet"))) == 1
+    last = lastwrite.latest(logs, "orders", spark=spark, **options(place, on_bad="null"))
+    by_key = {bytes(row["key"]).decode(): row for row in last.collect()}
+    assert set(by_key) == set(wanted) and by_key["k7"]["value"] is None and by_key["k7"]["_error"]
+    assert by_key["k8"]["value"] == found["k8"]["value"]
     with pytest.raises(Exception, match="orders-0: offset 200, value: it stops early"):
         reader.option("onBad", "fail").load(logs).count()
