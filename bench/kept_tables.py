@@ -80,10 +80,9 @@ def step_ours(folder: Path, keys: int, of: str) -> None:
 def _changed(keys: int, part: int = 1) -> Any:
     import pyarrow as pa
 
-    found = list(changes_of(keys, 1))[::part]
-    return pa.table(
-        {"key": pa.array([key for key, _ in found]), "value": pa.array([v for _, v in found])}
-    )
+    found = [change for change in changes_of(keys, 1) if part == 1 or change[1]][::part]
+    keys_, values = zip(*found, strict=True)
+    return pa.table({"key": pa.array(keys_, pa.binary()), "value": pa.array(values, pa.binary())})
 
 
 def step_whole_peer(folder: Path, keys: int, of: str) -> None:
