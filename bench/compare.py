@@ -45,10 +45,10 @@ def compared(
     found: list[list[tuple[float, float]]] = [[], []]
     left: list[set[int]] = [set(), set()]
     with ExitStack() as stack:
-        sides = [
-            stack.enter_context(closing(WarmLastwrite(master, spec.config, source=each)))
-            for each in sources
-        ]
+        sides = []
+        for each in sources:
+            os.environ["PYTHONPATH"] = str(each)  # of the session that starts now
+            sides.append(stack.enter_context(closing(WarmLastwrite(master, spec.config))))
         for repeat in range(-1, repeats):
             for side in (0, 1) if repeat % 2 else (1, 0):
                 folder = logs.copy(source)

@@ -208,7 +208,6 @@ class WarmLastwrite(Warm):
 
     kept_below: where a first round ended, which keeps its scans; then come the dirty records, and
     the clock starts.
-    source: the folder that has the package; None: that of this process.
     """
 
     def __init__(
@@ -221,7 +220,6 @@ class WarmLastwrite(Warm):
         processors: set[int] | None = None,
         most: int = 1_000_000,
         kept_below: int = 0,
-        source: Path | None = None,
     ) -> None:
         self._said = tempfile.TemporaryFile("w+")
         words = ["taskset", "-c", ",".join(map(str, sorted(processors)))] if processors else []
@@ -231,7 +229,6 @@ class WarmLastwrite(Warm):
             stdout=subprocess.PIPE,
             stderr=self._said,
             text=True,
-            env=os.environ | ({"PYTHONPATH": str(source)} if source else {}),
         )
         super().__init__(self._process.pid)
         self.name, self._config, self._memory = name, config, memory

@@ -26,8 +26,8 @@ from lastwrite.archive.manifest import Manifest
 from lastwrite.archive.place import Seen, place_at
 from lastwrite.cleaner.events import Event, Note, RoundEnded, SetAside
 from lastwrite.cleaner.loop import Cleaner
-from lastwrite.cleaner.metrics import page_of
 from lastwrite.cleaner.rounds import Rounds
+from lastwrite.commands.metrics_page import page_of
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.errors import InvalidConfig, RemoteFailed
 from lastwrite.model.log import TopicPartition

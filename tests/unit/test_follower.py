@@ -13,7 +13,7 @@ from lastwrite.cleaner.events import Event, Events
 from lastwrite.cleaner.follow import Follower
 from lastwrite.cleaner.following import Follow, checked, system_of_follow
 from lastwrite.cleaner.following_metrics import FollowingMetrics
-from lastwrite.cleaner.metrics import page_of
+from lastwrite.commands.metrics_page import page_of
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
 from lastwrite.reports.fetching import FetchedLog, Held
 from lastwrite.reports.following import FollowedLog

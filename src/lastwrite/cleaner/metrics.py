@@ -4,24 +4,19 @@ which.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info
-from prometheus_client.openmetrics.exposition import generate_latest
 
 import lastwrite
 from lastwrite.cleaner.events import Events
 from lastwrite.cleaner.pick import Candidate
+from lastwrite.commands.metrics_page import MetricsServer
 from lastwrite.engine.rules.verdict import Verdict
-from lastwrite.errors import InvalidConfig
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined
 from lastwrite.storage.objects.store import Requests
-
-CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 STAGES = ("plan", "scan", "elect", "rewrite", "commit")
 STATUSES = ("due", "clean", "expired", "not_compacted", "uncleanable", "in_progress")
@@ -169,11 +164,6 @@ class Metrics:
         self._rounds.labels("failed").inc()
 
 
-def page_of(registry: CollectorRegistry) -> bytes:
-    """Everything, in the format that ``CONTENT_TYPE`` names."""
-    return bytes(generate_latest(registry))  # type: ignore[no-untyped-call]
-
-
 def _status(candidate: Candidate, staged: Mapping[str, Quarantined]) -> str:
     if candidate.folder in staged or candidate.trouble is not None:
         return "uncleanable"
@@ -197,45 +187,3 @@ def serve(
     server = MetricsServer(registry, host, port)
     stack.callback(server.close)
     events.note(f"metrics on http://{host}:{server.port}/metrics")
-
-
-class MetricsServer:
-    """Answers ``GET /metrics`` on ``host:port`` until ``close``; port 0: one that is free.
-
-    Raises:
-        InvalidConfig: nobody can listen there.
-    """
-
-    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                is_known = self.path.split("?")[0] in ("/metrics", "/")
-                body = page_of(registry) if is_known else b"see /metrics\n"
-                self.send_response(200 if is_known else 404)
-                self.send_header(
-                    "Content-Type", CONTENT_TYPE if is_known else "text/plain; charset=utf-8"
-                )
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
-        except (OSError, OverflowError) as error:
-            raise InvalidConfig(
-                f"no metrics on {host}:{port}: {error}",
-                remedy="give --metrics-port a port that is free",
-            ) from error
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True
-        )
-        self._thread.start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()

@@ -60,6 +60,10 @@ def serve(
         str,
         options.option("--compression CODEC", "Of topics of other systems: none or lz4."),
     ] = "none",
+    metrics_port: options.MetricsPort = None,
+    metrics_host: Annotated[
+        str, options.option("--metrics-host HOST", "The address to answer on.")
+    ] = "127.0.0.1",
     config: options.Config = None,
     config_file: options.ConfigFile = None,
     metadata: options.Metadata = None,
@@ -98,6 +102,8 @@ def serve(
         copies=copies,
         compression=compression,
         is_compacted=is_compacted,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
         config=options.settings(output, config, config_file),
         metadata=metadata,
         tell=output.say,

@@ -20,7 +20,6 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lastwrite.errors import CommitConflict, CorruptLog
@@ -34,6 +33,7 @@ from lastwrite.server.group_handlers import GROUP_HANDLERS, Coordinator
 from lastwrite.server.growth import Growth
 from lastwrite.server.handlers import HANDLERS, Place
 from lastwrite.server.messages import Request, decode_body, decode_request, encode_versions
+from lastwrite.server.metrics import Metrics
 from lastwrite.server.rights import Client
 from lastwrite.server.room import Room
 from lastwrite.server.session import Session
@@ -66,10 +66,7 @@ class ServeLimits:
 
 
 class Server:
-    """Answers at ``listener`` until it is closed.
-
-    ``tell``: hears what an operator should know.
-    """
+    """Answers at ``listener`` until it is closed."""
 
     def __init__(
         self,
@@ -79,7 +76,7 @@ class Server:
         coordinator: Coordinator,
         files: Files,
         limits: ServeLimits,
-        tell: Callable[[str], None],
+        metrics: Metrics,
     ) -> None:
         self._listener = listener
         self._door = door
@@ -89,7 +86,7 @@ class Server:
         self._growth = Growth()
         self._limits = limits
         self._room = Room(limits.work_bytes)
-        self._tell = tell
+        self._metrics = metrics
         self._lock = threading.Lock()
         self._open: dict[socket.socket, str] = {}
         self._told: dict[str, float] = {}
@@ -111,6 +108,7 @@ class Server:
                 if not is_full:
                     self._open[connection] = host
             if is_full:
+                self._metrics.hung_up("full")
                 self._tell_once("full", f"no more connections: {host} was turned away")
                 connection.close()
                 continue
@@ -123,6 +121,10 @@ class Server:
             return True
         of_host = Counter(self._open.values())[host]
         return of_host >= self._limits.connections_of_address and not _is_of_this_machine(host)
+
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._open)
 
     def close(self) -> None:
         """End all conversations; what is being answered may be cut short."""
@@ -154,21 +156,26 @@ class Server:
                     said = session.hear(request)
                     answer = [said] if said is not None else self._answer(request, session, host)
                 if answer is not None:
-                    conversation.send(answer, self._files)
+                    sent = conversation.send(answer, self._files)
+                    self._metrics.answered(request.name if request else "sasl_token", sent)
                 conversation.release()
                 if session.is_over:
+                    self._metrics.hung_up("refused")
                     self._tell_once(f"{host} refused", f"{host} was refused: {session.refused}")
                     return
         except CorruptLog as error:
+            self._metrics.hung_up("protocol")
             begun = "" if conversation is None else conversation.who_begins_so()
             said_by = begun or (f"{request.client_id!r}, {error}" if request else str(error))
             self._tell_once(f"{host} {begun}", f"{host} hung up on: {said_by}")
         except ssl.SSLError as error:
+            self._metrics.hung_up("protocol")
             why = (error.reason or "it broke off").lower().replace("_", " ")
             self._tell_once(f"{host} tls", f"{host} hung up on: TLS failed: {why}")
         except (OSError, CommitConflict):
             pass  # it has gone, does not read, or may no more; or what was being sent has gone
         except Exception as error:
+            self._metrics.hung_up("failed")
             what = "a frame" if request is None else f"{request.name} {request.version}"
             self._tell_once(what, f"{what} of {host} failed: {type(error).__name__}: {error}")
         finally:
@@ -241,6 +248,10 @@ class Server:
                 break
             since = time.monotonic()
             answer = planned(waiting)
+        for (_, asked), (_, parts) in zip(waiting.topics, answer.topics, strict=True):
+            for each, part in zip(asked, parts, strict=True):
+                if each.partition is not None and part.stretch is not None:
+                    self._metrics.fetched(each.partition.name.topic, part.stretch.size)
         return answer
 
     def _tell_once(self, what: str, text: str) -> None:
@@ -250,7 +261,7 @@ class Server:
             if len(self._told) > 1000:
                 self._told.clear()
             self._told[what] = now
-            self._tell(text)
+            self._metrics.tell(text)
 
 
 class _Conversation:
@@ -311,8 +322,8 @@ class _Conversation:
         self._room.give(self._held)
         self._held = 0
 
-    def send(self, answer: list[bytes | Stretch], files: Files) -> None:
-        """Send an answer, its size before it."""
+    def send(self, answer: list[bytes | Stretch], files: Files) -> int:
+        """Send an answer, its size before it, which is returned."""
         size = sum(part.size if isinstance(part, Stretch) else len(part) for part in answer)
         self._socket.settimeout(self._limits.send_s)
         head = _SIZE.pack(size)
@@ -322,6 +333,7 @@ class _Conversation:
             else:
                 self._socket.sendall(head + part)
                 head = b""
+        return size
 
 
 def _left(until: float) -> float:

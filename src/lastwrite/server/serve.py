@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 
 from lastwrite.archive.layout import systems_at
 from lastwrite.archive.place import read_seen
+from lastwrite.commands.metrics_page import MetricsServer
 from lastwrite.commands.systems import system_of
 from lastwrite.config.address import parse_address
 from lastwrite.config.stores import store_settings
@@ -36,6 +37,7 @@ from lastwrite.server.groups import Groups
 from lastwrite.server.handlers import Identity, Place
 from lastwrite.server.listener import ServeLimits, Server
 from lastwrite.server.made import Made, Making
+from lastwrite.server.metrics import Metrics
 from lastwrite.server.offsets import Offsets
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.storage.objects.address import is_address, real_path, use
@@ -97,6 +99,8 @@ def serve(
     compression: str = "none",
     is_compacted: bool = False,
     is_open: bool = False,
+    metrics_port: int | None = None,
+    metrics_host: str = "127.0.0.1",
     tell: Callable[[str], None] = lambda text: None,
 ) -> Serving:
     """Listen for Kafka's clients, who read what lies at ``path`` as if a broker had it.
@@ -121,6 +125,9 @@ def serve(
         is_compacted: serve topics as if they were compacted: the last write of every key below an
             offset of now, then the tail.
         is_open: listen beyond this machine without TLS and users, too.
+        metrics_port: where to answer ``GET /metrics``; 0: any port that is free, which ``tell`` is
+            told; None: nowhere.
+        metrics_host: the address that answers there.
         tell: hears what an operator should know.
 
     Returns:
@@ -168,6 +175,7 @@ def serve(
         groups = Groups(time.monotonic, catalog.numbers)
         told = Sources(roots=tuple(p for p in paths if not is_address(p)), metadata=metadata)
         allowed = Allowed(catalog)
+        metrics = Metrics(tell)
         server = Server(
             listener,
             door,
@@ -175,8 +183,13 @@ def serve(
             Coordinator(allowed, identity, groups, offsets),
             files,
             _limits(settings),
-            tell,
+            metrics,
         )
+        metrics.watch(server.connections, groups, offsets, catalog)
+        if metrics_port is not None:
+            page = MetricsServer(metrics.registry, metrics_host, metrics_port)
+            stack.callback(page.close)
+            tell(f"metrics on http://{metrics_host}:{page.port}/metrics")
         threads.submit(_make_first, catalog)
         serving = Serving(f"{shown[0]}:{shown[1]}", server, catalog, stack.pop_all())
     threading.Thread(target=_tick, args=(groups, serving), daemon=True, name="groups").start()

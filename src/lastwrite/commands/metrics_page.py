@@ -1,0 +1,60 @@
+"""``GET /metrics``: figures for Prometheus, by HTTP."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.openmetrics.exposition import generate_latest
+
+from lastwrite.errors import InvalidConfig
+
+CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def page_of(registry: CollectorRegistry) -> bytes:
+    """Everything, in the format that ``CONTENT_TYPE`` names."""
+    return bytes(generate_latest(registry))  # type: ignore[no-untyped-call]
+
+
+class MetricsServer:
+    """Answers ``GET /metrics`` on ``host:port`` until ``close``; port 0: one that is free.
+
+    Raises:
+        InvalidConfig: nobody can listen there.
+    """
+
+    def __init__(self, registry: CollectorRegistry, host: str, port: int) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                is_known = self.path.split("?")[0] in ("/metrics", "/")
+                body = page_of(registry) if is_known else b"see /metrics\n"
+                self.send_response(200 if is_known else 404)
+                self.send_header(
+                    "Content-Type", CONTENT_TYPE if is_known else "text/plain; charset=utf-8"
+                )
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        try:
+            self._server = ThreadingHTTPServer((host, port), Handler)
+        except (OSError, OverflowError) as error:
+            raise InvalidConfig(
+                f"no metrics on {host}:{port}: {error}",
+                remedy="give --metrics-port a port that is free",
+            ) from error
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
