@@ -30,7 +30,8 @@ class Registry:
         self, subject: str, schema: Any, kind: str = "AVRO", references: Sequence[Any] = ()
     ) -> int:
         """Returns the schema's id."""
-        told = {"schema": json.dumps(schema), "schemaType": kind, "references": list(references)}
+        text = schema if kind == "PROTOBUF" else json.dumps(schema)
+        told = {"schema": text, "schemaType": kind, "references": list(references)}
         request = urllib.request.Request(
             f"{self.url}/subjects/{subject}/versions",
             json.dumps(told).encode(),

@@ -1,4 +1,4 @@
-"""Confluent's frames with a real registry: ids, the newest schema of a subject, references."""
+"""Confluent's frames with a real registry: ids, the newest schema of a subject, references, Protobuf's imports."""
 
 from __future__ import annotations
 
@@ -84,6 +84,19 @@ def test_values_of_two_schemas_are_read_by_the_newest(running: Registry, tmp_pat
         assert fields[2] == {"city": {"name": "Bonn"}}
     row = next(lastwrite.dump(str(tmp_path), topic="people", **given))
     assert row["decoded"]["value"] == {"city": {"name": "Oslo"}, "id": 1, "mail": None}
+
+
+def test_protobuf_with_what_it_imports(running: Registry, tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools", reason="pip install 'lastwrite[protobuf]'")
+    head = 'syntax = "proto3"; package shop; '
+    running.register("place", head + "message Place { string city = 1; }", kind="PROTOBUF")
+    told = head + 'import "parts/place.proto"; message Order { int64 id = 1; Place place = 2; }'
+    imports = [{"name": "parts/place.proto", "subject": "place", "version": 1}]
+    number = running.register("sales-value", told, kind="PROTOBUF", references=imports)
+    write(tmp_path, "sales", [framed(number, b"\0\x08\x07\x12\x06\x0a\x04Oslo")])
+    given: Any = {"value_format": "confluent", "schema_registry": running.url}
+    with lastwrite.table(str(tmp_path), "sales", **given) as table:
+        assert table[b"k0"] == {"id": 7, "place": {"city": "Oslo"}}
 
 
 def test_json_schemas_and_what_is_not_there(running: Registry, tmp_path: Path) -> None:
