@@ -235,6 +235,7 @@ def told(settings: dict[str, Any], topic: str = "open", group: str = "a-1") -> A
     until = time.monotonic() + 60
     while listed is None and not (errors - {"_ALL_BROKERS_DOWN"}) and time.monotonic() < until:
         with suppress(KafkaException):
+            consumer.poll(0.1)  # hears of errors
             listed = sorted(set(consumer.list_topics(timeout=2).topics) - {"__consumer_offsets"})
     if listed is None:
         consumer.close()
