@@ -132,7 +132,7 @@ def time_of(offset: int) -> datetime:
             4,
         ),
     ],
-    ids=str,
+    ids=["topic", "no topic", "partition", "offset", "key", "keys", "time", "several"],
 )
 @pytest.mark.parametrize("view", ["log", "compacted"])
 def test_no_row_is_lost_and_few_are_read(

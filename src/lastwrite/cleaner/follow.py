@@ -23,7 +23,7 @@ from lastwrite.errors import LogError, RemoteFailed
 from lastwrite.reports.fetching import Held, LogsFetched
 from lastwrite.reports.following import FollowedLog
 
-_LONGEST_PAUSE_S = 300.0  # while nothing answers
+LONGEST_PAUSE_S = 300.0  # while nothing answers
 _GIVE_UP_S = 10.0  # after a stop, for a turn to end
 _SILENT = (Held.WAITING,)
 
@@ -162,7 +162,7 @@ class Follower:
     def _longer(self) -> float:
         """The pause doubles each time, to five minutes at most."""
         self._tries += 1
-        most = max(_LONGEST_PAUSE_S, self._every_s)
+        most = max(LONGEST_PAUSE_S, self._every_s)
         return float(min(max(self._every_s, 1.0) * 2 ** min(self._tries, 20), most))
 
     def _note(self, logs: Sequence[FollowedLog], seconds: float) -> None:

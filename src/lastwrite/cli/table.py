@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated
 
 import typer
 
 from lastwrite.cli import options
+from lastwrite.cli.clean import stops_by_signals
 from lastwrite.cli.output import Output, in_words
 from lastwrite.errors import InvalidConfig, VerificationFailed
 from lastwrite.reports.table_proof import TableProof
@@ -44,6 +46,10 @@ def table(
         options.option("--buckets N", "Parts of a new table, a power of two; else 128 MiB each."),
     ] = None,
     headers: Annotated[bool, options.option("--headers", "A column of headers, too.")] = False,
+    follow: Annotated[
+        bool, options.option("--follow", "Go on, and keep the table current, until Ctrl-C.")
+    ] = False,
+    every: options.Every = None,
     anew: Annotated[
         bool, options.option("--anew", "Write all of it again, whatever the table says.")
     ] = False,
@@ -77,6 +83,8 @@ def table(
     A row is there for each key whose last write is no delete. What was written since the last run
     is read and applied in one commit, which says up to which offsets the table is true; a run that
     dies leaves the old table or the new. No other job is needed to keep it small and fast to read.
+    With --follow that is done every 30 seconds, or --every SECONDS, as the log or the archive grows:
+    a line for each time that something came. SIGTERM and Ctrl-C end it behind the turn that runs.
 
     \b
       lastwrite table /var/lib/kafka --topic orders --to /data/orders
@@ -105,30 +113,49 @@ def table(
             output.text(_proof_lines(proof))
         return 0 if proof.is_proven else VerificationFailed.exit_status
     assert to is not None
-    report = lastwrite.table_to(
-        path,
-        topic,
-        to=to,
-        format=format or "iceberg",
-        catalog=catalog,
-        buckets=buckets,
-        headers=headers,
-        anew=anew,
-        memory=memory,
-        system=system,
-        config=options.settings(output, config, config_file),
-        key_format=key_format,
-        value_format=value_format,
-        key_schema=key_schema,
-        value_schema=value_schema,
-        schema_registry=schema_registry,
-        on_bad=on_bad,
-        bad_to=bad_to,
-    )
-    if output.as_json:
-        output.document(report)
-    else:
-        output.text(_lines(report))
+    settings = options.settings(output, config, config_file)
+    anews = itertools.chain([anew], itertools.repeat(False))  # once
+
+    def turn() -> TableRound:
+        return lastwrite.table_to(
+            path,
+            topic,
+            to=to,
+            format=format or "iceberg",
+            catalog=catalog,
+            buckets=buckets,
+            headers=headers,
+            anew=next(anews),
+            memory=memory,
+            system=system,
+            config=settings,
+            key_format=key_format,
+            value_format=value_format,
+            key_schema=key_schema,
+            value_schema=value_schema,
+            schema_registry=schema_registry,
+            on_bad=on_bad,
+            bad_to=bad_to,
+        )
+
+    def told(report: TableRound) -> None:
+        if output.as_json:
+            output.document(report)
+        else:
+            output.text(_lines(report))
+
+    if not follow:
+        if every is not None:
+            raise InvalidConfig("--every is for --follow", remedy="leave it out")
+        told(turn())
+        return 0
+    from lastwrite.cleaner.following import EVERY_S  # not before it is needed
+    from lastwrite.cleaner.keeping import Keeper
+
+    output.lines = True
+    keeper = Keeper(turn, EVERY_S if every is None else every, told, output.say)
+    stops_by_signals(keeper)
+    keeper.run()
     return 0
 
 
