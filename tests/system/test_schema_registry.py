@@ -1,4 +1,4 @@
-"""Confluent's frames with a real registry: ids, the newest schema of a subject, references, Protobuf's imports."""
+"""Confluent's frames with a real registry: ids, a subject's newest schema, references, imports."""
 
 from __future__ import annotations
 

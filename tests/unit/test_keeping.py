@@ -1,4 +1,4 @@
-"""A table that is kept current tells what came, tries again what time heals, and ends when asked."""
+"""A table kept current tells what came, tries again what time heals, and ends when asked."""
 
 from __future__ import annotations
 
