@@ -18,14 +18,19 @@ from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
 from lastwrite.kafka.cluster.commits import Commit, Place, Positions, commit_of, key_of, value_of
 from lastwrite.kafka.format.batch import encode_batch, iter_batches
 from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.names import HIGH_WATERMARKS
 from lastwrite.kafka.store import archived
 from lastwrite.kafka.store.archiving import successor
+from lastwrite.kafka.store.checkpoints import write_offset
+from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.kafka.store.positions import positions_in
+from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.rules.settings import PulsarConfig
 from lastwrite.reports.compaction import PartitionReport
 from lastwrite.reports.holding import HeldFor
 from lastwrite.rocketmq.rules.settings import RocketmqConfig
 from lastwrite.server.offsets import Offsets
+from lastwrite.spark.inline import INLINE
 from tests.support.engine import compact
 from tests.support.kafka.logs import NAME
 from tests.unit.test_dropped_tombstones import (
@@ -113,6 +118,29 @@ def test_a_place_that_is_named_holds_before_what_lies_beside(tmp_path: Path) -> 
     assert offsets(root) == [0, 2, 3, 5]
     with pytest.raises(NotALog):
         positions_in(str(tmp_path / "nowhere"))
+
+
+def test_what_is_not_replicated_is_no_position(tmp_path: Path) -> None:
+    root = log(tmp_path)
+    commit(root, {"a": 2, "B": 6})
+    name = TopicPartition("__consumer_offsets", 0)
+    end = read_partition(str(root / str(name))).end_offset
+    commit(root, {"a": 6})
+    write_offset(str(root), HIGH_WATERMARKS, name, end)  # another leader may not have the last
+    [held] = round_of(root, HOLD).held_for
+    assert (held.group, held.position) == ("a", 2)
+
+
+def test_of_two_roots_the_earlier_position_counts(tmp_path: Path) -> None:
+    root, other = log(tmp_path / "root"), tmp_path / "other"
+    for place, offset in ((root, 6), (other, 2)):
+        commit(place, {"a": offset, "B": 6})
+    config = {**HOLD, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+    report = lastwrite.compact(
+        [str(root), str(other)], topic="t", config=config, now_ms=NOW_MS, spark=INLINE
+    )
+    [held] = report.partitions[0].held_for
+    assert (held.group, held.position) == ("a", 2)
 
 
 def test_positions_that_fetch_brought_count_in_an_archive(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ class _Found:
                 for group, offset, epoch, metadata in log.groups:
                     self.known[Place(group, *_parts(name))] = Commit(offset, epoch, metadata)
         with suppress(NotALog):
-            self.known |= positions_in(path)
+            self.known |= positions_in(path).known
         for name in {TopicPartition(each.topic, each.partition) for each in self.known}:
             if name in folders and name not in self._ends:
                 with suppress(LogError):  # verify says what is wrong with it

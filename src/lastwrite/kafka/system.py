@@ -314,14 +314,16 @@ class KafkaSystem(System):
         else:
             for root in {self.root_of(log.folder), *self._sources.roots}:
                 with suppress(NotALog):
-                    positions |= self._positions_in(root, log.name, groups)
+                    for group, offset in self._positions_in(root, log.name, groups).items():
+                        # one of two roots may have it from before
+                        positions[group] = min(offset, positions.get(group, offset))
         if settings.hold_tombstones_positions:  # whoever names a place says that it holds
             positions |= self._positions_in(settings.hold_tombstones_positions, log.name, groups)
         return holds.held_for(groups, positions, log.end_offset)
 
     @staticmethod
     def _positions_in(path: str, name: TopicPartition, groups: Sequence[str]) -> dict[str, int]:
-        known = positions_in(path)
+        known = positions_in(path).known
         places = {group: known.get(Place(group, name.topic, name.partition)) for group in groups}
         return {group: found.offset for group, found in places.items() if found is not None}
 

@@ -42,10 +42,14 @@ class Place(NamedTuple):
 
 
 class Positions:
-    """What all groups have committed, as the batches that were ``taken`` say it, in their order."""
+    """What all groups have committed, as the batches that were ``taken`` say it, in their order.
+
+    ``gone``: where a group was, and is no more: its position expired or was deleted.
+    """
 
     def __init__(self) -> None:
         self.known: dict[Place, Commit] = {}
+        self.gone: set[Place] = set()
         self._said: dict[Place, int] = {}  # by which record
         self._open: dict[int, list[Record]] = {}  # of transactions, by producer
 
@@ -76,8 +80,10 @@ class Positions:
             self._said[place] = record.offset
             if record.value is None:
                 self.known.pop(place, None)
+                self.gone.add(place)
             else:
                 self.known[place] = commit_of(record.value)
+                self.gone.discard(place)
 
 
 def key_of(place: Place) -> bytes:

@@ -10,7 +10,7 @@ from msgspec import structs
 from lastwrite.archive.bringing import Advance, at_once, bring_all, brought, refused
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import LogError
-from lastwrite.kafka.jobs.positions import Positions, positions_in
+from lastwrite.kafka.jobs.positions import Positions, positions_of
 from lastwrite.kafka.store import fetching, tiered
 from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, Known
 from lastwrite.kafka.store.setting_aside import or_aside, set_aside
@@ -56,7 +56,7 @@ def fetch_logs(
     progress = progress or NoProgress()
     secret = secret_or_none(to, progress) if wanted.keep_scans else None
     try:  # before any log's end is looked at, so that no group is beyond it
-        groups = positions_in(system.roots)
+        groups = positions_of(system.roots)
     except LogError as error:
         progress.note(f"{error}; no groups' positions are brought")
         groups = {}

@@ -1,14 +1,16 @@
 """Where consumer groups are, as a log root has it in ``__consumer_offsets``: a broker's, or the
 state of ``lastwrite serve``. It is read anew when anything of it has changed.
 
-A root has the groups whose partition of that topic lies in it, and knows nothing of others.
+A root has the groups whose partition of that topic lies in it, and knows nothing of others. What is
+not replicated yet does not count: another leader may never have had it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import lru_cache
-from typing import TypeAlias
+from itertools import takewhile
+from typing import NamedTuple
 
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.cluster.commits import Commit, Place, Positions
@@ -18,10 +20,15 @@ from lastwrite.kafka.store.appended import batches_of
 from lastwrite.kafka.store.partitions import find_partitions
 from lastwrite.model.log import PartitionLog, Segment
 
-Known: TypeAlias = Mapping[Place, Commit]
+
+class Told(NamedTuple):
+    """As ``Positions``."""
+
+    known: Mapping[Place, Commit]
+    gone: Set[Place]
 
 
-def positions_in(path: str) -> Known:
+def positions_in(path: str) -> Told:
     """All positions in the root, or the archive, at ``path``.
 
     Raises:
@@ -29,12 +36,15 @@ def positions_in(path: str) -> Known:
         CorruptLog: that is damaged.
         LogError: it cannot be read.
     """
-    found: dict[Place, Commit] = {}
-    for folder in find_partitions(path, GROUPS_TOPIC):
+    known: dict[Place, Commit] = {}
+    gone: set[Place] = set()
+    for folder in find_partitions(path, GROUPS_TOPIC):  # a group is in one of them
         log = log_dir.read_partition(folder)
         _refuse_damaged(log)
-        found |= _known(log.segments, log.end_offset)
-    return found
+        told = _told(log.segments, log.high_watermark)
+        known |= told.known
+        gone |= told.gone
+    return Told(known, gone)
 
 
 def _refuse_damaged(log: PartitionLog) -> None:
@@ -44,7 +54,7 @@ def _refuse_damaged(log: PartitionLog) -> None:
 
 
 @lru_cache(maxsize=256)
-def _known(segments: tuple[Segment, ...], end_offset: int) -> Known:
+def _told(segments: tuple[Segment, ...], end: int) -> Told:
     found = Positions()
-    found.take(batches_of(segments))
-    return found.known
+    found.take(takewhile(lambda batch: batch.header.base_offset < end, batches_of(segments)))
+    return Told(found.known, found.gone)
