@@ -102,8 +102,7 @@ class Changes:
         if self._spilt:
             self._spill()
         elif self._held:
-            self._sorted = _by_bucket(self._held)
-            self._held = []
+            self._sorted = self._in_order()
 
     def _add(self, batches: Sequence[pa.RecordBatch], buckets: int) -> None:
         if not batches:
@@ -123,11 +122,22 @@ class Changes:
         if not self._held:
             return
         self._folder = self._folder or make_folder()
-        self._spilt.append(_Spilt.of(self._folder, *_by_bucket(self._held)))
+        self._spilt.append(_Spilt.of(self._folder, *self._in_order()))
+
+    def _in_order(self) -> tuple[pa.Table, np.ndarray]:
+        """What is held, by bucket and in it by key, and the bucket of each row; then nothing is
+        held any more.
+        """
+        whole = pa.concat_tables(self._held).combine_chunks()  # rows of one chunk move faster
         self._held, self._held_bytes = [], 0
+        keys = [(_BUCKET, "ascending"), (self._rows.identity, "ascending")]
+        ordered = whole.take(pc.sort_indices(whole, sort_keys=keys))
+        return ordered, np.asarray(ordered.column(_BUCKET))
 
     def of(self, bucket: int) -> pa.Table:
-        """The changes of one bucket, of ``Rows.change_schema``, each key once."""
+        """The changes of one bucket, of ``Rows.change_schema``, each key once; sorted by key where
+        nothing was spilt.
+        """
         empty = self._rows.change_schema.empty_table()
         if self._sorted is not None:
             table, starts = self._sorted
@@ -165,14 +175,6 @@ class Changes:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _by_bucket(tables: Sequence[pa.Table]) -> tuple[pa.Table, np.ndarray]:
-    """The rows by bucket, and the bucket of each."""
-    whole = pa.concat_tables(tables)
-    places = np.asarray(whole.column(_BUCKET))
-    order = np.argsort(places, kind="stable")
-    return whole.take(pa.array(order)), places[order]
 
 
 class _Spilt:

@@ -60,8 +60,10 @@ class Rows:
         Raises:
             BadValue: a key is bad, or a value is and ``on_bad`` is ``fail``.
         """
-        is_delete = batch.column("value").is_null()
-        writes, deletes = batch.filter(pc.invert(is_delete)), [batch.filter(is_delete)]
+        writes, deletes = batch, []
+        if batch.column("value").null_count:
+            is_delete = batch.column("value").is_null()
+            writes, deletes = batch.filter(pc.invert(is_delete)), [batch.filter(is_delete)]
         made = []
         for rows in self._values.of([writes]):
             if self._config.on_bad == ASIDE and ERROR in rows.schema.names:
@@ -73,7 +75,7 @@ class Rows:
                     deletes.append(writes.filter(why.is_valid()))
             made.append(self._made(rows, is_delete=False))
         made += [self._made(each.select(["key", *_READ[2:]]), is_delete=True) for each in deletes]
-        return pa.concat_batches(made)
+        return made[0] if len(made) == 1 else pa.concat_batches(made)
 
     def _made(self, rows: pa.RecordBatch, *, is_delete: bool) -> pa.RecordBatch:
         given = {NAMES.get(name, name): rows.column(name) for name in rows.schema.names}

@@ -309,8 +309,7 @@ class _Round:
         some = [_fitted(part, self._file_schema) for part in parts if len(part)]
         if not some:
             return
-        rows = pa.concat_tables(some)
-        rows = rows.take(pc.sort_indices(as_bytes(rows.column(self._identity))))
+        rows = _sorted(pa.concat_tables(some), self._identity)
         path = self._format.data_path(found.bucket, f"{found.bucket:05d}-{self._run}.parquet")
         self._written.append(path)
         written = write_file(path, rows)
@@ -487,6 +486,15 @@ def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataTyp
             _grown_type(has.item_type, wanted.item_type, f"{where}.value"),
         )
     raise InvalidConfig(f"{where} was {has} and is {wanted}", remedy=ANEW)
+
+
+def _sorted(rows: pa.Table, identity: str) -> pa.Table:
+    """The rows by key; those that lie so are not moved."""
+    keys = as_bytes(rows.column(identity))
+    later, earlier = keys.slice(1), keys.slice(0, max(len(keys) - 1, 0))
+    if not pc.any(pc.less(later, earlier)).as_py():
+        return rows
+    return rows.combine_chunks().take(pc.sort_indices(keys))
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
