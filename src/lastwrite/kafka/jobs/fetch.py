@@ -10,9 +10,9 @@ from msgspec import structs
 from lastwrite.archive.bringing import Advance, at_once, bring_all, brought, refused
 from lastwrite.archive.layout import partition_address
 from lastwrite.errors import LogError
-from lastwrite.kafka.jobs.positions import Positions, positions_of
 from lastwrite.kafka.store import fetching, tiered
 from lastwrite.kafka.store.archived import SYSTEM, ArchivedLog, Known
+from lastwrite.kafka.store.positions import Brought, positions_of
 from lastwrite.kafka.store.setting_aside import or_aside, set_aside
 from lastwrite.kafka.system import KafkaSystem
 from lastwrite.model.log import PartitionLog
@@ -77,7 +77,7 @@ class _Fetch:
         wanted: Wanted,
         limits: Limits,
         secret: bytes | None,
-        groups: Positions,
+        groups: Brought,
     ) -> None:
         self._system = system
         self._to = to
