@@ -88,8 +88,10 @@ def recover(folder: str) -> None:
     """
     # First those of a segment on its way out: without its .deleted file nothing tells that it was
     # to go.
-    remove_orphans(folder, going(_names(folder)))
     names = _names(folder)
+    if unfinished := going(names):
+        remove_orphans(folder, unfinished)
+        names = _names(folder)
     state = crash_state(folder, names)
     if state.intent is not None:
         name, first_dirty = partition_name(folder), state.intent.first_dirty_offset
