@@ -103,6 +103,7 @@ class Changes:
             self._spill()
         elif self._held:
             self._sorted = self._in_order()
+        pa.default_memory_pool().release_unused()  # before buckets take theirs
 
     def _add(self, batches: Sequence[pa.RecordBatch], buckets: int) -> None:
         if not batches:

@@ -125,7 +125,7 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
         state = task.base.state if task.base is not None else None
         buckets = state.buckets if state is not None else wish.buckets
         buckets = buckets or buckets_for(last, _bucket_bytes(wish))
-        with Changes(last, wish.rows, since, wish.memory_bytes // 4) as changes:
+        with Changes(last, wish.rows, since, wish.memory_bytes // 8) as changes:
             changes.gather(buckets)
             return _Round(task, changes, buckets).run()
     finally:
@@ -133,8 +133,13 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
 
 
 def _bucket_bytes(wish: Wish) -> int:
-    """A bucket is held in memory where it is written: by each thread one, several times over."""
-    return max(1 << 20, min(BUCKET_BYTES, wish.memory_bytes // 4 // core_count()))
+    """A bucket is held in memory where it is written, up to four times over."""
+    return max(1 << 20, min(BUCKET_BYTES, wish.memory_bytes // 12))
+
+
+def _threads(wish: Wish) -> int:
+    """How many buckets are worked on side by side: two, or more where memory allows it."""
+    return max(1, min(core_count(), wish.memory_bytes // (6 * _bucket_bytes(wish))))
 
 
 @dataclass
@@ -177,7 +182,7 @@ class _Round:
         every = self._old if self._changes.whole else ()
         buckets = sorted({*self._changes.counts, *chosen, *every})
         try:
-            with ThreadPoolExecutor(core_count(), "table") as pool:
+            with ThreadPoolExecutor(_threads(self._task.wish), "table") as pool:
                 found = list(pool.map(partial(self._one, chosen=chosen), buckets))
             return self._commit(found, credit)
         except RemoteFailed:
