@@ -41,6 +41,11 @@ pytestmark = pytest.mark.skipif(
     not hasattr(__import__("os"), "fork"), reason="kills a child that was forked"
 )
 LEAST_KILLS = 200
+LONG = pytest.mark.long
+SOME_LAYOUTS = [
+    pytest.param(layout, id=layout.name, marks=LONG if number % 2 else ())
+    for number, layout in enumerate(LAYOUTS)
+]
 
 
 @pytest.fixture
@@ -107,7 +112,7 @@ def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(
     }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", SOME_LAYOUTS)
 def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends_in_the_same_bytes(
     place: Path, layout: Layout
 ) -> None:
@@ -182,7 +187,9 @@ def test_there_are_many_places_to_be_killed_at(place: Path) -> None:
 
 @pytest.mark.parametrize("once", [False, True], ids=["for good", "once"])
 @pytest.mark.parametrize(
-    "error", [errno.ENOSPC, errno.EACCES, errno.EIO, errno.EROFS], ids=errno.errorcode.get
+    "error",
+    [errno.ENOSPC, errno.EACCES, *(pytest.param(n, marks=LONG) for n in (errno.EIO, errno.EROFS))],
+    ids=errno.errorcode.get,
 )
 @pytest.mark.parametrize("layout", [LAYOUTS[3], LAYOUTS[5]], ids=lambda layout: layout.name)
 def test_an_operation_that_fails_leaves_the_old_log_or_says_that_the_new_one_is_safe(
