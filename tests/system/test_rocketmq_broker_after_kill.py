@@ -231,6 +231,7 @@ def test_a_broker_serves_the_old_queues_or_the_new_ones_wherever_the_run_was_kil
     assert sides == sorted(sides) and not sides[0] and sides[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_after", [pytest.param(False, marks=pytest.mark.long), True])
 def test_after_a_kill_broker_and_run_go_on_in_turns(
     made: Made, tmp_path: Path, is_after: bool

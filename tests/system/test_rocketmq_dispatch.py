@@ -204,6 +204,7 @@ def test_a_broker_goes_on_after_a_cut(
     assert sum(map(len, more.values())) == sum(map(len, kept.values())) + 40
 
 
+@pytest.mark.long
 def test_what_a_killed_dispatch_leaves_does_not_mislead_a_broker(
     home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
 ) -> None:

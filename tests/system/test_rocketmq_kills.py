@@ -51,6 +51,7 @@ def roll_half(store: Path) -> None:
             (folder / f"{int(last.name) + size:020d}").write_bytes(bytes(size))
 
 
+@pytest.mark.long
 def test_what_a_kill_under_load_leaves_is_no_damage(tmp_path: Path) -> None:
     try:
         broker = Broker(rocketmq_home(), tmp_path / "store", SMALL_FILES)
