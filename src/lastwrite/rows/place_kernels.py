@@ -121,8 +121,8 @@ def find(lanes, other_lanes, lane, other_lane):
         guess = low + np.int64(share * np.float64(high - 1 - low))
         span = max(8, np.int64(np.sqrt(np.float64(high - low))))
         left, right = max(low, guess - span), min(high, guess + span)
-        if lanes[left] > lane:
-            high = left
+        if lanes[left] >= lane:
+            high = left + 1  # the first of several may lie before it
         elif lanes[right - 1] < lane:
             low = right
         else:
