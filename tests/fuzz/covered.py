@@ -86,8 +86,6 @@ NOT_READERS = {
     "kafka.cluster.message:MessageReader.__init__": "a target has it as MessageReader",
     # Of batches that KafkaFormat has proven before.
     "kafka.gather:gather": "as kernels.walk, beside decode_batch in test_gather.py",
-    "kafka.encoder:BatchEncoder.batches": "beside encode_batch in test_encoder.py",
-    "kafka.encoder_kernels:put_records": "the same",
     "kafka.outgoing:Sender.batches": "as kernels.walk, beside decode_batch in test_outgoing.py",
     "kafka.outgoing_kernels:renumber": "the same",
     "rocketmq.gather:gather": "messages that were split, beside read in test_other_rows.py",

@@ -302,6 +302,8 @@ def test_what_the_library_reads_is_read(data: st.DataObject) -> None:
         except Bad:
             assert n in bad and found[n] is None
             continue
+        if "a required field is missing" in bad.get(n, ""):
+            continue  # of a message in pieces each has to be whole here, and all of it there
         assert n not in bad, (each, bad[n])
         assert same(found[n], wanted), (found[n], wanted)
 

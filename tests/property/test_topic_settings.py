@@ -16,7 +16,8 @@ from lastwrite.kafka.rules.topic_settings import Known, resolve
 from lastwrite.reports.settings import Override
 
 # Of each field one value a source, so that what holds says who said it.
-FIELDS = [name for name in field_names() if name not in ("cleanup_policy", "compaction_strategy")]
+_OTHERS = ("cleanup_policy", "compaction_strategy", "hold_tombstones_for_groups")
+FIELDS = [name for name in field_names() if name not in _OTHERS]
 SOURCES = [
     "topic-config",
     "topic (metadata)",

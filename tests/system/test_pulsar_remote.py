@@ -224,9 +224,9 @@ def test_who_is_there(pulsar: Broker, store: MetadataStore) -> None:
 
 
 def test_topics(driver: Driver, store: MetadataStore) -> None:
-    driver.create(topic("parts").full, partitions=3)
-    assert store.partitions(topic("parts")) == 3
-    assert store.partitions(topic("parts").with_partition(1)) == 3
+    driver.create(topic("three-parts").full, partitions=3)
+    assert store.partitions(topic("three-parts")) == 3
+    assert store.partitions(topic("three-parts").with_partition(1)) == 3
     assert store.partitions(topic("nowhere")) == 0
     assert store.managed_ledger(topic("nowhere")) is None
     assert store.ledger(2_000_000_000) is None

@@ -36,6 +36,9 @@ def test_without_names_the_defaults_are_kafkas_but_for_the_policy() -> None:
         "compaction.strategy": "offset",
         "compaction.strategy.header": "",
         "max.keyless.ratio": "0.0",
+        "hold.tombstones.for.groups": "",
+        "hold.tombstones.max.ms": "604800000",
+        "hold.tombstones.positions": "",
     }
 
 
