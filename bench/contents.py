@@ -17,9 +17,9 @@ from typing import Any
 import cramjam
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from lastwrite.encoding.intrinsics import load64, swap32, swap64
+from lastwrite.encoding.kernel import njit
 
 Bytes = npt.NDArray[np.uint8]
 _DECOMPRESS = {3: cramjam.lz4.decompress, 4: cramjam.zstd.decompress}

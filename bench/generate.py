@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from lastwrite.encoding.checksum import crc32c
 from lastwrite.encoding.intrinsics import load64, store16, store32, store64, swap16, swap32, swap64
+from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.index import SegmentIndexer
 from lastwrite.kafka.producers.snapshot import encode_snapshot
 
@@ -82,7 +82,18 @@ def _read_small_varint(data: Bytes, at: int) -> Any:
 
 
 @njit(cache=True)
-def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int) -> int:
+def _digits(number: Any) -> Any:
+    """The lower 32 bits as eight hexadecimal digits."""
+    found = np.uint64(0)
+    for n in range(8):
+        digit = (number >> np.uint64(4 * n)) & np.uint64(15)
+        digit += np.uint64(48) if digit < np.uint64(10) else np.uint64(87)
+        found |= digit << np.uint64(8 * n)
+    return found
+
+
+@njit(cache=True)
+def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int, is_drawn: bool) -> int:
     """The batch of offsets ``base`` on into ``out``; returns its size."""
     at = 61
     count = len(numbers)
@@ -97,7 +108,8 @@ def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int) -> int:
         store64(out, at + 1, swap64(_key(numbers[i])))
         at = _small_varint(out, at + 9, value)
         for k in range(words):
-            store64(out, at + 8 * k, np.uint64(base + i))
+            word = np.uint64(base + i)
+            store64(out, at + 8 * k, _digits(_key((base + i) * words + k)) if is_drawn else word)
         out[at + value] = 0  # no headers
         at += value + 1
     store64(out, 0, swap64(np.uint64(base)))
@@ -118,14 +130,21 @@ def _write_batch(out: Bytes, base: int, numbers: Int64s, words: int) -> int:
 
 @njit(cache=True)
 def _fill(
-    out: Bytes, first: int, numbers: Int64s, words: int, batches: Int64s, batch_records: int
+    out: Bytes,
+    first: int,
+    numbers: Int64s,
+    words: int,
+    batches: Int64s,
+    batch_records: int,
+    is_drawn: bool,
 ) -> Any:
     """Whole batches of the offsets from ``first`` into ``out``; a row (position, size, last offset,
     timestamp) each to ``batches``. Returns (bytes, batches)."""
     at = rows = done = 0
     while done < len(numbers):
         count = min(batch_records, len(numbers) - done)
-        size = _write_batch(out[at:], first + done, numbers[done : done + count], words)
+        some = numbers[done : done + count]
+        size = _write_batch(out[at:], first + done, some, words, is_drawn)
         batches[rows, 0], batches[rows, 1] = at, size
         batches[rows, 2], batches[rows, 3] = (
             first + done + count - 1,
@@ -145,13 +164,14 @@ def write_log(
     words: int,
     segment_bytes: int,
     segment_records: int = 1 << 62,
+    is_drawn: bool = False,
 ) -> dict[str, Any]:
     """Offsets ``first`` to ``end`` into ``folder``, closed by an empty active segment.
 
     words: of 8 bytes, a record's value. A segment ends before it passes ``segment_bytes`` or holds
-    more than
-    ``segment_records``, which whole batches divide. Returns ``records``, ``bytes``, ``segments``,
-    ``log_end`` and ``seconds``.
+    ``segment_records``, which whole batches divide. ``is_drawn``: words are hexadecimal digits at
+    random, which half compress; ``check`` does not know these. Returns ``records``, ``bytes``,
+    ``segments``, ``log_end`` and ``seconds``.
 
     Raises:
         ValueError: ``segment_bytes`` is less than one batch: no segment would ever get a record.
@@ -174,7 +194,8 @@ def write_log(
         with open(folder / f"{base:020d}.log", "wb", buffering=0) as log:
             while at < end and at - base < segment_records and size + len(out) <= segment_bytes:
                 stop = min(at + round_batches * batch_records, end, base + segment_records)
-                filled, rows = _fill(out, at, numbers(at, stop), words, batches, batch_records)
+                some = numbers(at, stop)
+                filled, rows = _fill(out, at, some, words, batches, batch_records, is_drawn)
                 log.write(out[:filled])
                 found = batches[:rows]
                 indexer.append(

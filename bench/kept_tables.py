@@ -4,8 +4,9 @@ A topic of so many keys of 12 bytes and values of 88 becomes a table of each for
 the keys are written, a tenth of these deleted, spread at random, and the table is brought up to
 date. Peers get the same rows: ``merge`` of delta-rs whole, ``upsert`` of pyiceberg a hundredth of
 them, for it takes seconds a thousand. Each step is a process of its own: its CPU seconds, with all
-its threads, less those of a process that only starts; its peak memory; and the bytes that lie there
-afterwards and did not before.
+its threads, beside those of a process that only starts; its peak memory; and the bytes that lie
+there afterwards and did not before. With ``--warm`` each process does its step with 2,000 keys
+before, and its CPU seconds are those after that: without imports, and kernels that are loaded.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,10 @@ BUCKET_KEYS = 320_000  # about, of a bucket
 AT_ONCE = 1000  # records of a batch
 SHARE = 0.022  # of the keys, written by an update
 ROUNDS = 100  # one after the other
-FORMATS = "iceberg", "delta", "parquet"
+FORMATS = "iceberg", "delta", "delta-vectors", "parquet"
+KEPT = FORMATS[:3]  # through many updates
+VECTORS = "-vectors"
+WARM_KEYS = 2_000
 
 
 def key_of(number: int) -> bytes:
@@ -75,7 +80,9 @@ def step_ours(folder: Path, keys: int, of: str) -> None:
     to = folder / of
     buckets = 1 << max(0, (keys // BUCKET_KEYS - 1)).bit_length()
     how: dict[str, Any] = {} if to.exists() else {"buckets": buckets}
-    lastwrite.table_to(str(folder / "log"), "t", to=str(to), format=of, **how)
+    plain = of.removesuffix(VECTORS)
+    how["vectors"] = plain != of
+    lastwrite.table_to(str(folder / "log"), "t", to=str(to), format=plain, **how)
 
 
 def _changed(keys: int, part: int = 1) -> Any:
@@ -128,10 +135,10 @@ def step_upsert(folder: Path, keys: int, of: str) -> None:
 
 
 def step_read(folder: Path, keys: int, of: str) -> None:
-    if of == "delta":
+    if of.startswith("delta"):
         from deltalake import DeltaTable
 
-        assert DeltaTable(str(folder / of)).to_pyarrow_table().num_rows
+        assert DeltaTable(str(folder / of)).scan().read_all().num_rows
     else:
         from pyiceberg.catalog import load_catalog
 
@@ -144,9 +151,26 @@ STEPS = {
 }
 
 
-def run(step: str, folder: Path, keys: int, of: str = "") -> dict[str, float]:
+def warm_up(step: str, of: str) -> None:
+    """Do the step with few keys, so that all that it needs is loaded."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "log").mkdir()
+        log = GrowingLog(folder / "log")
+        append(log, ((key_of(n), value_of(n, 0)) for n in range(WARM_KEYS)))
+        before = {"merge": "whole_peer", "upsert": "whole_peer", "read": "ours"}.get(step, step)
+        STEPS[before](folder, WARM_KEYS, of)
+        append(log, changes_of(WARM_KEYS, 1))
+        if step != "whole_peer":
+            STEPS[step](folder, WARM_KEYS, of)
+
+
+def run_step(
+    step: str, folder: Path, keys: int, of: str = "", is_warm: bool = False
+) -> dict[str, float]:
     """The step in a process of its own: CPU and wall seconds, peak MiB, MB written."""
     command = [sys.executable, "-m", "bench.kept_tables", "--step", step, "--of", of]
+    command += ["--warm"] * is_warm
     before = _sizes(folder)
     began = time.monotonic()
     done = subprocess.run(
@@ -178,22 +202,31 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, help="where all of it lies; default: a temporary one"
     )
+    parser.add_argument("--warm", action="store_true", help="without imports")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--of", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:
+        if arguments.warm:
+            warm_up(arguments.step, arguments.of)
+        before = resource.getrusage(resource.RUSAGE_SELF)
         STEPS[arguments.step](arguments.folder, arguments.keys, arguments.of)
         used = resource.getrusage(resource.RUSAGE_SELF)
         peak = round(used.ru_maxrss / 1024)
-        found = {"cpu_s": round(used.ru_utime + used.ru_stime, 2), "peak_mib": peak}
+        cpu_s = used.ru_utime + used.ru_stime
+        if arguments.warm:
+            cpu_s -= before.ru_utime + before.ru_stime
+        found = {"cpu_s": round(cpu_s, 2), "peak_mib": peak}
         print(json.dumps(found), flush=True)
         os._exit(0)  # threads of deltalake may abort a process that ends by itself
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        measure(Path(folder), arguments.keys, arguments.rounds)
+        measure(Path(folder), arguments.keys, arguments.rounds, arguments.warm)
     return 0
 
 
-def measure(folder: Path, keys: int, rounds: int) -> None:
+def measure(folder: Path, keys: int, rounds: int, is_warm: bool) -> None:
+    run = partial(run_step, is_warm=is_warm)
+
     def tell(what: str, found: dict[str, float]) -> None:
         words = ", ".join(f"{name} {value}" for name, value in found.items())
         print(f"{what:<44} {words}", flush=True)
@@ -212,15 +245,15 @@ def measure(folder: Path, keys: int, rounds: int) -> None:
         tell(f"update of {count:,} keys: {format}", run("ours", folder, keys, format))
     tell(f"merge of {count:,} keys: delta-rs", run("merge", folder, keys))
     tell(f"upsert of {-(-count // 100):,} keys: pyiceberg", run("upsert", folder, keys))
-    for format in ("iceberg", "delta"):
+    for format in KEPT:
         tell(f"a full read after one update: {format}", run("read", folder, keys, format))
     for number in range(2, rounds + 1):
         append(log, changes_of(keys, number))
-        for format in ("iceberg", "delta"):
+        for format in KEPT:
             found = run("ours", folder, keys, format)
             if number in (2, rounds) or number % 20 == 0:
                 tell(f"update {number} in a row: {format}", found)
-    for format in ("iceberg", "delta"):
+    for format in KEPT:
         tell(f"a full read after {rounds} updates: {format}", run("read", folder, keys, format))
 
 

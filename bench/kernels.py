@@ -85,6 +85,7 @@ def main() -> None:
             2,
             ends.reshape(1, -1),
             np.zeros(1, np.int64),
+            np.zeros(1, np.int64),
             lost,
             losers,
             slots,

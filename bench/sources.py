@@ -12,13 +12,17 @@ the broker for both: the peer asks it, we read its log directory beside it.
     table        ``lastwrite.table``; beside ``lastwrite.latest`` as it was before there were tables
                  (of git's history: record by record), and beside the table's first form, which knew
                  Kafka alone
+    iceberg      ``table_to`` a new table, from the log to its commit; beside the Kafka source, a
+                 window over the key and Iceberg's own writer, in Spark
+    delta        the same of Delta
     look         ``table[key]`` of keys at random, warm: in a folder, and in a bucket that holds
                  each request back for 0.02 s
     batch        what a micro-batch takes of our code, without Spark and without its rows: to list,
                  to decide how far, to plan
 
-Sides take turns, after a first run of each, which is not timed and in which memory is watched. Both
-sessions are ``local[2]``; the peer's is of the newest PySpark whose Kafka source is on Maven.
+Sides take turns, after a first run of each, which is not timed and in which memory is watched: that
+of our Python processes together is to stay below what a table may take. Both sessions are
+``local[2]``; the peer's is of the newest PySpark whose Kafka source is on Maven.
 Results are held against each other once: how many rows, the sum of their offsets, and for tables
 how many keys.
 """
@@ -37,9 +41,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bench import generate
 from bench.sampling import Sampler, Stopwatch, machine
@@ -47,6 +54,7 @@ from tests.support.kafka.broker import Broker, kafka_home
 from tests.support.kafka.clients import create_topic
 from tests.support.kafka.spark_source import PYSPARK, peer_home
 from tests.support.objects import BUCKET, fault_proxy, s3_server
+from tests.support.tables.spark import JARS, SETTINGS, kafka_jars, spark_home
 
 REPOSITORY = Path(__file__).parents[1]
 TOPIC = "rows"
@@ -55,6 +63,7 @@ _WORDS = 11  # of a value, 88 bytes
 _SEGMENT_BYTES = 256 << 20
 _DELAY_S = 0.02
 _LOOKS, _BUCKET_LOOKS, _BATCHES = 20_000, 100, 200
+FORMATS = "iceberg", "delta"
 _HISTORY = {"latest as it was": "64fd284^", "first table": "91bd969^"}
 
 Made = dict[str, Any]
@@ -116,7 +125,8 @@ def serve(kind: str, path: str, address: str) -> None:
     """Be a side: works come by standard input, what they found goes to standard output."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    works = {"ours": ours, "peer": theirs, "python": python}[kind](path, address)
+    kinds = {"ours": ours, "peer": theirs, "python": python, "writer": writer}
+    works = kinds[kind](path, address)
     for line in sys.stdin:
         work = works[line.strip()]
         begin = time.perf_counter()
@@ -192,8 +202,64 @@ def _works(*frames: Callable[[], Any]) -> dict[str, Callable[[], Made]]:
     return found
 
 
+def writer(path: str, address: str) -> dict[str, Callable[[], Made]]:
+    """Spark, which writes tables."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, row_number
+
+    house = f"{path}-written"
+    catalog = {
+        "spark.sql.catalog.peer": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.peer.type": "hadoop",
+        "spark.sql.catalog.peer.warehouse": f"{house}/iceberg",
+    }
+    spark = _session(**{"spark.jars": os.environ["SPARK_PEER_JARS"]}, **SETTINGS, **catalog)
+
+    def last_writes() -> Any:
+        asked = {"kafka.bootstrap.servers": address, "subscribe": TOPIC}
+        names = "key", "value", "partition", "offset", "timestamp"
+        rows = spark.read.format("kafka").options(**asked).load().select(*names)
+        last = Window.partitionBy("partition", "key").orderBy(col("offset").desc())
+        first = rows.withColumn("place", row_number().over(last)).where("place = 1")
+        return first.where("value is not null").drop("place")
+
+    def iceberg() -> Made:
+        spark.sql("drop table if exists peer.bench.rows purge")
+        last_writes().writeTo("peer.bench.rows").using("iceberg").create()
+        return {}
+
+    def delta() -> Made:
+        shutil.rmtree(f"{house}/delta", ignore_errors=True)
+        last_writes().write.format("delta").save(f"{house}/delta")
+        return {}
+
+    return {
+        "iceberg": iceberg,
+        "iceberg?": lambda: _sums(spark.table("peer.bench.rows")),
+        "delta": delta,
+        "delta?": lambda: _sums(spark.read.format("delta").load(f"{house}/delta")),
+    }
+
+
 def python(path: str, address: str) -> dict[str, Callable[[], Made]]:
     import lastwrite
+
+    def written(format: str) -> Made:
+        shutil.rmtree(f"{path}-{format}", ignore_errors=True)
+        lastwrite.table_to(path, TOPIC, to=f"{path}-{format}", format=format)
+        return {}
+
+    def sums(format: str) -> Made:
+        from deltalake import DeltaTable
+
+        from tests.support.tables.judges import iceberg_table
+
+        if format == "delta":
+            found = DeltaTable(f"{path}-delta").to_pyarrow_table(columns=["_offset"])
+        else:
+            table = iceberg_table(Path(f"{path}-iceberg"))
+            found = table.scan(selected_fields=("_offset",)).to_arrow()
+        return {"rows": len(found), "sum": int(np.asarray(found.column("_offset")).sum())}
 
     def table() -> Made:
         with lastwrite.table(path, TOPIC) as found:
@@ -202,7 +268,13 @@ def python(path: str, address: str) -> dict[str, Callable[[], Made]]:
     def latest() -> Made:
         return {"keys": len(lastwrite.latest(path, TOPIC, limit_bytes=1 << 40))}
 
-    return {"table": table, "latest": latest}
+    def look() -> Made:
+        with lastwrite.table(path, TOPIC) as found:
+            return {"look": _looked(found, _LOOKS, 1e6)}
+
+    tables = {format: partial(written, format) for format in FORMATS}
+    sums_of = {f"{format}?": partial(sums, format) for format in FORMATS}
+    return {"table": table, "latest": latest, "look": look, **tables, **sums_of}
 
 
 # ---------------------------------------------------------------------- rows
@@ -226,7 +298,7 @@ class Bench:
             for file in log.glob("0*"):
                 file.unlink()
             numbers = generate.drawn(keys, seed=n + 1, lowest=n * keys)
-            generate.write_log(log, numbers, 0, each, _WORDS, _SEGMENT_BYTES)
+            generate.write_log(log, numbers, 0, each, _WORDS, _SEGMENT_BYTES, is_drawn=True)
         self._broker.start()
         time.sleep(3)  # its high watermarks are noted
         return self
@@ -292,6 +364,24 @@ class Bench:
 
     # ------------------------------------------------------------------ tables
 
+    def written(self, formats: Sequence[str]) -> Iterator[tuple[str, Made]]:
+        home = spark_home()
+        jars = ",".join(map(str, [*sorted((home / JARS / "lib").glob("*.jar")), *kafka_jars()]))
+        path = os.pathsep.join([str(home), str(REPOSITORY)])
+        sides = [
+            self.side("lastwrite", "python"),
+            self.side("Spark", "writer", PYTHONPATH=path, SPARK_PEER_JARS=jars),
+        ]
+        try:
+            for format in formats:
+                found = self.turns([(side, format, self.repeats) for side in sides])
+                sums = [side.ask(f"{format}?") for side in sides]
+                _hold(sums, format)
+                yield format, {**found, "rows": sums[0]["rows"]}
+        finally:
+            for side in sides:
+                side.close()
+
     def table(self) -> Made:
         sides = [(self.side("lastwrite", "python"), "table", self.repeats)]
         for name, commit in _HISTORY.items():
@@ -320,8 +410,11 @@ class Bench:
         import lastwrite
 
         found: Made = {}
-        with lastwrite.table(str(self.data), TOPIC) as table:
-            found["folder, µs"] = _looked(table, _LOOKS, 1e6)
+        side = self.side("lastwrite", "python")
+        with Sampler(side.pid) as sampler:
+            found["folder, µs"] = side.ask("look")["look"]
+        side.close()
+        found["memory"] = sampler.peak.to_dict()
         with s3_server(self.folder / "s3") as server, fault_proxy(server.endpoint) as proxy:
             config = {"storage.endpoint": proxy.endpoint, "storage.allowHttp": "true"}
             address = f"s3://{BUCKET}/bench"
@@ -392,6 +485,8 @@ _BARS = {  # row: beside what, must, goal; of processor seconds
     "columns": ("Kafka source", 6, 10),
     "compacted": ("Kafka source", 8, 15),
     "table": ("latest as it was", 20, 50),
+    "iceberg": ("Spark", 5, 8),
+    "delta": ("Spark", 5, 8),
 }
 _LIMITS = {  # row, figure: must, goal
     ("look", "folder, µs"): (200, 50),
@@ -417,6 +512,14 @@ def told(row: str, found: Made) -> Iterator[str]:
             ratio = theirs[what] / mine[what]
             said = _judged(ratio, goal, must, False) if what == "cpu" else ""
             yield f"{row:10} {ratio:.1f} times less {what} than {other} {said}"
+    memory = found.get("lastwrite", found).get("memory")
+    if memory is not None:
+        from lastwrite.commands.table import MEMORY  # sides of git's history have it not
+        from lastwrite.spark.memory import parse_bytes
+
+        setting = parse_bytes(MEMORY) >> 20
+        judged = "kept" if memory["python_pss_mib"] <= setting else "MISSED"
+        yield f"{row:10} Python's memory {memory['python_pss_mib']} of {setting} MiB: {judged}"
     for (of, name), (must, goal) in _LIMITS.items():
         if of == row:
             judged = _judged(found[name]["median"], goal, must, True)
@@ -430,7 +533,7 @@ def _judged(value: float, goal: float, must: float, is_most: bool) -> str:
     return f"(must {must}, goal {goal}: {reached})"
 
 
-ROWS = ("source", "columns", "compacted", "table", "look", "batch")
+ROWS = ("source", "columns", "compacted", *FORMATS, "table", "look", "batch")
 
 
 def main() -> int:
@@ -460,7 +563,10 @@ def main() -> int:
             in_spark = [row for row in wanted if row in ROWS[:3]]
             for row, some in bench.in_spark(in_spark) if in_spark else ():
                 tell(row, some)
-            for row in (row for row in wanted if row in ROWS[3:]):
+            written = [row for row in wanted if row in FORMATS]
+            for row, some in bench.written(written) if written else ():
+                tell(row, some)
+            for row in (row for row in wanted if row in ROWS[5:]):
                 tell(row, getattr(bench, row)())
     finally:
         shutil.rmtree(folder)

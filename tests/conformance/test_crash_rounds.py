@@ -21,7 +21,9 @@ def oracle() -> Iterator[Oracle]:
     judge.close()
 
 
-@pytest.mark.parametrize("log", range(80, 88))
+@pytest.mark.parametrize(
+    "log", [*range(80, 84), *(pytest.param(n, marks=pytest.mark.long) for n in range(84, 88))]
+)
 def test_kafka_loads_what_a_killed_round_left(oracle: Oracle, log: int) -> None:
     with tempfile.TemporaryDirectory(prefix="lastwrite-crash-", dir=SCRATCH) as folder:
         round_ = prepare(log, Path(folder))

@@ -44,7 +44,10 @@ def oracle() -> Iterator[Oracle]:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("seed", range(1001, 1151))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(1001, 1076), *(pytest.param(n, marks=pytest.mark.long) for n in range(1076, 1151))],
+)
 def test_kafkas_own_cleaner_keeps_what_it_promises(
     seed: int, oracle: Oracle, met: Counter[str], tmp_path: Path
 ) -> None:

@@ -58,10 +58,12 @@ NOT_READERS = {
     "big_endian:i16": "loads",
     "big_endian:u16": "loads",
     "checksum:crc32": "sums",
+    "checksum:crc32c": "sums",
     "fingerprint:fingerprint": "sums",
     "kafka.partitioner:murmur2": "sums",
     "kafka.partitioner:partition_of": "sums",
     "slices:gathered": "copies stretches that are known",
+    "slices:bytes_of": "the same, as objects",
     "layout:Layout.unpack_from": "callers have checked the size",
     "layout:Layout.iter_unpack": "as unpack_from",
     # Of our own secrets and random numbers.
@@ -75,6 +77,7 @@ NOT_READERS = {
     "pulsar.ledger_metadata:custom_items": "writes",
     "rocketmq.record:make_message": "writes",
     "rocketmq.index_file:build": "writes",
+    "kernel_cache:keep_code": "writes",
     "scan_cache.format:header_of": "writes",
     "rocketmq.chunk:RocketmqFormat.add_versions": "there are none",
     # Of what looks at a log only the contents for ``verify`` are a format.

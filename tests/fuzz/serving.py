@@ -35,6 +35,7 @@ from lastwrite.server.groups import Groups
 from lastwrite.server.handlers import Identity, Place
 from lastwrite.server.listener import ServeLimits, Server
 from lastwrite.server.messages import APIS, Request
+from lastwrite.server.metrics import Metrics
 from lastwrite.server.offsets import Offsets
 from lastwrite.server.rights import Kind, Operation, Rights, Rule
 from lastwrite.server.session import Session
@@ -170,7 +171,7 @@ class _Served:
             coordinator,
             self.files,
             ServeLimits(),
-            told.append,
+            Metrics(told.append),
         )
         self.server._growth.close()  # nobody waits
         rules = (

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lastwrite.model.columns import Places
 from lastwrite.rows import places as module
-from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder, Sources
+from lastwrite.rows.places import PlaceIndex, PlaceIndexBuilder, Sources, Stretch
 
 # A key's fingerprint: lanes that collide in one half, in the other, and far apart.
 KEYS = [(lane, other) for lane in (1, 2, 1 << 40, (1 << 64) - 1) for other in (0, 7)]
@@ -66,7 +68,25 @@ def test_it_is_the_dictionary(
         index = builder.finish()
         assert all(index.take_in(each, sources) for each in blocks[known:])
         check(index, model(writes))
+        if known == len(blocks):
+            check_order(index, blocks, memory)
         index.close()
+
+
+def check_order(index: PlaceIndex, blocks: list[Places], memory: int) -> None:
+    """Who only goes through them finds the same."""
+    builder = PlaceIndexBuilder(Sources.of(PARTITIONS), memory)
+    for each in blocks:
+        builder.add(each)
+    found = builder.finish_in_order()
+    for segment, start, end in itertools.product(range(len(PARTITIONS)), (0, 7), (8, 1 << 40)):
+        for has_deletes in (False, True):
+            stretch = Stretch(segment, start, end)
+            orders = found.orders_in(stretch, has_deletes=has_deletes).tolist()
+            assert orders == index.orders_in(stretch, has_deletes=has_deletes).tolist()
+    assert len(found) == len(index) and found.has_moved_keys == index.has_moved_keys
+    assert found.last_deletes() == index.last_deletes()
+    found.close()
 
 
 def check(index: PlaceIndex, expected: dict[int, int]) -> None:

@@ -72,7 +72,13 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("is_first", [True, False], ids=["all lost", "some there"])
+@pytest.mark.parametrize(
+    "is_first",
+    [
+        pytest.param(True, id="all lost", marks=pytest.mark.long),
+        pytest.param(False, id="some there"),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_anywhere_each_tree_is_old_or_new(place: Path, kind: str, is_first: bool) -> None:
     origin, done, root = place / "origin", place / "done", place / "run"

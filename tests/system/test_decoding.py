@@ -198,6 +198,9 @@ def test_dump_and_read_say_what_it_means(place: Path, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit, match="3"):
         main(["dump", logs, *words])
     assert "offset 200: value: it stops early" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="3"):
+        main(["read", logs, *words, "--offset", "199"])
+    assert "ended early: 2 messages" in capsys.readouterr().err
     with pytest.raises(InvalidConfig, match="needs a schema"):
         lastwrite.dump(logs, topic="orders", value_format="avro")
 

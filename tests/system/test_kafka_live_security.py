@@ -4,8 +4,6 @@ real broker.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +24,7 @@ from lastwrite.kafka.jobs import giving
 from lastwrite.kafka.restored import LogsGiven
 from lastwrite.reports.fetching import LogsFetched
 from tests.conformance.test_kafka_archive import Archive
+from tests.support.certificates import certificates
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import Sent, consume, create_topic, produce
@@ -46,18 +45,7 @@ def quoted(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``broker.pem``, ``client.pem``, ``stranger.pem``: a certificate each, and its ``.key``."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is missing")
-    folder = tmp_path_factory.mktemp("keys")
-    for name in ("broker", "client", "stranger"):
-        line = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key"
-        more = ["-out", f"{name}.pem", "-addext", "subjectAltName=IP:127.0.0.1"]
-        command = ["openssl", *line.split(), *more]
-        subprocess.run(command, cwd=folder, check=True, timeout=60, stderr=subprocess.DEVNULL)
-    both = (folder / "broker.key").read_text() + (folder / "broker.pem").read_text()
-    (folder / "broker.both").write_text(both)
-    return folder
+    return certificates(tmp_path_factory.mktemp("keys"))
 
 
 @pytest.fixture(scope="module")

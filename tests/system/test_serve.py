@@ -10,7 +10,9 @@ from __future__ import annotations
 import random
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +23,16 @@ import lastwrite
 from lastwrite.kafka.format.batch import decode_batch_header
 from lastwrite.kafka.format.batch_layout import BatchHeader, decode_attributes
 from lastwrite.kafka.store.log_dir import read_partition
+from lastwrite.server.messages import decode_body, decode_request
 from lastwrite.server.serve import Serving
 from lastwrite.spark.inline import INLINE
+from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
 from tests.support.kafka.groups import transact
 from tests.support.kafka.raw import Raw, part
+from tests.support.kafka.readers.programs import READERS
+from tests.support.kafka.recording import Recorder
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -271,6 +277,91 @@ def test_epochs_end_where_the_brokers_do(pair: Pair) -> None:
                     ), (topic, epoch, current)
 
 
+def test_topics_are_described_as_by_the_broker(pair: Pair) -> None:
+    """But for the epoch of the leader, which the broker's restart has raised."""
+
+    def asked(raw: Raw) -> Any:
+        name = "describe_topic_partitions"
+        topics = tuple(part(name, 0, "TopicRequest", name=topic) for topic in (*TOPICS, "missing"))
+        answer = raw.ask(name, 0, topics=topics, response_partition_limit=2000, cursor=None)
+        return [
+            replace(
+                topic,
+                partitions=tuple(replace(each, leader_epoch=0) for each in topic.partitions),
+                topic_authorized_operations=0,
+            )
+            for topic in answer.topics
+        ]
+
+    with Raw(pair.broker.address) as theirs, Raw(pair.ours.address) as ours:
+        assert asked(ours) == asked(theirs)
+
+
+def test_administrators_see_what_they_see_of_the_broker(pair: Pair) -> None:
+    """But for where the log directory is, and what its volume has; of producers their sequences and
+    their coordinators' epochs are not known.
+    """
+    names = (*TOPICS, "missing")
+
+    def sizes(raw: Raw, version: int, name: str | None) -> Any:
+        asked = part(
+            "describe_log_dirs", version, "DescribableLogDirTopic", topic=name, partitions=(0, 7)
+        )
+        answer = raw.ask("describe_log_dirs", version, topics=None if name is None else (asked,))
+        return {
+            (topic.name, each)
+            for one in answer.results
+            for topic in one.topics
+            for each in topic.partitions
+            if topic.name in names
+        }
+
+    def writers(raw: Raw, name: str) -> Any:
+        asked = part("describe_producers", 0, "TopicRequest", name=name, partition_indexes=(0, 7))
+        (topic,) = raw.ask("describe_producers", 0, topics=(asked,)).topics
+        return [
+            (
+                each.partition_index,
+                each.error_code,
+                sorted(
+                    (
+                        one.producer_id,
+                        one.producer_epoch,
+                        one.last_timestamp,
+                        one.current_txn_start_offset,
+                    )
+                    for one in each.active_producers
+                ),
+            )
+            for each in topic.partitions
+        ]
+
+    with Raw(pair.broker.address) as theirs, Raw(pair.ours.address) as ours:
+        for version in (1, 5):
+            for name in (None, *names):
+                assert sizes(ours, version, name) == sizes(theirs, version, name)
+        assert sizes(ours, 5, None)
+        for name in names:
+            assert writers(ours, name) == writers(theirs, name)
+        assert any(found for name in TOPICS for *_, found in writers(ours, name))
+        moving = [raw.ask("list_partition_reassignments", 0, topics=None) for raw in (ours, theirs)]
+        assert moving[0] == moving[1]
+
+
+def test_of_a_group_that_nobody_knows_the_same_is_said(pair: Pair) -> None:
+    def asked(raw: Raw, name: str, version: int, **named: Any) -> Any:
+        (found,) = raw.ask(name, version, include_authorized_operations=False, **named).groups
+        return found.error_code, found.error_message
+
+    with Raw(pair.broker.address) as theirs, Raw(pair.ours.address) as ours:
+        for name, version, field in (
+            ("consumer_group_describe", 1, "group_ids"),
+            ("describe_groups", 6, "groups"),
+        ):
+            wanted = asked(theirs, name, version, **{field: ("nobody",)})
+            assert asked(ours, name, version, **{field: ("nobody",)}) == wanted
+
+
 def test_consumers_see_the_same_records_in_order(pair: Pair) -> None:
     for topic in TOPICS:
         for isolation in ("read_committed", "read_uncommitted"):
@@ -324,3 +415,84 @@ def _all(address: str, topic: str, isolation: str) -> list[Any]:
     finally:
         consumer.close()
     return found
+
+
+# Who we are, what a server draws, and what the broker's restart has raised.
+_OWN = {"host", "port", "cluster_id", "throttle_time", "session_id", "member_id", "leader_epoch"}
+_EPOCHS = {"current_leader_epoch", "last_fetched_epoch"}
+# Of the other readers what is said depends on members and epochs that only one server knows.
+_OTHERS = [
+    pytest.param(name, marks=pytest.mark.long)
+    for name in ("java", "java 3.9", "kcat", "kafka-python", "aiokafka", "sarama", "kafkajs")
+]
+
+
+@pytest.mark.parametrize("name", ["confluent", *_OTHERS])
+def test_what_a_client_said_is_answered_as_by_the_broker(
+    pair: Pair, name: str, tmp_path: Path
+) -> None:
+    """A reader's own requests, recorded while it reads of us as a group and commits, are sent again
+    to the broker and to us: its group and members are known to neither.
+    """
+    recorder, port = Recorder(), free_ports(1)[0]
+    wanted = _all(pair.ours.address, "gzip", "read_committed")
+    try:
+        command = READERS[name].command(recorder.address, "gzip", str(len(wanted)), f"of {name}")
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    where = f"127.0.0.1:{port}"
+    state = str(tmp_path / "state")
+    with (
+        lastwrite.serve(str(pair.root), listen=where, advertise=recorder.address, state=state),
+        recorder.before(where),
+    ):
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert [line.split()[0] for line in ended.stdout.splitlines()] == [
+        str(each[0]) for each in wanted
+    ], ended.stderr
+
+    compared: set[str] = set()
+    for said in recorder.said:
+        with Raw(pair.broker.address) as theirs, Raw(pair.ours.address) as again:
+            for frame in {each[:4] + each[8:]: each for each in said}.values():
+                request = decode_request(frame)
+                kind, version, _, _, _ = request
+                if kind == "api_versions":
+                    continue
+                message = _of_any_epoch(decode_body(request))
+                answers = [_said(raw, kind, version, message) for raw in (again, theirs)]
+                assert answers[0] == answers[1], request
+                compared.add(kind)
+    assert {"metadata", "list_offsets", "fetch"} <= compared
+
+
+def _said(raw: Raw, kind: str, version: int, message: Any) -> Any:
+    """As soon as there is a coordinator: the broker makes its topic when first asked."""
+    for _ in range(60):
+        found = raw.say(kind, version, message)
+        if kind != "find_coordinator" or "coordinator_not_available" not in repr(found):
+            break
+        time.sleep(0.5)
+    return _plain(found)
+
+
+def _of_any_epoch(asked: Any) -> Any:
+    """The same without the leader's epoch, which the broker's restart has raised."""
+    if is_dataclass(asked) and not isinstance(asked, type):
+        found = {each.name: _of_any_epoch(getattr(asked, each.name)) for each in fields(asked)}
+        return replace(asked, **{**found, **dict.fromkeys(_EPOCHS & found.keys(), -1)})
+    return tuple(map(_of_any_epoch, asked)) if isinstance(asked, tuple) else asked
+
+
+def _plain(found: Any) -> Any:
+    if is_dataclass(found):
+        return {
+            each.name: _plain(getattr(found, each.name))
+            for each in fields(found)
+            if each.name not in _OWN
+        }
+    if not isinstance(found, tuple):
+        return found
+    plain = [_plain(each) for each in found]
+    has_names = bool(plain) and isinstance(plain[0], dict) and "name" in plain[0]
+    return sorted(plain, key=lambda each: str(each["name"])) if has_names else plain

@@ -202,14 +202,22 @@ def _member(serving: Serving, settings: dict[str, Any]) -> Consumer:
     return member
 
 
-def test_writing_is_refused_in_words_that_clients_show(serving: Serving) -> None:
+@pytest.mark.parametrize("is_idempotent", [False, True])
+def test_writing_is_refused_in_words_that_clients_show(
+    serving: Serving, is_idempotent: bool
+) -> None:
     failed: list[Any] = []
-    producer = Producer(
-        {"bootstrap.servers": serving.address, "message.timeout.ms": 10_000, "log_level": 0}
-    )
+    settings = {"bootstrap.servers": serving.address, "message.timeout.ms": 30_000, "log_level": 0}
+    producer = Producer({**settings, "enable.idempotence": is_idempotent})
     producer.produce(TOPIC, b"x", on_delivery=lambda error, _: failed.append(error))
-    producer.flush(30)
+    producer.flush(60)
     assert failed and failed[0].name() == "TOPIC_AUTHORIZATION_FAILED"
+
+
+def test_transactions_are_refused_in_words(serving: Serving) -> None:
+    settings = {"bootstrap.servers": serving.address, "transactional.id": "t", "log_level": 0}
+    with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        Producer(settings).init_transactions(60)
 
 
 def test_no_address_of_other_machines_unless_said(
@@ -221,6 +229,19 @@ def test_no_address_of_other_machines_unless_said(
         main(["serve", str(log.archive), "--listen", "0.0.0.0:0"])
     assert ended.value.code == 2
     assert "--open" in capsys.readouterr().err
+
+
+def test_frames_come_together_and_in_pieces(serving: Serving) -> None:
+    frames = [struct.pack(">ihhih", 10, 18, 0, number, -1) for number in range(300)]
+    host, _, port = serving.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.sendall(b"".join(frames[:-1]) + frames[-1][:9])  # beyond what is taken at once
+        client.sendall(frames[-1][9:])
+        with client.makefile("rb") as answers:
+            for number in range(len(frames)):
+                (size,) = struct.unpack(">i", answers.read(4))
+                assert answers.read(size)[:4] == struct.pack(">i", number)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 import lastwrite
 from lastwrite.server.serve import Serving
+from tests.support.certificates import certificates
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import Sent, create_topic, produce
@@ -72,17 +73,7 @@ class Pair(NamedTuple):
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is missing")
-    folder = tmp_path_factory.mktemp("keys")
-    for name in ("broker", "client", "stranger"):
-        line = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {name}.key"
-        more = ["-out", f"{name}.pem", "-addext", "subjectAltName=IP:127.0.0.1"]
-        command = ["openssl", *line.split(), *more]
-        subprocess.run(command, cwd=folder, check=True, timeout=60, stderr=subprocess.DEVNULL)
-        both = (folder / f"{name}.key").read_text() + (folder / f"{name}.pem").read_text()
-        (folder / f"{name}.both").write_text(both)
-    return folder
+    return certificates(tmp_path_factory.mktemp("keys"))
 
 
 def _settings(keys: Path) -> dict[str, str]:

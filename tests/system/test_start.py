@@ -97,6 +97,7 @@ def test_nothing_is_left_behind(
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_laid_out_start_gives_the_same(tmp_path: Path) -> None:
     """The first run writes the archive while it ends, the second takes it; a broken one goes."""
     cache = tmp_path / "cache"

@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import lastwrite
+from lastwrite.commands.table_to import format_at
 from tests.support.tables.judges import Rows, readings
 from tests.support.tables.topics import TOPICS
 
-FORMATS = "iceberg", "delta", "parquet"
+VECTORS = "-vectors"  # of a format's name here: with deletion vectors
+FORMATS = "iceberg", "delta", "delta-vectors", "parquet"
 Reader = Callable[[str, Path], Rows]
 
 
@@ -35,12 +37,17 @@ def play(
     with tempfile.TemporaryDirectory() as folder:
         topic = TOPICS[system](Path(folder, "log"), draw)
         buckets = draw.choice([1, 2, 8])
+        switched = draw.choice([0, 0, 3])  # the round that asks for vectors; later ones do not
         for number in range(rounds):
             topic.step()
             for format in formats:
                 to = Path(folder, format)
                 how = {} if to.exists() else {"buckets": buckets}
-                made = lastwrite.table_to(str(topic.root), "t", to=str(to), format=format, **how)
+                plain = format.removesuffix(VECTORS)
+                vectors = format != plain and number == switched
+                made = lastwrite.table_to(
+                    str(topic.root), "t", to=str(to), format=plain, vectors=vectors, **how
+                )
                 where = f"seed {seed}, {system}, round {number}, {format}"
                 met[f"rounds of {format} {made.how}"] += 1
                 assert made.rows == len(topic.model), f"{where}: {made}"
@@ -49,10 +56,13 @@ def play(
                     met[f"read by {name}"] += 1
                 for name, read in others:
                     if format != "parquet":
-                        assert read(format, to) == topic.model, f"{where}: {name} differs"
+                        assert read(plain, to) == topic.model, f"{where}: {name} differs"
                         met[f"read by {name}"] += 1
                 proof = lastwrite.verify_table(
-                    str(topic.root), str(to), topic=made.topic, format=format
+                    str(topic.root), str(to), topic=made.topic, format=plain
                 )
+                head = format_at(str(to), plain, made.topic, None).head()
+                if head is not None and any(file.deleted for file in head.files):
+                    met[f"rounds of {format} with deleted rows in files"] += 1
                 assert proof.is_proven and proof.proven == proof.rows, f"{where}: {proof}"
     return met

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import re
 import subprocess
 import sys
 import uuid
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,16 @@ import pytest
 pytest.importorskip("pyarrow", reason="pip install 'lastwrite[frames]'")
 pytest.importorskip("grpc_tools", reason="pip install 'lastwrite[protobuf]'")
 
-from google.protobuf import message_factory  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+from google.protobuf import descriptor_pb2, message_factory  # noqa: E402
 
 import lastwrite  # noqa: E402
+from lastwrite.cli import run  # noqa: E402
 from lastwrite.decoding.protobuf_schema import ProtobufFile  # noqa: E402
 from lastwrite.demo.topic_writer import TopicWriter  # noqa: E402
 from lastwrite.errors import BadValue, InvalidConfig  # noqa: E402
 from lastwrite.model.log import TopicPartition  # noqa: E402
+from lastwrite.rows.known_protos import KNOWN_PROTOS  # noqa: E402
 from lastwrite.rows.schemas import read_schema  # noqa: E402
 
 PROTO = """
@@ -231,3 +237,68 @@ def test_defaults_and_required_fields_of_proto2(tmp_path: Path) -> None:
         "value: a required field is missing, at its byte 2",
         "value: a symbol that the enum does not have, at its byte 0",
     ]
+
+
+def test_commands_have_the_same_options(
+    schemas: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = message(schemas, "shop.Click")
+    path = write(tmp_path / "logs", [(b"\x0a\x02a1", made(url="/x").SerializeToString(), [])])
+    told = ["--topic", "orders", "--key-format", "protobuf", "--value-format", "protobuf"]
+    for which in ("key", "value"):
+        told += [f"--{which}-schema", str(schemas / "order.proto"), f"--{which}-message", "Click"]
+    for command in ("dump", "read"):
+        assert run([command, path, *told, "--json"]) == 0
+        decoded = json.loads(capfd.readouterr().out.splitlines()[0])["decoded"]
+        assert decoded == {"key": {"url": "a1"}, "value": {"url": "/x"}, "problem": None}
+    to = tmp_path / "made"
+    assert run(["table", path, *told, "--as", "parquet", "--to", str(to)]) == 0
+    (file,) = to.glob("*/*.parquet")
+    (row,) = pq.read_table(file).to_pylist()
+    assert (row["key"], row["value"]) == ({"url": "a1"}, {"url": "/x"})
+
+
+def test_what_no_registry_holds_can_be_imported(tmp_path: Path) -> None:
+    fields = "confluent.type.Decimal price = 1 [(confluent.field_meta) = {doc: 'in cents'}];"
+    fields += " google.type.Date day = 2; google.type.Money sum = 3; google.type.Month month = 4;"
+    imports = "".join(f'import "{name}"; ' for name in KNOWN_PROTOS)
+    (tmp_path / "5.proto").write_text(
+        f'syntax = "proto3"; package shop; {imports}message Sale {{ {fields} }}'
+    )
+    (tmp_path / "orders-value.proto").write_bytes((tmp_path / "5.proto").read_bytes())
+    value = b"\0\0\0\0\5\0" + b"\x0a\x06\x0a\x02\x04\xd2\x18\x02"
+    value += b"\x12\x07\x08\xea\x0f\x10\x0b\x18\x17\x1a\x07\x0a\x03EUR\x10\x07\x20\x0b"
+    path = write(tmp_path / "logs", [(b"a", value, [])])
+    given: dict[str, Any] = {"value_format": "confluent", "schema_registry": str(tmp_path)}
+    with lastwrite.table(path, "orders", **given) as table:
+        assert table[b"a"] == {
+            "price": {"value": b"\x04\xd2", "precision": 0, "scale": 2},
+            "day": {"year": 2026, "month": 11, "day": 23},
+            "sum": {"currency_code": "EUR", "units": 7, "nanos": 0},
+            "month": "NOVEMBER",
+        }
+
+
+@pytest.mark.parametrize(
+    "name", ["confluent/meta", "confluent/type/decimal", "confluent/type/variant"]
+)
+def test_confluents_own_messages_are_as_its_clients_have_them(name: str, tmp_path: Path) -> None:
+    clients = find_spec("confluent_kafka")
+    assert clients is not None and clients.origin is not None
+    theirs = Path(clients.origin).parent / "schema_registry" / f"{name}_pb2.py"
+    if not theirs.is_file():
+        pytest.skip("this release of confluent-kafka has it not")
+    spec = spec_from_file_location(theirs.stem, theirs)
+    assert spec is not None and spec.loader is not None
+    loaded = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    for file, text in KNOWN_PROTOS.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    schema = read_schema(str(tmp_path / f"{name}.proto"))
+    ours = descriptor_pb2.FileDescriptorSet.FromString(schema.descriptors).file[-1]
+    wanted = descriptor_pb2.FileDescriptorProto.FromString(loaded.DESCRIPTOR.serialized_pb)
+    for of in ("message_type", "extension"):  # the compiler adds names for JSON
+        told = [re.sub(r'\s*json_name: "\w+"', "", str(each)) for each in getattr(ours, of)]
+        assert told == [str(each) for each in getattr(wanted, of)]
+    assert ours.message_type

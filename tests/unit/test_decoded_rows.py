@@ -147,12 +147,37 @@ def test_what_follow_gives_is_decoded(tmp_path: Path, options: dict[str, Any]) -
     log.append([(b"c", value(4), 7)])
     (batch,) = strict.follow(poll_s=None)
     assert [row["key"] for row in batch.to_pylist()] == [b"a", b"b", b"c"]
-    with (
-        lastwrite.table(path, "t", **options, on_bad="aside", bad_to=str(tmp_path)) as aside,
-        pytest.raises(InvalidConfig, match="leaves changes out") as caught,
+
+
+def test_what_follow_puts_aside_is_no_older_value(tmp_path: Path, options: dict[str, Any]) -> None:
+    log = GrowingLog(tmp_path / "logs")
+    log.append([(b"a", value(1), 5), (b"b", value(2), 5)])
+    bad_to = tmp_path / "aside"
+    given = options | {"key_format": "utf8", "on_bad": "aside", "bad_to": str(bad_to)}
+    table = lastwrite.table(str(tmp_path / "logs"), "t", **given)
+    applied = {row["key"]: row["value"] for row in table.to_arrow().to_pylist()}
+    for changes in (
+        [(b"a", b"{", 6), (b"\xff", value(3), 6), (b"c", value(4), 6)],
+        [(b"\xff", b"[", 7)],  # nothing of it can be told
+        [(b"d", value(5), 8)],
     ):
-        list(aside.follow(poll_s=None))
-    assert "on_bad=null" in (caught.value.remedy or "")
+        log.append(changes)
+        for batch in table.follow(poll_s=None):
+            assert len(batch) and batch.schema == table.reader().schema
+            applied |= {row["key"]: row["value"] for row in batch.to_pylist()}
+    assert {key: each and each["id"] for key, each in applied.items()} == {
+        "a": None,
+        "b": 2,
+        "c": 4,
+        "d": 5,
+    }
+    rows = [row for file in bad_to.iterdir() for row in pq.read_table(file).to_pylist()]
+    assert sorted((row["offset"], row["key"], row["value"]) for row in rows) == [
+        (2, b"a", b"{"),
+        (3, b"\xff", value(3)),
+        (5, b"\xff", b"["),
+    ]
+    assert all(row["error"] for row in rows)
 
 
 def test_a_delete_that_nobody_saw_has_the_tables_types(

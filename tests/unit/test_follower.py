@@ -5,14 +5,16 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from lastwrite.cleaner.events import Event, Events
 from lastwrite.cleaner.follow import Follower
-from lastwrite.cleaner.following import Follow, checked, system_of_follow
+from lastwrite.cleaner.following import Follow, system_of_follow
 from lastwrite.cleaner.following_metrics import FollowingMetrics
+from lastwrite.cleaner.pauses import Pauses, checked
 from lastwrite.commands.metrics_page import page_of
 from lastwrite.errors import InvalidConfig, LogError, RemoteFailed
 from lastwrite.reports.fetching import FetchedLog, Held
@@ -68,15 +70,13 @@ def run(planned: Planned) -> tuple[list[Event], list[float], str]:
     registry = CollectorRegistry()
     metrics = FollowingMetrics(registry, lambda: 5_000)
 
-    class Restless(Follower):
-        def _pause(self, seconds: float) -> None:
-            rests.append(seconds)
-
-    follower = Restless(planned, 2.0, metrics, Events(told.append, lambda: 5_000), lambda: 5_000)
-    follower.start()
-    assert planned.is_over.wait(30)
-    page = page_of(registry).decode()
-    follower.stop()
+    events = Events(told.append, lambda: 5_000)
+    follower = Follower(planned, 2.0, metrics, events, lambda: 5_000)
+    with patch.object(Pauses, "wait", lambda self, seconds: rests.append(seconds)):
+        follower.start()
+        assert planned.is_over.wait(30)
+        page = page_of(registry).decode()
+        follower.stop()
     assert planned.is_closed
     return told, rests, page
 

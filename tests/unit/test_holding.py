@@ -4,6 +4,7 @@ that is shown.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lastwrite.archive.manifest import encode
 from lastwrite.archive.place import MANIFEST, read_seen
 from lastwrite.config.declaration import SettingsTable
 from lastwrite.errors import CorruptLog, InvalidConfig, NotALog
+from lastwrite.kafka import system
 from lastwrite.kafka.cluster.commits import Commit, Place, Positions, commit_of, key_of, value_of
 from lastwrite.kafka.format.batch import encode_batch, iter_batches
 from lastwrite.kafka.format.batch_layout import Record
@@ -23,7 +25,7 @@ from lastwrite.kafka.store import archived
 from lastwrite.kafka.store.archiving import successor
 from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.kafka.store.log_dir import read_partition
-from lastwrite.kafka.store.positions import positions_in
+from lastwrite.kafka.store.positions import Told, positions_in
 from lastwrite.model.log import TopicPartition
 from lastwrite.pulsar.rules.settings import PulsarConfig
 from lastwrite.reports.compaction import PartitionReport
@@ -129,6 +131,25 @@ def test_what_is_not_replicated_is_no_position(tmp_path: Path) -> None:
     write_offset(str(root), HIGH_WATERMARKS, name, end)  # another leader may not have the last
     [held] = round_of(root, HOLD).held_for
     assert (held.group, held.position) == ("a", 2)
+
+
+def test_positions_are_looked_for_once_however_many_partitions_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = log(tmp_path)
+    commit(root, {"a": 2, "B": 6})
+    shutil.copytree(root / NAME, root / "t-1")
+    looked: list[str] = []
+
+    def looking(path: str) -> Told:
+        looked.append(path)
+        return positions_in(path)
+
+    monkeypatch.setattr(system, "positions_in", looking)
+    monkeypatch.setattr(system, "_ASK_AGAIN_S", 600.0)
+    found = compact(root, HOLD, NOW_MS, topic="t").partitions
+    assert [[each.position for each in one.held_for] for one in found] == [[2], [None, None]]
+    assert looked == [str(root)]
 
 
 def test_of_two_roots_the_earlier_position_counts(tmp_path: Path) -> None:

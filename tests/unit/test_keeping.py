@@ -47,7 +47,7 @@ def test_the_first_turn_and_those_that_changed_something_are_told() -> None:
 
 
 def test_a_store_that_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lastwrite.cleaner.keeping.LONGEST_PAUSE_S", QUICK_S)
+    monkeypatch.setattr("lastwrite.cleaner.pauses.LONGEST_S", QUICK_S)
 
     def silent() -> TableRound:
         raise RemoteFailed("no answer", path="s3://lake/orders", remedy="wait")

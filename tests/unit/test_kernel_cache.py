@@ -21,7 +21,7 @@ def test_a_changed_source_drops_what_was_compiled_in_every_folder(tmp_path: Path
     compiled = [
         folder / "__pycache__" / f"code.kernel.{kind}"
         for folder in folders
-        for kind in ("nbi", "1.nbc")
+        for kind in ("nbi", "1.nbc", "code")
     ]
     for file in compiled:
         file.write_bytes(b"machine code")

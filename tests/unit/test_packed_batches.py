@@ -155,9 +155,9 @@ def test_a_first_run_compiles_what_compressed_batches_need() -> None:
     """No kernel meets other types later: it would be compiled once more, while a scan waits."""
     warm_up.compile_kernels()
     needed = (packed_kernels.open_lz4, packed_kernels.thin_many, packed_kernels.seal_many)
-    before = [kernel.signatures for kernel in needed]
+    before = [kernel.for_numba.signatures for kernel in needed]
     data = log(MIXED, SIZES)
     records = int(KafkaFormat().split(data, 0, len(data), 0).table["records"].sum())
     keep = np.arange(records, dtype=np.uint8) % 2
     rebuilt(data, np.full(len(MIXED), REBUILD, np.uint8), keep, 64 << 20)
-    assert before == [kernel.signatures for kernel in needed] and all(before)
+    assert before == [kernel.for_numba.signatures for kernel in needed] and all(before)

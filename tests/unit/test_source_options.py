@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lastwrite.decoding.options import COMMAND_NAMES, SPARK_NAMES, DecodingConfig, in_words_of
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import Isolation
 from lastwrite.model.log import TopicPartition
@@ -98,3 +99,22 @@ def test_paths_are_a_list(paths: str) -> None:
         parse({"paths": paths})
     with pytest.raises(InvalidConfig):
         parse({})
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (SPARK_NAMES, "valueFormat avro needs a schema: give valueSchema"),
+        (COMMAND_NAMES, "--value-format avro needs a schema: give --value-schema"),
+    ],
+)
+def test_an_error_names_options_as_its_reader_knows_them(names: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidConfig) as told:
+        DecodingConfig.of({"value_format": "avro"})
+    error = in_words_of(told.value, names)
+    assert f"{error.problem}: {error.remedy}" == said
+
+
+def test_the_source_speaks_of_its_own_options() -> None:
+    with pytest.raises(InvalidConfig, match="onBad"):
+        parse({"path": "/d", "subscribe": "a", "onBad": "aside"})

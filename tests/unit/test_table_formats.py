@@ -126,7 +126,7 @@ def test_an_answer_that_is_lost_is_asked_for(format: Format, said: str, tmp_path
     head = become(table, None, ROWS, 4)
     for place in range(2):
         changed = ROWS | {b"a": b"%d" % place}
-        table._store = Deaf(table._store, ["all is well"] * place + [said])
+        table._place.store = Deaf(table._place.store, ["all is well"] * place + [said])
         head = become(table, head, changed, 5 + place, touched=(1,))
         assert rows_of(format(str(tmp_path)).head()) == changed
 
@@ -142,7 +142,7 @@ def test_a_lost_answer_that_another_writer_has_built_upon(tmp_path: Path) -> Non
             become(other, other.head(), ROWS | {b"b": b"later"}, 9, touched=(2,))
             return None
 
-    table._store = Slow(table._store, [])  # type: ignore[assignment]
+    table._place.store = Slow(table._place.store, [])  # type: ignore[assignment]
     become(table, head, ROWS | {b"a": b"ours"}, 5, touched=(1,))
     assert rows_of(ParquetTable(str(tmp_path)).head()) == ROWS | {b"a": b"ours", b"b": b"later"}
 

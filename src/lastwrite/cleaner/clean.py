@@ -23,10 +23,13 @@ from lastwrite.cleaner.following import (
 from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.cleaner.live import LiveCleaner, topics_in
 from lastwrite.cleaner.loop import Cleaner
-from lastwrite.cleaner.metrics import Metrics, serve
+from lastwrite.cleaner.metrics import Metrics
 from lastwrite.cleaner.rounds import Rounds
 from lastwrite.cleaner.settings import SettingsSource
+from lastwrite.cleaner.table_metrics import TableMetrics
+from lastwrite.cleaner.tables import KeptTables, Tables
 from lastwrite.commands.following import open_followed
+from lastwrite.commands.metrics_page import serve_metrics
 from lastwrite.commands.systems import KAFKA, PULSAR, ROCKETMQ, system_of_all
 from lastwrite.commands.told import TopicConfig, overrides
 from lastwrite.config.keyless import may_drop, refuse_elsewhere
@@ -79,6 +82,7 @@ def clean(
     metadata: str | None = None,
     drop_keyless: bool = False,
     follow: Follow | None = None,
+    tables: Tables | None = None,
 ) -> int:
     """Keep the log roots clean until asked to stop, or with ``once`` until nothing is due.
 
@@ -102,6 +106,7 @@ def clean(
         started: gets the cleaner before it begins; its ``ask_to_stop`` may be called from anywhere.
         follow: the live cluster that the one root, an archive, follows meanwhile; with ``once`` it
             is brought level once, before.
+        tables: of compacted topics, that are brought up to date before rounds, and as logs grow.
 
     Returns:
         The exit status: 0; with ``once`` 1, 3 or 4 where partitions failed, are damaged, or are
@@ -123,6 +128,13 @@ def clean(
         raise InvalidConfig(
             "--archive is for topics of a live cluster", remedy="give persistent://… as the roots"
         )
+    if tables is not None:
+        if live:
+            raise InvalidConfig(
+                "tables are of logs that lie somewhere",
+                remedy="let an archive follow the topics (--source, --to), and keep tables of that",
+            )
+        tables.check()
     folders = topics_in(roots) if live else list(dict.fromkeys(map(real_path, roots)))
     sources = Sources(
         overrides=overrides(topic_config),
@@ -161,14 +173,18 @@ def clean(
     metrics = Metrics(folders, now_ms)
     events = Events(tell, now_ms)
     with ExitStack() as stack:
-        serve(stack, metrics.registry, metrics_host, metrics_port, events)
+        serve_metrics(stack, metrics.registry, metrics_host, metrics_port, events.note)
         rounds = Rounds(found, spark, master, memory, conf or {}, NoProgress(), keep_scans)
         means = Means(source, rounds, metrics, events, now_ms)
         cleaner: Cleaner | LiveCleaner
         if live:
             cleaner = LiveCleaner(folders, means, archive)
         else:
-            cleaner = Cleaner(found, folders, means, threads, archives)
+            kept = None
+            if tables is not None:
+                in_page = TableMetrics(metrics.registry)
+                kept = KeptTables(tables, lambda: source.current.given, in_page, events.tell)
+            cleaner = Cleaner(found, folders, means, threads, archives, kept)
         if follow is None:
             started(cleaner)
             return cleaner.run(once)

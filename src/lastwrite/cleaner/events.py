@@ -13,6 +13,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.reports.compaction import PartitionReport, Quarantined
 from lastwrite.reports.document import SPREAD, UNPRINTED, As, FrozenDocument, figure
 from lastwrite.reports.following import FollowedLog
+from lastwrite.reports.table_round import TableRound
 
 
 def rounded(seconds: float) -> float:
@@ -78,6 +79,29 @@ class HeldBack(FrozenDocument, frozen=True, kw_only=True):
     log: Annotated[FollowedLog, SPREAD]
 
 
+class TableKept(FrozenDocument, frozen=True, kw_only=True):
+    """A table was made, or brought up to date, and has changed."""
+
+    event: ClassVar[str] = figure(lambda self: "table")
+    time_ms: int
+    root: str  # of the topic
+    report: Annotated[TableRound, SPREAD]
+    seconds: Annotated[float, As(rounded)]
+
+
+class TableFailed(FrozenDocument, frozen=True, kw_only=True):
+    """A table could not be brought up to date, and is as it was. The cleaning goes on."""
+
+    event: ClassVar[str] = figure(lambda self: "table_failed")
+    time_ms: int
+    root: str
+    topic: str
+    path: str  # of the table, as it was given
+    reason: str
+    tries: int
+    next_try_ms: int | None  # null: not in this run
+
+
 class Note(FrozenDocument, frozen=True, kw_only=True):
     """A sentence about the daemon itself: new settings, a root that a broker has, an end."""
 
@@ -86,7 +110,7 @@ class Note(FrozenDocument, frozen=True, kw_only=True):
     text: str
 
 
-Event = RoundEnded | SetAside | Brought | HeldBack | Note
+Event = RoundEnded | SetAside | Brought | HeldBack | TableKept | TableFailed | Note
 
 
 class Events:

@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from lastwrite.archive.following import Followed
 from lastwrite.cleaner.events import Brought, Events, HeldBack
 from lastwrite.cleaner.following_metrics import FollowingMetrics
+from lastwrite.cleaner.pauses import Pauses
 from lastwrite.errors import LogError, RemoteFailed
 from lastwrite.reports.fetching import Held, LogsFetched
 from lastwrite.reports.following import FollowedLog
 
-LONGEST_PAUSE_S = 300.0  # while nothing answers
 _GIVE_UP_S = 10.0  # after a stop, for a turn to end
 _SILENT = (Held.WAITING,)
 
@@ -50,23 +50,19 @@ class Follower:
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._followed = followed
-        self._every_s = every_s
+        self._pauses = Pauses(every_s)
         self._metrics = metrics
         self._events = events
         self._now_ms = now_ms
         self._turned, self._failed = turned, failed
-        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # a signal's handler may put
         self._ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._is_stopping = False
-        self._tries = 0
         self._held: dict[str, Held] = {}  # by partition's address, after the last turn
 
     def ask_to_stop(self) -> None:
         """Make it come to its end soon. May be called in a signal's handler."""
-        self._is_stopping = True
+        self._pauses.ask_to_stop()
         self._followed.stop()
-        self._woken.put(None)
 
     def start(self) -> None:
         """Follow in a thread, until ``stop``."""
@@ -97,7 +93,7 @@ class Follower:
                 if error is not None:
                     raise error
                 return
-            if seconds is not None or self._is_stopping:
+            if seconds is not None or self._pauses.is_stopping:
                 return
 
     def once(self) -> int:
@@ -117,23 +113,18 @@ class Follower:
     def _work(self) -> None:
         failure: Exception | None = None
         try:
-            while not self._is_stopping:
-                self._pause(self._turn())
+            while not self._pauses.is_stopping:
+                self._pauses.after(self._turn())
         except Exception as error:
-            failure = None if self._is_stopping else error
+            failure = None if self._pauses.is_stopping else error
         with contextlib.suppress(LogError, OSError):
             self._followed.close()
         self._ended.put(failure)
         if failure is not None:
             self._failed()
 
-    def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(queue.Empty):
-            if not self._is_stopping:
-                self._woken.get(timeout=max(seconds, 0.001))
-
-    def _turn(self) -> float:
-        """One turn; the seconds to wait before the next.
+    def _turn(self) -> bool:
+        """One turn; whether anybody has answered.
 
         Raises:
             LogError: no other turn would fare better.
@@ -142,28 +133,18 @@ class Follower:
         try:
             logs = self._followed.bring()
         except RemoteFailed as error:
-            if self._is_stopping:
-                return 0.0
+            if self._pauses.is_stopping:
+                return False
             self._events.say_once("followed", f"tried again later: {error}")
             self._metrics.failed()
-            return self._longer()
-        if self._is_stopping:
-            return 0.0
+            return False
+        if self._pauses.is_stopping:
+            return True
         self._events.say_once("followed", None)
         self._note(logs, time.monotonic() - begin)
         is_silent = bool(logs) and all(each.log.held in _SILENT for each in logs)
         self._turned()
-        return self._longer() if is_silent else self._regular()
-
-    def _regular(self) -> float:
-        self._tries = 0
-        return self._every_s
-
-    def _longer(self) -> float:
-        """The pause doubles each time, to five minutes at most."""
-        self._tries += 1
-        most = max(LONGEST_PAUSE_S, self._every_s)
-        return float(min(max(self._every_s, 1.0) * 2 ** min(self._tries, 20), most))
+        return not is_silent
 
     def _note(self, logs: Sequence[FollowedLog], seconds: float) -> None:
         now_ms = self._now_ms()

@@ -18,8 +18,9 @@ from lastwrite.cleaner.follow import Follower
 from lastwrite.cleaner.following_metrics import FollowingMetrics
 from lastwrite.cleaner.live import LiveCleaner
 from lastwrite.cleaner.loop import Cleaner
-from lastwrite.cleaner.metrics import serve
+from lastwrite.cleaner.pauses import EVERY_S, checked
 from lastwrite.commands.following import limits_of, open_followed, system_of_sources
+from lastwrite.commands.metrics_page import serve_metrics
 from lastwrite.commands.told import TopicConfig, overrides
 from lastwrite.config.stores import store_settings
 from lastwrite.config.system import Sources
@@ -27,8 +28,6 @@ from lastwrite.errors import InvalidConfig
 from lastwrite.model.progress import NoProgress
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.objects.address import real_path, use
-
-EVERY_S = 30.0
 
 
 class Stoppable(Protocol):
@@ -105,7 +104,7 @@ def follow(
     wanted = wanted_of(what, real_path(to), lambda: config or {}, told, events, False)
     with ExitStack() as stack:
         metrics = FollowingMetrics(registry, now_ms)
-        serve(stack, registry, metrics_host, metrics_port, events)
+        serve_metrics(stack, registry, metrics_host, metrics_port, events.note)
         follower = Follower(open_followed(wanted), every_s, metrics, events, now_ms)
         started(follower)
         follower.run()
@@ -184,16 +183,6 @@ def run_both(
         return cleaner.run(False)
     finally:
         follower.stop()
-
-
-def checked(every_s: float) -> float:
-    """
-    Raises:
-        InvalidConfig: no pause between turns.
-    """
-    if not 0 < every_s < float("inf"):
-        raise InvalidConfig(f"a pause of {every_s} seconds", remedy="give more than 0")
-    return every_s
 
 
 def now_ms() -> int:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 from collections.abc import Callable
 
-from lastwrite.cleaner.follow import LONGEST_PAUSE_S
-from lastwrite.cleaner.following import checked
+from lastwrite.cleaner.pauses import Pauses
 from lastwrite.errors import RemoteFailed
 from lastwrite.reports.table_round import TableRound
 
@@ -33,15 +30,12 @@ class Keeper:
         told: Callable[[TableRound], None],
         note: Callable[[str], None],
     ) -> None:
-        self._turn, self._every_s = turn, checked(every_s)
-        self._told, self._note = told, note
-        self._woken: queue.SimpleQueue[None] = queue.SimpleQueue()  # a signal's handler may put
-        self._is_stopping = False
+        self._turn, self._told, self._note = turn, told, note
+        self._pauses = Pauses(every_s)
 
     def ask_to_stop(self) -> None:
         """Let the turn that runs be the last. May be called in a signal's handler."""
-        self._is_stopping = True
-        self._woken.put(None)
+        self._pauses.ask_to_stop()
 
     def run(self) -> None:
         """Take turns until somebody asks to stop.
@@ -49,18 +43,15 @@ class Keeper:
         Raises:
             LogError: no other turn would fare better.
         """
-        pause_s, is_first = self._every_s, True
-        while not self._is_stopping:
+        is_first = True
+        while not self._pauses.is_stopping:
             try:
                 report = self._turn()
             except RemoteFailed as error:
                 self._note(f"tried again later: {error}")
-                pause_s = min(2 * max(pause_s, 1.0), max(LONGEST_PAUSE_S, self._every_s))
+                self._pauses.after(False)
             else:
-                pause_s = self._every_s
                 if is_first or report.how != "unchanged":
                     self._told(report)
                 is_first = False
-            with contextlib.suppress(queue.Empty):
-                if not self._is_stopping:
-                    self._woken.get(timeout=max(pause_s, 0.001))
+                self._pauses.after(True)

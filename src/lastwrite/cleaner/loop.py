@@ -24,10 +24,11 @@ from lastwrite.cleaner.daemon import Daemon, Means
 from lastwrite.cleaner.events import RoundEnded, SetAside
 from lastwrite.cleaner.pick import Candidate, in_order, in_waves
 from lastwrite.cleaner.rounds import CANCEL_S, DONE, GIVE_UP_S, spark_has_died
+from lastwrite.cleaner.tables import KeptTables, Turn
 from lastwrite.cleaner.watch import Watch
 from lastwrite.commands.sweep import sweep_partitions
 from lastwrite.engine.system import System
-from lastwrite.errors import LogError, RemoteFailed
+from lastwrite.errors import CorruptLog, LogError, LogHeld, RemoteFailed
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined, Status
 from lastwrite.storage.quarantine import read_quarantine, release, set_aside
 
@@ -47,11 +48,11 @@ class _Outcome:
     error: Exception | None
 
 
-class Cleaner(Daemon[_Outcome]):
+class Cleaner(Daemon[_Outcome | Turn]):
     """Keeps log roots clean.
 
     ``threads``: how many waves at once; None: as the setting ``log.cleaner.threads`` says.
-    ``archives``: the roots that are some.
+    ``archives``: the roots that are some. ``tables``: of topics, that are kept as well.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class Cleaner(Daemon[_Outcome]):
         means: Means,
         threads: int | None,
         archives: Sequence[str] = (),
+        tables: KeptTables | None = None,
     ) -> None:
         super().__init__(means)
+        self._tables = tables or KeptTables()
         self._system = system
         self._roots = list(roots)
         self._threads = threads
@@ -74,6 +77,7 @@ class Cleaner(Daemon[_Outcome]):
         self._retention_at_ms = 0
         self._archives = list(archives)
         self._swept_s: float | None = None
+        self._is_once = False
 
     def _cycle(self, once: bool) -> bool:
         is_time = self._swept_s is None or time.monotonic() - self._swept_s > _SWEEP_EVERY_S
@@ -83,8 +87,9 @@ class Cleaner(Daemon[_Outcome]):
             for root in self._archives:
                 self._sweep(root)
             self._swept_s = time.monotonic()
+        self._is_once = once
         self._start_waves(once)
-        return not self._running
+        return not self._running and self._tables.is_idle
 
     def _sweep(self, root: str) -> None:
         """Remove what rounds left in an archive that have died, and what they replaced."""
@@ -110,7 +115,7 @@ class Cleaner(Daemon[_Outcome]):
         """Start as many waves as threads are free and partitions ask for."""
         settings = self._settings.current
         free = (self._threads or settings.cleaner.threads) - len(self._running)
-        if not self._is_enabled() or free <= 0:
+        if not self._is_enabled() or (free <= 0 and not self._tables.is_wanted):
             return
         now_ms = self._now_ms()
         with_retention = now_ms >= self._retention_at_ms
@@ -122,8 +127,19 @@ class Cleaner(Daemon[_Outcome]):
             candidates += found
             staged.update(entries)
         self._metrics.looked(candidates, staged, busy, now_ms)
+        topics = {
+            (each.root, each.name.topic) for _, wave in self._running.values() for each in wave
+        }
+        self._tables.looked(candidates, self._watch.state_of, topics, now_ms)
+        self._tables.start(topics, self._outcomes.put)
+        if free <= 0:
+            return
         order = in_order(candidates, busy, staged, now_ms, with_retention)
-        order = [candidate for candidate in order if self._is_new(candidate, once)]
+        order = [
+            candidate
+            for candidate in order
+            if self._is_new(candidate, once) and not self._tables.goes_first(candidate)
+        ]
         if with_retention:
             self._retention_at_ms = now_ms + settings.cleaner.retention_check_interval_ms
         for wave in in_waves(order, free, self._alone):
@@ -221,6 +237,8 @@ class Cleaner(Daemon[_Outcome]):
             daemon=True,
         )
         self._running[number] = (thread, tuple(mine))
+        for candidate in mine:
+            self._tables.round_began((candidate.root, candidate.name.topic))
         self._metrics.picked(now_ms, len(self._running))
         thread.start()
         return True
@@ -249,10 +267,22 @@ class Cleaner(Daemon[_Outcome]):
     def _rest(self, seconds: float) -> None:
         with contextlib.suppress(queue.Empty):
             outcome = self._outcomes.get(timeout=seconds)
-            if outcome is not None:
+            if isinstance(outcome, Turn):
+                self._note_turn(outcome)
+            elif outcome is not None:
                 self._note_outcome(outcome)
 
+    def _note_turn(self, turn: Turn) -> None:
+        error = self._tables.ended(turn, self._now_ms(), self._is_once)
+        if isinstance(error, LogHeld):
+            self._was_held = True
+        elif isinstance(error, LogError) and error.exit_status == CorruptLog.exit_status:
+            self._statuses.add(Status.DAMAGED)
+        elif error is not None:
+            self._statuses.add(Status.FAILED)
+
     def _end(self) -> None:
+        self._tables.stop()
         if self._running:
             given_up = sorted(
                 str(candidate.name) for _, wave in self._running.values() for candidate in wave
@@ -266,11 +296,14 @@ class Cleaner(Daemon[_Outcome]):
             self._events.note(
                 f"stopped in the middle of a round of {', '.join(given_up[:3])}{more}"
             )
+        self._gather(CANCEL_S)  # a table's turn; what it has written by then nobody names
         super()._end()
 
     def _gather(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while self._running and (left := deadline - time.monotonic()) > 0:
+        while (self._running or self._tables.is_running) and (
+            left := deadline - time.monotonic()
+        ) > 0:
             self._rest(left)
 
     # ------------------------------------------------------------------ outcomes

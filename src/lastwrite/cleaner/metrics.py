@@ -6,14 +6,11 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 
 import lastwrite
-from lastwrite.cleaner.events import Events
 from lastwrite.cleaner.pick import Candidate
-from lastwrite.commands.metrics_page import MetricsServer
 from lastwrite.engine.rules.verdict import Verdict
 from lastwrite.reports.compaction import CompactionReport, PartitionReport, Quarantined
 from lastwrite.storage.objects.store import Requests
@@ -172,18 +169,3 @@ def _status(candidate: Candidate, staged: Mapping[str, Quarantined]) -> str:
     if candidate.expired_segments:
         return "expired"
     return "clean" if candidate.compacts else "not_compacted"
-
-
-def serve(
-    stack: ExitStack, registry: CollectorRegistry, host: str, port: int | None, events: Events
-) -> None:
-    """Answer for ``registry`` as long as ``stack`` lasts, and say where; None: not at all.
-
-    Raises:
-        InvalidConfig: nobody can listen there.
-    """
-    if port is None:
-        return
-    server = MetricsServer(registry, host, port)
-    stack.callback(server.close)
-    events.note(f"metrics on http://{host}:{server.port}/metrics")

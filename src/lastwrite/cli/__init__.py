@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
     from types import FrameType
 
+_LOOKS = ("inspect", "dump", "read")  # they end soon, or wait for a terminal
 _INTERRUPTED = 130  # what Typer makes of Ctrl-C
 _AGAIN_S = 0.05
 # In the names of files: where an exception is dropped, or leaves a lock that all threads need.
@@ -57,6 +58,10 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
     logging.disable(
         logging.CRITICAL
     )  # libraries' logs; what a user has to know comes as an error of ours
+    if any(name in _LOOKS for name in arguments[:1]):
+        from lastwrite.encoding.kernel import without_numba
+
+        without_numba()
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
         with interrupts_kept():

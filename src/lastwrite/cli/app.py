@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from lastwrite.cli.output import Output
 
@@ -36,6 +36,7 @@ _COMMANDS = (
     "doctor",
     "schema",
 )
+_ENDS = ("min", "max")
 _HELP = """Keep the last write of every key: compact the logs of Kafka, RocketMQ and Pulsar, on Spark.
 
 PATH is a log root (what Kafka's broker calls log.dirs), a RocketMQ store (storePathRootDir) or an archive of Pulsar
@@ -52,6 +53,7 @@ def build_app(output: Output, name: str = "") -> Any:
     ``name``: the command that is asked for, of which alone is loaded; all where it is none.
     """
     app = typer.Typer(
+        cls=_Program,
         help=_HELP,
         no_args_is_help=True,
         add_completion=False,
@@ -69,7 +71,44 @@ def build_app(output: Output, name: str = "") -> Any:
     return typer.main.get_command(app)
 
 
-class _Command(TyperCommand):
+class _Plain:
+    """What a parameter makes of text where it is text that is asked for, or a number.
+
+    Typer has Pydantic make it of all, which takes longer to load than most commands need to answer;
+    here it does so only where there is something to complain about.
+    """
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        kind = param.type_descriptor.annotation
+        if kind is str and isinstance(value, str):
+            return value
+        if kind == list[str] and not isinstance(value, str):
+            return list(value)
+        if kind is int and isinstance(value, str) and value.isascii() and value.isdigit():
+            least, most = (getattr(param.type_descriptor.parameter_info, end) for end in _ENDS)
+            if (least is None or int(value) >= least) and (most is None or int(value) <= most):
+                return int(value)
+        param._runtime_param = None
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+class _Plainly:
+    """A command, or the program, whose parameters are ``_Plain``."""
+
+    def parse_args(self: Any, ctx: Any, args: list[str]) -> list[str]:
+        for each in self.get_params(ctx):
+            each._runtime_param = _Plain()
+        parsed: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        return parsed
+
+
+class _Program(_Plainly, TyperGroup):
+    pass
+
+
+class _Command(_Plainly, TyperCommand):
     """A command whose help lists what concerns one system only after the rest, under its name."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

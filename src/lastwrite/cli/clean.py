@@ -17,8 +17,17 @@ from lastwrite.pulsar.format.names import SCHEME
 from lastwrite.pulsar.format.position import Position
 
 if TYPE_CHECKING:
-    from lastwrite.cleaner.events import Brought, Event, HeldBack, RoundEnded, SetAside
+    from lastwrite.cleaner.events import (
+        Brought,
+        Event,
+        HeldBack,
+        RoundEnded,
+        SetAside,
+        TableFailed,
+        TableKept,
+    )
     from lastwrite.cleaner.following import Follow, Stoppable
+    from lastwrite.cleaner.tables import Tables
     from lastwrite.reports.compaction import PartitionReport
 
 
@@ -63,6 +72,21 @@ def clean(
     topic_config: options.TopicConfig = None,
     topic_config_file: options.TopicConfigFile = None,
     metadata: options.Metadata = None,
+    table: Annotated[
+        str | None,
+        options.option(
+            "--table PLACE",
+            "Keep a table of each compacted topic there; {topic} stands for its name.",
+        ),
+    ] = None,
+    table_config: Annotated[
+        list[str] | None,
+        options.option(
+            "--table-config TOPIC:NAME=VALUE",
+            "An option of lastwrite table, of one topic's table or of a pattern's, as "
+            "'*:as=delta' or 'orders:to=/data/orders'; may be repeated.",
+        ),
+    ] = None,
     metrics_port: options.MetricsPort = None,
     metrics_host: Annotated[
         str, options.option("--metrics-host HOST", "The address to answer on.")
@@ -88,6 +112,15 @@ def clean(
 
     With --source the archive of --to follows topics of a live cluster meanwhile, those that come
     later and match --topic as well; with --once they are brought once, before.
+
+    With --table tables of the topics are kept: one is brought up to date, as by "lastwrite table",
+    when its topic has grown, and before a round on it. A table that fails stops no round: it is said,
+    tried again, and with --once it is exit status 1, 3 or 4.
+
+    \b
+      lastwrite clean /archive --table 's3://lake/{topic}' --table-config '*:as=delta'
+      lastwrite clean --source kafka://broker:9092 --topic 'orders-*' --to /archive \\
+        --table 'shop.{topic}' --table-config '*:catalog=http://catalog:8181'
 
     An archive, in a folder or a bucket, is looked at by its manifests; what rounds left there that
     have died is swept once a day. A round that somebody else has begun there is waited for.
@@ -126,7 +159,19 @@ def clean(
         metadata=metadata,
         drop_keyless=drop_keyless,
         follow=follow,
+        tables=_tables(table, table_config),
     )
+
+
+def _tables(to: str | None, config: Sequence[str] | None) -> Tables | None:
+    """The tables that are to be kept; None: no tables."""
+    if to is None and not config:
+        return None
+    from lastwrite.cleaner.tables import Tables
+    from lastwrite.kafka.rules.topic_settings import decode_overrides
+
+    found = decode_overrides(config or (), "--table-config")
+    return Tables(to=to, config=[(each.pattern, each.name, each.value) for each in found])
 
 
 def _follow(
@@ -141,7 +186,8 @@ def _follow(
 ) -> tuple[Follow | None, Sequence[str]]:
     """What is to be followed, and the roots."""
     if source:
-        from lastwrite.cleaner.following import EVERY_S, Follow
+        from lastwrite.cleaner.following import Follow
+        from lastwrite.cleaner.pauses import EVERY_S
 
         if roots or to is None:
             raise InvalidConfig("a source, and not one archive", remedy="give --to, and no ROOT")
@@ -250,6 +296,20 @@ def _held(event: HeldBack) -> str:
     return f"{name}: held back ({log.held}): {log.reason}"
 
 
+def _table(event: TableKept) -> str:
+    report = event.report
+    return (
+        f"table of {report.topic}: {report.how} in {in_time(event.seconds)}, {report.rows:,} rows "
+        f"(+{report.added:,} -{report.removed:,}), {in_words(report.bytes_written)} written: "
+        f"{report.path}"
+    )
+
+
+def _table_failed(event: TableFailed) -> str:
+    again = "" if event.next_try_ms is None else f", the next at {local_moment(event.next_try_ms)}"
+    return f"table of {event.topic}: it is as it was, try {event.tries:,}{again}: {event.reason}"
+
+
 # By what an event is called in JSON.
 _LINES: dict[str, Callable[[Any], str]] = {
     "note": lambda event: event.text,
@@ -257,6 +317,8 @@ _LINES: dict[str, Callable[[Any], str]] = {
     "round": _round,
     "brought": _brought,
     "held": _held,
+    "table": _table,
+    "table_failed": _table_failed,
 }
 
 

@@ -233,14 +233,7 @@ def dump(
         say=lambda text: output.say(f"lastwrite: {text}"),
         start=start,
         last=last,
-        key_format=key_format,
-        value_format=value_format,
-        key_schema=key_schema,
-        value_schema=value_schema,
-        key_message=key_message,
-        value_message=value_message,
-        schema_registry=schema_registry,
-        on_bad=on_bad,
+        **options.decoding(context),
     )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     show: Callable[[dict[str, Any]], str] = encode if output.as_json else as_text

@@ -130,7 +130,7 @@ def fetch(
 
     output: Output = context.obj
     if follow:
-        from lastwrite.cleaner.following import EVERY_S  # not before it is needed
+        from lastwrite.cleaner.pauses import EVERY_S  # not before it is needed
 
         return lastwrite.follow(
             sources,

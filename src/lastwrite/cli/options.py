@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, cast
 
 import typer
 
@@ -13,6 +13,7 @@ from lastwrite.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from lastwrite.cli.output import Output
+    from lastwrite.decoding.options import DecodingOptions
 
 
 KAFKA, ROCKETMQ, PULSAR = "Kafka only", "RocketMQ only", "Pulsar only"
@@ -228,6 +229,18 @@ OnBad: TypeAlias = Annotated[
 ]
 
 DEFAULT_MASTER = "local[*]"
+
+
+def decoding(context: typer.Context) -> DecodingOptions:
+    """What keys and values are decoded from: those of a command's options that have these names."""
+    from lastwrite.decoding.options import DecodingOptions  # not before it is needed
+
+    found = {
+        name: context.params[name]
+        for name in DecodingOptions.__annotations__
+        if name in context.params
+    }
+    return cast(DecodingOptions, found)
 
 
 def key_bytes(text: str | None, coded: str | None, digits: str | None) -> bytes | None:

@@ -127,14 +127,7 @@ def read(
         time_ms=time,
         isolation_level=isolation_level,
         config=options.settings(output, config, config_file),
-        key_format=key_format,
-        value_format=value_format,
-        key_schema=key_schema,
-        value_schema=value_schema,
-        key_message=key_message,
-        value_message=value_message,
-        schema_registry=schema_registry,
-        on_bad=on_bad,
+        **options.decoding(context),
     )
     encode = json_.JSONEncoder(separators=(", ", ": "), check_circular=False).encode
     try:
@@ -145,6 +138,7 @@ def read(
         for note in reading.notes:
             output.say(f"lastwrite: {note}")
         end = reading.summary()
+        status = end["status"] or "ended early"  # by an error, or nobody reads on
         if output.as_json:
             output.line(encode(end))
         elif "last_message_id" in end:
@@ -154,18 +148,18 @@ def read(
             )
             horizon = "" if end["horizon"] is None else f"; horizon {end['horizon']}"
             output.say(
-                f"{end['status']}: {end['messages']} messages, next {end['next']} (last message "
+                f"{status}: {end['messages']} messages, next {end['next']} (last message "
                 f"{last['ledger']}:{last['entry']}{index}{horizon})"
             )
         elif "high_watermark" in end:
             output.say(
-                f"{end['status']}: {end['messages']} messages, next offset {end['next_offset']} "
+                f"{status}: {end['messages']} messages, next offset {end['next_offset']} "
                 f"(log start {end['log_start_offset']}, last stable offset "
                 f"{end['last_stable_offset']}, high watermark {end['high_watermark']})"
             )
         else:
             output.say(
-                f"{end['status']}: {end['messages']} messages, next offset {end['next_offset']} "
+                f"{status}: {end['messages']} messages, next offset {end['next_offset']} "
                 f"(minimum {end['min_offset']}, maximum {end['max_offset']})"
             )
     return 0

@@ -46,6 +46,10 @@ def table(
         options.option("--buckets N", "Parts of a new table, a power of two; else 128 MiB each."),
     ] = None,
     headers: Annotated[bool, options.option("--headers", "A column of headers, too.")] = False,
+    vectors: Annotated[
+        bool,
+        options.option("--vectors", "Delta: delete rows by vectors from now on; fewer readers."),
+    ] = False,
     follow: Annotated[
         bool, options.option("--follow", "Go on, and keep the table current, until Ctrl-C.")
     ] = False,
@@ -63,6 +67,8 @@ def table(
     value_format: options.ValueFormat = "raw",
     key_schema: options.KeySchema = None,
     value_schema: options.ValueSchema = None,
+    key_message: options.KeyMessage = None,
+    value_message: options.ValueMessage = None,
     schema_registry: options.SchemaRegistry = None,
     on_bad: Annotated[
         str,
@@ -106,6 +112,7 @@ def table(
             catalog=catalog,
             memory=memory,
             config=options.settings(output, config, config_file),
+            progress=output.progress(),
         )
         if output.as_json:
             output.document(proof)
@@ -115,6 +122,8 @@ def table(
     assert to is not None
     settings = options.settings(output, config, config_file)
     anews = itertools.chain([anew], itertools.repeat(False))  # once
+    # of a table that is followed the first turn alone is long
+    progresses = itertools.chain([output.progress()], itertools.repeat(None))
 
     def turn() -> TableRound:
         return lastwrite.table_to(
@@ -125,17 +134,13 @@ def table(
             catalog=catalog,
             buckets=buckets,
             headers=headers,
+            vectors=vectors,
             anew=next(anews),
             memory=memory,
             system=system,
             config=settings,
-            key_format=key_format,
-            value_format=value_format,
-            key_schema=key_schema,
-            value_schema=value_schema,
-            schema_registry=schema_registry,
-            on_bad=on_bad,
-            bad_to=bad_to,
+            progress=next(progresses),
+            **options.decoding(context),
         )
 
     def told(report: TableRound) -> None:
@@ -149,8 +154,8 @@ def table(
             raise InvalidConfig("--every is for --follow", remedy="leave it out")
         told(turn())
         return 0
-    from lastwrite.cleaner.following import EVERY_S  # not before it is needed
     from lastwrite.cleaner.keeping import Keeper
+    from lastwrite.cleaner.pauses import EVERY_S  # not before it is needed
 
     output.lines = True
     keeper = Keeper(turn, EVERY_S if every is None else every, told, output.say)

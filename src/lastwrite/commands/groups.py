@@ -81,7 +81,7 @@ class _Found:
             topic=place.topic,
             partition=place.partition,
             position=commit.offset,
-            end_offset=self._ends.get(TopicPartition(place.topic, place.partition)),
+            end_offset=self._ends.get(place.name),
             metadata=commit.metadata,
             committed_ms=None if commit.at_ms < 0 else commit.at_ms,
         )
@@ -95,10 +95,10 @@ class _Found:
                 log = archived.contents_of(read_seen(folder).manifest, folder)
                 self._ends[name] = log.end_offset
                 for group, offset, epoch, metadata in log.groups:
-                    self.known[Place(group, *_parts(name))] = Commit(offset, epoch, metadata)
+                    self.known[Place.of(group, name)] = Commit(offset, epoch, metadata)
         with suppress(NotALog):
             self.known |= positions_in(path).known
-        for name in {TopicPartition(each.topic, each.partition) for each in self.known}:
+        for name in {each.name for each in self.known}:
             if name in folders and name not in self._ends:
                 with suppress(LogError):  # verify says what is wrong with it
                     self._ends[name] = log_dir.read_partition(folders[name]).high_watermark
@@ -111,14 +111,10 @@ class _Found:
             for name, positions in cluster.patiently(cluster.positions).items():
                 for each in positions:
                     at = Commit(each.offset, each.leader_epoch, each.metadata)
-                    self.known[Place(each.group, *_parts(name))] = at
+                    self.known[Place.of(each.group, name)] = at
                 with suppress(NotALog):  # the topic is gone
                     log = LiveLog(cluster, name, client)
                     try:
                         self._ends[name] = log.bounds().high_watermark
                     finally:
                         log.close()
-
-
-def _parts(name: TopicPartition) -> tuple[str, int]:
-    return name.topic, name.partition

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from prometheus_client import CollectorRegistry
@@ -16,6 +18,25 @@ CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 def page_of(registry: CollectorRegistry) -> bytes:
     """Everything, in the format that ``CONTENT_TYPE`` names."""
     return bytes(generate_latest(registry))  # type: ignore[no-untyped-call]
+
+
+def serve_metrics(
+    stack: ExitStack,
+    registry: CollectorRegistry,
+    host: str,
+    port: int | None,
+    tell: Callable[[str], None],
+) -> None:
+    """Answer for ``registry`` as long as ``stack`` lasts, and tell where; None: not at all.
+
+    Raises:
+        InvalidConfig: nobody can listen there.
+    """
+    if port is None:
+        return
+    server = MetricsServer(registry, host, port)
+    stack.callback(server.close)
+    tell(f"metrics on http://{host}:{server.port}/metrics")
 
 
 class MetricsServer:

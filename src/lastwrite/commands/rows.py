@@ -21,6 +21,7 @@ from lastwrite.rows.reading import RowUnit, read_rows, row_units
 from lastwrite.rows.system import RowSystem
 from lastwrite.spark.memory import parse_bytes
 from lastwrite.spark.use import refuse_workers_without_us
+from lastwrite.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,6 +101,7 @@ def planned_rows(unit: RowUnit) -> Iterator[pa.RecordBatch]:
     """
     try:
         yield from read_rows(unit)
+        settle()
     except CommitConflict as error:
         remedy = "a cleaner or a broker replaced it since the query was planned: start it anew"
         raise CommitConflict(error.problem, error.at, error.path, remedy) from error

@@ -18,18 +18,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from lastwrite.commands.systems import system_of
 from lastwrite.config.stores import store_settings
-from lastwrite.decoding.options import ASIDE, DecodingConfig, DecodingOptions
-from lastwrite.encoding.slices import gathered
+from lastwrite.decoding.options import DecodingConfig, DecodingOptions
+from lastwrite.encoding.slices import bytes_of
 from lastwrite.engine.system import system_named
 from lastwrite.errors import CommitConflict, InvalidConfig
 from lastwrite.kafka.beside_a_broker import one_try
-from lastwrite.model.columns import RecordColumns, Slices
+from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog
 from lastwrite.rows.last_writes import LastWrites, Unseen
 from lastwrite.rows.reading import RowUnit, read_records, read_rows
@@ -192,7 +191,7 @@ class KeyedTable(Mapping[bytes, Any]):
 
     def __iter__(self) -> Iterator[bytes]:
         for records in self._records():
-            yield from _values(records, records.keys)
+            yield from bytes_of(records.data, *records.keys)
 
     # The views of a mapping look each key up; these go through the log once.
     def items(self) -> Iterator[tuple[bytes, Any]]:  # type: ignore[override]
@@ -203,9 +202,8 @@ class KeyedTable(Mapping[bytes, Any]):
                 yield from zip(*(column.to_pylist() for column in batch.columns[:2]), strict=True)
             return
         for records in self._records():
-            yield from zip(
-                _values(records, records.keys), _values(records, records.values), strict=True
-            )
+            columns = (bytes_of(records.data, *each) for each in (records.keys, records.values))
+            yield from zip(*columns, strict=True)
 
     def values(self) -> Iterator[Any]:  # type: ignore[override]
         """Values, in the log's order."""
@@ -214,7 +212,7 @@ class KeyedTable(Mapping[bytes, Any]):
                 yield from batch.column(0).to_pylist()
             return
         for records in self._records():
-            yield from _values(records, records.values)
+            yield from bytes_of(records.data, *records.values)
 
     def _records(self) -> Iterator[RecordColumns]:
         for unit in self.units(_USUAL_COLUMNS):
@@ -285,7 +283,8 @@ class KeyedTable(Mapping[bytes, Any]):
         look saw it, the key comes as deleted, with neither offset nor timestamp.
 
         Keys and values are decoded as the table's are. Where ``on_bad`` is ``null``, a bad value is
-        no delete: ``_error`` has the reason, which is null of a delete.
+        no delete: ``_error`` has the reason, which is null of a delete. Where it is ``aside``, a
+        record with a bad value goes there, and its key comes as deleted; with a bad key, nothing.
 
         Args:
             poll_s: between two looks at the log where nothing has changed; None: end there.
@@ -297,15 +296,10 @@ class KeyedTable(Mapping[bytes, Any]):
             CorruptLog, UnsupportedFormat, OutOfMemoryBudget: as ``table``.
             BadValue: a key or value is bad, and ``on_bad`` is ``fail``. Whoever follows again meets
                 it again; nothing was passed over.
-            InvalidConfig: ``on_bad`` is ``aside``.
+            InvalidConfig: the table was not made by ``table``.
         """
         if self._listed is None:
             raise InvalidConfig("this table has no place to look at again")
-        if self._decoding.on_bad == ASIDE:  # who applies the changes would keep the older value
-            raise InvalidConfig(
-                "on_bad=aside leaves changes out",
-                remedy="on_bad=null gives them with the reason, raw their bytes",
-            )
         rows = self._usual_rows
         while True:
             moved: CommitConflict | None = None
@@ -319,7 +313,7 @@ class KeyedTable(Mapping[bytes, Any]):
             for partition in self._last.ends:
                 self._told.setdefault(partition, 0)
             if unseen:
-                yield from rows.of([self._deleted(unseen, rows.raw_columns)])
+                yield from _decoded(rows, self._deleted(unseen, rows.raw_columns))
             if unseen is None and moved is not None:
                 raise moved
             if unseen is None and poll_s is None:
@@ -332,21 +326,16 @@ class KeyedTable(Mapping[bytes, Any]):
         shared = 0 if self._system.is_offset_unique else 1
         for unit in self._last.changes(rows.raw_columns, self._told):
             for records in read_records(unit, self._last.limits):
-                for batch in rows.of(self._changed(records, unit)):
-                    yield batch
-                    last = batch.column("offset")[-1].as_py()
+                for changed in self._changed(records, unit):
+                    last = changed.column("offset")[-1].as_py()
+                    yield from _decoded(rows, changed)
                     self._told[unit.name.partition] = last + 1 - shared
         self._told.update(self._last.ends)
 
     def _changed(self, records: RecordColumns, unit: RowUnit) -> Iterator[pa.RecordBatch]:
         from lastwrite.rows.arrow import batches_of
 
-        if self._system.is_empty_delete:
-            starts, lengths = records.values
-            lengths = lengths.copy()
-            lengths[lengths == 0] = -1
-            records = records._replace(values=(starts, lengths))
-        yield from batches_of(records, unit.name, unit.columns)
+        yield from batches_of(self._system.with_deletes(records), unit.name, unit.columns)
 
     def _deleted(self, unseen: Sequence[Unseen], columns: Sequence[str]) -> pa.RecordBatch:
         import pyarrow as pa
@@ -380,7 +369,5 @@ class KeyedTable(Mapping[bytes, Any]):
         return f"<table of {name}: {len(self)} keys up to {self.end_offsets}>"
 
 
-def _values(records: RecordColumns, slices: Slices) -> Iterator[bytes]:
-    joined, ends = gathered(records.data, *slices)
-    whole = joined.tobytes()
-    return (whole[start:end] for start, end in pairwise(ends.tolist()))
+def _decoded(rows: DecodedRows, changed: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    return (batch for batch in rows.of([changed], as_changes=True) if len(batch))

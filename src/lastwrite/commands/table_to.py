@@ -18,6 +18,7 @@ from lastwrite.config.stores import store_settings
 from lastwrite.decoding.options import DecodingConfig, DecodingOptions
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, LogError, NotALog
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.table_round import TableRound
 from lastwrite.rows.system import rows_of
 from lastwrite.spark.memory import parse_bytes
@@ -43,11 +44,13 @@ def table_to(
     catalog: str | None = None,
     buckets: int | None = None,
     headers: bool = False,
+    vectors: bool = False,
     anew: bool = False,
     memory: str | int = MEMORY,
     system: str | None = None,
     config: Mapping[str, object] | None = None,
     now_ms: int | None = None,
+    progress: Progress | None = None,
     **decoding: Unpack[DecodingOptions],
 ) -> TableRound:
     """Make the table of a topic's last writes at ``to``, or bring it up to date: by what was
@@ -65,11 +68,15 @@ def table_to(
             in the folder.
         buckets: in how many parts the table lies, a power of two; None: 128 MiB each.
         headers: a column ``_headers``, too.
+        vectors: delete rows by deletion vectors from now on: of Delta. A table that has them keeps
+            them, and fewer engines read it.
         anew: write all of it again, whatever the table says.
         memory: what it may take, with scratch files beyond: bytes, or as ``512m``.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
         config: how a bucket is reached, ``storage.*``.
         now_ms: the clock, for what is old enough to go; None: now.
+        progress: is told of stages and bytes done; None: nobody is. What it raises ends the run, and
+            the table is as it was.
         decoding: what keys and values are decoded from: see ``DecodingConfig``. With
             ``on_bad="aside"`` the row of a key whose last value is bad goes.
 
@@ -108,8 +115,8 @@ def table_to(
         name = logs[0].name.topic
         rows = Rows(wanted, name, headers)
         wish = Wish(rows, settings, parse_bytes(memory), buckets, anew)
-        table = format_at(str(to), format, name, catalog)
-        report = bring_up(table, source, logs, wish)
+        table = format_at(str(to), format, name, catalog, vectors)
+        report = bring_up(table, source, logs, wish, progress or NoProgress())
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         try:
             tidied = tidy(table, now)
@@ -120,11 +127,13 @@ def table_to(
     return steady(source, listed, made)
 
 
-def format_at(to: str, format: str, topic: str, catalog: str | None) -> TableFormat:
-    """The format of that name, at a place.
+def format_at(
+    to: str, format: str, topic: str, catalog: str | None, vectors: bool = False
+) -> TableFormat:
+    """The format of that name, at a place; with ``vectors``, as ``table_to`` has it.
 
     Raises:
-        InvalidConfig: there is none, or it has no catalogs.
+        InvalidConfig: there is none, or it has no catalogs, or no vectors.
         EnvironmentUnfit: its package is missing.
     """
     if format not in FORMATS:
@@ -138,4 +147,8 @@ def format_at(to: str, format: str, topic: str, catalog: str | None) -> TableFor
     of: Callable[..., TableFormat] = getattr(import_module(module), name)
     if catalog is not None and format != "iceberg":
         raise InvalidConfig("catalogs are of Iceberg", remedy="leave catalog out")
-    return of(to, topic, catalog) if format == "iceberg" else of(to)
+    if vectors and format != "delta":
+        raise InvalidConfig("deletion vectors are of Delta", remedy="leave vectors out")
+    if format == "iceberg":
+        return of(to, topic, catalog)
+    return of(to, vectors) if format == "delta" else of(to)

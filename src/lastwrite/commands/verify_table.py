@@ -10,6 +10,7 @@ from lastwrite.commands.table_to import format_at
 from lastwrite.config.stores import store_settings
 from lastwrite.errors import InvalidConfig, NotALog
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.progress import Progress
 from lastwrite.reports.table_proof import TableProof
 from lastwrite.rows.system import rows_of
 from lastwrite.spark.memory import parse_bytes
@@ -29,6 +30,7 @@ def verify_table(
     limit: int = 20,
     memory: str | int = MEMORY,
     config: Mapping[str, object] | None = None,
+    progress: Progress | None = None,
 ) -> TableProof:
     """Prove that the table at ``to`` is the topic at ``path`` up to the offsets that it says, or
     name keys that differ.
@@ -39,6 +41,7 @@ def verify_table(
         topic: its name, where a catalog needs it; else the table says it.
         format: ``iceberg``, ``delta`` or ``parquet``; None: what lies there.
         limit: of how many keys that differ the names are told.
+        progress: as of ``table_to``.
 
     Raises:
         NotALog: there is no such table.
@@ -65,7 +68,15 @@ def verify_table(
         return whole_topic(source, path, state.topic)
 
     def made(logs: Sequence[PartitionLog]) -> TableProof:
-        return verify(table, found, source, logs, memory_bytes=parse_bytes(memory), limit=limit)
+        return verify(
+            table,
+            found,
+            source,
+            logs,
+            memory_bytes=parse_bytes(memory),
+            limit=limit,
+            progress=progress,
+        )
 
     return steady(source, listed, made)
 

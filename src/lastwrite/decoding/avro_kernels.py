@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.decoding.slot_kernels import (
     BRANCH,
@@ -30,6 +29,7 @@ from lastwrite.decoding.slot_kernels import (
     take_back,
 )
 from lastwrite.encoding.intrinsics import load8, load32, load64
+from lastwrite.encoding.kernel import njit
 
 # Instructions: op, slot, a, b, c, d.
 WORDS = 8

@@ -16,9 +16,9 @@ import uuid
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lastwrite.decoding.protobuf_kernels import read_varint
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ByteArray, Int64Array
 
 HEADERS: Final = {"key": "__key_schema_id", "value": "__value_schema_id"}

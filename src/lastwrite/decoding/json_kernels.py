@@ -7,7 +7,6 @@ The grammar is RFC 8259's, in what is passed over too. Of a name that comes twic
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.decoding.slot_kernels import (
     CUT,
@@ -42,6 +41,7 @@ from lastwrite.encoding.intrinsics import (
     store64,
     trailing_zeros,
 )
+from lastwrite.encoding.kernel import njit
 
 MOST_DEPTH = 512  # of values within values, those that are passed over included
 # What the kernel needs of a slot: see ``json_values``.

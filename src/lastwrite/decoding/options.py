@@ -4,6 +4,7 @@ are read. On the command line ``key_format`` is ``--key-format``, in Spark ``key
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypedDict
@@ -99,8 +100,20 @@ class DecodingConfig(SettingsTable):
         return found
 
 
-# The names as Spark has them: keyFormat.
+# The names as Spark has them, keyFormat, and as the command line has them.
 SPARK_NAMES: Final = {
     each.name: (head := each.name.partition("_"))[0] + head[2].capitalize()
     for each in fields(DecodingConfig)
 }
+COMMAND_NAMES: Final = {each: "--" + each.replace("_", "-") for each in SPARK_NAMES}
+
+
+def in_words_of(error: InvalidConfig, names: Mapping[str, str]) -> InvalidConfig:
+    """The same error, with the options under the ``names`` that its reader knows."""
+
+    def said(text: str) -> str:
+        return re.sub(rf"\b({'|'.join(names)})\b", lambda found: names[found[0]], text)
+
+    remedy = None if error.remedy is None else said(error.remedy)
+    told = InvalidConfig(said(error.problem), error.at, error.path, remedy)
+    return told.with_traceback(error.__traceback__)

@@ -10,7 +10,6 @@ Source: Protocol Buffers, "Encoding"; upb, ``wire/decode.c``.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.decoding.slot_kernels import (
     CUT,
@@ -39,6 +38,7 @@ from lastwrite.decoding.slot_kernels import (
     take_back,
 )
 from lastwrite.encoding.intrinsics import load8, load32, load64, store8, store64
+from lastwrite.encoding.kernel import njit
 
 # What becomes of a field's bytes.
 (

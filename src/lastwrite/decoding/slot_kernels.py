@@ -9,7 +9,6 @@ they are called; text behind it is only of entries that were taken back.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.decoding.slots import (
     BASE,
@@ -35,6 +34,7 @@ from lastwrite.encoding.intrinsics import (
     store32,
     store64,
 )
+from lastwrite.encoding.kernel import njit
 
 ROW = 8 * COLUMNS  # bytes of a slot in the table
 OF_STORED, OF_BASE, OF_VALID, OF_HEAP = 8 * STORED, 8 * BASE, 8 * VALID, 8 * HEAP

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.intrinsics import load8, load16, load32, load64, swap16, swap32, swap64
+from lastwrite.encoding.kernel import njit
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -19,9 +19,9 @@ from functools import cache
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
-from lastwrite.encoding.intrinsics import CRC_INSTRUCTION, crc32c_step, load8, load64
+from lastwrite.encoding.intrinsics import crc32c_step, has_crc32c_step, load8, load64
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ByteArray
 
 _CASTAGNOLI = 0x82F63B78
@@ -68,7 +68,6 @@ _TABLES = _byte_tables(_CASTAGNOLI)
 _IEEE_TABLES = _byte_tables(_IEEE)
 _LONG_ZEROS = _zero_tables(_LONG)
 _SHORT_ZEROS = _zero_tables(_SHORT)
-_HAS_INSTRUCTION = CRC_INSTRUCTION is not None
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -105,39 +104,32 @@ def crc32(data: ByteArray, start: int, end: int) -> int:
     return _by_tables(_IEEE_TABLES, data, start, end)
 
 
-if _HAS_INSTRUCTION:
-
-    @njit(cache=True, nogil=True)
-    def crc32c(data: ByteArray, start: int, end: int) -> int:
-        """CRC-32C of ``data[start:end]``, as a uint64 below 2**32."""
-        crc = np.uint64(0xFFFFFFFF)
-        at = np.int64(start)
-        for lane, tables in ((_LONG, _LONG_ZEROS), (_SHORT, _SHORT_ZEROS)):
-            while end - at >= 3 * lane:
-                second = np.uint64(0)
-                third = np.uint64(0)
-                for i in range(at, at + lane, 8):
-                    crc = crc32c_step(crc, load64(data, i))
-                    second = crc32c_step(second, load64(data, i + lane))
-                    third = crc32c_step(third, load64(data, i + 2 * lane))
-                crc = _shift(tables, _shift(tables, crc) ^ second) ^ third
-                at += 3 * lane
-        while end - at >= 8:
-            crc = crc32c_step(crc, load64(data, at))
-            at += 8
-        while at < end:
-            crc = np.uint64(_TABLES[0, (crc ^ np.uint64(data[at])) & np.uint64(255)]) ^ (
-                crc >> np.uint64(8)
-            )
-            at += 1
-        return crc ^ np.uint64(0xFFFFFFFF)
-
-else:
-
-    @njit(cache=True, nogil=True)
-    def crc32c(data: ByteArray, start: int, end: int) -> int:
-        """CRC-32C of ``data[start:end]``, as a uint64 below 2**32."""
+@njit(cache=True, nogil=True)
+def crc32c(data: ByteArray, start: int, end: int) -> int:
+    """CRC-32C of ``data[start:end]``, as a uint64 below 2**32."""
+    if not has_crc32c_step():
         return _by_tables(_TABLES, data, start, end)
+    crc = np.uint64(0xFFFFFFFF)
+    at = np.int64(start)
+    for lane, tables in ((_LONG, _LONG_ZEROS), (_SHORT, _SHORT_ZEROS)):
+        while end - at >= 3 * lane:
+            second = np.uint64(0)
+            third = np.uint64(0)
+            for i in range(at, at + lane, 8):
+                crc = crc32c_step(crc, load64(data, i))
+                second = crc32c_step(second, load64(data, i + lane))
+                third = crc32c_step(third, load64(data, i + 2 * lane))
+            crc = _shift(tables, _shift(tables, crc) ^ second) ^ third
+            at += 3 * lane
+    while end - at >= 8:
+        crc = crc32c_step(crc, load64(data, at))
+        at += 8
+    while at < end:
+        crc = np.uint64(_TABLES[0, (crc ^ np.uint64(data[at])) & np.uint64(255)]) ^ (
+            crc >> np.uint64(8)
+        )
+        at += 1
+    return crc ^ np.uint64(0xFFFFFFFF)
 
 
 @cache

@@ -14,9 +14,9 @@ one that happened by chance (below 1e-11 for a billion keys in a partition) does
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.intrinsics import folded_product, load8, load32, load64
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import UInt64Array
 
 SECRET_WORDS = 17 * 4 + 8

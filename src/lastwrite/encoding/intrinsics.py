@@ -12,13 +12,15 @@ more than decoding the record. Whoever takes an address keeps the array alive wh
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-import llvmlite.binding
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from lastwrite.encoding.kernel import Late, intrinsic
+
+binding = Late("llvmlite.binding")
+ir = Late("llvmlite.ir")
+types = Late("numba.core.types")
+cgutils = Late("numba.core.cgutils")
 
 
 def _pointer(
@@ -148,10 +150,11 @@ def copy16(typing_context, target, at, source, start):
     return types.none(target, types.int64, source, types.int64), codegen
 
 
+@cache
 def _crc_instruction() -> str | None:
     """The processor's CRC-32C over 8 bytes as an LLVM name, None where it has none."""
-    features = llvmlite.binding.get_host_cpu_features()
-    architecture = llvmlite.binding.get_process_triple().split("-")[0]
+    features = binding.get_host_cpu_features()
+    architecture = binding.get_process_triple().split("-")[0]
     if architecture == "x86_64" and features.get("sse4.2"):
         return "llvm.x86.sse42.crc32.64.64"
     if architecture in ("aarch64", "arm64") and features.get("crc"):
@@ -159,21 +162,31 @@ def _crc_instruction() -> str | None:
     return None
 
 
-CRC_INSTRUCTION = _crc_instruction()
+@intrinsic
+def has_crc32c_step(typing_context):
+    """Whether the processor has the instruction: a constant of the compiled kernel."""
+
+    def codegen(context, builder, signature, args):
+        return context.get_constant(types.boolean, _crc_instruction() is not None)
+
+    return types.boolean(), codegen
 
 
 @intrinsic
 def crc32c_step(typing_context, crc, word):
-    """One CRC-32C step over 8 bytes; only where CRC_INSTRUCTION is not None."""
+    """One CRC-32C step over 8 bytes; of no meaning without ``has_crc32c_step``."""
 
     def codegen(context, builder, signature, args):
         wide, narrow = ir.IntType(64), ir.IntType(32)
-        if CRC_INSTRUCTION == "llvm.x86.sse42.crc32.64.64":
+        name = _crc_instruction()
+        if name is None:
+            return args[0]
+        if name == "llvm.x86.sse42.crc32.64.64":
             kind = ir.FunctionType(wide, [wide, wide])
-            function = cgutils.get_or_insert_function(builder.module, kind, CRC_INSTRUCTION)
+            function = cgutils.get_or_insert_function(builder.module, kind, name)
             return builder.call(function, args)
         kind = ir.FunctionType(narrow, [narrow, wide])
-        function = cgutils.get_or_insert_function(builder.module, kind, str(CRC_INSTRUCTION))
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
         return builder.zext(builder.call(function, [builder.trunc(args[0], narrow), args[1]]), wide)
 
     return types.uint64(types.uint64, types.uint64), codegen

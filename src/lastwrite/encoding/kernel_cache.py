@@ -13,7 +13,9 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ _FOLDERS = (
     "pulsar/format",
 )
 _STAMP = "kernels.digest"
+_KINDS = ("*.nbi", "*.nbc", "*.code")
 COMPILING = "compiling kernels (once)"
 _is_told = False
 
@@ -54,11 +57,8 @@ def drop_stale_kernels(folders: Iterable[Path] | None = None) -> bool:
     Where the folders cannot be written, Numba keeps its cache elsewhere and by the sources' times;
     nothing is done then.
     """
-    folders = tuple(kernel_folders() if folders is None else folders)
-    digest = hashlib.blake2b(digest_size=16)
-    for source in sorted(source for folder in folders for source in folder.glob("*.py")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    now = digest.hexdigest()
+    now = _digest() if folders is None else _digest_of(folders := tuple(folders))
+    folders = kernel_folders() if folders is None else folders
     stale = False
     for folder in folders:
         cache = folder / "__pycache__"
@@ -66,12 +66,64 @@ def drop_stale_kernels(folders: Iterable[Path] | None = None) -> bool:
             stamp = cache / _STAMP
             if stamp.is_file() and stamp.read_text() == now:
                 continue
-            for compiled in (*cache.glob("*.nbi"), *cache.glob("*.nbc")):
+            for compiled in (each for kind in _KINDS for each in cache.glob(kind)):
                 compiled.unlink(missing_ok=True)
                 stale = True
             cache.mkdir(exist_ok=True)
             stamp.write_text(now)
     return stale
+
+
+@cache
+def _digest() -> str:
+    """Of all sources that kernels are made of, as they were when this process first looked."""
+    return _digest_of(kernel_folders())
+
+
+def _digest_of(folders: Iterable[Path]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for source in sorted(source for folder in folders for source in folder.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()
+
+
+def maker() -> str:
+    """What the machine code of kernels is made of and by: our sources, Numba and Python as they
+    are here.
+    """
+    numba = find_spec("numba")
+    made = numba.origin if numba is not None and numba.origin is not None else ""
+    written_ns = os.stat(made).st_mtime_ns if made else 0
+    return f"{_digest()} {made} {written_ns} {sys.version}"
+
+
+def may_keep_code() -> bool:
+    """Whether machine code is kept beside the sources: not where Numba is told how to compile or
+    where to keep it, nor by a Python whose objects look otherwise.
+    """
+    is_told = any(name.startswith("NUMBA_") for name in os.environ)
+    return not is_told and sys.implementation.name == "cpython" and object.__basicsize__ == 16
+
+
+def kept_code(module: str, name: str) -> bytes:
+    """What ``keep_code`` kept; empty where there is nothing."""
+    with contextlib.suppress(OSError):
+        return _code_file(module, name).read_bytes()
+    return b""
+
+
+def keep_code(module: str, name: str, code: bytes) -> None:
+    """Keep machine code beside its module's source, where that folder can be written."""
+    file = _code_file(module, name)
+    with contextlib.suppress(OSError):
+        aside = file.with_name(f"{file.name}.{os.getpid()}")
+        aside.write_bytes(code)
+        aside.replace(file)
+
+
+def _code_file(module: str, name: str) -> Path:
+    *folders, source = module.split(".")[1:]
+    return _PACKAGE.joinpath(*folders, "__pycache__", f"{source}.{name}.code")
 
 
 def is_compiled(kernel: str) -> bool:
@@ -91,7 +143,7 @@ def is_kept(kernel: Any) -> bool:
     """Whether Numba's cache has the jitted function as it is now; also where it cannot be kept
     anywhere.
     """
-    cache = getattr(kernel._cache, "_cache_file", None)
+    cache = getattr(kernel.for_numba._cache, "_cache_file", None)
     return cache is None or bool(cache._load_index())
 
 

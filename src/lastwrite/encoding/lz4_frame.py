@@ -23,7 +23,6 @@ Source: LZ4 block format and frame format 1.6.2; ``LZ4_decompress_safe``.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.intrinsics import (
     copy16,
@@ -35,6 +34,7 @@ from lastwrite.encoding.intrinsics import (
     store8,
     store64,
 )
+from lastwrite.encoding.kernel import njit
 
 REFUSED = -1
 _MAGIC = 0x184D2204

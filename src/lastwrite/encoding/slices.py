@@ -5,10 +5,13 @@ ends.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from lastwrite.encoding.intrinsics import copy_bytes
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ByteArray, Int64Array
 
 
@@ -20,16 +23,32 @@ def gathered(
 
     A negative length counts as 0. Slices lie within ``data``, and all together are below 2 GiB.
     """
-    sizes = np.maximum(lengths, 0)
-    offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(sizes, out=offsets[1:])
-    joined: ByteArray = np.empty(int(offsets[-1]), np.uint8)
+    offsets = np.empty(len(lengths) + 1, np.int32)
+    joined: ByteArray = np.empty(_total(np.ascontiguousarray(lengths), offsets), np.uint8)
     _gather(data, np.ascontiguousarray(starts), offsets, joined)
     return joined, offsets
+
+
+def bytes_of(data: ByteArray, starts: Int64Array, lengths: Int64Array) -> list[bytes]:
+    """The same slices, each as an object of its own."""
+    joined, offsets = gathered(data, starts, lengths)
+    whole = joined.tobytes()
+    return [whole[start:end] for start, end in pairwise(offsets.tolist())]
+
+
+@njit(cache=True, nogil=True)
+def _total(lengths, offsets):
+    """Fill in the offsets; returns the last one."""
+    end = np.int64(0)
+    offsets[0] = 0
+    for i in range(len(lengths)):
+        end += max(lengths[i], np.int64(0))
+        offsets[i + 1] = end
+    return end
 
 
 @njit(cache=True, nogil=True)
 def _gather(data, starts, offsets, out):
     for i in range(len(starts)):
-        count = offsets[i + 1] - offsets[i]
-        out[offsets[i] : offsets[i + 1]] = data[starts[i] : starts[i] + count]
+        at = np.int64(offsets[i])
+        copy_bytes(out, at, data, starts[i], offsets[i + 1] - at)

@@ -135,13 +135,14 @@ def losers_among(
     """``election.elect``, or the strategy's own, with its buffers: the winners' count, and each
     block's losers.
     """
-    sizes = ends[:, -1].astype(np.int64)
-    losers: Int64Array = np.zeros(len(sizes), dtype=np.int64)
-    lost = np.empty(int(sizes.sum()), dtype=np.uint32)
+    starts = election.first_rows(ends)
+    losers: Int64Array = np.zeros(len(starts), dtype=np.int64)
+    lost = np.empty(int(ends[:, -1].sum(dtype=np.int64)), dtype=np.uint32)
     arguments = (
         np.array(rows_at, dtype=np.int64),
         columns,
         ends,
+        starts,
         np.array(dirty_from, dtype=np.int64),
         lost,
         losers,
@@ -153,7 +154,6 @@ def losers_among(
         winners = election.fold(*arguments)
     else:
         winners = election.elect(*arguments, strategy is Strategy.GROUPS)
-    starts = np.cumsum(sizes) - sizes
     return int(winners), [
         lost[start : start + n] for start, n in zip(starts.tolist(), losers.tolist(), strict=True)
     ]

@@ -49,7 +49,7 @@ from lastwrite.kafka.store.archived_segment import ArchivedSegment
 from lastwrite.kafka.store.index_checker import index_checker
 from lastwrite.kafka.store.joining import join_parts
 from lastwrite.kafka.store.outputs import NewSegment
-from lastwrite.kafka.store.positions import positions_in
+from lastwrite.kafka.store.positions import Told, positions_in
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Segment, TopicPartition
 from lastwrite.model.policy import Policy, Strategy
@@ -95,6 +95,7 @@ class KafkaSystem(System):
         self._rounds = archiving.KafkaRounds()
         self._log_roots: set[str] = set()  # that are no archives
         self._asked: dict[str, tuple[float, Spokesman, Hashable]] = {}
+        self._positions: dict[str, tuple[float, Told | NotALog]] = {}
         self._resolved: dict[
             tuple[str, str, bool], tuple[object, Mapping[str, object], KafkaTopicSettings]
         ] = {}
@@ -321,10 +322,23 @@ class KafkaSystem(System):
             positions |= self._positions_in(settings.hold_tombstones_positions, log.name, groups)
         return holds.held_for(groups, positions, log.end_offset)
 
-    @staticmethod
-    def _positions_in(path: str, name: TopicPartition, groups: Sequence[str]) -> dict[str, int]:
-        known = positions_in(path).known
-        places = {group: known.get(Place(group, name.topic, name.partition)) for group in groups}
+    def _positions_in(
+        self, path: str, name: TopicPartition, groups: Sequence[str]
+    ) -> dict[str, int]:
+        """Where groups are in a partition; looked at again after a moment: thousands ask."""
+        now = time.monotonic()
+        last = self._positions.get(path)
+        if last is None or now - last[0] > _ASK_AGAIN_S:
+            told: Told | NotALog
+            try:
+                told = positions_in(path)
+            except NotALog as error:
+                told = error
+            last = self._positions[path] = (now, told)
+        if isinstance(last[1], NotALog):
+            raise last[1]
+        known = last[1].known
+        places = {group: known.get(Place.of(group, name)) for group in groups}
         return {group: found.offset for group, found in places.items() if found is not None}
 
     def group(

@@ -9,6 +9,7 @@ Source: Spark 4.1 ``KafkaRecordToRowConverter``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -76,12 +77,20 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 def batches_of(
     records: RecordColumns, name: TopicPartition, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The records as batches of ``columns``, each of a few thousand rows; they own their memory."""
-    arrays = [_MADE[column](records, name).cast(_TYPES[column]) for column in columns]
-    whole = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
-    rows = max(1, min(ROWS_AT_ONCE, BYTES_AT_ONCE * len(whole) // max(whole.nbytes, 1)))
+    """The records as batches of ``columns``, each of some thousand rows; they own their memory."""
+    whole = batch_of(records, name, columns)
+    parts = max(1, round(max(len(whole) / ROWS_AT_ONCE, whole.nbytes / BYTES_AT_ONCE)))
+    rows = max(1, -(-len(whole) // parts))
     for start in range(0, len(whole), rows):
         yield whole.slice(start, rows)
+
+
+def batch_of(
+    records: RecordColumns, name: TopicPartition, columns: Sequence[str]
+) -> pa.RecordBatch:
+    """The records as one batch of ``columns``, which owns its memory."""
+    arrays = [_MADE[column](records, name) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
 
 
 def bytes_column(data: np.ndarray, found: Slices) -> pa.Array:
@@ -126,24 +135,31 @@ def _replaced(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def _microseconds(times_ms: np.ndarray) -> np.ndarray:
-    """What Arrow's timestamps count; the ends of time where there are no more."""
+def _timestamps(records: RecordColumns) -> pa.Array:
+    """In microseconds; the ends of time where there are no more."""
     most = np.iinfo(np.int64).max // 1000
-    times: np.ndarray = np.clip(times_ms, -most, most) * 1000
-    return times
+    times = records.times_ms
+    if len(times) and not -most <= times.min() <= times.max() <= most:
+        times = np.clip(times, -most, most)
+    return pa.array(times * 1000).view(_TYPES["timestamp"])
 
 
-def _numbers(of: Callable[[RecordColumns], np.ndarray]) -> Callable[..., pa.Array]:
-    return lambda records, name: pa.array(of(records))
+def _repeated(column: str, value: str | int, rows: int) -> pa.Array:
+    return _repeated_often(column, value, 1 << rows.bit_length()).slice(0, rows)
+
+
+@lru_cache(8)
+def _repeated_often(column: str, value: str | int, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, _TYPES[column]), rows)
 
 
 _MADE: dict[str, Callable[[RecordColumns, TopicPartition], pa.Array]] = {
     "key": lambda records, name: bytes_column(records.data, records.keys),
     "value": lambda records, name: bytes_column(records.data, records.values),
-    "topic": lambda records, name: pa.repeat(name.topic, records.rows),
-    "partition": lambda records, name: pa.repeat(name.partition, records.rows),
-    "offset": _numbers(lambda records: records.offsets),
-    "timestamp": lambda records, name: pa.array(_microseconds(records.times_ms)),
-    "timestampType": _numbers(lambda records: records.time_types),
+    "topic": lambda records, name: _repeated("topic", name.topic, records.rows),
+    "partition": lambda records, name: _repeated("partition", name.partition, records.rows),
+    "offset": lambda records, name: pa.array(records.offsets),
+    "timestamp": lambda records, name: _timestamps(records),
+    "timestampType": lambda records, name: pa.array(records.time_types.astype(np.int32)),
     HEADERS: lambda records, name: headers_column(records),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -88,7 +89,7 @@ class DecodedRows:
         others = [name for name in COLUMNS if name in needed and name not in self.columns]
         self.raw_columns = (*self.columns, *others)
 
-    @property
+    @cached_property
     def arrow_schema(self) -> pa.Schema:
         """The schema of each batch."""
         fields = [
@@ -114,8 +115,12 @@ class DecodedRows:
     def _has_errors(self) -> bool:
         return self.config.on_bad == NULL and bool(self._decoders)
 
-    def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches, which have ``raw_columns``, decoded.
+    def of(
+        self, batches: Iterable[pa.RecordBatch], *, as_changes: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches, which have ``raw_columns``, decoded. ``as_changes``: of a record that goes
+        aside because of its value the key stays, with null, so that nobody keeps an older value; a
+        key that is bad has no older one.
 
         Raises:
             BadValue: a key or value is bad, and ``on_bad`` is ``fail``.
@@ -125,16 +130,19 @@ class DecodedRows:
             return
         for batch in batches:
             if len(batch):
-                yield self._decoded(batch)
+                yield self._decoded(batch, as_changes)
 
-    def _decoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _decoded(self, batch: pa.RecordBatch, as_changes: bool) -> pa.RecordBatch:
         made: dict[str, pa.Array] = {}
         bad: dict[int, str] = {}
+        gone: set[int] = set()
         for which, decoder in self._decoders.items():
             headers = batch.column(HEADERS) if decoder.header else None
             made[which], faults = decoder.decode(batch.column(which), headers)
             for row, why in faults.items():
                 bad[row] = f"{bad[row]}; {which}: {why}" if row in bad else f"{which}: {why}"
+            if which == "key" or not as_changes:
+                gone |= set(faults)
         if bad and self.config.on_bad == FAIL:
             row = min(bad)
             topic, partition, offset = (batch.column(name)[row].as_py() for name in _PLACE)
@@ -146,7 +154,7 @@ class DecodedRows:
         found = pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
         if bad and self.config.on_bad == ASIDE:
             put_aside(batch, bad, self.config.bad_to)
-            found = found.filter(pa.array([row not in bad for row in range(len(batch))]))
+            found = found.filter(pa.array([row not in gone for row in range(len(batch))]))
         return found
 
     @property
@@ -178,6 +186,8 @@ def put_aside(batch: pa.RecordBatch, bad: Mapping[int, str], folder: str) -> Non
     import pyarrow.parquet as pq
 
     rows = batch.take(pa.array(sorted(bad), pa.int64()))
+    if rows.column("offset").null_count:  # deletes that nobody saw are no records
+        return
     columns = [name for name in _ASIDE if name in rows.schema.names]
     rows = rows.select(columns).append_column("error", pa.array([bad[n] for n in sorted(bad)]))
     topic, partition, offset = (rows.column(name)[0].as_py() for name in _PLACE)

@@ -20,10 +20,18 @@ import numpy as np
 
 from lastwrite.encoding.fingerprint import SECRET_WORDS, fingerprint, secret_from
 from lastwrite.errors import CommitConflict
-from lastwrite.model.columns import Places, RecordColumns
+from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog, Segment
+from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
-from lastwrite.rows.places import Place, PlaceIndex, PlaceIndexBuilder, Sources
+from lastwrite.rows.places import (
+    Place,
+    PlaceIndex,
+    PlaceIndexBuilder,
+    PlacesInOrder,
+    Sources,
+    Stretch,
+)
 from lastwrite.rows.reading import RecordReader, RowUnit, add_places_of, row_units
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.machine import core_count
@@ -51,10 +59,14 @@ class _Listed(NamedTuple):
 
 
 class LastWrites:
-    """``ends``: partition to the first offset that was not looked at.
+    """``ends``: partition to the first offset that was not looked at; ``scanned_bytes``: of the log,
+    when it was looked at last.
 
     Args:
         since: partition to the offset from which on it is looked at; None: all of it.
+        progress: is told of looks; what it raises ends one.
+        has_index: whether keys are looked for, and what is written later is caught up with; else it
+            can be gone through alone.
     """
 
     def __init__(
@@ -64,8 +76,12 @@ class LastWrites:
         memory_bytes: int,
         raw_keys: bool = False,
         since: Mapping[int, int] | None = None,
+        progress: Progress | None = None,
+        has_index: bool = True,
     ) -> None:
         self.system = system
+        self._progress = progress or NoProgress()
+        self.scanned_bytes = 0
         self.logs = tuple(logs)
         self.ends: dict[int, int] = {}
         self._ids = {log.name.partition: system.topic_id(log) for log in logs}
@@ -83,19 +99,23 @@ class LastWrites:
         self._next_number = 0
         self._unseen: list[Unseen] | None = None
         self._sources = Sources.of([])
-        self._index = PlaceIndex(Places.room(0), self._sources, None)
+        self._writes: PlaceIndex | PlacesInOrder
         self._list(self.logs, {})
         given = since or {}
-        self._index = self._scanned(
-            [
-                (number, given.get(each.log.name.partition, 0), None)
-                for number, each in self._segments.items()
-            ]
-        )
+        wanted = [
+            (number, given.get(each.log.name.partition, 0), None)
+            for number, each in self._segments.items()
+        ]
+        self._writes = self._scanned(wanted) if has_index else self._in_order(wanted)
         self.ends = self._ends()
 
     def __len__(self) -> int:
-        return len(self._index)
+        return len(self._writes)
+
+    @property
+    def _index(self) -> PlaceIndex:
+        assert isinstance(self._writes, PlaceIndex), "without an index no key is looked for"
+        return self._writes
 
     def _ends(self) -> dict[int, int]:
         return {log.name.partition: self.system.end_of(log, True) for log in self.logs}
@@ -156,13 +176,23 @@ class LastWrites:
     def _scan(
         self, builder: PlaceIndexBuilder, wanted: Sequence[tuple[int, int, int | None]]
     ) -> None:
+        units = list(self._units(_USUAL, wanted))
+        self.scanned_bytes = sum(unit.piece.end - unit.piece.start for unit, _ in units)
+        if not units:
+            return
+        self._progress.stage("scan", self.scanned_bytes)
         with ThreadPoolExecutor(self._threads, "table") as pool:
             work = [
                 pool.submit(add_places_of, unit, number, self._secret, self.limits, builder.add)
-                for unit, number in self._units(_USUAL, wanted)
+                for unit, number in units
             ]
-            for each in work:
-                each.result()
+            try:
+                for (unit, _), each in zip(units, work, strict=True):
+                    each.result()
+                    self._progress.advance(unit.piece.end - unit.piece.start)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
     def _scanned(
         self, wanted: Sequence[tuple[int, int, int | None]], kept: PlaceIndex | None = None
@@ -183,25 +213,28 @@ class LastWrites:
             builder.abandon()
             raise
 
+    def _in_order(self, wanted: Sequence[tuple[int, int, int | None]]) -> PlacesInOrder:
+        """What lies in these stretches, for who goes through it."""
+        builder = PlaceIndexBuilder(self._sources, self._memory // 4)
+        try:
+            self._scan(builder, wanted)
+            return builder.finish_in_order()
+        except BaseException:
+            builder.abandon()
+            raise
+
     # ------------------------------------------------------------------ looks
 
     @property
     def has_moved_keys(self) -> bool:
         """Whether a key was met in several partitions."""
-        return self._index.has_moved_keys
+        return self._writes.has_moved_keys
 
     def last_deletes(self) -> dict[int, int]:
         """Partition to the latest timestamp, in ms, of a delete that is its key's last write there;
         partitions without one are left out.
         """
-        found: dict[int, int] = {}
-        for block in self._index.blocks():
-            deletes = block.take(np.flatnonzero(block.positions < 0))
-            partitions = self._sources.partitions[deletes.segments]
-            for partition in np.unique(partitions).tolist():
-                latest = int(deletes.times_ms[partitions == partition].max())
-                found[partition] = max(found.get(partition, latest), latest)
-        return found
+        return self._writes.last_deletes()
 
     def value(self, key: bytes) -> bytes | None:
         """The last write of a key; None: there is none, or it is deleted; errors as ``record``."""
@@ -247,16 +280,11 @@ class LastWrites:
             partition = each.log.name.partition
             if since[partition] < self.ends[partition]:
                 wanted.append((number, since[partition], self.ends[partition]))
-        last = -1
-        places = Places.room(0)
         for unit, number in self._units(columns, wanted):
-            if number != last:
-                last = number
-                places = self._index.in_segment(number, has_deletes=has_deletes)
-            positions = np.where(places.positions < 0, ~places.positions, places.positions)
-            first, end = np.searchsorted(positions, [unit.piece.start, unit.piece.end])
-            if first < end:
-                yield unit.wanting(places.orders[first:end])
+            stretch = Stretch(number, unit.piece.start, unit.piece.end)
+            orders = self._writes.orders_in(stretch, has_deletes=has_deletes)
+            if len(orders):
+                yield unit.wanting(orders)
 
     # ------------------------------------------------------------------ later
 
@@ -336,7 +364,7 @@ class LastWrites:
         except BaseException:
             index.close()
             raise
-        self._index = index
+        self._writes = index
         self._unseen = [*(self._unseen or []), *unseen]
         was_index.close()
         self._close_readers(before)
@@ -367,7 +395,7 @@ class LastWrites:
                 problem = f"the topic was made anew: its id was {known} and is {id_}"
             elif self.system.end_of(log, True) < end:
                 problem = f"the log ends before offset {end}, which was read: it was made anew"
-            elif log.log_start > end:
+            elif self.system.lost_after(log, end):
                 problem = f"the log begins at {log.log_start}, and was read up to {end}"
             else:
                 continue
@@ -380,7 +408,7 @@ class LastWrites:
     def close(self) -> None:
         """Close its files, and remove those of its index."""
         self._close_readers(self._segments)
-        self._index.close()
+        self._writes.close()
 
 
 def _key_of(log: PartitionLog, segment: Segment) -> tuple[object, ...]:

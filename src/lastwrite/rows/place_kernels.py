@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.fingerprint import fingerprint
 from lastwrite.encoding.intrinsics import address
+from lastwrite.encoding.kernel import njit
 
 
 @njit(cache=True, nogil=True)
@@ -48,33 +48,56 @@ def put(
 
 
 @njit(cache=True, nogil=True)
-def reduce(lanes, other_lanes, segments, positions, orders, times, partitions, ranks, stays):
-    """Clear ``stays`` of what a later write of the same partition supersedes."""
-    start = 0
-    while start < len(lanes):
-        end = start + 1
-        while end < len(lanes) and lanes[end] == lanes[start]:
+def reduce(lanes, other_lanes, segments, positions, orders, times, partitions, ranks, order):
+    """Take out of ``order``, by which fingerprints rise, what a later write of the same partition
+    supersedes; returns how many are left.
+    """
+    filled = start = 0
+    while start < len(order):
+        lane, first, end = lanes[order[start]], filled, start
+        while end < len(order) and lanes[order[end]] == lane:
+            row = order[end]
+            segment, at = segments[row], first
+            while at < filled and (
+                other_lanes[order[at]] != other_lanes[row]
+                or partitions[segments[order[at]]] != partitions[segment]
+            ):
+                at += 1
+            if at == filled:
+                order[filled] = row
+                filled += 1
+            else:
+                other = segments[order[at]]
+                if ranks[segment] > ranks[other] or (
+                    ranks[segment] == ranks[other] and orders[row] > orders[order[at]]
+                ):
+                    order[at] = row
             end += 1
-        for i in range(start, end):
-            for j in range(i + 1, end):
-                if not stays[i]:
-                    break
-                if not stays[j] or other_lanes[i] != other_lanes[j]:
-                    continue
-                one, two = segments[i], segments[j]
-                if partitions[one] == partitions[two]:
-                    is_later = ranks[one] > ranks[two] or (
-                        ranks[one] == ranks[two] and orders[i] > orders[j]
-                    )
-                    stays[j if is_later else i] = False
         start = end
+    return filled
 
 
 @njit(cache=True, nogil=True)
-def settle(lanes, other_lanes, segments, times, partitions, wins):
+def pick(orders, positions, start, end, has_deletes, found, filled):
+    """Put the orders of what lies in ``[start, end)`` into ``found``; returns how many it has."""
+    for n in range(len(orders)):
+        position = positions[n]
+        if position < 0:
+            if not has_deletes:
+                continue
+            position = ~position
+        if start <= position < end:
+            found[filled] = orders[n]
+            filled += 1
+    return filled
+
+
+@njit(cache=True, nogil=True)
+def settle(lanes, other_lanes, segments, positions, times, partitions, wins):
     """Of what ``reduce`` left, clear ``wins`` of what a later write of another partition
-    supersedes.
+    supersedes; returns how many winners are no deletes.
     """
+    live = 0
     for i in range(len(lanes)):
         j = i + 1
         while j < len(lanes) and lanes[j] == lanes[i]:
@@ -84,6 +107,8 @@ def settle(lanes, other_lanes, segments, times, partitions, wins):
                 )
                 wins[j if one else i] = False
             j += 1
+        live += wins[i] and positions[i] >= 0
+    return live
 
 
 @njit(cache=True, nogil=True)

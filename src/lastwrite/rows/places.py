@@ -1,9 +1,9 @@
 """Where the last write of each key lies: an index of fingerprints, in bounded memory.
 
-Blocks of places come in any order. Each is sorted by fingerprint, and of each partition's writes of
-a key the last one stays; beyond a limit such *runs* go to a scratch folder. At the end the runs
-meet, a bucket of fingerprints at a time. What is left is sorted by fingerprint, so that a key is
-found by about three looks.
+Blocks of places come in any order, and are laid into buckets of fingerprints; beyond a limit such
+*runs* go to a scratch folder, of each partition's writes of a key the last one. At the end the runs
+meet, a bucket at a time. What is left is sorted by fingerprint, so that a key is found by about
+three looks.
 
     a=1@0 b=2@1   a=3@2   delete b@3   ──►   a: segment 0, batch at byte 68, order 2
                                              b: a delete, order 3
@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,9 @@ from lastwrite.storage.run_folder import make_folder, remove_folder
 from lastwrite.storage.scratch import ScratchMap, ScratchReader, ScratchWriter
 
 PLACE_BYTES = 40
-_BUCKETS = 256  # of the last meeting, each sorted by itself
+_BUCKETS = 256  # by the first byte of a fingerprint, each sorted by itself
 _ROWS_AT_ONCE = 1 << 18
+_STRETCH_BITS = 25  # 32 MiB
 _FEW = 1 << 16  # places that are no matter to sort
 
 
@@ -54,6 +55,14 @@ class Sources(NamedTuple):
         return cls(np.array(partitions, np.int64), np.array(given, np.int64))
 
 
+class Stretch(NamedTuple):
+    """Bytes of a segment; the second is exclusive."""
+
+    segment: int
+    start: int
+    end: int
+
+
 class Place(NamedTuple):
     """Where one last write lies."""
 
@@ -68,18 +77,17 @@ class _Sorted:
     def __init__(self, places: Places, sources: Sources) -> None:
         self.places = places
         self.wins = np.ones(places.rows, dtype=np.bool_)
-        place_kernels.settle(
-            places.lanes,
-            places.other_lanes,
-            places.segments,
-            places.times_ms,
-            sources.partitions,
-            self.wins,
+        self.live = int(  # keys that are not deleted
+            place_kernels.settle(
+                places.lanes,
+                places.other_lanes,
+                places.segments,
+                places.positions,
+                places.times_ms,
+                sources.partitions,
+                self.wins,
+            )
         )
-        self.live = 0  # keys that are not deleted
-        for start in range(0, places.rows, _ROWS_AT_ONCE):
-            some = slice(start, start + _ROWS_AT_ONCE)
-            self.live += int(np.count_nonzero(self.wins[some] & (places.positions[some] >= 0)))
 
     def first(self, lane: int, other_lane: int) -> int:
         """The first row of a fingerprint, or -1."""
@@ -123,9 +131,11 @@ class PlaceIndex:
     """The last writes. Closing it removes its scratch folder, if it has one."""
 
     def __init__(self, places: Places, sources: Sources, folder: Path | None) -> None:
+        self._sources = sources
         self._rest = _Sorted(places, sources)
         self._recent = _Sorted(Places.room(0), sources)  # all that is known of its keys
         self._folder = folder
+        self._seen: tuple[tuple[int, bool], Places] = (-1, False), Places.room(0)
 
     def __len__(self) -> int:
         return self._rest.live + self._recent.live
@@ -153,6 +163,27 @@ class PlaceIndex:
         """
         found = _joined([part.in_segment(segment, has_deletes) for part in self._parts])
         return found.take(np.argsort(found.orders))
+
+    def orders_in(self, stretch: Stretch, *, has_deletes: bool) -> Int64Array:
+        """The orders of the last writes in a stretch, ascending, and of deletes if they are asked
+        for.
+        """
+        asked = stretch.segment, has_deletes
+        if self._seen[0] != asked:
+            self._seen = asked, self.in_segment(stretch.segment, has_deletes=has_deletes)
+        places = self._seen[1]
+        positions = np.where(places.positions < 0, ~places.positions, places.positions)
+        first, end = np.searchsorted(positions, [stretch.start, stretch.end])
+        return places.orders[first:end]
+
+    def last_deletes(self) -> dict[int, int]:
+        """Partition to the latest timestamp, in ms, of a delete that is its key's last write there;
+        partitions without one are left out.
+        """
+        found: dict[int, int] = {}
+        for block in self.blocks():
+            _note_deletes(block, self._sources, found)
+        return found
 
     def unknown(self, asked: Places, sources: Sources) -> npt.NDArray[np.int64]:
         """The rows of ``asked`` of whose keys nothing is known in the same partition."""
@@ -191,10 +222,108 @@ class PlaceIndex:
         rest.wins[rows] = False
         known = [self._recent.places, later, rest.places.take(rows)]
         self._recent = _Sorted(_reduced(_joined(known), sources), sources)
+        self._sources, self._seen = sources, ((-1, False), Places.room(0))
         return True
 
     def close(self) -> None:
         """Remove its files; nothing can be looked up any more."""
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            remove_folder(folder)
+
+
+class _InOrder(NamedTuple):
+    """Orders and positions by stretch."""
+
+    places: tuple[Int64Array, Int64Array] | int  # or where in the file they lie
+    names: Int64Array  # of the stretches that have some
+    bounds: Int64Array  # where those of each begin, and the last ones end
+
+
+class PlacesInOrder:
+    """The last writes as they lie in their segments: for who goes through all of them, and looks
+    for no key. Closing it removes its scratch folder, if it has one.
+
+    Each block is of some fingerprints, and in it rows are by stretch: ``segment << 32 | position /
+    32 MiB``. So what lies somewhere is found without a pass over all of them.
+    """
+
+    def __init__(self, sources: Sources, folder: Path | None) -> None:
+        self._sources, self._folder = sources, folder
+        self._writer = None if folder is None else ScratchWriter(str(folder), "order")
+        self._reader: ScratchReader | None = None
+        self._blocks: list[_InOrder] = []
+        self._live = 0
+        self._deletes: dict[int, int] = {}
+        self.has_moved_keys = False
+
+    def __len__(self) -> int:
+        return self._live
+
+    def append(self, some: Places) -> None:
+        """Take all places of some fingerprints, by these."""
+        found = _Sorted(some, self._sources)
+        self._live += found.live
+        _note_deletes(some, self._sources, self._deletes)
+        if not found.wins.all():
+            self.has_moved_keys = True
+            some = some.take(np.flatnonzero(found.wins))
+        positions = some.positions
+        stretches = np.where(positions < 0, ~positions, positions) >> _STRETCH_BITS
+        stretches |= some.segments.astype(np.int64) << 32
+        order = np.argsort(stretches)
+        stretches = stretches[order]
+        starts = np.flatnonzero(np.diff(stretches, prepend=-1))
+        names, bounds = stretches[starts], np.append(starts, len(order))
+        columns = some.orders[order], positions[order]
+        places: tuple[Int64Array, Int64Array] | int = columns
+        if self._writer is not None:
+            path, places = self._writer.append(*columns)
+            self._reader = self._reader or ScratchReader(path)
+        self._blocks.append(_InOrder(places, names, bounds))
+
+    def orders_in(self, stretch: Stretch, *, has_deletes: bool) -> Int64Array:
+        """As ``PlaceIndex.orders_in``."""
+        segment = stretch.segment << 32
+        wanted = [
+            segment | stretch.start >> _STRETCH_BITS,
+            (segment | (stretch.end - 1) >> _STRETCH_BITS) + 1,
+        ]
+        there = [
+            (block, *block.bounds[np.searchsorted(block.names, wanted)]) for block in self._blocks
+        ]
+        found = np.empty(int(sum(end - first for _, first, end in there)), np.int64)
+        filled = 0
+        for block, first, end in there:
+            if first < end:
+                places = self._read(block, int(first), int(end))
+                filled = place_kernels.pick(
+                    *places, stretch.start, stretch.end, has_deletes, found, filled
+                )
+        found = found[:filled]
+        found.sort()
+        return found
+
+    def _read(self, block: _InOrder, first: int, end: int) -> tuple[Int64Array, Int64Array]:
+        if not isinstance(block.places, int):
+            return block.places[0][first:end], block.places[1][first:end]
+        assert self._reader is not None
+        columns = np.empty((2, end - first), np.int64)
+        for n in range(2):
+            position = block.places + 8 * (n * int(block.bounds[-1]) + first)
+            self._reader.read_into(columns[n], position)
+        return columns[0], columns[1]
+
+    def last_deletes(self) -> dict[int, int]:
+        """As ``PlaceIndex.last_deletes``."""
+        return self._deletes
+
+    def close(self) -> None:
+        """Remove its files."""
+        for file in (self._writer, self._reader):
+            if file is not None:
+                file.close()
+        self._writer = self._reader = None
         folder, self._folder = self._folder, None
         if folder is not None:
             remove_folder(folder)
@@ -211,7 +340,7 @@ class PlaceIndexBuilder:
     def __init__(self, sources: Sources, memory_bytes: int) -> None:
         self._sources = sources
         self._limit = memory_bytes
-        self._held: list[Places] = []  # runs, each by fingerprint
+        self._held: list[_Run] = []
         self._held_bytes = 0
         self._spilt: list[_Spilt] = []
         self._folder: Path | None = None
@@ -219,50 +348,82 @@ class PlaceIndexBuilder:
 
     def add(self, block: Places) -> None:
         """Take a block, whose columns the caller may fill anew afterwards."""
-        run = _reduced(block, self._sources)
+        run = _Run.of(block)
         with self._turn:
             self._held.append(run)
-            self._held_bytes += PLACE_BYTES * run.rows
+            self._held_bytes += PLACE_BYTES * block.rows
             if self._held_bytes > self._limit:
                 self._spill()
 
     def _spill(self) -> None:
-        """Let the runs that are held lie in one file, bucket by bucket."""
+        """Let what is held lie in one file, bucket by bucket."""
         if self._folder is None:
             self._folder = make_folder()
-        cuts = [_cuts(run) for run in self._held]
         path, rows = "", []
         with ScratchWriter(str(self._folder), "places") as writer:
             for n in range(_BUCKETS):
-                parts = [_bucket(run, cut, n) for run, cut in zip(self._held, cuts, strict=True)]
-                for columns in zip(*parts, strict=True):
-                    path, _ = writer.append(*columns)
-                rows.append(sum(part.rows for part in parts))
+                some = _reduced(_joined([run.bucket(n) for run in self._held]), self._sources)
+                path, _ = writer.append(*some)
+                rows.append(some.rows)
         self._spilt.append(_Spilt(path, rows))
         self._held, self._held_bytes = [], 0
 
     def finish(self) -> PlaceIndex:
         """The index of all that was added."""
+        folder = self._out_folder()
+        out = _Out(folder, sum(run.places.rows for run in self._held))
+        for some in self._met():
+            out.append(some)
+        return PlaceIndex(out.finish(), self._sources, folder)
+
+    def finish_in_order(self) -> PlacesInOrder:
+        """The same for who looks for no key."""
+        found = PlacesInOrder(self._sources, self._out_folder())
+        try:
+            for some in self._met():
+                found.append(some)
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    def _out_folder(self) -> Path | None:
         if self._spilt and self._held:
             self._spill()
-        cuts = [_cuts(run) for run in self._held]
-        folder = make_folder() if self._spilt else None
-        out = _Out(folder, sum(run.rows for run in self._held))
+        return make_folder() if self._spilt else None
+
+    def _met(self) -> Iterator[Places]:
+        """All that was added, a bucket at a time; then it is not held any more."""
         for n in range(_BUCKETS):
-            parts = [_bucket(run, cut, n) for run, cut in zip(self._held, cuts, strict=True)]
+            parts = [run.bucket(n) for run in self._held]
             parts += [spilt.bucket(n) for spilt in self._spilt]
-            out.append(_reduced(_joined(parts), self._sources))
+            yield _reduced(_joined(parts), self._sources)
         for spilt in self._spilt:
             spilt.close()
         self._held = []
         self.abandon()
-        return PlaceIndex(out.finish(), self._sources, folder)
 
     def abandon(self) -> None:
         """Remove what was written aside."""
         folder, self._folder = self._folder, None
         if folder is not None:
             remove_folder(folder)
+
+
+class _Run(NamedTuple):
+    """Places by bucket of fingerprints, and where each bucket begins, and the last one ends."""
+
+    places: Places
+    cuts: Int64Array
+
+    @classmethod
+    def of(cls, block: Places) -> Self:
+        buckets = (block.lanes >> np.uint64(56)).astype(np.uint8)
+        cuts = np.concatenate(([0], np.cumsum(np.bincount(buckets, minlength=_BUCKETS))))
+        return cls(block.take(np.argsort(buckets, kind="stable")), cuts)
+
+    def bucket(self, n: int) -> Places:
+        return self.places.take(slice(int(self.cuts[n]), int(self.cuts[n + 1])))
 
 
 class _Spilt:
@@ -320,14 +481,12 @@ class _Out:
         )
 
 
-def _cuts(run: Places) -> Int64Array:
-    """Where each bucket begins in a run, and where the last one ends."""
-    borders = np.array([(n << 64) // _BUCKETS for n in range(1, _BUCKETS)], dtype=np.uint64)
-    return np.concatenate(([0], np.searchsorted(run.lanes, borders), [run.rows]))
-
-
-def _bucket(run: Places, cuts: Int64Array, n: int) -> Places:
-    return run.take(slice(int(cuts[n]), int(cuts[n + 1])))
+def _note_deletes(block: Places, sources: Sources, found: dict[int, int]) -> None:
+    deletes = block.take(np.flatnonzero(block.positions < 0))
+    partitions = sources.partitions[deletes.segments]
+    for partition in np.unique(partitions).tolist():
+        latest = int(deletes.times_ms[partitions == partition].max())
+        found[partition] = max(found.get(partition, latest), latest)
 
 
 def _joined(runs: Sequence[Places]) -> Places:
@@ -338,7 +497,5 @@ def _joined(runs: Sequence[Places]) -> Places:
 
 def _reduced(block: Places, sources: Sources) -> Places:
     """The block by fingerprint, without what a later write of the same partition supersedes."""
-    found = block.take(np.argsort(block.lanes))
-    stays = np.ones(found.rows, dtype=np.bool_)
-    place_kernels.reduce(*found, *sources, stays)
-    return found.take(np.flatnonzero(stays))
+    order = np.argsort(block.lanes)
+    return block.take(order[: int(place_kernels.reduce(*block, *sources, order))])

@@ -148,7 +148,8 @@ def read_records(unit: RowUnit, limits: Limits) -> Iterator[RecordColumns]:
     wanted = None if unit.wanted is None else unit.wanted.astype(np.int64) + unit.lowest
     for chunk, found in _found(unit, reader, limits):
         if wanted is not None:
-            found = found.take(_are_in(wanted, found.orders))
+            which = _are_in(wanted, found.orders)
+            found = found if len(which) == found.rows else found.take(which)
         if unit.keys is not None:
             found = found.take(_have_keys(found, unit.keys))
         if found.rows and has_headers:

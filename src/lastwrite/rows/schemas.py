@@ -27,6 +27,7 @@ from urllib.parse import quote, urlsplit
 
 from lastwrite.decoding.protobuf_schema import REMEDY
 from lastwrite.errors import EnvironmentUnfit, InvalidConfig, RemoteFailed
+from lastwrite.rows.known_protos import KNOWN_PROTOS
 
 AVRO, JSON, PROTOBUF = "avro", "json", "protobuf"
 _OF_FILES = {".avsc": AVRO, ".json": JSON, ".proto": PROTOBUF, ".desc": PROTOBUF}
@@ -89,9 +90,10 @@ def _compiled(folder: str, name: str) -> bytes:
         )
     bundled = str(Path(tools.submodule_search_locations[0], "_proto"))
     with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch, "made.desc")
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{bundled}"]
-        command += ["--include_imports", f"--descriptor_set_out={made}", name]
+        made, known = Path(scratch, "made.desc"), Path(scratch, "known")
+        _lay_out(known, KNOWN_PROTOS)
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", f"-I{known}"]
+        command += [f"-I{bundled}", "--include_imports", f"--descriptor_set_out={made}", name]
         try:
             told = subprocess.run(command, capture_output=True, timeout=_TIMEOUT, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -102,6 +104,13 @@ def _compiled(folder: str, name: str) -> bytes:
                 f"the schema does not compile: {'; '.join(said[:3])}", path=str(Path(folder, name))
             )
         return made.read_bytes()
+
+
+def _lay_out(folder: Path, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 class SchemaSource:
@@ -184,12 +193,11 @@ class SchemaSource:
 
     def _compiled(self, texts: Mapping[str, str]) -> bytes:
         with tempfile.TemporaryDirectory() as folder:
-            for name, text in texts.items():
+            for name in texts:
                 path = Path(folder, name)
                 if ".." in path.parts or not path.is_relative_to(folder):
                     raise InvalidConfig(f"a reference to {name}", path=self.place)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text, encoding="utf-8")
+            _lay_out(Path(folder), texts)
             try:
                 return _compiled(folder, _OWN)
             except InvalidConfig as error:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
 from lastwrite.engine.chunks import Chunk
 from lastwrite.engine.system import Format, system_named
 from lastwrite.model.columns import ByteArray, Int64Array, RecordColumns
@@ -47,6 +49,7 @@ class RowSystem(ABC):
     name: str
     is_offset_unique: bool = True  # no two records of a partition share one
     is_empty_delete: bool = False  # a value of no bytes deletes its key, as a null one does
+    rounds_move_start: bool = False  # a log begins at the first record that a round left
 
     @abstractmethod
     def logs_of(
@@ -92,6 +95,15 @@ class RowSystem(ABC):
         """The first offset that no reader gets."""
         return log.last_stable_offset if is_committed else log.high_watermark
 
+    def lost_after(self, log: PartitionLog, offset: int) -> bool:
+        """Whether records from ``offset`` on are gone from the log's begin, and no round took them."""
+        if log.log_start <= offset:
+            return False
+        cleaned = log.checkpoint if self.rounds_move_start else None
+        if cleaned is None or offset > cleaned:
+            return True
+        return self.is_offset_unique and log.log_start > cleaned  # else a gap may be none
+
     def numbers(self, records: RecordColumns) -> Int64Array:
         """A number for each record, by which it is known for ever, and which rises through the
         partition; by default its offset.
@@ -112,6 +124,14 @@ class RowSystem(ABC):
     def offset_of(self, number: int) -> int:
         """The offset of the record of that number."""
         return number
+
+    def with_deletes(self, records: RecordColumns) -> RecordColumns:
+        """The same records, with null for a value that deletes its key."""
+        if not self.is_empty_delete:
+            return records
+        starts, lengths = records.values
+        is_delete = (lengths == 0) & (records.keys[1] >= 0)
+        return records._replace(values=(starts, np.where(is_delete, -1, lengths)))
 
     def topic_id(self, log: PartitionLog) -> str | None:
         """What tells the topic from a later one of its name; None: nothing does."""

@@ -12,8 +12,8 @@ and has not lost.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from lastwrite.encoding.kernel import njit
 from lastwrite.engine.rules.election import ORDINAL_MASK
 
 

@@ -28,6 +28,7 @@ _MOST_OPEN = 512  # files
 _BLOCK_BYTES = 1 << 20
 _AHEAD = 2  # blocks that are asked for before anybody does, where somebody reads on
 _PIECE_BYTES = 256 << 10  # that go through TLS at once
+_ENDS_EARLY = "the segment ends before its end"
 _PACE_BYTES = 1 << 20  # that somebody has to take in time
 
 
@@ -82,6 +83,17 @@ class Files:
             at += len(part)
         return b"".join(parts)
 
+    def whole(self, segment: Segment, position: int, size: int) -> bytes:
+        """All those bytes of a segment.
+
+        Raises:
+            CommitConflict, RemoteFailed: as ``read``; or it ends before them.
+        """
+        content = self.read(segment, position, size)
+        if len(content) < size:
+            raise CommitConflict(_ENDS_EARLY, path=segment.path)
+        return content
+
     def send(self, to: socket.socket, segment: Segment, position: int, size: int) -> None:
         """Send bytes of a segment as they are; the socket's timeout is for each MiB.
 
@@ -91,9 +103,7 @@ class Files:
         """
         if _is_object(segment) or isinstance(to, ssl.SSLSocket):
             while size > 0:
-                piece = self.read(segment, position, min(size, _PIECE_BYTES))
-                if not piece:
-                    raise CommitConflict("the segment ends before its end", path=segment.path)
+                piece = self.whole(segment, position, min(size, _PIECE_BYTES))
                 to.sendall(piece)
                 position, size = position + len(piece), size - len(piece)
             return
@@ -108,7 +118,7 @@ class Files:
                     _wait_to_send(to, until)
                     continue
                 if not sent:
-                    raise CommitConflict("the segment ends before its end", path=segment.path)
+                    raise CommitConflict(_ENDS_EARLY, path=segment.path)
                 position, size, left = position + sent, size - sent, left - sent
 
     # ------------------------------------------------------------------ files

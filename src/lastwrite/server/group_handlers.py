@@ -23,7 +23,7 @@ from lastwrite.server.messages import Request, encode_answer, part
 from lastwrite.server.offsets import Offsets
 from lastwrite.server.rights import Kind, Operation
 
-_GROUP_KEY = 0  # of the types of coordinators
+_GROUP_KEY, _TRANSACTION_KEY = 0, 1  # types of coordinators
 _NO_GROUP = "Group authorization failed."
 _NO_TOPIC_OF_GROUP = (
     "The group has described topic(s) that the client is not authorized to describe."
@@ -43,9 +43,10 @@ class Coordinator:
 
 
 def find_coordinator(place: Coordinator, request: Request, body: Any) -> bytes:
-    is_group = getattr(body, "key_type", _GROUP_KEY) == _GROUP_KEY
+    kind = getattr(body, "key_type", _GROUP_KEY)
+    is_group = kind == _GROUP_KEY
     if request.version < 4:
-        return encode_answer(request, **_coordinator(place, body.key, is_group))
+        return encode_answer(request, **_coordinator(place, body.key, kind))
     return encode_answer(
         request,
         coordinators=tuple(
@@ -53,18 +54,20 @@ def find_coordinator(place: Coordinator, request: Request, body: Any) -> bytes:
                 request,
                 "Coordinator",
                 key=key,
-                **_coordinator(place, key, is_group) | ({"error_message": ""} if is_group else {}),
+                **_coordinator(place, key, kind) | ({"error_message": ""} if is_group else {}),
             )
             for key in body.coordinator_keys
         ),
     )
 
 
-def _coordinator(place: Coordinator, key: str, is_group: bool) -> dict[str, object]:
+def _coordinator(place: Coordinator, key: str, kind: int) -> dict[str, object]:
     who = place.identity
     error: int = Code.COORDINATOR_NOT_AVAILABLE
     message: str | None = "Only consumer groups have a coordinator here."
-    if is_group:
+    if kind == _TRANSACTION_KEY:  # whoever hears that there is none asks again for ever
+        error = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if kind == _GROUP_KEY:
         error = place.catalog.group_error(key)
         message = _NO_GROUP if error else "NONE"  # a broker's word
     return {
@@ -538,7 +541,9 @@ def consumer_group_describe(place: Coordinator, request: Request, body: Any) -> 
         group = place.groups.known_newer(name)
         found: dict[str, Any] = {
             "error_code": Code.GROUP_ID_NOT_FOUND,
-            "error_message": f"Group {name} is not a consumer group.",
+            "error_message": f"Group {name} not found."
+            if _state_of(place, name)[0] == GroupState.DEAD
+            else f"Group {name} is not a consumer group.",
             "group_state": "",
             "group_epoch": 0,
             "assignment_epoch": 0,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from lastwrite.errors import LogError
@@ -26,6 +27,7 @@ from lastwrite.server.rights import CLUSTER, Kind, Operation
 NODE = 1
 _TOPIC, _BROKER = 2, 4  # types of resources
 _DYNAMIC_TOPIC, _DEFAULT = 1, 5  # sources of a setting
+_PRODUCERS = count()  # ids; nothing is ever written under one
 UNASKED = -(1 << 31)
 _NOT_HOSTED = "This server does not host this topic-partition."
 _NO_TOPIC = "Topic authorization failed."
@@ -155,6 +157,8 @@ def _partition(request: Request, prefix: str, found: Partition) -> Any:
         replica_nodes=(NODE,),
         isr_nodes=(NODE,),
         offline_replicas=(),
+        eligible_leader_replicas=(),  # null ends Java's clients of 3.9
+        last_known_elr=(),
     )
 
 
@@ -376,6 +380,20 @@ def _end_of_epoch(catalog: Allowed, name: str, asked: Any) -> tuple[int, int, in
 # ---------------------------------------------------------------------- writing
 
 
+def init_producer_id(place: Place, request: Request, body: Any) -> bytes:
+    """An id for whoever writes outside of transactions: his records are refused in words that say
+    why, which he never sees without one.
+    """
+    is_refused = body.transactional_id is not None
+    error = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED if is_refused else Code.NONE
+    return encode_answer(
+        request,
+        error_code=error,
+        producer_id=-1 if is_refused else next(_PRODUCERS),
+        producer_epoch=-1 if is_refused else 0,
+    )
+
+
 def produce(place: Place, request: Request, body: Any) -> bytes | None:
     """Refused; None: the client waits for no answer."""
     if body.acks == 0:
@@ -415,5 +433,6 @@ HANDLERS: dict[str, Handler] = {
     "describe_configs": describe_configs,
     "list_offsets": list_offsets,
     "offset_for_leader_epoch": offset_for_leader_epoch,
+    "init_producer_id": init_producer_id,
     "produce": produce,
 }

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from lastwrite.errors import CommitConflict, CorruptLog
 from lastwrite.kafka.look.served import Stretch
+from lastwrite.server.admin_handlers import ADMIN_HANDLERS
 from lastwrite.server.allowed import Allowed
 from lastwrite.server.door import Door, name_of
 from lastwrite.server.errors import Code
@@ -38,8 +39,11 @@ from lastwrite.server.rights import Client
 from lastwrite.server.room import Room
 from lastwrite.server.session import Session
 
+_ANSWERS = HANDLERS | ADMIN_HANDLERS
 _SIZE = struct.Struct(">i")
 _ROOM_BYTES = 64 << 10
+_AHEAD_BYTES = 4 << 10  # that are taken with a frame's size: most requests are whole in them
+_JOINED_BYTES = 64 << 10  # of records go out with the frame around them, in one call
 _SEND_ROOM_BYTES = 512 << 10
 _BEGINNINGS = {
     b"GET ": "an HTTP client",
@@ -227,7 +231,7 @@ class Server:
         if request.name in GROUP_HANDLERS:
             coordinator = replace(self._coordinator, catalog=catalog, client_host=f"/{host}")
             return [GROUP_HANDLERS[request.name](coordinator, request, body)]
-        answer = HANDLERS[request.name](replace(self._place, catalog=catalog), request, body)
+        answer = _ANSWERS[request.name](replace(self._place, catalog=catalog), request, body)
         return None if answer is None else [answer]
 
     def _versions_error(self, request: Request) -> int:
@@ -273,6 +277,7 @@ class _Conversation:
         self._room = room
         self._held = 0
         self._begin = b""
+        self._ahead = b""
 
     def who_begins_so(self) -> str:
         """Who speaks another protocol, by the last frame's first bytes; empty: nobody known."""
@@ -289,13 +294,13 @@ class _Conversation:
             OSError: it broke off, or took too long.
         """
         self._socket.settimeout(self._limits.idle_s if until is None else _left(until))
-        first = self._socket.recv(4)
-        if not first:
+        self._ahead = self._ahead or self._socket.recv(_AHEAD_BYTES)
+        if not self._ahead:
             return None
         most = self._limits.request_bytes if until is None else self._limits.unknown_bytes
         whole = time.monotonic() + self._limits.frame_s
         until = whole if until is None else min(until, whole)
-        self._begin = head = first + bytes(self._more(4 - len(first), until))
+        self._begin = head = bytes(self._more(_SIZE.size, until))
         (size,) = _SIZE.unpack(head)
         if not 2 <= size <= most:
             raise CorruptLog(f"a request of {size} bytes", 0)
@@ -303,7 +308,12 @@ class _Conversation:
 
     def _more(self, size: int, until: float) -> memoryview:
         """So many bytes; room grows as they come, and beyond the first is all requests'."""
-        room, filled = bytearray(min(size, _ROOM_BYTES)), 0
+        here, self._ahead = self._ahead[:size], self._ahead[size:]
+        filled = len(here)
+        if filled == size:
+            return memoryview(here)
+        room = bytearray(min(size, _ROOM_BYTES))
+        room[:filled] = here
         while filled < size:
             if filled == len(room):
                 more = min(size - filled, len(room))
@@ -326,13 +336,21 @@ class _Conversation:
         """Send an answer, its size before it, which is returned."""
         size = sum(part.size if isinstance(part, Stretch) else len(part) for part in answer)
         self._socket.settimeout(self._limits.send_s)
-        head = _SIZE.pack(size)
+        joined = bytearray(_SIZE.pack(size))
         for part in answer:
-            if isinstance(part, Stretch):
-                files.send(self._socket, part.segment, part.position, part.size)
+            if not isinstance(part, Stretch):
+                joined += part
+            elif part.size <= _JOINED_BYTES:
+                joined += files.whole(part.segment, part.position, part.size)
             else:
-                self._socket.sendall(head + part)
-                head = b""
+                self._socket.sendall(joined)
+                joined.clear()
+                files.send(self._socket, part.segment, part.position, part.size)
+            if len(joined) > _JOINED_BYTES:
+                self._socket.sendall(joined)
+                joined.clear()
+        if joined:
+            self._socket.sendall(joined)
         return size
 
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 
 from lastwrite.archive.layout import systems_at
 from lastwrite.archive.place import read_seen
-from lastwrite.commands.metrics_page import MetricsServer
+from lastwrite.commands.metrics_page import serve_metrics
 from lastwrite.commands.systems import system_of
 from lastwrite.config.address import parse_address
 from lastwrite.config.stores import store_settings
@@ -186,10 +186,7 @@ def serve(
             metrics,
         )
         metrics.watch(server.connections, groups, offsets, catalog)
-        if metrics_port is not None:
-            page = MetricsServer(metrics.registry, metrics_host, metrics_port)
-            stack.callback(page.close)
-            tell(f"metrics on http://{metrics_host}:{page.port}/metrics")
+        serve_metrics(stack, metrics.registry, metrics_host, metrics_port, tell)
         threads.submit(_make_first, catalog)
         serving = Serving(f"{shown[0]}:{shown[1]}", server, catalog, stack.pop_all())
     threading.Thread(target=_tick, args=(groups, serving), daemon=True, name="groups").start()

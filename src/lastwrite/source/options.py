@@ -17,7 +17,7 @@ from typing import Any
 
 from lastwrite.commands.rows import is_compacted
 from lastwrite.config.stores import STORE_NAMES, is_of_stores
-from lastwrite.decoding.options import SPARK_NAMES, DecodingConfig
+from lastwrite.decoding.options import SPARK_NAMES, DecodingConfig, in_words_of
 from lastwrite.errors import InvalidConfig
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import TopicPartition
@@ -161,14 +161,18 @@ def parse(given: Mapping[str, str], *, is_stream: bool | None = False) -> Source
         is_compacted=compacted,
         takes_filters=_takes_filters(options, is_stream is True),
         stores=as_declared(stores),
-        decoding=DecodingConfig.of(
-            {
-                name: options[shown.lower()]
-                for name, shown in SPARK_NAMES.items()
-                if shown.lower() in options
-            }
-        ),
+        decoding=_decoding(options),
     )
+
+
+def _decoding(options: Mapping[str, str]) -> DecodingConfig:
+    names = {name: shown.lower() for name, shown in SPARK_NAMES.items()}
+    try:
+        return DecodingConfig.of(
+            {name: options[shown] for name, shown in names.items() if shown in options}
+        )
+    except InvalidConfig as error:
+        raise in_words_of(error, SPARK_NAMES) from None
 
 
 def _is_compacted(options: Mapping[str, str], is_stream: bool) -> bool:

@@ -26,6 +26,7 @@ from lastwrite.spark.profile import StageProfile, TaskClock, TaskProfile
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.spark_errors import SAME_PATH, spark_error
 from lastwrite.spark.work import R, Runner, Task, U
+from lastwrite.spark.worker import settle
 from lastwrite.storage.machine import memory_kill_since, memory_kills
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class SparkRunner(Runner):
                 (i, result)
                 for (i, _), result in zip(batch, task([unit for _, unit in batch]), strict=True)
             ]
+            settle()
             return done, clock.taken()
 
         def act(context: SparkContext) -> list[tuple[list[tuple[int, Any]], TaskProfile]]:

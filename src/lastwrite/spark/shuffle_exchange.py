@@ -43,6 +43,7 @@ from lastwrite.model.work import (
 from lastwrite.spark.profile import StageProfile, TaskClock
 from lastwrite.spark.runner import SparkRunner, pack, seen_from_here
 from lastwrite.spark.work import guarded
+from lastwrite.spark.worker import settle
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -236,6 +237,7 @@ class ShuffleExchange:
         def clocked(rows: Iterable[Any]) -> Iterator[tuple[str, Any]]:
             clock = TaskClock()
             yield from task(rows)
+            settle()
             yield "profile", clock.taken()
 
         progress.stage(name, total)

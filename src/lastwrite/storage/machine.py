@@ -26,9 +26,8 @@ def memory_bytes() -> int:
 
 def _lowest_limit() -> tuple[int, Path | None]:
     """The memory, and the file that limits it; None: the machine does."""
-    import psutil
-
-    limits: list[tuple[int, Path | None]] = [(int(psutil.virtual_memory().total), None)]
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits: list[tuple[int, Path | None]] = [(total, None)]
     for file in _limit_files("memory.max", "memory/memory.limit_in_bytes"):
         text = _read(file)
         if text.isdigit():

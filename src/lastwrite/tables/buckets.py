@@ -16,9 +16,10 @@ import hashlib
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.model.columns import ByteArray, UInt64Array
+from lastwrite.model.columns import ByteArray, Int64Array, UInt64Array
 from lastwrite.tables import kernels
 
 BUCKET_BYTES = 128 << 20  # about, after compression
@@ -35,9 +36,36 @@ def bucket_count(table_bytes: int, bucket_bytes: int = BUCKET_BYTES) -> int:
 def buckets_of(keys: pa.Array, buckets: int) -> npt.NDArray[np.int32]:
     """The bucket of each key; ``keys`` are binary, none is null; ``buckets`` is a power of two."""
     data, starts = _parts(keys)
-    found = np.empty(len(keys), np.int32)
-    kernels.buckets_of(data, starts, np.int32(buckets - 1), found)
+    return buckets_at(data, starts[:-1].astype(np.int64), np.diff(starts).astype(np.int64), buckets)
+
+
+def buckets_at(
+    data: ByteArray, starts: Int64Array, lengths: Int64Array, buckets: int
+) -> npt.NDArray[np.int32]:
+    """The same of keys that are slices of ``data``."""
+    found = np.empty(len(starts), np.int32)
+    kernels.buckets_of(data, starts, lengths, np.int32(buckets - 1), found)
     return found
+
+
+def by_bucket(found: npt.NDArray[np.int32], buckets: int) -> Int64Array | None:
+    """The rows by bucket, as they came within one; None: they lie so."""
+    if (found[1:] >= found[:-1]).all():
+        return None
+    # numpy sorts the shortest numbers by counting
+    return np.argsort(found.astype(np.uint16) if buckets <= 1 << 16 else found, kind="stable")
+
+
+def order_of(keys: pa.Array) -> Int64Array | None:
+    """The rows by key, byte by byte; None: they lie so. ``keys`` are binary, none is null."""
+    data, starts = _parts(keys)
+    words = np.empty(len(keys), np.uint64)
+    if kernels.words_of(data, starts, words):
+        return None
+    order = np.argsort(words)
+    if not kernels.settle_order(data, starts, words, order):  # too many keys of one word
+        order = np.asarray(pc.sort_indices(keys)).astype(np.int64)
+    return order
 
 
 def checksum_of(keys: pa.Array, partitions: pa.Array, offsets: pa.Array) -> int:

@@ -18,29 +18,30 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lastwrite.engine.chunks import Chunks
-from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.progress import Progress
 from lastwrite.model.work import Limits
-from lastwrite.rows.arrow import batches_of
+from lastwrite.rows.arrow import batch_of
 from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.reading import read_records, row_units
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.objects import address
 from lastwrite.storage.run_folder import make_folder, remove_folder
-from lastwrite.tables.buckets import bucket_count, buckets_of
+from lastwrite.tables.buckets import bucket_count, buckets_at, buckets_of, by_bucket
 from lastwrite.tables.columns import PARTITION, TIMESTAMP, as_bytes
 from lastwrite.tables.rows import IS_DELETE, Rows
 
-_BUCKET = "_bucket"
-_ROWS_TOGETHER = 1 << 16  # that are laid into buckets together
+_FEW = 1 << 10  # rows of a bucket that are no part by themselves
+_CHUNK_BYTES = 4 << 20  # of the log, whose rows are laid into buckets together
 
 
 class Doubt(Exception):
@@ -68,13 +69,12 @@ class Changes:
         self.bytes = 0  # of all changes, in memory
         self._last, self._rows, self._since = last, rows, since
         self._limit = memory_bytes
-        self._held: list[pa.Table] = []
+        self._held: list[_Laid] = []
         self._held_bytes = 0
         self._spilt: list[_Spilt] = []
-        self._sorted: tuple[pa.Table, np.ndarray] | None = None
         self._folder: Path | None = None
 
-    def gather(self, buckets: int) -> None:
+    def gather(self, buckets: int, progress: Progress) -> None:
         """Read them, and lay them into so many buckets.
 
         Raises:
@@ -90,64 +90,45 @@ class Changes:
                 {partition: since.get(partition, 0) for partition in self.ends},
             )
         )
-        waiting: list[pa.RecordBatch] = []
+        progress.stage("read", self._last.scanned_bytes)
+        limits = self._last.limits
+        chunk_bytes = max(limits.chunk_bytes, min(_CHUNK_BYTES, self._limit // 16))
+        limits = replace(limits, chunk_bytes=chunk_bytes)
         for unit in units:
-            for records in read_records(unit, self._last.limits):
-                records = _with_deletes(records, self._last.system)
-                waiting += batches_of(records, unit.name, unit.columns)
-                if sum(map(len, waiting)) >= _ROWS_TOGETHER:
-                    self._add(waiting, buckets)
-                    waiting = []
-        self._add(waiting, buckets)
+            for records in read_records(unit, limits):
+                records = self._last.system.with_deletes(records)
+                if not self._rows.decodes and records.header_names is None:
+                    # Rows that come in order need not be moved again; a bad one is named first.
+                    found = buckets_at(records.data, *records.keys, buckets)
+                    order = by_bucket(found, buckets)
+                    records = records if order is None else records.take(order)
+                self._add(self._rows.changes(batch_of(records, unit.name, unit.columns)), buckets)
+            progress.advance(unit.piece.end - unit.piece.start)
         if self._spilt:
             self._spill()
-        elif self._held:
-            self._sorted = self._in_order()
         pa.default_memory_pool().release_unused()  # before buckets take theirs
 
-    def _add(self, batches: Sequence[pa.RecordBatch], buckets: int) -> None:
-        if not batches:
-            return
-        found = self._rows.changes(pa.concat_batches(batches))
-        places = buckets_of(as_bytes(found.column(self._rows.identity)), buckets)
-        for bucket, count in zip(*np.unique(places, return_counts=True), strict=True):
-            self.counts[int(bucket)] = self.counts.get(int(bucket), 0) + int(count)
-        table = pa.Table.from_batches([found]).append_column(_BUCKET, pa.array(places))
-        self._held.append(table)
-        self._held_bytes += found.nbytes
-        self.bytes += found.nbytes
+    def _add(self, changes: pa.RecordBatch, buckets: int) -> None:
+        laid = _Laid.of(changes, self._rows, buckets)
+        for bucket, (first, end) in laid.places.items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + end - first
+        self._held.append(laid)
+        self._held_bytes += laid.rows.nbytes
+        self.bytes += laid.rows.nbytes
         if self._held_bytes > self._limit:
             self._spill()
 
     def _spill(self) -> None:
-        if not self._held:
-            return
-        self._folder = self._folder or make_folder()
-        self._spilt.append(_Spilt.of(self._folder, *self._in_order()))
-
-    def _in_order(self) -> tuple[pa.Table, np.ndarray]:
-        """What is held, by bucket and in it by key, and the bucket of each row; then nothing is
-        held any more.
-        """
-        whole = pa.concat_tables(self._held).combine_chunks()  # rows of one chunk move faster
-        self._held, self._held_bytes = [], 0
-        keys = [(_BUCKET, "ascending"), (self._rows.identity, "ascending")]
-        ordered = whole.take(pc.sort_indices(whole, sort_keys=keys))
-        return ordered, np.asarray(ordered.column(_BUCKET))
+        if self._held:
+            self._folder = self._folder or make_folder()
+            self._spilt.append(_Spilt.of(self._folder, self._held))
+            self._held, self._held_bytes = [], 0
 
     def of(self, bucket: int) -> pa.Table:
-        """The changes of one bucket, of ``Rows.change_schema``, each key once; sorted by key where
-        nothing was spilt.
-        """
-        empty = self._rows.change_schema.empty_table()
-        if self._sorted is not None:
-            table, starts = self._sorted
-            at = np.searchsorted(starts, [bucket, bucket + 1])
-            return table.slice(int(at[0]), int(at[1] - at[0])).drop_columns([_BUCKET])
-        found = [part for each in self._spilt if (part := each.of_bucket(bucket)) is not None]
-        return (
-            pa.concat_tables([each.drop_columns([_BUCKET]) for each in found]) if found else empty
-        )
+        """The changes of one bucket, of ``Rows.change_schema``, each key once, in any order."""
+        found = [part for each in self._spilt for part in each.of_bucket(bucket)]
+        found += [part for each in self._held for part in each.of_bucket(bucket)]
+        return pa.Table.from_batches(found, self._rows.change_schema)
 
     def check_times(self, changes: pa.Table, deletes_ms: Mapping[int, int]) -> None:
         """Compare writes of one bucket with the deletes that were met before this part of the log.
@@ -178,43 +159,56 @@ class Changes:
         self.close()
 
 
-class _Spilt:
-    """Changes in a file of Arrow's: a batch a bucket."""
+class _Laid(NamedTuple):
+    """Changes by bucket, and where those of each one begin and end."""
 
-    def __init__(self, path: str, numbers: Mapping[int, tuple[int, int]]) -> None:
+    rows: pa.RecordBatch
+    places: Mapping[int, tuple[int, int]]
+
+    @classmethod
+    def of(cls, changes: pa.RecordBatch, rows: Rows, buckets: int) -> Self:
+        found = buckets_of(as_bytes(changes.column(rows.identity)), buckets)
+        order = by_bucket(found, buckets)
+        if order is not None:
+            found, changes = found[order], changes.take(pa.array(order))
+        starts = np.flatnonzero(np.diff(found, prepend=-1))
+        ends = [*starts[1:].tolist(), len(found)]
+        places = zip(starts.tolist(), ends, strict=True)
+        return cls(changes, dict(zip(found[starts].tolist(), places, strict=True)))
+
+    def of_bucket(self, bucket: int) -> list[pa.RecordBatch]:
+        first, end = self.places.get(bucket, (0, 0))
+        return [self.rows.slice(first, end - first)] if first < end else []
+
+
+class _Spilt:
+    """Changes in a file of Arrow's, bucket by bucket."""
+
+    def __init__(self, path: str, numbers: Mapping[int, range]) -> None:
         self._path, self._numbers = path, numbers
 
     @classmethod
-    def of(cls, folder: Path, table: pa.Table, places: np.ndarray) -> Self:
+    def of(cls, folder: Path, held: Sequence[_Laid]) -> Self:
         path = os.path.join(folder, f"changes-{uuid.uuid4().hex[:12]}")
         numbers, number = {}, 0
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
-            for bucket in np.unique(places).tolist():
-                first, end = np.searchsorted(places, [bucket, bucket + 1]).tolist()
-                batches = table.slice(first, end - first).to_batches()
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, held[0].rows.schema) as file:
+            for bucket in sorted({bucket for each in held for bucket in each.places}):
+                batches = [batch for each in held for batch in each.of_bucket(bucket)]
+                if sum(map(len, batches)) < _FEW * len(batches):
+                    batches = [pa.concat_batches(batches)]
                 for batch in batches:
                     file.write_batch(batch)
-                numbers[bucket] = number, number + len(batches)
+                numbers[bucket] = range(number, number + len(batches))
                 number += len(batches)
         return cls(path, numbers)
 
-    def of_bucket(self, bucket: int) -> pa.Table | None:
-        """The changes of one bucket; None: there are none."""
-        if bucket not in self._numbers:
-            return None
-        with pa.OSFile(self._path) as source:
-            file = pa.ipc.open_file(source)
-            return pa.Table.from_batches(
-                [file.get_batch(number) for number in range(*self._numbers[bucket])]
-            )
-
-
-def _with_deletes(records: RecordColumns, system: RowSystem) -> RecordColumns:
-    """With null for a value that deletes its key."""
-    if not system.is_empty_delete:
-        return records
-    starts, lengths = records.values
-    return records._replace(values=(starts, np.where(lengths == 0, -1, lengths)))
+    def of_bucket(self, bucket: int) -> list[pa.RecordBatch]:
+        """They are of the file's own pages."""
+        numbers = self._numbers.get(bucket)
+        if numbers is None:
+            return []
+        file = pa.ipc.open_file(pa.memory_map(self._path))
+        return [file.get_batch(number) for number in numbers]
 
 
 def was_compacted_since(

@@ -1,6 +1,7 @@
 """A Delta table: its log is read by deltalake, and each commit of ours is one file of it.
 
     _bucket=3/5e91….parquet             rows of one bucket; ``_bucket`` is a partition column
+    _vectors/deletion_vector_….bin      which rows of files are deleted, where that is switched on
     _delta_log/00000000000000000007.json what the commit did: put there, if nobody else's is
 
 A commit has the whole state as a table property (``lastwrite.state``), so that it is of the very
@@ -15,36 +16,47 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
+import deltalake
 import pyarrow as pa
+from deltalake import exceptions
 
 from lastwrite.errors import (
     CorruptLog,
-    EnvironmentUnfit,
     InvalidConfig,
     RemoteFailed,
     UnsupportedFormat,
 )
 from lastwrite.model.columns import Int64Array
 from lastwrite.storage import files
-from lastwrite.storage.objects.address import is_address, join, store_at, used
+from lastwrite.storage.objects.address import is_address, join, used
 from lastwrite.tables.conditional import lost, was_put
+from lastwrite.tables.delta_vectors import (
+    FEATURE,
+    SWITCH,
+    LastAction,
+    last_actions,
+    read_vector,
+    vector_path,
+    write_vectors,
+)
 from lastwrite.tables.format import PROPERTY, Change, DataFile, Head, TableState
+from lastwrite.tables.place import TablePlace
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
-    from deltalake import DeltaTable as Loaded
 
-INSTALL = "pip install 'lastwrite[tables]'"
 LOG = "_delta_log"
 BUCKET = "_bucket"
 CHECKPOINT_EVERY = 10  # commits: so many files a reader goes through beside a checkpoint
-_READER_FEATURES = {"timestampNtz"}
-_WRITER_FEATURES = {"appendOnly", "invariants", "timestampNtz"}
+_READER_FEATURES = {"timestampNtz", FEATURE}
+_OLD_FEATURES = {"appendOnly", "invariants"}  # that a writer of version 2 has without their names
+_WRITER_FEATURES = _OLD_FEATURES | _READER_FEATURES
 _ODD_NAMES = set(" ,;{}()\n\t=")  # that Delta allows in no column's name
 _LONGEST_TEXT = 64  # that is a bound of a column's values
 
@@ -52,17 +64,18 @@ _LONGEST_TEXT = 64  # that is a bound of a column's values
 class DeltaTable:
     """The table in the folder, or below the address in a bucket.
 
-    Raises:
-        EnvironmentUnfit: deltalake is not installed.
+    Args:
+        vectors: whether rows are deleted by vectors from the next commit on; a table that has
+            them keeps them.
     """
 
     name = "delta"
-    merge_on_read = False
 
-    def __init__(self, address: str) -> None:
-        self.address = address.rstrip("/")
-        self._store, self._prefix = store_at(self.address)
-        _library()
+    def __init__(self, address: str, vectors: bool = False) -> None:
+        self._place = TablePlace(address)
+        self.address = self.location = self._place.address
+        self._wants_vectors = vectors
+        self._last: tuple[str, Mapping[str, LastAction]] = ("", {})
 
     # ------------------------------------------------------------------ reading
 
@@ -70,7 +83,7 @@ class DeltaTable:
         loaded = self._load(None)
         return None if loaded is None else self._head(loaded)
 
-    def _head(self, loaded: Loaded) -> Head:
+    def _head(self, loaded: deltalake.DeltaTable) -> Head:
         with _read(self.address):
             _check_known(loaded, self.address)
             metadata = loaded.metadata()
@@ -80,8 +93,17 @@ class DeltaTable:
         is_ours = text is not None and metadata.partition_columns == [BUCKET]
         state = TableState.from_json(text, self.address) if is_ours and text else None
         kept = [field for field in schema if field.name != BUCKET]
+        token = str(loaded.version())
         found = _by_path(self._file(action) for action in actions)
-        head = Head(str(loaded.version()), state, pa.schema(kept), found)
+        if FEATURE in set(loaded.protocol().reader_features or ()):
+            found = tuple(
+                replace(file, deleted=last.vector["cardinality"])
+                if (last := self._last_of(token, file.path)).vector
+                else file
+                for file in found
+            )
+        has_vectors = self._wants_vectors or metadata.configuration.get(SWITCH) == "true"
+        head = Head(token, state, pa.schema(kept), found, has_vectors)
         if state is not None and sum(file.rows - file.deleted for file in found) != state.rows:
             raise UnsupportedFormat(
                 f"the table has not the {state.rows} rows that its state says: somebody else has "
@@ -92,7 +114,7 @@ class DeltaTable:
         return head
 
     def _file(self, action: Mapping[str, Any]) -> DataFile:
-        path = join(self.address, *unquote(action["path"]).split("/"))
+        path = self._place.path(unquote(action["path"]))
         if action["num_records"] is None:
             raise UnsupportedFormat(
                 "the table's log does not say how many rows the file has",
@@ -105,19 +127,57 @@ class DeltaTable:
         )
 
     def data_path(self, bucket: int, name: str) -> str:
-        return join(self.address, f"{BUCKET}={bucket}", name)
+        return self._place.path(f"{BUCKET}={bucket}/{name}")
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
         _schema_text(schema, self.address)
         return schema
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
-        return {}
+        found = {}
+        for file in head.files:
+            if file.bucket == bucket and file.deleted:
+                vector = self._last_of(head.token, file.path).vector
+                assert vector is not None
+                found[file.path] = read_vector(self.address, vector)
+        return found
+
+    def _last_of(self, token: str, path: str) -> LastAction:
+        """What the log of this version says last of a file that is there.
+
+        Raises:
+            CorruptLog: nothing.
+        """
+        known, last = self._last
+        if known != token:
+            last = self._last_actions(int(token))
+            self._last = token, last
+        if path not in last:
+            raise CorruptLog(
+                "the table's log does not say how the file came",
+                path=path,
+                remedy="bring _delta_log back from a copy, or make the table anew (--anew)",
+            )
+        return last[path]
+
+    def _last_actions(self, version: int) -> Mapping[str, LastAction]:
+        """By the files' full paths."""
+        commits, checkpoints = self._log()
+        whole = (each for each, keys in checkpoints.items() if _is_whole(keys) and each <= version)
+        first = max(whole, default=-1)
+        contents = []
+        for number in range(version, first, -1):
+            content = self._place.store.get(self._place.key(f"{LOG}/{number:020}.json"))
+            if content is not None:
+                contents.append(content[0])
+        parts = [self._place.store.get(key) for key in checkpoints.get(first, ())]
+        with _read(self.address):
+            found = last_actions(contents, [part[0] for part in parts if part is not None])
+        return {self._place.path(unquote(path)): last for path, last in found.items()}
 
     # ------------------------------------------------------------------ writing
 
     def commit(self, head: Head | None, change: Change) -> Head:
-        assert not change.deletes, "files of this format are rewritten"
         version = 0 if head is None else int(head.token) + 1
         now_ms = time.time_ns() // 1_000_000
         was = None if head is None else self._load(int(head.token))
@@ -134,18 +194,31 @@ class DeltaTable:
                     "lastwrite.offsets": dict(change.state.offsets),
                 }
             },
-            *_made_of(change, was, now_ms, self.address),
+            *_made_of(change, was, now_ms, self.address, self._wants_vectors),
             *_transactions(change.state, now_ms),
             *self._removes(head, change, now_ms),
             *(self._add(file, now_ms) for file in change.added),
+            *self._deletes(head, change.deletes),
         ]
         content = "\n".join(json.dumps(each, separators=(",", ":")) for each in actions).encode()
         name = f"{LOG}/{version:020}.json"
-        if not was_put(self._store, self._key(name), content, None):
+        if not was_put(self._place.store, self._place.key(name), content, None):
             raise lost(self.address, "nothing" if head is None else f"version {head.token}")
         removed = set(change.removed)
         kept = () if head is None else (file for file in head.files if file.path not in removed)
-        return Head(str(version), change.state, change.schema, _by_path((*kept, *change.added)))
+        files_ = _by_path(
+            [
+                *(
+                    replace(file, deleted=len(change.deletes[file.path]))
+                    if file.path in change.deletes
+                    else file
+                    for file in kept
+                ),
+                *change.added,
+            ]
+        )
+        by_positions = self._wants_vectors or (head is not None and head.by_positions)
+        return Head(str(version), change.state, change.schema, files_, by_positions)
 
     def _add(self, file: DataFile, now_ms: int) -> dict[str, Any]:
         return {
@@ -161,18 +234,40 @@ class DeltaTable:
 
     def _removes(self, head: Head | None, change: Change, now_ms: int) -> Iterator[dict[str, Any]]:
         by_path = {} if head is None else {file.path: file for file in head.files}
-        for path in change.removed:
+        for path in (*change.removed, *change.deletes):
             file = by_path[path]
-            yield {
-                "remove": {
-                    "path": self._relative(file),
-                    "deletionTimestamp": now_ms,
-                    "dataChange": True,
-                    "extendedFileMetadata": True,
-                    "partitionValues": {BUCKET: None if file.bucket < 0 else str(file.bucket)},
-                    "size": file.size_bytes,
-                }
+            removed: dict[str, Any] = {
+                "path": self._relative(file),
+                "deletionTimestamp": now_ms,
+                "dataChange": True,
+                "extendedFileMetadata": True,
+                "partitionValues": {BUCKET: None if file.bucket < 0 else str(file.bucket)},
+                "size": file.size_bytes,
             }
+            if head is not None and file.deleted:  # what is removed is the file with this vector
+                removed["deletionVector"] = self._last_of(head.token, path).vector
+            yield {"remove": removed}
+
+    def _deletes(
+        self, head: Head | None, deletes: Mapping[str, Int64Array]
+    ) -> Iterator[dict[str, Any]]:
+        """Files that stay, with their new vectors; the bounds of columns are those of all rows."""
+        vectors = write_vectors(self.address, deletes)
+        for file in () if head is None else head.files:
+            if head is not None and file.path in vectors:
+                last = self._last_of(head.token, file.path)
+                stats = {**last.stats, "numRecords": file.rows, "tightBounds": False}
+                yield {
+                    "add": {
+                        "path": self._relative(file),
+                        "partitionValues": {BUCKET: str(file.bucket)},
+                        "size": file.size_bytes,
+                        "modificationTime": last.modified_ms,
+                        "dataChange": True,
+                        "stats": json.dumps(stats),
+                        "deletionVector": vectors[file.path],
+                    }
+                }
 
     # ------------------------------------------------------------------ what was
 
@@ -192,9 +287,9 @@ class DeltaTable:
         old = sorted(each for each in commits if each < first)
         # The oldest first: what is left are the last ones at any time.
         for version in old:
-            self._store.remove([self._key(f"{LOG}/{version:020}.json")])
+            self._place.store.remove([self._place.key(f"{LOG}/{version:020}.json")])
         stale = [key for each in sorted(checkpoints) if each < first for key in checkpoints[each]]
-        self._store.remove(stale)
+        self._place.store.remove(stale)
         return len(old)
 
     def _checkpoint(self, version: int) -> None:
@@ -211,33 +306,38 @@ class DeltaTable:
             files.fsync_dir(folder)
 
     def named(self) -> set[str]:
-        found = {join(self.address, *self._name(key).split("/")) for key in self._log_keys()}
+        found = {self._place.path(self._place.name(key)) for key in self._log_keys()}
         head = self._load(None)
         if head is not None:
             with _read(self.address):
                 paths = pa.table(head.get_add_actions()).column("path").to_pylist()
-            found.update(join(self.address, *unquote(path).split("/")) for path in paths)
+            found.update(self._place.path(unquote(path)) for path in paths)
+            if FEATURE in set(head.protocol().reader_features or ()):
+                vectors = (last.vector for last in self._last_actions(head.version()).values())
+                found.update(vector_path(self.address, each) for each in vectors if each)
         # What an earlier version names was removed since, or is there still.
         commits, _ = self._log()
         for version in commits:
-            content = self._store.get(self._key(f"{LOG}/{version:020}.json"))
+            content = self._place.store.get(self._place.key(f"{LOG}/{version:020}.json"))
             for line in [] if content is None else content[0].splitlines():
                 action = json.loads(line)
                 of_file = action.get("remove") or action.get("add")
                 if of_file:
-                    found.add(join(self.address, *unquote(of_file["path"]).split("/")))
+                    found.add(self._place.path(unquote(of_file["path"])))
+                    if vector := of_file.get("deletionVector"):
+                        found.add(vector_path(self.address, vector))
         return found
 
     # ------------------------------------------------------------------ the log
 
     def _log_keys(self) -> Iterator[str]:
-        return (found.key for found in self._store.list(self._key(f"{LOG}/")))
+        return (found.key for found in self._place.store.list(self._place.key(f"{LOG}/")))
 
     def _log(self) -> tuple[dict[int, int], dict[int, list[str]]]:
         """The versions with a commit, and when; and those with a checkpoint, and its keys."""
         commits: dict[int, int] = {}
         checkpoints: dict[int, list[str]] = {}
-        for found in self._store.list(self._key(f"{LOG}/")):
+        for found in self._place.store.list(self._place.key(f"{LOG}/")):
             number, _, kind = found.key.rpartition("/")[2].partition(".")
             if not number.isdigit():
                 continue
@@ -247,26 +347,24 @@ class DeltaTable:
                 checkpoints.setdefault(int(number), []).append(found.key)
         return commits, checkpoints
 
-    def _load(self, version: int | None) -> Loaded | None:
-        library = _library()
+    def _load(self, version: int | None) -> deltalake.DeltaTable | None:
         address = self.address
         try:
             with _read(address):
-                if not library.DeltaTable.is_deltatable(address, _options(address)):
+                if not deltalake.DeltaTable.is_deltatable(address, _options(address)):
                     return None
-                loaded: Loaded = library.DeltaTable(address, version, _options(address))
-                return loaded
-        except library.exceptions.TableNotFoundError:
+                return deltalake.DeltaTable(address, version, _options(address))
+        except exceptions.TableNotFoundError:
             return None
 
-    def _key(self, name: str) -> str:
-        return f"{self._prefix}/{name}" if self._prefix else name
-
-    def _name(self, key: str) -> str:
-        return key.removeprefix(self._prefix).lstrip("/")
-
     def _relative(self, file: DataFile) -> str:
-        return quote(file.path.removeprefix(self.address).lstrip("/"), safe="/=")
+        return quote(self._place.name_of_path(file.path), safe="/=")
+
+
+def _is_whole(keys: Sequence[str]) -> bool:
+    """Whether these are all files of a checkpoint: ``<version>.checkpoint.<n>.<of>.parquet``."""
+    parts = keys[0].rpartition("/")[2].split(".")
+    return len(keys) == (int(parts[3]) if len(parts) > 4 else 1)
 
 
 def _by_path(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
@@ -277,19 +375,24 @@ def _by_path(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
 
 
 def _made_of(
-    change: Change, was: Loaded | None, now_ms: int, address: str
+    change: Change,
+    was: deltalake.DeltaTable | None,
+    now_ms: int,
+    address: str,
+    wants_vectors: bool,
 ) -> Iterator[dict[str, Any]]:
     """What the table is, and whom it asks what of."""
     text = _schema_text(change.schema, address)
-    has_local_times = '"timestamp_ntz"' in text
-    features = set() if was is None else set(was.protocol().writer_features or ())
-    if has_local_times and "timestampNtz" not in features:
+    has = set() if was is None else set(was.protocol().reader_features or ())
+    wanted = has | ({"timestampNtz"} if '"timestamp_ntz"' in text else set())
+    wanted |= {FEATURE} if wants_vectors else set()
+    if wanted != has:
         yield {
             "protocol": {
                 "minReaderVersion": 3,
                 "minWriterVersion": 7,
-                "readerFeatures": ["timestampNtz"],
-                "writerFeatures": sorted(_WRITER_FEATURES),
+                "readerFeatures": sorted(wanted),
+                "writerFeatures": sorted(_OLD_FEATURES | wanted),
             }
         }
     elif was is None:
@@ -301,6 +404,7 @@ def _made_of(
         "schemaString": text,
         "partitionColumns": [BUCKET],
         "configuration": ({} if before is None else dict(before.configuration))
+        | ({SWITCH: "true"} if wants_vectors else {})
         | {PROPERTY: change.state.to_json()},
         "createdTime": now_ms if before is None else before.created_time,
     }
@@ -337,10 +441,9 @@ def _schema_text(schema: pa.Schema, address: str) -> str:
                 path=address,
                 remedy="rename it in the reader's schema, or make an Iceberg table (--as iceberg)",
             )
-    library = _library()
     plain = [pa.field(f.name, f.type, f.nullable) for f in schema]
     try:
-        return str(library.Schema.from_arrow(pa.schema([*plain, (BUCKET, pa.int32())])).to_json())
+        return str(deltalake.Schema.from_arrow(pa.schema([*plain, (BUCKET, pa.int32())])).to_json())
     except Exception as error:
         raise InvalidConfig(
             f"a Delta table has no columns of these types: {error}",
@@ -385,19 +488,9 @@ def _bounds(footer: pq.FileMetaData, column: int) -> tuple[int, int] | tuple[str
 # ---------------------------------------------------------------------- deltalake
 
 
-def _library() -> Any:
-    try:
-        import deltalake
-        import deltalake.exceptions
-    except ImportError:
-        raise EnvironmentUnfit("Delta tables need the package deltalake", remedy=INSTALL) from None
-    return deltalake
-
-
 @contextmanager
 def _read(address: str) -> Iterator[None]:
     """Errors of deltalake as ours; that there is no table stays what it is."""
-    exceptions = _library().exceptions
     try:
         yield
     except exceptions.TableNotFoundError:
@@ -438,7 +531,7 @@ def _options(address: str) -> dict[str, str] | None:
     return {name: value for name, value in told.items() if value}
 
 
-def _check_known(loaded: Loaded, address: str) -> None:
+def _check_known(loaded: deltalake.DeltaTable, address: str) -> None:
     """
     Raises:
         UnsupportedFormat: the table asks of its writers what we do not do.

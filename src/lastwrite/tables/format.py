@@ -112,12 +112,15 @@ class Head:
         state: None: somebody else's table, or one of which nothing was written.
         schema: of its rows, without a column that only places files (``_bucket``).
         files: all that have rows.
+        by_positions: whether the next commit deletes rows by their positions; else it replaces
+            files.
     """
 
     token: str
     state: TableState | None
     schema: pa.Schema
     files: tuple[DataFile, ...]
+    by_positions: bool = False
 
     def in_bucket(self) -> dict[int, list[DataFile]]:
         """The files of each bucket that has some."""
@@ -153,7 +156,7 @@ class TableFormat(Protocol):
 
     name: str
     address: str  # of the table, for people: a folder, or an address in a bucket
-    merge_on_read: bool  # whether rows are deleted by their positions; else files are rewritten
+    location: str  # below which its files lie
 
     def head(self) -> Head | None:
         """The table now; None: there is none.

@@ -114,7 +114,6 @@ class IcebergFormat:
     """
 
     name = "iceberg"
-    merge_on_read = True
 
     def __init__(self, to: str, topic: str, catalog: str | None = None) -> None:
         self._is_named = catalog is not None and re.fullmatch(r"[\w-]+(\.[\w-]+)+", to) is not None
@@ -130,6 +129,7 @@ class IcebergFormat:
         plain = re.sub(r"\W", "_", topic)
         self._identifier = tuple(to.split(".")) if self._is_named else (NAMESPACE, plain)
         self._deletes: tuple[str, dict[int, list[IcebergFile]]] = ("", {})
+        self._place = ""  # of a table that a catalog names, when it is known
 
     # ------------------------------------------------------------------ catalog
 
@@ -190,7 +190,8 @@ class IcebergFormat:
                         deletes.setdefault(bucket, []).append(file)
         token = str(snapshot.snapshot_id)
         self._deletes = token, deletes
-        return Head(token, state, _plain_schema(table.schema()), _with_deleted(found, deletes))
+        files_ = _with_deleted(found, deletes)
+        return Head(token, state, _plain_schema(table.schema()), files_, by_positions=True)
 
     def _state(self, table: Table, snapshot: Snapshot) -> TableState | None:
         """What the last snapshot of ours says."""
@@ -254,18 +255,50 @@ class IcebergFormat:
     # ------------------------------------------------------------------ files
 
     def data_path(self, bucket: int, name: str) -> str:
-        return join(self._location(), "data", name)
+        return join(self.location, "data", name)
 
-    def _location(self) -> str:
+    @property
+    def location(self) -> str:
         if not self._is_named:
             return self.address
-        table = self._table()
-        if table is not None:
-            return path_of(table.location())
+        if not self._place:
+            table = self._table()
+            if table is None:
+                self._make_namespace()
+            self._place = self._new_place() if table is None else table.location()
+        return path_of(self._place)
+
+    def _new_place(self) -> str:
+        """Where the catalog would have a table of this name."""
         catalog: Any = self._catalog()
-        return path_of(catalog._resolve_table_location(None, *self._identifier[-2:]))
+        try:
+            if hasattr(catalog, "_resolve_table_location"):
+                return str(catalog._resolve_table_location(None, *self._identifier[-2:]))
+            begun = catalog.create_table_transaction(self._identifier, Schema())  # a REST catalog's
+        except LogError:
+            raise
+        except Exception as error:
+            raise self._unusable(error) from error
+        return str(begun._table.location())
+
+    def _make_namespace(self) -> None:
+        try:
+            with suppress(NamespaceAlreadyExistsError):
+                self._catalog().create_namespace(self._identifier[:-1])
+        except LogError:
+            raise
+        except Exception as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> RemoteFailed:
+        return RemoteFailed(
+            f"the catalog cannot be used: {error}",
+            path=self.address,
+            remedy="see to the catalog and who may write there, and run again",
+        )
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
+        assert self.location  # asked for before threads do
         return _numbered(schema, self._next_schema(self._table(), schema).as_struct())
 
     def _next_schema(self, table: Table | None, schema: pa.Schema) -> Schema:
@@ -338,15 +371,22 @@ class IcebergFormat:
         if table is None:
             if self._uri is None:
                 files.make_new_folder(self.address)
-            with suppress(NamespaceAlreadyExistsError):
-                self._catalog().create_namespace(self._identifier[:-1])
-            begun = self._catalog().create_table_transaction(
-                self._identifier,
-                schema,
-                None if self._is_named else self.address,
-                _spec(identity, change.state.buckets),
-                properties=dict(_PROPERTIES),
-            )
+            self._make_namespace()
+            assert self.location
+            try:
+                begun = self._catalog().create_table_transaction(
+                    self._identifier,
+                    schema,
+                    self._place or self.address,
+                    _spec(identity, change.state.buckets),
+                    properties=dict(_PROPERTIES),
+                )
+            except TableAlreadyExistsError as error:
+                raise self._moved() from error
+            except LogError:
+                raise
+            except Exception as error:
+                raise self._unusable(error) from error
             return begun._table, begun._updates, begun._table.metadata, False
         metadata = table.metadata
         updates: tuple[TableUpdate, ...] = ()

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlparse
 from pyiceberg.io import FileIO, InputFile, OutputFile
 
 from lastwrite.errors import CommitConflict
+from lastwrite.tables.conditional import was_put
 from lastwrite.tables.files import place_of
 
 
@@ -68,10 +69,10 @@ class _Object(InputFile, OutputFile):
         return _Created(self._written)
 
     def _written(self, content: bytes) -> None:
-        if self._store.create(self._key, content) is None:
-            there = self._store.get(self._key)
-            if there is None or there[0] != content:
-                raise CommitConflict("the object is there already", path=self.location)
+        if not was_put(self._store, self._key, content, None):
+            raise CommitConflict(
+                "the object is there already", path=self.location, remedy="run again"
+            )
 
 
 class _Created(io.BytesIO):

@@ -1,22 +1,22 @@
-"""Kernels over columns of keys: bucket and checksum; see ``buckets``."""
+"""Kernels over columns of keys: order, bucket and checksum; see ``buckets``."""
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, operator"
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.fingerprint import fingerprint
-from lastwrite.encoding.intrinsics import address
+from lastwrite.encoding.intrinsics import address, load64, swap64
+from lastwrite.encoding.kernel import njit
 
 
 @njit(cache=True, nogil=True)
-def buckets_of(data, starts, mask, found):
-    """Of each key ``data[starts[n]:starts[n + 1]]``: murmur3_x86_32 with seed 0, and ``mask``."""
+def buckets_of(data, starts, lengths, mask, found):
+    """Of each key ``data[starts[n]:][:lengths[n]]``: murmur3_x86_32 with seed 0, and ``mask``."""
     low = np.uint32(0xFFFFFFFF)
     for n in range(len(found)):
-        at, end = np.int64(starts[n]), np.int64(starts[n + 1])
-        length = end - at
+        at, length = np.int64(starts[n]), np.int64(lengths[n])
+        end = at + length
         h = np.uint32(0)
         while at + 4 <= end:
             k = (
@@ -49,6 +49,70 @@ def _mixed(k):
     k = (k * np.uint32(0xCC9E2D51)) & low
     k = ((k << np.uint32(15)) | (k >> np.uint32(17))) & low
     return np.uint32((k * np.uint32(0x1B873593)) & low)
+
+
+@njit(cache=True, nogil=True)
+def words_of(data, starts, words):
+    """Of each key the eight bytes, as a number, behind those that all keys begin with; returns
+    whether the keys rise.
+    """
+    rows = len(words)
+    if not rows:
+        return True
+    first = data[starts[0] : starts[1]]
+    shared, rises = len(first), True
+    for n in range(1, rows):
+        at, end = np.int64(starts[n]), np.int64(starts[n + 1])
+        k = 0
+        while k < shared and at + k < end and data[at + k] == first[k]:
+            k += 1
+        shared = k
+        rises = rises and _compared(data, starts, n - 1, n) <= 0
+    if rises:
+        return True
+    source = address(data)
+    for n in range(rows):
+        at, end = np.int64(starts[n]) + shared, np.int64(starts[n + 1])
+        if at + 8 <= end:
+            words[n] = swap64(load64(source, at))
+        else:
+            word = np.uint64(0)
+            for k in range(8):
+                word = word << np.uint64(8) | np.uint64(data[at + k] if at + k < end else 0)
+            words[n] = word
+    return False
+
+
+@njit(cache=True, nogil=True)
+def settle_order(data, starts, words, order):
+    """Bring keys of the same word into order, by which words rise; False: there are too many."""
+    start = 0
+    while start < len(order):
+        end = start + 1
+        while end < len(order) and words[order[end]] == words[order[start]]:
+            row, at = order[end], end
+            if end - start > 64:
+                return False
+            while at > start and _compared(data, starts, order[at - 1], row) > 0:
+                order[at] = order[at - 1]
+                at -= 1
+            order[at] = row
+            end += 1
+        start = end
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _compared(data, starts, one, other):
+    """Below 0: key ``one`` comes first; 0: they are equal."""
+    a, b = np.int64(starts[one]), np.int64(starts[other])
+    a_end, b_end = np.int64(starts[one + 1]), np.int64(starts[other + 1])
+    while a < a_end and b < b_end:
+        if data[a] != data[b]:
+            return np.int64(data[a]) - np.int64(data[b])
+        a += 1
+        b += 1
+    return (a_end - a) - (b_end - b)
 
 
 @njit(cache=True, nogil=True)

@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
-from lastwrite.storage.objects.address import join, store_at
 from lastwrite.storage.objects.store import Found
 from lastwrite.tables.conditional import lost, was_put
 from lastwrite.tables.format import Change, DataFile, Head, TableState
+from lastwrite.tables.place import TablePlace
 
 FOLDER = "_lastwrite"
 CURRENT = f"{FOLDER}/current"
@@ -55,11 +55,10 @@ class ParquetTable:
     """The table in the folder, or below the address in a bucket."""
 
     name = "parquet"
-    merge_on_read = False
 
     def __init__(self, address: str) -> None:
-        self.address = address.rstrip("/")
-        self._store, self._prefix = store_at(self.address)
+        self._place = TablePlace(address)
+        self.address = self.location = self._place.address
 
     # ------------------------------------------------------------------ reading
 
@@ -72,7 +71,7 @@ class ParquetTable:
         if made is None:
             raise CorruptLog(
                 "the manifest of the table is not there",
-                path=join(self.address, name),
+                path=self._place.path(name),
                 remedy="bring it back from a copy, or make the table anew (--anew)",
             )
         return self._head(name, made)
@@ -80,11 +79,11 @@ class ParquetTable:
     def _head(self, name: str, made: _Manifest) -> Head:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(made.schema)))
         state = TableState.from_json(bytes(made.state).decode(), self.address)
-        files = [DataFile(join(self.address, *f.path.split("/")), *_of(f)) for f in made.files]
+        files = [DataFile(self._place.path(f.path), *_of(f)) for f in made.files]
         return Head(name, state, schema, tuple(files))
 
     def data_path(self, bucket: int, name: str) -> str:
-        return join(self.address, f"_bucket={bucket}", name)
+        return self._place.path(f"_bucket={bucket}/{name}")
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
         return schema
@@ -110,7 +109,7 @@ class ParquetTable:
             schema=base64.b64encode(change.schema.serialize()).decode(),
             files=tuple(
                 _File(
-                    file.path.removeprefix(self.address).lstrip("/"),
+                    self._place.name_of_path(file.path),
                     file.bucket,
                     file.rows,
                     file.size_bytes,
@@ -119,10 +118,10 @@ class ParquetTable:
             ),
         )
         name = f"{_MANIFESTS}{number}-{uuid.uuid4().hex}.json"
-        if not was_put(self._store, self._key(name), msgspec.json.encode(made), None):
+        if not was_put(self._place.store, self._place.key(name), msgspec.json.encode(made), None):
             raise lost(self.address, name)
         seen = None if found is None else found[1].version
-        if not was_put(self._store, self._key(CURRENT), name.encode(), seen):
+        if not was_put(self._place.store, self._place.key(CURRENT), name.encode(), seen):
             # It may have been written, and others have built on it since.
             if not any(each == name for each, _ in self._chain()):
                 raise lost(self.address, "nothing" if head is None else head.token)
@@ -132,22 +131,22 @@ class ParquetTable:
 
     def expire(self, older_than_ms: int) -> int:
         times_ms = {
-            self._name(found): found.modified_ms
-            for found in self._store.list(self._key(_MANIFESTS))
+            self._place.name(found.key): found.modified_ms
+            for found in self._place.store.list(self._place.key(_MANIFESTS))
         }
         chain = [name for name, _ in self._chain()]
         ended = (n for n, name in enumerate(chain) if times_ms.get(name, 0) < older_than_ms)
         old = chain[next(ended, len(chain)) + 1 :]  # what a manifest that old has replaced
         # The oldest first: what is left is a chain at any time.
         for name in reversed(old):
-            self._store.remove([self._key(name)])
+            self._place.store.remove([self._place.key(name)])
         return len(old)
 
     def named(self) -> set[str]:
-        names = {join(self.address, *CURRENT.split("/"))}
+        names = {self._place.path(CURRENT)}
         for name, made in self._chain():
-            names.add(join(self.address, *name.split("/")))
-            names.update(join(self.address, *file.path.split("/")) for file in made.files)
+            names.add(self._place.path(name))
+            names.update(self._place.path(file.path) for file in made.files)
         return names
 
     def _chain(self) -> Iterator[tuple[str, _Manifest]]:
@@ -160,14 +159,8 @@ class ParquetTable:
 
     # ------------------------------------------------------------------ objects
 
-    def _key(self, name: str) -> str:
-        return f"{self._prefix}/{name}" if self._prefix else name
-
-    def _name(self, found: Found) -> str:
-        return found.key.removeprefix(self._prefix).lstrip("/")
-
     def _current(self) -> tuple[str, Found] | None:
-        found = self._store.get(self._key(CURRENT))
+        found = self._place.store.get(self._place.key(CURRENT))
         if found is None:
             return None
         name = found[0].decode("utf-8", "replace")
@@ -175,16 +168,16 @@ class ParquetTable:
             raise CorruptLog(
                 f"{name[:80]!r} is no manifest's name",
                 0,
-                join(self.address, *CURRENT.split("/")),
+                self._place.path(CURRENT),
                 "write the name of the last manifest there, or make the table anew (--anew)",
             )
         return name, found[1]
 
     def _manifest(self, name: str) -> _Manifest | None:
-        found = self._store.get(self._key(name))
+        found = self._place.store.get(self._place.key(name))
         if found is None:
             return None
-        where = join(self.address, *name.split("/"))
+        where = self._place.path(name)
         try:
             made = msgspec.json.decode(found[0], type=_Manifest)
         except msgspec.MsgspecError as error:

@@ -25,6 +25,7 @@ class Rows:
         read_columns: what is to be read of records for it.
         schema: of the table.
         identity: the column whose bytes tell keys apart.
+        decodes: whether keys or values may be bad.
 
     Raises:
         InvalidConfig, RemoteFailed: as ``DecodedRows``.
@@ -40,6 +41,7 @@ class Rows:
         if config.key_format != "raw":
             self._keys = decoder_of(config, "key", topic, ())
         self.read_columns = self._values.raw_columns
+        self.decodes = (config.key_format, config.value_format) != ("raw", "raw")
         fields = [
             each.with_name(NAMES.get(each.name, each.name)) for each in self._values.arrow_schema
         ]

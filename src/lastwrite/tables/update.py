@@ -12,7 +12,7 @@ write four times what it adds; what it leaves of that, later rounds have beside 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,11 +26,12 @@ import pyarrow.compute as pc
 from lastwrite.errors import CommitConflict, InvalidConfig, LogError, LogHeld, RemoteFailed
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.progress import Progress
 from lastwrite.reports.table_round import TableRound
 from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.machine import core_count
-from lastwrite.tables.buckets import BUCKET_BYTES, checksum_of, summed
+from lastwrite.tables.buckets import BUCKET_BYTES, checksum_of, order_of, summed
 from lastwrite.tables.changes import Changes, Doubt, buckets_for, was_compacted_since
 from lastwrite.tables.columns import OFFSET, PARTITION, as_bytes
 from lastwrite.tables.files import read_file, read_keys, remove_files, write_file
@@ -61,7 +62,11 @@ class Wish(NamedTuple):
 
 
 def bring_up(
-    format: TableFormat, system: RowSystem, logs: Sequence[PartitionLog], wish: Wish
+    format: TableFormat,
+    system: RowSystem,
+    logs: Sequence[PartitionLog],
+    wish: Wish,
+    progress: Progress,
 ) -> TableRound:
     """Make the table, or bring it up to the end of the logs, which are of one topic.
 
@@ -77,28 +82,22 @@ def bring_up(
     while True:
         head, tries = format.head(), tries - 1
         try:
-            return _brought_up(format, system, logs, wish, head)
+            return _brought_up(_Task(format, system, logs, wish, head, head, progress))
         except LogHeld:
             now = format.head()
             if not tries or head is None or now is None or now.state != head.state:
                 raise
 
 
-def _brought_up(
-    format: TableFormat,
-    system: RowSystem,
-    logs: Sequence[PartitionLog],
-    wish: Wish,
-    head: Head | None,
-) -> TableRound:
+def _brought_up(task: _Task) -> TableRound:
+    format, system, logs, wish, head, *_ = task
     if head is None or wish.anew:
-        return _round(_Task(format, system, logs, wish, head, None), None)
+        return _round(task._replace(base=None), None)
     state = _same(format, head, system, logs, wish)
     _refuse_gaps(system, logs, state)
     ends = {log.name.partition: system.end_of(log, True) for log in logs}
     if state.offsets == ends and _grown(head.schema, wish.rows.schema) == head.schema:
         return _unchanged(format, head, state)
-    task = _Task(format, system, logs, wish, head, head)
     if not state.moved and not was_compacted_since(system, logs, state.offsets):
         with suppress(Doubt):
             return _round(task, state.offsets)
@@ -114,11 +113,19 @@ class _Task(NamedTuple):
     wish: Wish
     head: Head | None
     base: Head | None
+    progress: Progress
 
 
 def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
     wish = task.wish
-    last = LastWrites(task.system, task.logs, wish.memory_bytes // 2, since=since)
+    last = LastWrites(
+        task.system,
+        task.logs,
+        wish.memory_bytes // 2,
+        since=since,
+        progress=task.progress,
+        has_index=False,
+    )
     try:
         if since is not None and last.has_moved_keys:
             raise Doubt
@@ -126,7 +133,7 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
         buckets = state.buckets if state is not None else wish.buckets
         buckets = buckets or buckets_for(last, _bucket_bytes(wish))
         with Changes(last, wish.rows, since, wish.memory_bytes // 8) as changes:
-            changes.gather(buckets)
+            changes.gather(buckets, task.progress)
             return _Round(task, changes, buckets).run()
     finally:
         last.close()
@@ -183,7 +190,7 @@ class _Round:
         buckets = sorted({*self._changes.counts, *chosen, *every})
         try:
             with ThreadPoolExecutor(_threads(self._task.wish), "table") as pool:
-                found = list(pool.map(partial(self._one, chosen=chosen), buckets))
+                found = self._told(pool.map(partial(self._one, chosen=chosen), buckets), buckets)
             return self._commit(found, credit)
         except RemoteFailed:
             raise  # it may have been committed
@@ -191,6 +198,22 @@ class _Round:
             with suppress(LogError):
                 remove_files(self._written)
             raise
+
+    def _told(self, each: Iterator[_Found], buckets: Sequence[int]) -> list[_Found]:
+        """What was found, and how far it is: by what is read of a bucket and comes to it."""
+        counts, progress = self._changes.counts, self._task.progress
+        a_change = self._changes.bytes / max(1, sum(counts.values()))
+        sizes = [
+            round(a_change * counts.get(bucket, 0))
+            + sum(file.size_bytes for file in self._old.get(bucket, ()))
+            for bucket in buckets
+        ]
+        progress.stage("write", sum(sizes))
+        found = []
+        for one, size in zip(each, sizes, strict=True):
+            found.append(one)
+            progress.advance(size)
+        return found
 
     def _chosen(self) -> tuple[set[int], int]:
         """The buckets that are written anew, and the bytes that later rounds may add to theirs."""
@@ -229,7 +252,7 @@ class _Round:
         files = self._old.get(bucket, [])
         deleted = self._deleted(bucket) if files else {}
         found = self._looked_up(bucket, files, deleted)
-        if self._format.merge_on_read and bucket not in chosen:
+        if self._base is not None and self._base.by_positions and bucket not in chosen:
             for path, positions in found.gone.items():
                 whole = np.union1d(deleted.get(path, _NONE), positions)
                 rows = next(file.rows for file in files if file.path == path)
@@ -291,7 +314,8 @@ class _Round:
                 minus += checksum_of(
                     its_keys.take(pa.array(goes)), its_partitions[goes], its_offsets[goes]
                 )
-        rows = changes.filter(pa.array(comes)).drop_columns([IS_DELETE])
+        rows = changes.drop_columns([IS_DELETE])
+        rows = rows if comes.all() else rows.filter(pa.array(comes))
         plus = checksum_of(
             as_bytes(rows.column(self._identity)),
             np.asarray(rows.column(PARTITION)),
@@ -441,7 +465,7 @@ def _refuse_gaps(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
             problem = (
                 f"the log ends at {end}, and the table has it up to {offset}: it was made anew"
             )
-        elif log.log_start > offset:
+        elif system.lost_after(log, offset):
             problem = (
                 f"the log begins at offset {log.log_start}, and the table has it up to {offset}: "
                 "deletes may be missing"
@@ -495,11 +519,10 @@ def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataTyp
 
 def _sorted(rows: pa.Table, identity: str) -> pa.Table:
     """The rows by key; those that lie so are not moved."""
-    keys = as_bytes(rows.column(identity))
-    later, earlier = keys.slice(1), keys.slice(0, max(len(keys) - 1, 0))
-    if not pc.any(pc.less(later, earlier)).as_py():
+    order = order_of(as_bytes(rows.column(identity)))
+    if order is None:
         return rows
-    return rows.combine_chunks().take(pc.sort_indices(keys))
+    return rows.combine_chunks().take(pa.array(order))  # rows of one chunk move faster
 
 
 def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -19,6 +19,7 @@ _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _OURS = re.compile(
     r"(?:^|/)(?:\d{5,}-[0-9a-f]{16}(?:-deletes)?\.parquet"
     r"|_lastwrite/manifest-\d+-[0-9a-f]{32}\.json"
+    rf"|_vectors/deletion_vector_{_UUID}\.bin"
     rf"|{_UUID}-m\d+\.avro"
     rf"|snap-\d+-\d+-{_UUID}\.avro|\d{{5,}}-{_UUID}\.metadata\.json)$"
 )
@@ -32,7 +33,7 @@ def tidy(format: TableFormat, now_ms: int, past_ms: int = PAST_MS) -> int:
         LogHeld, RemoteFailed: the table could not be looked at; what went was of no use.
     """
     format.expire(now_ms - past_ms)
-    address = format.address
+    address = format.location
     store, prefix = store_at(address)
     below = f"{prefix}/" if prefix else ""
     store.remove_unfinished(below, _DAY_MS)

@@ -23,10 +23,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from lastwrite.encoding.slices import gathered
+from lastwrite.encoding.slices import bytes_of
 from lastwrite.errors import CommitConflict
-from lastwrite.model.columns import Int64Array, RecordColumns
+from lastwrite.model.columns import RecordColumns
 from lastwrite.model.log import PartitionLog
+from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Limits
 from lastwrite.reports.table_proof import Difference, TableProof
 from lastwrite.rows.reading import read_records, row_units
@@ -64,6 +65,7 @@ def verify(
     *,
     memory_bytes: int = 512 << 20,
     limit: int = 20,
+    progress: Progress | None = None,
 ) -> TableProof:
     """Hold the table against the log. Names the first ``limit`` keys that differ.
 
@@ -81,21 +83,25 @@ def verify(
         VALUE in head.schema.names and head.schema.field(VALUE).type == pa.binary()
     ) and state.settings.get("value_format", "raw") == "raw"
     limits = Limits(plain_bytes=max(4 << 20, memory_bytes // 8))
+    progress = progress or NoProgress()
     with _Parts(memory_bytes // 4) as parts:
         records = 0
-        for found in _records(system, logs, limits):
+        for found in _records(system, logs, limits, progress):
             entries = _of_records(*found, state.offsets, system, has_values)
             records += len(entries)
             parts.add(entries)
         rows, checksum = 0, 0
-        for table in _rows(format, head, has_values):
+        progress.stage("read the table", sum(file.size_bytes for file in head.files))
+        for table in _rows(format, head, has_values, progress):
             rows += len(table)
             parts.add(_of_rows(table, has_values))
             checksum += checksum_of(*_places(table))
         counts = dict.fromkeys(_KINDS, 0)
         named: dict[bytes, tuple[str, np.void, np.void]] = {}
         proven = unproven = 0
+        progress.stage("compare", (records + rows) * _ENTRY.itemsize)
         for part in parts:
+            progress.advance(part.nbytes)
             compared = _compared(part, has_values)
             proven += compared.proven
             unproven += compared.unproven
@@ -129,7 +135,7 @@ def _check_there(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
     found = {log.name.partition: log for log in logs}
     for partition, offset in state.offsets.items():
         log = found.get(partition)
-        if log is None or system.end_of(log, True) < offset or log.log_start > offset:
+        if log is None or system.end_of(log, True) < offset or system.lost_after(log, offset):
             raise CommitConflict(
                 f"of partition {partition} the log does not have what the table has, up to "
                 f"{offset}",
@@ -142,13 +148,18 @@ def _check_there(system: RowSystem, logs: Sequence[PartitionLog], state: TableSt
 
 
 def _records(
-    system: RowSystem, logs: Sequence[PartitionLog], limits: Limits
+    system: RowSystem, logs: Sequence[PartitionLog], limits: Limits, progress: Progress
 ) -> Iterator[tuple[RecordColumns, int]]:
     """All records that readers get, and each block's partition."""
-    for log in sorted(logs, key=lambda log: log.name.partition):
-        for unit in row_units(system, log, _COLUMNS, is_committed=True):
-            for records in read_records(unit, limits):
-                yield records, log.name.partition
+    ordered = sorted(logs, key=lambda log: log.name.partition)
+    units = [
+        unit for log in ordered for unit in row_units(system, log, _COLUMNS, is_committed=True)
+    ]
+    progress.stage("read the log", sum(unit.piece.end - unit.piece.start for unit in units))
+    for unit in units:
+        for records in read_records(unit, limits):
+            yield records, unit.name.partition
+        progress.advance(unit.piece.end - unit.piece.start)
 
 
 def _of_records(
@@ -160,10 +171,10 @@ def _of_records(
 ) -> np.ndarray:
     """Entries of those that have keys."""
     records = records.take(np.flatnonzero(records.keys[1] >= 0))
-    keys = _texts(records.data, *records.keys)
+    keys = bytes_of(records.data, *records.keys)
     lengths = records.values[1]
     is_delete = lengths < (1 if system.is_empty_delete else 0)
-    values = _texts(records.data, *records.values) if has_values else None
+    values = bytes_of(records.data, *records.values) if has_values else None
     made = np.empty(records.rows, _ENTRY)
     made["offset"], made["time"] = records.offsets, records.times_ms
     made["partition"] = partition
@@ -172,7 +183,9 @@ def _of_records(
     return _hashed(made, keys, values)
 
 
-def _rows(format: TableFormat, head: Head, has_values: bool) -> Iterator[pa.Table]:
+def _rows(
+    format: TableFormat, head: Head, has_values: bool, progress: Progress
+) -> Iterator[pa.Table]:
     """The rows of each file that are not deleted."""
     identity = identity_of(head.schema)
     columns = [identity, PARTITION, OFFSET, *[VALUE] * has_values]
@@ -183,6 +196,7 @@ def _rows(format: TableFormat, head: Head, has_values: bool) -> Iterator[pa.Tabl
             stays = np.ones(len(table), np.bool_)
             stays[deleted.get(file.path, np.empty(0, np.int64))] = False
             yield table if stays.all() else table.filter(pa.array(stays))
+            progress.advance(file.size_bytes)
 
 
 def _places(table: pa.Table) -> tuple[pa.Array, np.ndarray, np.ndarray]:
@@ -196,12 +210,6 @@ def _of_rows(table: pa.Table, has_values: bool) -> np.ndarray:
     made["kind"] = _ROW
     values = table.column(3).to_pylist() if has_values else None
     return _hashed(made, keys.to_pylist(), values)
-
-
-def _texts(data: np.ndarray, starts: Int64Array, lengths: Int64Array) -> list[bytes]:
-    joined, ends = gathered(data, starts, lengths)
-    whole, bounds = joined.tobytes(), ends.tolist()
-    return [whole[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
 
 
 def _hashed(
@@ -384,11 +392,14 @@ def _names(
     found: dict[bytes, bytes] = {}
 
     def keys_of_rows() -> Iterator[list[bytes]]:
-        return (as_bytes(table.column(0)).to_pylist() for table in _rows(format, head, False))
+        return (
+            as_bytes(table.column(0)).to_pylist()
+            for table in _rows(format, head, False, NoProgress())
+        )
 
     def keys_of_records() -> Iterator[list[bytes]]:
-        for records, _ in _records(system, logs, limits):
-            yield _texts(records.data, *records.keys)
+        for records, _ in _records(system, logs, limits, NoProgress()):
+            yield bytes_of(records.data, *records.keys)
 
     sources: tuple[Callable[[], Iterator[list[bytes]]], ...] = (keys_of_rows, keys_of_records)
     for source in sources:

@@ -33,8 +33,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import Int64Array
 from lastwrite.verification.rows import (
     ABORT_MARKER,

@@ -38,8 +38,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import NO_HORIZON, ByteArray, Int64Array, UInt64Array
 from lastwrite.verification.rows import (
     AFTER,

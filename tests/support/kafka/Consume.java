@@ -20,11 +20,16 @@ public class Consume {
             consumer.subscribe(List.of(args[2]));
             long heard = System.currentTimeMillis();
             boolean begun = false;
+            boolean assigned = false;
             while (System.currentTimeMillis() - heard < (begun ? silence : 60_000)) {
                 for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(200))) {
                     System.out.println(record.partition() + " " + record.offset());
                     heard = System.currentTimeMillis();
                     begun = true;
+                }
+                if (!assigned && !consumer.assignment().isEmpty()) {
+                    assigned = true;
+                    heard = System.currentTimeMillis();
                 }
                 if (!begun && !consumer.assignment().isEmpty() && System.currentTimeMillis() - heard > 3 * silence) {
                     break;

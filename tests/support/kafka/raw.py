@@ -13,6 +13,7 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 
 from lastwrite.kafka.network.messages import made, schema, skip_tags
+from tests.support.sockets import received
 
 
 class Raw:
@@ -26,7 +27,10 @@ class Raw:
     def ask(self, name: str, version: int, /, **values: object) -> Any:
         """The answer to a request; parts of it are made by ``part``."""
         module = schema(name, version)
-        message = made(module, _class_of(name) + "Request", **values)
+        return self.say(name, version, made(module, _class_of(name) + "Request", **values))
+
+    def say(self, name: str, version: int, message: Any) -> Any:
+        """The answer to a request that is made."""
         self._correlation_id += 1
         out = io.BytesIO()
         head = struct.pack(">hhi", message.__api_key__, version, self._correlation_id)
@@ -49,17 +53,8 @@ class Raw:
 
     def receive(self) -> bytes:
         """The next answer without its size; ConnectionError: there is none, the server hung up."""
-        (size,) = struct.unpack(">i", self._exactly(4))
-        return self._exactly(size)
-
-    def _exactly(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = self._socket.recv(size - len(data))
-            if not more:
-                raise ConnectionError("the server hung up")
-            data += more
-        return data
+        (size,) = struct.unpack(">i", received(self._socket, 4))
+        return received(self._socket, size)
 
     def __enter__(self) -> Raw:
         return self

@@ -19,6 +19,8 @@ import time
 from types import TracebackType
 from typing import NamedTuple
 
+from tests.support.sockets import received
+
 PRODUCE, PRODUCE_VERSION = 0, 7
 INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION = 22, 1
 
@@ -93,18 +95,10 @@ class Wire:
         self._correlation_id += 1
         head = struct.pack(">hhi", api_key, version, self._correlation_id) + _string(_CLIENT)
         self._socket.sendall(struct.pack(">i", len(head) + len(body)) + head + body)
-        (size,) = struct.unpack(">i", self._receive(4))
-        answer = self._receive(size)
+        (size,) = struct.unpack(">i", received(self._socket, 4))
+        answer = received(self._socket, size)
         assert struct.unpack_from(">i", answer) == (self._correlation_id,)
         return answer[4:]
-
-    def _receive(self, size: int) -> bytes:
-        got = b""
-        while len(got) < size:
-            part = self._socket.recv(size - len(got))
-            assert part, "the broker hung up"
-            got += part
-        return got
 
 
 def _string(text: bytes) -> bytes:

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import NamedTuple
 
+from tests.support.sockets import received
+
 CONNECT, CONNECTED, PRODUCER, SEND, SEND_RECEIPT, SEND_ERROR = 2, 3, 5, 6, 7, 8
 ERROR, CLOSE_PRODUCER, SUCCESS, PRODUCER_SUCCESS, PING, PONG, LOOKUP, LOOKUP_RESPONSE = (
     14,
@@ -104,8 +106,8 @@ class Wire:
 
     def _await(self, answer: int) -> None:
         while True:
-            (size,) = struct.unpack(">I", self._exactly(4))
-            command = self._exactly(size)[4:]
+            (size,) = struct.unpack(">I", received(self._socket, 4))
+            command = received(self._socket, size)[4:]
             kind = command[1]  # field 1, a number below 128, comes first
             if kind == PING:
                 self._say(PONG, b"")
@@ -113,12 +115,3 @@ class Wire:
                 return
             elif kind in (ERROR, SEND_ERROR):
                 raise RuntimeError(f"the broker says: {command!r}")
-
-    def _exactly(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            part = self._socket.recv(size - len(parts))
-            if not part:
-                raise RuntimeError("the broker closed the connection")
-            parts += part
-        return bytes(parts)

@@ -100,6 +100,10 @@ _READERS: dict[str, dict[str, Callable[[Path], Any]]] = {
         "polars": lambda to: _polars(polars.read_delta(str(to))),
         "duckdb": lambda to: _duckdb(DeltaTable(str(to)).file_uris()),
     },
+    "delta-vectors": {
+        "delta-rs": lambda to: _pairs(pa.table(DeltaTable(str(to)).scan(["key", "value"]))),
+        "polars": lambda to: _polars(polars.read_delta(str(to))),
+    },
     "iceberg": {
         "pyiceberg": lambda to: _pairs(iceberg_table(to).scan().to_arrow()),
         "polars": lambda to: _polars(polars.scan_iceberg(iceberg_table(to)).collect()),

@@ -16,19 +16,40 @@ from tests.support.jars import fetch_jars
 from tests.support.kafka.spark_source import pyspark_at
 
 PYSPARK = "4.1.4"  # the newest for which both have jars
+DELTA, ICEBERG = "4.4.0", "1.12.0"  # Delta's 4.1.0 cannot read a checkpoint in this Spark
+JARS = f"jars-{DELTA}-{ICEBERG}"
+SETTINGS = {
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
+    "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 POM = Path(__file__).with_name("spark-pom.xml")
 
 
 def spark_home() -> Path:
-    """The folder with PySpark, importable, and ``jars/lib``; fetched on first use (500 MB).
+    """The folder with PySpark, importable, and the jars; fetched on first use (500 MB).
 
     Raises:
         Unavailable: it cannot be fetched.
     """
     home = Path.home() / ".cache" / "lastwrite" / f"pyspark-{PYSPARK}"
-    fetch_jars(home / "jars", "Iceberg and Delta of Spark", POM, "delta-spark_4.1_2.13-4.1.0.jar")
+    marker = f"delta-spark_4.1_2.13-{DELTA}.jar"
+    versions = f"-Ddelta={DELTA}", f"-Diceberg={ICEBERG}"
+    fetch_jars(home / JARS, "Iceberg and Delta", POM, marker, *versions)
     pyspark_at(home, PYSPARK)
     return home
+
+
+def kafka_jars() -> list[Path]:
+    """The jars of Spark's Kafka source for that PySpark; fetched on first use (6 MB).
+
+    Raises:
+        Unavailable: they cannot be fetched.
+    """
+    home = spark_home() / "jars-kafka"
+    pom = POM.with_name("spark-kafka-pom.xml")
+    fetch_jars(home, "Kafka source of Spark", pom, "spark-sql-kafka-0-10_2.13-4.1.1.jar")
+    return sorted((home / "lib").glob("*.jar"))
 
 
 class SparkReader:
@@ -38,7 +59,7 @@ class SparkReader:
         home = spark_home()
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(home), str(Path(__file__).parents[3])]),
-            "SPARK_PEER_JARS": ",".join(map(str, sorted((home / "jars" / "lib").glob("*.jar")))),
+            "SPARK_PEER_JARS": ",".join(map(str, sorted((home / JARS / "lib").glob("*.jar")))),
             "PYSPARK_PYTHON": sys.executable,
         }
         environment.pop("SPARK_HOME", None)
@@ -83,19 +104,12 @@ def main() -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql.functions import base64 as coded
 
-    extensions = (
-        "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-        "io.delta.sql.DeltaSparkSessionExtension",
-    )
     spark: Any = (
         SparkSession.builder.master("local[2]")
         .config("spark.jars", os.environ["SPARK_PEER_JARS"])
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.extensions", ",".join(extensions))
-        .config(
-            "spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        )
+        .config(map=SETTINGS)
         .getOrCreate()
     )
     for line in sys.stdin:

@@ -28,15 +28,16 @@ nothing is copied.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.intrinsics import load64
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import (
     IN_GROUP,
     IS_DELETE,
     IS_SINGLE,
     SHADOWED,
     TIME_SHIFT,
+    Int64Array,
     UInt64Array,
 )
 
@@ -130,14 +131,10 @@ def _slots_of(ends, b):
     return slots
 
 
-@njit(cache=True, nogil=True)
-def _first_rows(ends):
-    """By block, and one more: how many entries the blocks before it have in these buckets."""
-    blocks, buckets = ends.shape
-    first_row = np.zeros(blocks + 1, np.int64)
-    for k in range(blocks):
-        first_row[k + 1] = first_row[k] + (np.int64(ends[k, buckets - 1]) if buckets else 0)
-    return first_row
+def first_rows(ends: np.ndarray) -> Int64Array:
+    """By block: how many entries the blocks before it have in these buckets."""
+    sizes = ends[:, -1].astype(np.int64)
+    return np.cumsum(sizes) - sizes
 
 
 def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
@@ -150,15 +147,27 @@ def new_table(ends: np.ndarray, has_more: bool) -> UInt64Array:
 # Its arguments are columns of the entries and scratch, which a kernel cannot take as one value. The
 # search of the set stands in both: a call, inlined or not, makes Numba count references per entry.
 @njit(cache=True, nogil=True)
-def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys, has_groups=False):
+def elect(
+    rows_at,
+    columns,
+    ends,
+    first_row,
+    dirty_from,
+    lost,
+    losers,
+    table,
+    key_at,
+    keys,
+    has_groups=False,
+):
     """Tell winners from losers in some buckets of one partition.
 
     ``rows_at[k]`` is the address of block ``k``'s entries in these buckets, ``columns`` words each;
-    its bucket ``b`` goes up to ``ends[k, b]``, counted from there. Blocks go from the log's oldest
-    to its newest. Entries of block ``k`` below ordinal ``dirty_from[k]`` are clean. ``table`` is
-    scratch of at least ``table_slots(ends)`` rows: see ``new_table``. ``key_at`` (a row more than
-    there are entries; empty: fingerprints suffice) says where each entry's key lies in ``keys``,
-    entries counted through all blocks.
+    its bucket ``b`` goes up to ``ends[k, b]``, counted from there; ``first_row`` is of
+    ``first_rows(ends)``. Blocks go from the log's oldest to its newest. Entries of block ``k``
+    below ordinal ``dirty_from[k]`` are clean. ``table`` is scratch of at least ``table_slots(ends)``
+    rows: see ``new_table``. ``key_at`` (a row more than there are entries; empty: fingerprints
+    suffice) says where each entry's key lies in ``keys``, entries counted through all blocks.
 
     With ``has_groups`` some records are parts of a larger one, which has its key's place at its
     last part. A version then is a number that the parts of one record have in common, 0 for none,
@@ -174,7 +183,6 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys,
     more = exact or columns > 2
     stride = 8 * columns
     blocks, buckets = ends.shape
-    first_row = _first_rows(ends)
     for b in range(buckets):
         slots = _slots_of(ends, b)
         mask = slots - 1
@@ -234,7 +242,7 @@ def elect(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys,
 
 
 @njit(cache=True, nogil=True)
-def fold(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
+def fold(rows_at, columns, ends, first_row, dirty_from, lost, losers, table, key_at, keys):
     """As ``elect``, by event times in the log's order: a key's records meet as they were written,
     clean ones too.
 
@@ -251,7 +259,6 @@ def fold(rows_at, columns, ends, dirty_from, lost, losers, table, key_at, keys):
     exact = len(key_at) > 0
     stride = 8 * columns
     blocks, buckets = ends.shape
-    first_row = _first_rows(ends)
     for b in range(buckets):
         slots = _slots_of(ends, b)
         mask = slots - 1

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numba import njit
 
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import (
     ABORTED,
     COMMITTED,

@@ -30,8 +30,8 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import (
     ABORTED,
     CONTROL,

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC, decode_internal_record
 from lastwrite.kafka.format.batch import ControlType, decode_control_record
 from lastwrite.kafka.format.batch_layout import Batch, Record
+from lastwrite.model.log import TopicPartition
 
 _KEY, _VALUE = struct.Struct(">h"), struct.Struct(">hqi")
 _VERSION = 3
@@ -39,6 +40,16 @@ class Place(NamedTuple):
     group: str
     topic: str
     partition: int
+
+    @classmethod
+    def of(cls, group: str, name: TopicPartition) -> Self:
+        """The place of a group in a partition."""
+        return cls(group, name.topic, name.partition)
+
+    @property
+    def name(self) -> TopicPartition:
+        """Which partition."""
+        return TopicPartition(self.topic, self.partition)
 
 
 class Positions:

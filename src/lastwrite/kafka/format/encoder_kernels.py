@@ -6,9 +6,9 @@ against ``kafka.format.batch``.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.intrinsics import address, copy_bytes, store8
+from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.kernels import _put_varint, _varint_size
 
 RECORD_ROOM = 41  # bytes that a record may need beside its key, its value and its headers

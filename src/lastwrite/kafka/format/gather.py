@@ -6,10 +6,10 @@ Python statement a record. ``tests/unit/test_gather.py`` holds it against ``kafk
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i64
 from lastwrite.encoding.intrinsics import address
+from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.chunk import record_error
 from lastwrite.kafka.format.kernels import BAD_OFFSET, BAD_RECORD, OK, TRAILING, _record, _varint
 from lastwrite.model.columns import (

@@ -27,8 +27,8 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from lastwrite.encoding.kernel import njit
 from lastwrite.encoding.layout import I16, I32, I64, At, Buffer, layout
 from lastwrite.errors import CorruptLog, UnsupportedFormat
 

@@ -19,7 +19,6 @@ length, value, header count, headers; lengths and deltas are zig-zag varints.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i32, i64, u16, u32
 from lastwrite.encoding.checksum import crc32c
@@ -36,6 +35,7 @@ from lastwrite.encoding.intrinsics import (
     swap32,
     swap64,
 )
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import (
     ABORTED,
     COMMITTED,

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i64
 from lastwrite.encoding.intrinsics import address, copy_bytes, store8
+from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.batch_layout import APPEND_TIME_BIT
 from lastwrite.kafka.format.kernels import (
     BAD_OFFSET,

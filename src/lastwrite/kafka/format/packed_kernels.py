@@ -9,9 +9,9 @@ stay, ``seal_many`` makes headers once the library has compressed them again.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.intrinsics import address
+from lastwrite.encoding.kernel import njit
 from lastwrite.encoding.lz4_frame import decode_frame
 from lastwrite.kafka.format.kernels import HEADER_BYTES, OK, SMALLEST_RECORD, seal, thin
 from lastwrite.model.columns import IS_OLD, KEEPS_LAST

@@ -7,7 +7,8 @@ Source: Kafka 4.4.0 ``BuiltInPartitioner.partitionForKey``, ``Utils.murmur2``.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from lastwrite.encoding.kernel import njit
 
 _SEED, _FACTOR = np.uint32(0x9747B28C), np.uint32(0x5BD1E995)
 

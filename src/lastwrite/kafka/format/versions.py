@@ -13,10 +13,10 @@ Source: KIP-280 (accepted, never shipped); docs/decisions/compaction-strategy.md
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i64
 from lastwrite.encoding.intrinsics import address, load8, load64, swap64
+from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.kernels import _record, _varint
 from lastwrite.model.columns import IS_ABORTED, IS_CONTROL
 

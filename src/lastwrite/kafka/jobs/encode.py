@@ -30,7 +30,7 @@ from lastwrite.kafka.rules.settings import KafkaTopicConfig
 from lastwrite.kafka.store import archived
 from lastwrite.kafka.store.archived import Known
 from lastwrite.kafka.store.intake import Intake, LiveSource
-from lastwrite.model.columns import BatchTable, ByteArray, RecordColumns
+from lastwrite.model.columns import BatchTable, ByteArray
 from lastwrite.model.log import PartitionLog
 from lastwrite.model.work import Limits
 from lastwrite.rows.reading import RowUnit, read_records, row_units
@@ -102,21 +102,12 @@ def _encoded(
     """The unit's records as batches, block for block."""
     for records in read_records(unit, limits):
         numbers = rows.numbers(records)
-        if rows.is_empty_delete:
-            records = _with_deletes(records)
         try:
-            yield encoder.batches(records, numbers, _LEADER_EPOCH)
+            yield encoder.batches(rows.with_deletes(records), numbers, _LEADER_EPOCH)
         except ValueError as error:
             raise CorruptLog(
                 f"records out of order: {error}", int(records.positions[0]), unit.piece.path
             ) from error
-
-
-def _with_deletes(records: RecordColumns) -> RecordColumns:
-    """The same, where a value without bytes is null if it has a key."""
-    starts, lengths = records.values
-    is_delete = (lengths == 0) & (records.keys[1] >= 0)
-    return records._replace(values=(starts, np.where(is_delete, -1, lengths)))
 
 
 def _tables(format: KafkaFormat, data: ByteArray, end: int) -> Iterator[BatchTable]:

@@ -20,9 +20,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.intrinsics import folded_product, load64, swap64
+from lastwrite.encoding.kernel import njit
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format import kernels
 from lastwrite.kafka.format.remedy import RESTORE

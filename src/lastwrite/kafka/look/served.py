@@ -191,8 +191,10 @@ class ServedLog:
             if position + _HEADER_BYTES > begin + len(window):
                 begin = position
                 window = self._read(segment, begin, min(_WINDOW_BYTES, segment.size_bytes - begin))
-            with located(segment.path, begin):
+            try:  # a ``with`` would take as long as the rest
                 header = decode_batch_header(window, position - begin)
+            except LogError as error:
+                raise error.located(segment.path, begin) from error
             if header.size_bytes > segment.size_bytes - position:
                 return
             yield position, header

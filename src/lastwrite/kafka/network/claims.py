@@ -22,9 +22,10 @@ Source: KIP-482; Kafka 4.4 ``MessageDataGenerator``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
+from itertools import groupby
 from types import NoneType
 from typing import Any, NamedTuple, get_args, get_origin
 
@@ -63,6 +64,7 @@ class _Struct(NamedTuple):
     kinds: tuple[_Kind, ...]
     tagged: Mapping[int, _Kind]
     is_flexible: bool
+    steps: tuple[_Kind, ...]  # the same kinds, those of fixed sizes side by side as one
 
 
 def check_claims(kind: type, data: Buffer, at: int, most: int = MOST_ELEMENTS) -> None:
@@ -83,7 +85,7 @@ class _Walk:
         self._elements = 0
 
     def struct(self, struct: _Struct) -> None:
-        for kind in struct.kinds:
+        for kind in struct.steps:
             self._value(kind, struct.is_flexible)
         if struct.is_flexible:
             self._tags(struct.tagged)
@@ -143,7 +145,15 @@ def _struct_of(kind: Any) -> _Struct:
             tagged[int(field.metadata["tag"])] = found
         else:
             kinds.append(found)
-    return _Struct(tuple(kinds), tagged, bool(kind.__flexible__))
+    return _Struct(tuple(kinds), tagged, bool(kind.__flexible__), tuple(_joined(kinds)))
+
+
+def _joined(kinds: Iterable[_Kind]) -> Iterator[_Kind]:
+    for is_fixed, run in groupby(kinds, lambda kind: kind.size > 0 and not kind.is_list):
+        if is_fixed:
+            yield _Kind(size=sum(kind.size for kind in run))
+        else:
+            yield from run
 
 
 def _kind_of(type_: Any, metadata: Mapping[str, Any]) -> _Kind:

@@ -16,7 +16,6 @@ stays 0. ``kafka.old_format.entries`` has the layout of the entries and says wha
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i32, i64, u32
 from lastwrite.encoding.checksum import crc32
@@ -32,6 +31,7 @@ from lastwrite.encoding.intrinsics import (
     swap32,
     swap64,
 )
+from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.kernels import (
     _APPEND_TIME,
     BAD_CODEC,

@@ -18,10 +18,10 @@ batch".
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i32, i64, u16
 from lastwrite.encoding.intrinsics import address
+from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format import kernels
 from lastwrite.model.columns import ByteArray, Int64Array
 

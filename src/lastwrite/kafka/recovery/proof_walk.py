@@ -14,10 +14,10 @@ batch"; docs/formats/kafka-cleaning.md, "Loading a log".
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i32, i64, u32
 from lastwrite.encoding.checksum import crc32, crc32c
+from lastwrite.encoding.kernel import njit
 from lastwrite.kafka.format.kernels import HEADER_BYTES
 from lastwrite.model.columns import ByteArray, Int64Array
 

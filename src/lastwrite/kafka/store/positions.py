@@ -82,6 +82,5 @@ def positions_of(roots: Sequence[str]) -> Brought:
             gone = dict.fromkeys(told.gone)
             at = {place: commit[:3] for place, commit in told.known.items()}
             for place, position in {**gone, **at}.items():
-                name = TopicPartition(place.topic, place.partition)
-                found.setdefault(name, {})[place.group] = position
+                found.setdefault(place.name, {})[place.group] = position
     return found

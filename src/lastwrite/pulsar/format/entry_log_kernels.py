@@ -16,7 +16,6 @@ docs/formats/pulsar.md, "Entry log".
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i32, i64, u32
 from lastwrite.encoding.checksum import crc32, crc32c
@@ -29,6 +28,7 @@ from lastwrite.encoding.intrinsics import (
     swap32,
     swap64,
 )
+from lastwrite.encoding.kernel import njit
 
 STORED = np.dtype(
     [

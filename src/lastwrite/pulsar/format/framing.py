@@ -12,7 +12,6 @@ Source: Pulsar 4.2.4; docs/formats/pulsar.md, "Compacted ledger" and "Offloaded 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i64, u32
 from lastwrite.encoding.intrinsics import (
@@ -24,6 +23,7 @@ from lastwrite.encoding.intrinsics import (
     swap32,
     swap64,
 )
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ROW_BASE_OFFSET, ROW_POSITION, ROW_SIZE, ByteArray
 from lastwrite.pulsar.format.kernels import put_varint
 from lastwrite.pulsar.format.protobuf import put

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from lastwrite.encoding.big_endian import u32
 from lastwrite.encoding.intrinsics import address
+from lastwrite.encoding.kernel import njit
 from lastwrite.errors import CorruptLog, LogError, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.model.columns import (
     IS_ABORTED,

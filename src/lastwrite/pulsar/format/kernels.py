@@ -34,7 +34,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from lastwrite.encoding.big_endian import i64, u16, u32
 from lastwrite.encoding.checksum import crc32c
@@ -49,6 +48,7 @@ from lastwrite.encoding.intrinsics import (
     store64,
     swap32,
 )
+from lastwrite.encoding.kernel import njit
 from lastwrite.encoding.lz4_frame import decode_block
 from lastwrite.model.columns import (
     ABORTED,

@@ -119,6 +119,7 @@ class _Rows(RowSystem):
     name = "pulsar"
     is_offset_unique = False
     is_empty_delete = True
+    rounds_move_start = True
 
     def logs_of(
         self,

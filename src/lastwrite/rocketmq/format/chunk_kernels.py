@@ -9,7 +9,6 @@ twin.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i64
 from lastwrite.encoding.fingerprint import fingerprint
@@ -25,6 +24,7 @@ from lastwrite.encoding.intrinsics import (
     swap32,
     swap64,
 )
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import (
     DROP,
     KEYLESS,

@@ -38,7 +38,6 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numba import njit
 
 from lastwrite.encoding.big_endian import i64
 from lastwrite.encoding.intrinsics import (
@@ -53,6 +52,7 @@ from lastwrite.encoding.intrinsics import (
     swap32,
     swap64,
 )
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.rocketmq.format.kernels import BAD_NUMBER, HAS_DELAY, HAS_INNER
 from lastwrite.rocketmq.format.record import (

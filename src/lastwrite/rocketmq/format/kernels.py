@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from lastwrite.encoding.big_endian import i16, i32, i64
 from lastwrite.encoding.checksum import crc32
@@ -35,6 +34,7 @@ from lastwrite.encoding.intrinsics import (
     swap64,
     trailing_zeros,
 )
+from lastwrite.encoding.kernel import njit
 from lastwrite.rocketmq.format.record import (
     BORN_V6,
     MAGIC_BLANK,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from lastwrite.encoding.kernel import njit
 from lastwrite.model.columns import ByteArray, Int64Array
 
 _SMALLEST_ITEM_BYTES = 3  # a name, byte 1, a value

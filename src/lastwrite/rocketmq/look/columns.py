@@ -41,6 +41,7 @@ class _Reader:
 class _Rows(RowSystem):
     name = "rocketmq"
     is_empty_delete = True
+    rounds_move_start = True
 
     def logs_of(
         self,

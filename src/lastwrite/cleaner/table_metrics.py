@@ -1,0 +1,36 @@
+"""Figures of the tables that a cleaner keeps, on the same page as its own."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class TableMetrics:
+    """What tables count, in ``registry``."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, says: str) -> Gauge:
+            return Gauge(f"lastwrite_table_{name}", says, registry=registry)
+
+        self._tables = gauge("tables", "Tables that are kept.")
+        self._failing = gauge("failing", "Tables whose last turn failed.")
+        self._delay = gauge(
+            "delay_seconds", "Since when the table that waits the longest is behind its topic."
+        )
+        self._turns = Counter(
+            "lastwrite_table_turns", "Turns by what they did.", ["status"], registry=registry
+        )
+        self._written = Counter(
+            "lastwrite_table_written_bytes", "Bytes of rows written.", registry=registry
+        )
+        for status in ("made", "updated", "compared", "unchanged", "failed"):
+            self._turns.labels(status)
+
+    def looked(self, tables: int, failing: int, delay_ms: int) -> None:
+        self._tables.set(tables)
+        self._failing.set(failing)
+        self._delay.set(delay_ms / 1000)
+
+    def turned(self, status: str, written_bytes: int) -> None:
+        self._turns.labels(status).inc()
+        self._written.inc(written_bytes)

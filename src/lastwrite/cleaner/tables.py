@@ -1,0 +1,336 @@
+"""The tables that a cleaner keeps: which topics have one, what it is to be, and when its turn comes.
+
+    look ──► a topic has grown ──► its table's turn ──► rounds on the topic
+                                        │
+                                        └── fails: is said, the rounds run, and later it is tried again
+
+A table's turn comes before a round on its topic. A round takes deletes that the table has not seen,
+and then all of the log had to be compared with it, where what is new is enough now. No turn
+and no round are on one topic at once. But a round waits for one turn only: a table that fails, or a
+topic that grows faster than its table, stops no cleaning.
+
+All of this runs in the cleaner's thread, but a turn itself: one at a time.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lastwrite.cleaner.events import Event, TableFailed, TableKept
+from lastwrite.cleaner.pauses import EVERY_S, LONGEST_S
+from lastwrite.cleaner.pick import Candidate
+from lastwrite.cleaner.table_metrics import TableMetrics
+from lastwrite.commands.table_to import format_at, table_to
+from lastwrite.commands.told import TopicConfig, overrides
+from lastwrite.decoding.options import DecodingConfig, DecodingOptions
+from lastwrite.errors import InvalidConfig, LogError
+from lastwrite.kafka.rules.topic_settings import overrides_of
+from lastwrite.model.progress import NoProgress
+from lastwrite.pulsar.format.names import SCHEME
+from lastwrite.reports.table_round import TableRound
+
+TOPIC = "{topic}"
+_WORDS = {"as": "format"}  # of the command line, that are called otherwise in Python
+_DECODING = tuple(DecodingOptions.__annotations__)
+_OPTIONS = ("to", "format", "catalog", "buckets", "headers", "vectors", "memory", *_DECODING)
+_Key = tuple[str, str]  # root and topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """What tables ``clean`` is to keep.
+
+    Attributes:
+        to: where, as of ``table_to``; ``{topic}`` stands for the topic's name there, and in all
+            other texts. None: only of topics of which ``config`` says it.
+        config: what holds for a topic's table, or for those of a pattern: options of ``table_to``.
+            Pulsar's topics are named without ``persistent://``.
+    """
+
+    to: str | None = None
+    config: TopicConfig = field(default=())
+
+    def of(self, topic: str) -> dict[str, Any] | None:
+        """The options of a topic's table; None: it has none.
+
+        Raises:
+            InvalidConfig: no such option, or a value that it cannot have.
+        """
+        name = topic.removeprefix(SCHEME)
+        said = overrides_of(name, overrides(self.config))
+        found: dict[str, object] = {} if self.to is None else {"to": self.to}
+        found |= dict(_option(option, value) for option, value in said.items())
+        to = found.get("to")
+        is_own = name.rpartition("/")[2].startswith("__") and not any(
+            each.pattern == name for each in overrides(self.config)
+        )
+        if not isinstance(to, str) or is_own:
+            return None
+        odd = r"[^\w./-]" if "/" in to else r"[^\w-]"  # in a path, or a name in a catalog
+        plain = re.sub(odd, "_", name)
+        return {
+            option: value.replace(TOPIC, plain) if isinstance(value, str) else value
+            for option, value in found.items()
+        }
+
+    def check(self) -> None:
+        """
+        Raises:
+            InvalidConfig, EnvironmentUnfit: no table could be made so.
+        """
+        if self.to is None and not overrides(self.config):
+            raise InvalidConfig("no place for tables", remedy="give to, or config for a topic")
+        for pattern in ("any", *(each.pattern for each in overrides(self.config))):
+            options = self.of(pattern)
+            if options is None:
+                continue
+            DecodingConfig.of({name: options[name] for name in _DECODING if name in options})
+            format_at(
+                options["to"], options.get("format", "iceberg"), "any", options.get("catalog")
+            )
+
+
+def _option(name: str, value: object) -> tuple[str, object]:
+    plain = name.replace("-", "_")
+    plain = _WORDS.get(plain, plain)
+    if plain not in _OPTIONS:
+        words = ", ".join(_OPTIONS)
+        raise InvalidConfig(f"{name} is no option of a table", remedy=f"one of: {words}")
+    try:
+        if plain == "buckets":
+            return plain, int(str(value))
+        if plain in ("headers", "vectors"):
+            return plain, {"true": True, "false": False}[str(value).lower()]
+    except (ValueError, KeyError):
+        raise InvalidConfig(f"{name} is {value!r}", remedy="a number, true or false") from None
+    return plain, str(value)
+
+
+@dataclass(eq=False, slots=True)
+class _Table:
+    """A topic's table. ``seen``: its partitions at the last look; ``level``: as they were when the
+    last turn began that went well; ``was_first``: a turn has ended since its last round began.
+    """
+
+    key: _Key
+    options: Mapping[str, Any]
+    seen: object = None
+    level: object = None
+    was_first: bool = False
+    tries: int = 0
+    not_before_s: float = 0.0
+    turned_s: float = 0.0
+    behind_since_ms: int | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        return self.seen != self.level
+
+    def is_due(self) -> bool:
+        return self.is_behind and time.monotonic() >= self.not_before_s
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How a turn of a table ended: with a report, or an error."""
+
+    table: _Table
+    began_with: object
+    report: TableRound | None
+    error: Exception | None
+    seconds: float
+
+
+class _Stops(NoProgress):
+    """Ends a turn when it is told to."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def stage(self, name: str, total_bytes: int) -> None:
+        self.advance(0)
+
+    def advance(self, done_bytes: int) -> None:
+        if self.is_over:
+            raise LogError("the table's turn was stopped", remedy="it is as it was")
+
+
+class KeptTables:
+    """See the module.
+
+    Args:
+        tables: which; None: no topic has one.
+        config: settings as they are now, of which ``storage.*`` count.
+        metrics: None where there are no tables.
+        tell: hears of turns.
+    """
+
+    def __init__(
+        self,
+        tables: Tables | None = None,
+        config: Callable[[], Mapping[str, object]] = dict,
+        metrics: TableMetrics | None = None,
+        tell: Callable[[Event], None] = lambda event: None,
+    ) -> None:
+        self._wanted, self._config, self._metrics, self._tell = tables, config, metrics, tell
+        self._tables: dict[_Key, _Table] = {}
+        self._running: _Table | None = None
+        self._stops = _Stops()
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._wanted is not None
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no turn runs or is due."""
+        return not self.is_running and not any(each.is_due() for each in self._tables.values())
+
+    # ------------------------------------------------------------------ looks
+
+    def looked(
+        self,
+        found: Sequence[Candidate],
+        state_of: Callable[[str, str], object],
+        busy: Collection[_Key],
+        now_ms: int,
+    ) -> None:
+        """Take in what a look has found; what it could not look at is ``busy``."""
+        if self._wanted is None:
+            return
+        by_topic: dict[_Key, list[Candidate]] = {}
+        for each in found:
+            by_topic.setdefault((each.root, each.name.topic), []).append(each)
+        for key, some in by_topic.items():
+            is_compacted = any(each.compacts for each in some)
+            if key in busy or not is_compacted or any(each.alone for each in some):
+                continue
+            if key not in self._tables:
+                options = self._wanted.of(key[1])
+                if options is None:
+                    continue
+                self._tables[key] = _Table(key, options)
+            table = self._tables[key]
+            table.seen = sorted(
+                ((each.folder, state_of(each.root, each.folder)) for each in some),
+                key=lambda pair: pair[0],
+            )
+            if not table.is_behind:
+                table.behind_since_ms = None
+            elif table.behind_since_ms is None:
+                table.behind_since_ms = now_ms
+        if self._metrics is not None:
+            since = [each.behind_since_ms for each in self._tables.values()]
+            self._metrics.looked(
+                len(since),
+                sum(each.tries > 0 for each in self._tables.values()),
+                max((now_ms - each for each in since if each is not None), default=0),
+            )
+
+    def goes_first(self, candidate: Candidate) -> bool:
+        """Whether a round on the candidate is to wait for its topic's table."""
+        table = self._tables.get((candidate.root, candidate.name.topic))
+        if table is None:
+            return False
+        return table is self._running or (not table.was_first and table.is_due())
+
+    def round_began(self, key: _Key) -> None:
+        if key in self._tables:
+            self._tables[key].was_first = False
+
+    # ------------------------------------------------------------------ turns
+
+    def start(self, busy: Collection[_Key], ended: Callable[[Turn], None]) -> None:
+        """Begin the turn of the table that waits for it the longest, unless one runs; tables of
+        ``busy`` topics wait. ``ended`` is called in the turn's thread.
+        """
+        due = [each for each in self._tables.values() if each.is_due() and each.key not in busy]
+        if self.is_running or not due:
+            return
+        table = self._running = min(due, key=lambda each: each.turned_s)
+        began_with = table.seen
+        thread = threading.Thread(
+            target=lambda: ended(self._turn(table, began_with)), name="table", daemon=True
+        )
+        thread.start()
+
+    def _turn(self, table: _Table, began_with: object) -> Turn:
+        report: TableRound | None = None
+        failure: Exception | None = None
+        begin = time.monotonic()
+        try:
+            self._refuse_shared(table)
+            root, topic = table.key
+            report = table_to(
+                root, topic, config=self._config(), progress=self._stops, **table.options
+            )
+        except Exception as error:
+            failure = error
+        return Turn(table, began_with, report, failure, time.monotonic() - begin)
+
+    def _refuse_shared(self, table: _Table) -> None:
+        """
+        Raises:
+            InvalidConfig: another topic's table has the same place.
+        """
+        to = table.options["to"]
+        for each in list(self._tables.values()):
+            if each is not table and each.options["to"] == to:
+                raise InvalidConfig(
+                    f"the tables of {table.key[1]} and {each.key[1]} would be one",
+                    path=to,
+                    remedy=f"put {TOPIC} into the place, or name one for each topic",
+                )
+
+    def ended(self, turn: Turn, now_ms: int, is_once: bool) -> Exception | None:
+        """Take in how a turn ended; the error, where that is to count."""
+        table, error = turn.table, turn.error
+        self._running = None
+        table.was_first, table.turned_s = True, time.monotonic()
+        if turn.report is not None:
+            table.level, table.tries, table.not_before_s = turn.began_with, 0, 0.0
+            if not table.is_behind:
+                table.behind_since_ms = None
+            self._count(turn.report.how, turn.report.bytes_written)
+            if turn.report.how != "unchanged":
+                self._tell(
+                    TableKept(
+                        time_ms=now_ms, root=table.key[0], report=turn.report, seconds=turn.seconds
+                    )
+                )
+            return None
+        if self._stops.is_over or error is None:
+            return None
+        pause_s = min(EVERY_S * 2**table.tries, LONGEST_S)
+        table.tries += 1
+        table.not_before_s = float("inf") if is_once else time.monotonic() + pause_s
+        self._count("failed", 0)
+        self._tell(
+            TableFailed(
+                time_ms=now_ms,
+                root=table.key[0],
+                topic=table.key[1],
+                path=table.options["to"],
+                reason=str(error) or type(error).__name__,
+                tries=table.tries,
+                next_try_ms=None if is_once else now_ms + round(1000 * pause_s),
+            )
+        )
+        return error
+
+    def _count(self, how: str, size_bytes: int) -> None:
+        if self._metrics is not None:
+            self._metrics.turned(how, size_bytes)
+
+    def stop(self) -> None:
+        """Let the turn that runs end where it is: the table is as it was, or as it becomes."""
+        self._stops.is_over = True

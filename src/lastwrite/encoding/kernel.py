@@ -1,0 +1,124 @@
+"""``njit``: a kernel that Numba compiles when it is first called, not when its module is imported.
+
+Numba costs a third of a second of processor time to import and as much again before the first
+kernel runs, more than most looks at a log. So a module with kernels imports no Numba; and a process
+that calls few of them may ask for their machine code alone (``without_numba``), which
+``machine_code`` keeps beside Numba's own cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+_PACKAGE = __name__.partition(".")[0]
+_is_numba_left_out = False
+
+
+def njit(**options: Any) -> Callable[[Any], Any]:
+    """Numba's decorator of that name, with its options, for functions of a module: as late as can
+    be.
+    """
+    return lambda function: Kernel(function, options)
+
+
+def intrinsic(function: Any) -> Any:
+    """Numba's ``numba.extending.intrinsic``: made when the first kernel that uses it is."""
+    return Intrinsic(function)
+
+
+def without_numba() -> None:
+    """From now on take kernels as machine code where it is kept, and keep it where it is not.
+
+    A call costs some microseconds more than by Numba: for a process that looks, and ends.
+    """
+    global _is_numba_left_out
+    _is_numba_left_out = True
+
+
+class Late:
+    """A module that is imported when something of it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+
+class Intrinsic:
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self._made: Any = None
+
+    @property
+    def for_numba(self) -> Any:
+        if self._made is None:
+            self._made = import_module("numba.extending").intrinsic(self._function)
+        return self._made
+
+
+class Kernel:
+    """A function in machine code."""
+
+    def __init__(self, function: FunctionType, options: dict[str, Any]) -> None:
+        self.function = function
+        self._options = options
+        self._made: Any = None
+        self._run: Callable[..., Any] = self._first
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(self, name, getattr(function, name))
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._run(*arguments, **named)
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__
+
+    @property
+    def for_numba(self) -> Any:
+        """Numba's dispatcher. What it calls are Numba's own, too: it knows no class of ours."""
+        if self._made is None:
+            known = {"__name__": self.function.__module__}
+            twin = FunctionType(
+                self.function.__code__,
+                known,
+                self.function.__name__,
+                self.function.__defaults__,
+                self.function.__closure__,
+            )
+            twin.__qualname__ = self.function.__qualname__
+            self._made = import_module("numba").njit(**self._options)(twin)
+            # after it is made: a kernel may call itself
+            known |= _for_numba(self.function.__globals__, set(_names(self.function.__code__)))
+        return self._made
+
+    def _first(self, *arguments: Any, **named: Any) -> Any:
+        if _is_numba_left_out:
+            self._run = import_module("lastwrite.encoding.machine_code").CodeOf(self)
+        else:
+            self._run = self.for_numba
+        return self._run(*arguments, **named)
+
+
+def _for_numba(given: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Of what is ``given`` these names, as Numba knows them, those of our modules too."""
+    found: dict[str, Any] = {}
+    for name in names & given.keys():
+        value = found[name] = given[name]
+        if isinstance(value, Kernel | Intrinsic):
+            found[name] = value.for_numba
+        elif isinstance(value, ModuleType) and value.__name__.startswith(f"{_PACKAGE}."):
+            found[name] = ModuleType(value.__name__)
+            found[name].__dict__.update(_for_numba(vars(value), names))
+    return found
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The global names that a function asks for, those of functions inside it, too."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)

@@ -1,0 +1,299 @@
+"""The machine code of kernels, kept and called without Numba.
+
+Numba's own cache needs all of Numba to be loaded. What it compiled does not: a kernel takes numbers
+and arrays, gives numbers, and calls nothing but other kernels, which are compiled into it. So its
+code is a few kilobytes that LLVM's loader puts into memory in a millisecond.
+
+An array is passed as Numba passes one: the object that counts its references (none: the caller
+holds it), its owner, its items, their size, where they lie, its shape and its strides. The little
+that unpacks these from NumPy's array is compiled in front of the kernel.
+
+What is not of this kind (a kernel that allocates, an array that is not contiguous, a call with
+names) is Numba's affair, as is the exception of a kernel that raises one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import struct
+from functools import cache
+from typing import Any
+
+import llvmlite
+import numpy as np
+from llvmlite import binding
+
+from lastwrite.encoding.kernel import Kernel
+from lastwrite.encoding.kernel_cache import keep_code, kept_code, maker, may_keep_code
+
+# NumPy's flags: contiguous as in C, aligned, writable; where an array's fields lie, by its ABI.
+_CONTIGUOUS, _LAYOUT = 0x1, 0x1 | 0x100 | 0x400
+_DATA_AT, _SHAPE_AT, _STRIDES_AT = 16, 32, 40
+_LEAST, _END = -(1 << 63), 1 << 63
+_SCALARS: dict[Any, str] = {
+    bool: "?",
+    float: "d",
+    np.bool_: "?",
+    np.float64: "d",
+    np.int64: "q",
+    np.uint64: "Q",
+    np.int32: "i",
+    np.uint32: "I",
+    np.uint8: "B",
+}
+_C_TYPES: dict[Any, Any] = {
+    "?": ctypes.c_bool,
+    "d": ctypes.c_double,
+    "q": ctypes.c_int64,
+    "Q": ctypes.c_uint64,
+    "i": ctypes.c_int32,
+    "I": ctypes.c_uint32,
+    "B": ctypes.c_uint8,
+}
+_RESULTS = {"int64": "q", "uint64": "Q", "float64": "d", "none": ""}  # Numba's names
+_SINGLE_RESULTS = {**_RESULTS, "bool": "?", "int32": "i", "uint32": "I", "uint8": "B"}
+# What a kernel's code may ask of others. The first is for an array whose last reference goes: ours
+# have none that is counted.
+_NEVER_CALLED = "NRT_MemInfo_call_dtor"
+_CALLED = {_NEVER_CALLED, "memcpy", "memmove", "memset"}
+
+
+class _NotKept(Exception):
+    """This is Numba's to do."""
+
+
+class CodeOf:
+    """A kernel's machine code, by the kinds of its arguments."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._found: dict[Any, _Code] = {}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        try:
+            kinds = tuple(map(_kind, arguments))
+            code = self._found.get(kinds)
+            if code is None or named:
+                if named:
+                    raise _NotKept
+                code = self._found[kinds] = self._code(arguments, kinds)
+            return code(arguments)
+        except _NotKept:
+            return self._kernel.for_numba(*arguments, **named)
+
+    def _code(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> _Code:
+        """Load it, or have it compiled and keep it."""
+        if not may_keep_code():
+            raise _NotKept
+        function = self._kernel.function
+        module = function.__module__
+        digest = hashlib.blake2b(repr(kinds).encode(), digest_size=8).hexdigest()
+        name = f"{function.__qualname__}-{digest}"
+        head, _, machine_code = kept_code(module, name).partition(b"\n")
+        proof, _, result = head.decode("latin-1").partition(" ")
+        if proof != _proof(result, machine_code):
+            result, machine_code = _compiled(self._kernel, arguments, kinds, f"{module}.{name}")
+            head = f"{_proof(result, machine_code)} {result}".encode()
+            keep_code(module, name, head + b"\n" + machine_code)
+        return _Code(f"{module}.{name}", machine_code, kinds, result)
+
+
+class _Code:
+    """Machine code in memory that can be called."""
+
+    def __init__(self, symbol: str, machine_code: bytes, kinds: Any, result: str) -> None:
+        loader = _loader()
+        loader.add_object_file(binding.ObjectFileRef.from_data(machine_code))
+        loader.finalize_object()
+        places = (_C_TYPES.get(kind, ctypes.py_object) for kind in _flat(kinds))
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *places)
+        self._call = kind(loader.get_function_address(symbol))
+        self._result = struct.Struct(result.removeprefix("("))
+        self._is_tuple = result.startswith("(")
+        self._room = ctypes.c_char * max(self._result.size, 8)
+
+    def __call__(self, arguments: tuple[Any, ...]) -> Any:
+        """
+        Raises:
+            _NotKept: the kernel raises an exception.
+        """
+        room = self._room()
+        if self._call(room, *_values(arguments)):
+            raise _NotKept
+        found = self._result.unpack_from(room)
+        return found if self._is_tuple else found[0] if found else None
+
+
+def _kind(value: Any) -> Any:
+    """What Numba distinguishes of an argument.
+
+    Raises:
+        _NotKept: it is of another kind.
+    """
+    kind = type(value)
+    if kind is np.ndarray:
+        layout = value.flags.num & _LAYOUT
+        if layout & _CONTIGUOUS:
+            return value.dtype, value.ndim, layout
+    elif kind is int:
+        if _LEAST <= value < _END:
+            return "q"
+    elif kind is tuple:
+        return tuple(map(_kind, value))
+    elif kind in _SCALARS:
+        return _SCALARS[kind]
+    raise _NotKept
+
+
+def _is_array(kind: Any) -> bool:
+    return isinstance(kind, tuple) and len(kind) == 3 and isinstance(kind[0], np.dtype)
+
+
+def _flat(kinds: tuple[Any, ...]) -> list[Any]:
+    """The kinds, those in tuples one by one."""
+    flat: list[Any] = []
+    for kind in kinds:
+        flat += [kind] if isinstance(kind, str) or _is_array(kind) else _flat(kind)
+    return flat
+
+
+def _values(arguments: tuple[Any, ...]) -> list[Any]:
+    """The arguments as C takes them, those in tuples one by one."""
+    flat: list[Any] = []
+    for value in arguments:
+        if type(value) is tuple:
+            flat += _values(value)
+        else:
+            flat.append(value.item() if isinstance(value, np.generic) else value)
+    return flat
+
+
+def _proof(result: str, machine_code: bytes) -> str:
+    """That these are whole, and made by what is here, for this processor."""
+    said = _maker() + result.encode() + b"\n" + machine_code
+    return hashlib.blake2b(said, digest_size=16).hexdigest()
+
+
+@cache
+def _maker() -> bytes:
+    features = binding.get_host_cpu_features().flatten()
+    return f"{maker()} {llvmlite.__version__} {binding.get_host_cpu_name()} {features} ".encode()
+
+
+@cache
+def _loader() -> Any:
+    """LLVM's loader of machine code into this process."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    abort = ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value
+    binding.add_symbol(_NEVER_CALLED, abort)
+    machine = binding.Target.from_default_triple().create_target_machine(jit=True)
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+
+
+# ---------------------------------------------------------------------- what is kept
+
+
+def _compiled(
+    kernel: Kernel, arguments: tuple[Any, ...], kinds: tuple[Any, ...], symbol: str
+) -> tuple[str, bytes]:
+    """What the kernel gives, and its machine code, which begins at ``symbol``.
+
+    Raises:
+        _NotKept: it gives something else than numbers, or calls what only Numba has.
+    """
+    from numba import typeof
+
+    types = tuple(map(typeof, arguments))
+    kernel.for_numba.compile(types)
+    made = kernel.for_numba.overloads.get(types)
+    if made is None:
+        raise _NotKept
+    result = _result_of(made.signature.return_type)
+    name, library = made.fndesc.llvm_func_name, made.library
+    module = binding.parse_bitcode(library._get_module_for_linking().as_bitcode())
+    places = [str(each.type) for each in module.get_function(name).arguments]
+    entry = binding.parse_assembly(_entry(symbol, name, places, _flat(kinds)))
+    entry.triple, entry.data_layout = module.triple, module.data_layout
+    module.link_in(entry)
+    for each in (*module.functions, *module.global_variables):
+        if not each.is_declaration:
+            each.linkage = "external" if each.name == symbol else "internal"
+    machine = library.codegen._tm
+    builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options())
+    unused = binding.create_new_module_pass_manager()
+    unused.add_global_dead_code_eliminate_pass()
+    unused.run(module, builder)
+    asked = {
+        each.name for each in (*module.functions, *module.global_variables) if each.is_declaration
+    }
+    if any(not each.startswith("llvm.") for each in asked - _CALLED):
+        raise _NotKept
+    return result, machine.emit_object(module)
+
+
+def _result_of(kind: Any) -> str:
+    """The result as ``struct`` says it, after a bracket where it is a tuple.
+
+    Raises:
+        _NotKept: there is something else than numbers in it.
+    """
+    inner = getattr(kind, "types", None)
+    try:
+        if inner is None:
+            return _SINGLE_RESULTS[str(kind)]
+        return "(" + "".join(_RESULTS[str(each)] for each in inner)
+    except KeyError:
+        raise _NotKept from None
+
+
+def _entry(symbol: str, name: str, places: list[str], kinds: list[Any]) -> str:
+    """What unpacks the arguments for the kernel ``name``, in LLVM's language.
+
+    ``places``: the types of what the kernel takes; the first two are for its result and exception.
+    """
+    rest = iter(places[2:])
+    lines: list[str] = []
+    taken, given = ["ptr %result"], ["ptr %result", "ptr %exception"]
+    count = 0
+
+    def value(text: str) -> str:
+        nonlocal count
+        count += 1
+        lines.append(f"%v{count} = {text}")
+        return f"%v{count}"
+
+    def loaded(kind: str, place: str, at: int) -> str:
+        return value(f"load {kind}, ptr {value(f'getelementptr i8, ptr {place}, i64 {at}')}")
+
+    for number, kind in enumerate(kinds):
+        if isinstance(kind, str):
+            place = next(rest)
+            taken.append(f"{place} %a{number}")
+            given.append(f"{place} %a{number}")
+            continue
+        dtype, dimensions, _ = kind
+        array = f"%a{number}"
+        taken.append(f"ptr {array}")
+        data, shape, strides = (
+            loaded("ptr", array, at) for at in (_DATA_AT, _SHAPE_AT, _STRIDES_AT)
+        )
+        lengths = [loaded("i64", shape, 8 * axis) for axis in range(dimensions)]
+        steps = [loaded("i64", strides, 8 * axis) for axis in range(dimensions)]
+        items = "1"
+        for length in lengths:
+            items = value(f"mul i64 {items}, {length}")
+        for each in ("null", "null", items, str(dtype.itemsize), data, *lengths, *steps):
+            given.append(f"{next(rest)} {each}")
+    return "\n".join(
+        [
+            f'declare i32 @"{name}"({", ".join(places)})',
+            f'define i32 @"{symbol}"({", ".join(taken)}) {{',
+            "%exception = alloca ptr",
+            *lines,
+            f'%status = call i32 @"{name}"({", ".join(given)})',
+            "ret i32 %status",
+            "}",
+        ]
+    )

@@ -1,0 +1,140 @@
+"""What administrators ask about partitions: where they lie, who writes them, where they move.
+
+Source: Kafka 4.4 ``KafkaApis``, ``ReplicaManager``; what 4.4.0 answered.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from contextlib import suppress
+from typing import Any
+
+from lastwrite.errors import LogError
+from lastwrite.server.allowed import Allowed
+from lastwrite.server.catalog import Partition
+from lastwrite.server.errors import Code
+from lastwrite.server.handlers import Place
+from lastwrite.server.messages import Request, encode_answer, part
+from lastwrite.server.rights import Operation
+
+
+def describe_log_dirs(place: Place, request: Request, body: Any) -> bytes:
+    """What holds the partitions, and their bytes. Of volumes nothing is told; a partition that
+    cannot be read is left out.
+    """
+    catalog = place.catalog
+    if not catalog.of_cluster(Operation.DESCRIBE):
+        return encode_answer(request, error_code=Code.CLUSTER_AUTHORIZATION_FAILED, results=())
+    wanted = (
+        {name: catalog.numbers(name) for name in catalog.names()}
+        if body.topics is None
+        else {each.topic: each.partitions for each in body.topics}
+    )
+    found: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for name, numbers in wanted.items():
+        topic = catalog.topic(name)
+        if topic is not None:
+            catalog.read_all([topic])
+        for number in numbers:
+            held = catalog.partition(topic, number)
+            if held is not None:
+                with suppress(LogError):
+                    said = _size_of(request, held)
+                    found[os.path.dirname(held.folder)][name].append(said)
+    return encode_answer(
+        request,
+        error_code=Code.NONE,
+        results=tuple(
+            part(
+                request,
+                "DescribeLogDirsResult",
+                error_code=Code.NONE,
+                log_dir=folder,
+                topics=tuple(
+                    part(request, "DescribeLogDirsTopic", name=name, partitions=tuple(partitions))
+                    for name, partitions in topics.items()
+                ),
+            )
+            for folder, topics in sorted(found.items())
+        ),
+    )
+
+
+def _size_of(request: Request, held: Partition) -> Any:
+    return part(
+        request,
+        "DescribeLogDirsPartition",
+        partition_index=held.name.partition,
+        partition_size=sum(each.size_bytes for each in held.fresh().log.segments),
+        offset_lag=0,
+        is_future_key=False,
+    )
+
+
+def describe_producers(place: Place, request: Request, body: Any) -> bytes:
+    """Who has written, and where an open transaction of theirs began. Their last sequences, and the
+    epochs of their coordinators, are -1, as of what a broker does not know: no reader needs them.
+    """
+    return encode_answer(
+        request,
+        topics=tuple(
+            part(
+                request,
+                "TopicResponse",
+                name=topic.name,
+                partitions=tuple(
+                    _producers(place.catalog, request, topic.name, number)
+                    for number in topic.partition_indexes
+                ),
+            )
+            for topic in body.topics
+        ),
+    )
+
+
+def _producers(catalog: Allowed, request: Request, name: str, number: int) -> Any:
+    held = catalog.partition(catalog.topic(name), number)
+    error: int = Code.NONE
+    message, found = None, []
+    if held is None:
+        error = catalog.unknown(name)
+    else:
+        try:
+            found = [
+                part(
+                    request,
+                    "ProducerState",
+                    producer_id=each.producer_id,
+                    producer_epoch=each.producer_epoch,
+                    last_timestamp=each.timestamp_ms,
+                    coordinator_epoch=-1,
+                    current_txn_start_offset=each.open_from,
+                )
+                for each in held.fresh().log.producers
+            ]
+        except LogError as failed:
+            error, message = Code.KAFKA_STORAGE_ERROR, str(failed)
+    return part(
+        request,
+        "PartitionResponse",
+        partition_index=number,
+        error_code=error,
+        error_message=message,
+        active_producers=tuple(found),
+    )
+
+
+def list_partition_reassignments(place: Place, request: Request, body: Any) -> bytes:
+    """None: nothing moves here."""
+    error = Code.NONE
+    if not place.catalog.of_cluster(Operation.DESCRIBE):
+        error = Code.CLUSTER_AUTHORIZATION_FAILED
+    return encode_answer(request, error_code=error, error_message=None, topics=())
+
+
+ADMIN_HANDLERS = {
+    "describe_log_dirs": describe_log_dirs,
+    "describe_producers": describe_producers,
+    "list_partition_reassignments": list_partition_reassignments,
+}

@@ -1,0 +1,159 @@
+"""Deletion vectors of a Delta table: where they lie, and which files have one.
+
+    _vectors/deletion_vector_<uuid>.bin   1 byte, the version, 1; then vectors, see ``vectors``
+
+All vectors of a commit lie in one file. Its folder is hidden, by its underscore, from those who
+remove what no version names: delta-rs' full vacuum takes vectors for such.
+
+What a vector's action says (its descriptor) is told neither by ``get_add_actions`` nor otherwise by
+deltalake, and an action that replaces or removes the file must repeat it. So the last action of
+each file is looked for in the log: in the commits since the last checkpoint, and in that.
+
+Source: Delta's protocol, Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from lastwrite.errors import CommitConflict, CorruptLog, UnsupportedFormat
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.storage.objects.address import join
+from lastwrite.tables.conditional import lost, was_put
+from lastwrite.tables.files import place_of
+from lastwrite.tables.vectors import AROUND, decode, encode
+
+FEATURE: Final = "deletionVectors"
+SWITCH: Final = "delta.enableDeletionVectors"  # the table property
+FOLDER: Final = "_vectors"
+_VERSION: Final = b"\x01"
+_UUID_CHARACTERS: Final = 20
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_TO_Z85, _FROM_Z85 = bytes.maketrans(_B85, _Z85), bytes.maketrans(_Z85, _B85)
+_READ = "path", "modificationTime", "stats", "deletionVector"
+_ANEW = "make the table anew (--anew)"
+
+
+class LastAction(NamedTuple):
+    """What the log says last of a file that is there."""
+
+    stats: Mapping[str, Any]
+    modified_ms: int
+    vector: Mapping[str, Any] | None  # its descriptor, as the log has it
+
+
+def vector_path(address: str, descriptor: Mapping[str, Any]) -> str:
+    """The file that a vector lies in.
+
+    Raises:
+        UnsupportedFormat: it lies in no file below the table.
+    """
+    text = descriptor["pathOrInlineDv"]
+    prefix, name = text[:-_UUID_CHARACTERS], text[-_UUID_CHARACTERS:]
+    try:
+        if descriptor["storageType"] != "u":
+            raise ValueError
+        id_ = uuid.UUID(bytes=base64.b85decode(name.encode().translate(_FROM_Z85)))
+    except ValueError as error:
+        raise UnsupportedFormat(
+            f"a deletion vector of kind {descriptor['storageType']!r}, {text[:40]!r}",
+            path=address,
+            remedy=f"somebody else has deleted rows: {_ANEW}",
+        ) from error
+    return join(address, *filter(None, prefix.split("/")), f"deletion_vector_{id_}.bin")
+
+
+def write_vectors(
+    address: str, deletes: Mapping[str, Int64Array]
+) -> Mapping[str, Mapping[str, Any]]:
+    """Write the vectors of files, by their paths, into one new file; their descriptors."""
+    if not deletes:
+        return {}
+    id_ = uuid.uuid4()
+    name = FOLDER + base64.b85encode(id_.bytes).translate(_TO_Z85).decode()
+    parts, at, found = [_VERSION], len(_VERSION), {}
+    for path, positions in deletes.items():
+        vector = encode(positions)
+        found[path] = {
+            "storageType": "u",
+            "pathOrInlineDv": name,
+            "offset": at,
+            "sizeInBytes": len(vector) - AROUND,
+            "cardinality": len(positions),
+        }
+        parts.append(vector)
+        at += len(vector)
+    path = join(address, FOLDER, f"deletion_vector_{id_}.bin")
+    store, key = place_of(path)
+    if not was_put(store, key, b"".join(parts), None):
+        raise lost(path, "nothing")
+    return found
+
+
+def read_vector(address: str, descriptor: Mapping[str, Any]) -> Int64Array:
+    """The positions, ascending.
+
+    Raises:
+        CorruptLog: the vector is not there, damaged, or another.
+        UnsupportedFormat: as ``vector_path``.
+    """
+    path = vector_path(address, descriptor)
+    store, key = place_of(path)
+    at = descriptor.get("offset") or 0
+    target: ByteArray = np.empty(descriptor["sizeInBytes"] + AROUND, np.uint8)
+    try:
+        store.read_into(key, target, at)
+    except CommitConflict as error:
+        raise CorruptLog("a deletion vector is gone", at, path, _ANEW) from error
+    positions = decode(target.tobytes(), path, at)
+    if len(positions) != descriptor["cardinality"]:
+        raise CorruptLog(
+            f"a deletion vector of {len(positions)} rows, and the log says "
+            f"{descriptor['cardinality']}",
+            at,
+            path,
+            _ANEW,
+        )
+    return positions
+
+
+def last_actions(commits: Sequence[bytes], checkpoint: Sequence[bytes]) -> Mapping[str, LastAction]:
+    """What the log says last of each path of it; also of some that were removed since.
+
+    Args:
+        commits: the content of those since the checkpoint, the newest first.
+        checkpoint: the content of its files; none: there is no checkpoint.
+    """
+    found: dict[str, LastAction] = {}
+    for content in commits:
+        # of a file that one commit removes and adds, the new vector counts
+        for action in map(json.loads, content.splitlines()):
+            if added := action.get("add"):
+                found.setdefault(added["path"], _last(added))
+    for content in checkpoint:
+        for added in _checkpointed(content):
+            found.setdefault(added["path"], _last(added))
+    return found
+
+
+def _checkpointed(content: bytes) -> Iterator[dict[str, Any]]:
+    with pq.ParquetFile(io.BytesIO(content)) as file:
+        for batch in file.iter_batches(columns=[f"add.{name}" for name in _READ]):
+            yield from (each for each in batch.column("add").to_pylist() if each and each["path"])
+
+
+def _last(added: Mapping[str, Any]) -> LastAction:
+    vector = added.get("deletionVector")
+    has = vector is not None and vector.get("storageType") is not None
+    return LastAction(
+        json.loads(added.get("stats") or "{}"), added["modificationTime"], vector if has else None
+    )

@@ -1,0 +1,62 @@
+"""Deletion vectors: the positions of a file's deleted rows as one bitmap. Delta's files of vectors
+and Iceberg's Puffin blobs have the same bytes:
+
+    ======  ============  =========================================================
+    at      type
+    ======  ============  =========================================================
+    0       u32, big      bytes of magic and bitmap together
+    4       u32, little   magic, 1681511377
+    8       u64, little   count of bitmaps; of each, by rising key:
+              u32, little   key: the upper half of its positions
+              Roaring       the lower halves, Roaring's portable form
+    end-4   u32, big      CRC-32 of magic and bitmap
+    ======  ============  =========================================================
+
+The count and the bitmaps are Roaring's portable form of 64 bits, which pyroaring reads and writes.
+
+Source: Delta's protocol, Deletion Vector Format; Iceberg's Puffin, ``deletion-vector-v1``;
+Roaring's format specification.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from typing import Final
+
+import numpy as np
+from pyroaring import BitMap64
+
+from lastwrite.errors import CorruptLog
+from lastwrite.model.columns import Int64Array
+
+MAGIC: Final = (1681511377).to_bytes(4, "little")
+AROUND: Final = 8  # bytes of a vector before and after those that its length counts
+_REMEDY = "make the table anew (--anew), or bring the file back from a copy"
+
+
+def encode(positions: Int64Array) -> bytes:
+    """The vector of these positions, which are at least one."""
+    bitmap = BitMap64(array("Q", positions.astype("<u8").tobytes()))
+    counted = MAGIC + bitmap.serialize()
+    return b"".join(
+        (len(counted).to_bytes(4, "big"), counted, zlib.crc32(counted).to_bytes(4, "big"))
+    )
+
+
+def decode(vector: bytes, where: str, at: int = 0) -> Int64Array:
+    """The positions, ascending. ``where`` and ``at``: the file and its byte, for the error.
+
+    Raises:
+        CorruptLog: it is no vector, or a damaged one.
+    """
+    counted = vector[4:-4]
+    if int.from_bytes(vector[:4], "big") != len(counted) or counted[:4] != MAGIC:
+        raise CorruptLog("no deletion vector lies there", at, where, _REMEDY)
+    if int.from_bytes(vector[-4:], "big") != zlib.crc32(counted):
+        raise CorruptLog("the crc of a deletion vector is wrong", at, where, _REMEDY)
+    try:
+        bitmap = BitMap64.deserialize(counted[4:])
+    except (ValueError, IndexError) as error:
+        raise CorruptLog(f"the bitmap of a deletion vector: {error}", at, where, _REMEDY) from error
+    return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)

@@ -1,0 +1,194 @@
+"""Deletion vectors: their bytes, and Delta tables that have them."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+np = pytest.importorskip("numpy")
+for package in ("deltalake", "pyiceberg", "polars", "pyroaring"):
+    pytest.importorskip(package, reason="pip install 'lastwrite[test]'")
+
+import pyarrow as pa  # noqa: E402
+from deltalake import DeltaTable as Loaded  # noqa: E402
+from deltalake.exceptions import DeltaProtocolError  # noqa: E402
+from pyiceberg.table.deletion_vector import (  # noqa: E402
+    DeletionVector,
+    _extract_vector_payload,
+)
+
+import lastwrite  # noqa: E402
+from lastwrite.errors import CorruptLog, InvalidConfig, UnsupportedFormat  # noqa: E402
+from lastwrite.tables.delta import CHECKPOINT_EVERY, DeltaTable  # noqa: E402
+from lastwrite.tables.delta_vectors import vector_path  # noqa: E402
+from lastwrite.tables.vectors import decode, encode  # noqa: E402
+from tests.support.kafka.growing import GrowingLog  # noqa: E402
+from tests.support.tables.judges import readings  # noqa: E402
+
+KEYS = 400
+
+
+@pytest.mark.parametrize(
+    "positions", [[0], [1, 3, 9], [*range(100_000)], [2, 1 << 16, 1 << 32, (5 << 32) + 7]]
+)
+def test_a_vector_is_what_pyiceberg_reads(positions: list[int]) -> None:
+    vector = encode(np.array(positions, np.int64))
+    assert decode(vector, "here").tolist() == positions
+    found = DeletionVector("", DeletionVector._deserialize_bitmap(_extract_vector_payload(vector)))
+    assert found.to_vector().to_pylist() == positions
+
+
+def test_the_bytes_of_a_vector() -> None:
+    # as Delta's protocol has them: length, magic, one bitmap of key 0, an array of one value, 7
+    assert encode(np.array([7], np.int64)).hex() == (
+        "00000022" + "d1d33964" + "0100000000000000" + "00000000"
+        "3a300000" + "01000000" + "0000" + "0000" + "10000000" + "0700" + "b8e72272"
+    )
+
+
+def test_a_vector_with_another_byte_is_damaged() -> None:
+    vector = encode(np.arange(0, 300, 3))
+    for at in range(len(vector)):
+        harmed = bytearray(vector)
+        harmed[at] ^= 1 + at % 255
+        with pytest.raises(CorruptLog, match=r"/t/a\.bin"):
+            decode(bytes(harmed), "/t/a.bin")
+    for cut in (0, 3, 9, len(vector) - 1):
+        with pytest.raises(CorruptLog):
+            decode(vector[:cut], "/t/a.bin")
+
+
+class Topic:
+    """Many keys, and a table of them in two buckets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.to = folder / "log", folder / "table"
+        self.root.mkdir()
+        self.log = GrowingLog(self.root)
+        self.model = {b"key-%d" % n: b"first" for n in range(KEYS)}
+        self.log.append([(key, value, 1) for key, value in self.model.items()])
+        self.draw = random.Random(1)
+
+    def round(self, changes: int = 10, **how: Any) -> lastwrite.TableRound:
+        for n in range(changes):
+            key = b"key-%d" % self.draw.randrange(KEYS)
+            self.model[key] = b"%d at %d" % (n, self.log.end)
+            self.log.append([(key, self.model[key], 2)])
+        if changes:
+            key = b"key-%d" % self.draw.randrange(KEYS)
+            self.log.append([(key, None, 3)])
+            self.model.pop(key, None)
+        where = {"topic": "t", "to": str(self.to), "format": "delta"}
+        return lastwrite.table_to(str(self.root), **where, **how)
+
+    def check(self) -> None:
+        for name, rows in readings("delta-vectors", self.to):
+            assert rows == self.model, name
+        proof = lastwrite.verify_table(str(self.root), str(self.to))
+        assert proof.is_proven and proof.proven == len(self.model)
+
+    def vectors(self) -> set[str]:
+        return {str(path) for path in (self.to / "_vectors").glob("*.bin")}
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Topic:
+    return Topic(tmp_path)
+
+
+def test_an_existing_table_is_switched_on_for_good(topic: Topic) -> None:
+    topic.round(buckets=2)
+    plain = topic.round()
+    assert plain.bytes_written > 4000 and not topic.vectors()
+    first = topic.round(vectors=True)
+    assert first.written_anew == 0 and len(topic.vectors()) == 1
+    topic.check()
+    second = topic.round()  # nobody says it any more
+    assert second.written_anew == 0 and len(topic.vectors()) == 2
+    topic.check()
+    protocol = Loaded(str(topic.to)).protocol()
+    assert (protocol.min_reader_version, protocol.min_writer_version) == (3, 7)
+    assert protocol.reader_features == ["deletionVectors"]
+    with pytest.raises(DeltaProtocolError):  # a reader that has them not says so
+        Loaded(str(topic.to)).to_pyarrow_table()
+    topic.round(anew=True)
+    topic.round()
+    assert len(topic.vectors()) == 3
+    topic.check()
+
+
+def test_what_lies_in_a_checkpoint_alone_is_found(topic: Topic) -> None:
+    topic.round(buckets=2, vectors=True)
+    topic.round(changes=1)
+    table = DeltaTable(str(topic.to))
+    others = [*range(KEYS)]
+    for _ in range(CHECKPOINT_EVERY + 2):  # in one bucket, which is written anew again and again
+        key = b"key-%d" % others.pop()
+        topic.log.append([(key, b"later", 4)])
+        topic.model[key] = b"later"
+        topic.round(changes=0)
+    assert table.expire(time.time_ns() // 1_000_000 + 1000) > 0
+    topic.check()
+    assert topic.vectors() & table.named()
+    head = table.head()
+    assert head is not None
+    for file in head.files:
+        assert file.deleted == len(table.deleted(head, file.bucket).get(file.path, ()))
+    for path in topic.vectors() - table.named():
+        Path(path).unlink()
+    topic.check()
+    topic.round(changes=150)
+    topic.check()
+
+
+def test_files_with_many_deleted_rows_are_written_anew(topic: Topic) -> None:
+    topic.round(buckets=1, vectors=True)
+    shares = []
+    for _ in range(14):
+        topic.round(changes=24)
+        head = DeltaTable(str(topic.to)).head()
+        assert head is not None and len(head.files) <= 8
+        shares.append(sum(f.deleted for f in head.files) / sum(f.rows for f in head.files))
+    assert 0 < max(shares) < 0.3
+    topic.check()
+
+
+def test_a_vector_that_is_damaged_or_gone_is_named(topic: Topic) -> None:
+    topic.round(buckets=1, vectors=True)
+    topic.round()
+    (path,) = map(Path, topic.vectors())
+    content = bytearray(path.read_bytes())
+    content[20] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(CorruptLog, match=path.name):
+        topic.round()
+    path.unlink()
+    with pytest.raises(CorruptLog, match=path.name):
+        lastwrite.verify_table(str(topic.root), str(topic.to))
+
+
+def test_a_vacuum_of_others_leaves_vectors(topic: Topic) -> None:
+    topic.round(buckets=1, vectors=True)
+    topic.round()
+    Loaded(str(topic.to)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert topic.vectors()
+    topic.check()
+
+
+def test_vectors_of_others_are_refused(topic: Topic) -> None:
+    with pytest.raises(UnsupportedFormat, match="somebody else has deleted rows"):
+        vector_path("/t", {"storageType": "i", "pathOrInlineDv": "x" * 30})
+    with pytest.raises(InvalidConfig, match="leave vectors out"):
+        lastwrite.table_to(str(topic.root), "t", to=str(topic.to), format="parquet", vectors=True)
+
+
+def test_what_is_kept_of_a_file_that_gets_a_vector(topic: Topic) -> None:
+    topic.round(buckets=1, vectors=True)
+    before = pa.table(Loaded(str(topic.to)).get_add_actions(flatten=True)).to_pylist()
+    topic.round()
+    after = pa.table(Loaded(str(topic.to)).get_add_actions(flatten=True)).to_pylist()
+    assert [each for each in after if each["path"] == before[0]["path"]] == before
