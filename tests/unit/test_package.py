@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import lastwrite
 from bench.generate import write_log
+
+_ROOT = Path(__file__).parents[2]
 
 
 def test_the_functions_are_listed() -> None:
@@ -50,6 +54,37 @@ def test_the_package_runs_as_the_command() -> None:
         )
     ]
     assert said[0] == said[1] == f"lastwrite {lastwrite.__version__}\n"
+
+
+def test_the_check_without_extras_knows_every_library_of_an_extra() -> None:
+    """``./check`` runs without extras: mypy has to be told what it cannot find there."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())
+    overrides = project["tool"]["mypy"]["overrides"]
+    told = {
+        name[:-2]
+        for each in overrides
+        if "ignore_missing_imports" in each
+        for name in each["module"]
+    }
+    typed = {
+        "lastwrite",
+        "msgspec",
+        "numba",
+        "numpy",
+        "prometheus_client",
+        "rich",
+        "typer",
+        "zstandard",
+    }
+    met = set()
+    for path in (_ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                met |= {each.name for each in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                met.add(node.module)
+    tops = {name.partition(".")[0] for name in met} - sys.stdlib_module_names - typed
+    assert {top for top in tops if not any(name.partition(".")[0] == top for name in told)} == set()
 
 
 def test_a_generated_log_needs_segments_of_a_buffer(tmp_path: Path) -> None:
