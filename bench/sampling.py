@@ -31,14 +31,14 @@ class Peak:
     rss_bytes: int = 0
     samples: int = 0
     by_process: dict[str, int] | None = None
-    python_bytes: int = 0  # of PSS, without JVMs
+    python_bytes: int = 0  # PSS of the largest process that is no JVM
 
     def to_dict(self) -> dict[str, object]:
         mib = {name: size >> 20 for name, size in (self.by_process or {}).items()}
         return {
             "peak_pss_mib": self.pss_bytes >> 20,
             "peak_rss_mib": self.rss_bytes >> 20,
-            "python_pss_mib": self.python_bytes >> 20,
+            "largest_python_mib": self.python_bytes >> 20,
             "memory_samples": self.samples,
             "at_peak_pss_mib": mib,
         }
@@ -143,9 +143,10 @@ class Sampler:
             pss += share
             kind = _kind(pid, self._root)
             kinds[kind] = kinds.get(kind, 0) + share
+            if kind != "jvm":
+                self.peak.python_bytes = max(self.peak.python_bytes, share)
         self.peak.samples += 1
         self.peak.rss_bytes = max(self.peak.rss_bytes, rss)
-        self.peak.python_bytes = max(self.peak.python_bytes, pss - kinds.get("jvm", 0))
         if pss > self.peak.pss_bytes:
             self.peak.pss_bytes, self.peak.by_process = pss, kinds
 

@@ -20,8 +20,9 @@ the broker for both: the peer asks it, we read its log directory beside it.
     batch        what a micro-batch takes of our code, without Spark and without its rows: to list,
                  to decide how far, to plan
 
-Sides take turns, after a first run of each, which is not timed and in which memory is watched: that
-of our Python processes together is to stay below what a table may take. Both sessions are
+Sides take turns, after a first run of each, which is not timed and in which memory is watched: each
+of our Python processes is to stay below what a table may take (a session's own size is its
+caller's: four daemons of Spark, its planners, and as many workers as cores). Both sessions are
 ``local[2]``; the peer's is of the newest PySpark whose Kafka source is on Maven.
 Results are held against each other once: how many rows, the sum of their offsets, and for tables
 how many keys.
@@ -518,8 +519,9 @@ def told(row: str, found: Made) -> Iterator[str]:
         from lastwrite.spark.memory import parse_bytes
 
         setting = parse_bytes(MEMORY) >> 20
-        judged = "kept" if memory["python_pss_mib"] <= setting else "MISSED"
-        yield f"{row:10} Python's memory {memory['python_pss_mib']} of {setting} MiB: {judged}"
+        largest = memory["largest_python_mib"]
+        judged = "kept" if largest <= setting else "MISSED"
+        yield f"{row:10} largest Python process {largest} of {setting} MiB: {judged}"
     for (of, name), (must, goal) in _LIMITS.items():
         if of == row:
             judged = _judged(found[name]["median"], goal, must, True)

@@ -265,7 +265,7 @@ def read_partition(
         raise InvalidConfig(
             f"{len(folders)} partitions lie there",
             path=path,
-            remedy=f"give one with --topic and --partition: {names}",
+            remedy=f"name the topic and the partition of one: {names}",
         )
     (folder,) = folders
     lock.refuse_if_held(partitions.root_of(folder), [partitions.partition_name(folder)])

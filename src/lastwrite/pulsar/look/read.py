@@ -131,6 +131,6 @@ def read_topic(
         raise InvalidConfig(
             f"{len(folders)} topics are there",
             path=path,
-            remedy=f"give one with --topic and --partition: {names}",
+            remedy=f"name the topic and the partition of one: {names}",
         )
     return TopicReading(TopicReader(folders[0], Start.parse(start), reads_compacted), limit)

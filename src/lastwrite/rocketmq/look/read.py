@@ -211,7 +211,7 @@ def queue_at(path: str, topic: str | None, queue: int | None) -> tuple[str, Topi
         raise InvalidConfig(
             "no topic",
             path=path,
-            remedy=f"give one with --topic: {_listed(compacted_topics(root)) or 'none is compacted'}",
+            remedy=f"name its topic: {_listed(compacted_topics(root)) or 'none is compacted'}",
         )
     check_compacted(root, topic)
     if queue is None:
