@@ -94,3 +94,15 @@ def test_a_partition_has_one_reader_and_all_have_one_in_the_end(
     if wanted == set(TOPICS) and all(len(c.topics) == 2 for c in clients.values()):
         loads = [len(client.reads) for client in clients.values()]
         assert max(loads) - min(loads) <= 1
+
+
+def test_a_member_asks_where_the_group_stands_by_its_epoch() -> None:
+    """As Kafka 4.4 answers ``OffsetFetch`` of versions 9 and newer."""
+    group = ConsumerGroup("g", lambda topic: TOPICS[topic])
+    client = Client("m", ("a",))
+    client.beat(group, 0.0)
+    assert group.may_fetch("m", client.epoch) == Code.NONE
+    assert group.may_fetch(None, -1) == Code.NONE  # an administrator
+    assert group.may_fetch("m", client.epoch + 1) == Code.STALE_MEMBER_EPOCH
+    assert group.may_fetch("other", client.epoch) == Code.UNKNOWN_MEMBER_ID
+    assert group.may_fetch(None, 0) == Code.UNKNOWN_MEMBER_ID

@@ -34,6 +34,13 @@ FORMATS = {
     "parquet": ("lastwrite.tables.parquet", "ParquetTable", "pyarrow"),
 }
 
+_LIBRARIES_BYTES = 200 << 20  # Arrow, Numba and a format's library, before the first row
+
+
+def _left(memory_bytes: int) -> int:
+    """What rows may take of it."""
+    return max(memory_bytes // 2, memory_bytes - _LIBRARIES_BYTES)
+
 
 def table_to(
     path: str,
@@ -114,7 +121,7 @@ def table_to(
     def made(logs: Sequence[PartitionLog]) -> TableRound:
         name = logs[0].name.topic
         rows = Rows(wanted, name, headers)
-        wish = Wish(rows, settings, parse_bytes(memory), buckets, anew)
+        wish = Wish(rows, settings, _left(parse_bytes(memory)), buckets, anew)
         table = format_at(str(to), format, name, catalog, vectors)
         report = bring_up(table, source, logs, wish, progress or NoProgress())
         now = time.time_ns() // 1_000_000 if now_ms is None else now_ms

@@ -210,6 +210,12 @@ class ConsumerGroup:
                 return Code.UNKNOWN_MEMBER_ID
             return Code.NONE if epoch == found.epoch else Code.STALE_MEMBER_EPOCH
 
+    def may_fetch(self, member: str | None, epoch: int) -> int:
+        """Whether a member of this epoch may ask where the group stands; none: an administrator.
+        (Kafka 4.4, ``ConsumerGroup.validateOffsetFetch``.)
+        """
+        return Code.NONE if member is None and epoch < 0 else self.may_commit(member or "", epoch)
+
     def tick(self, now_s: float) -> None:
         """Take out who was not heard of, or does not leave what it was told to leave."""
         with self.lock:

@@ -355,13 +355,21 @@ def offset_fetch(place: Coordinator, request: Request, body: Any) -> bytes:
                 "OffsetFetchResponseGroup",
                 group_id=each.group_id,
                 topics=()
-                if (wrong := place.catalog.group_error(each.group_id))
+                if (wrong := _may_fetch(place, each))
                 else _positions(place, request, each.group_id, each.topics, "s"),
                 error_code=wrong,
             )
             for each in body.groups
         ),
     )
+
+
+def _may_fetch(place: Coordinator, asked: Any) -> int:
+    wrong = place.catalog.group_error(asked.group_id)
+    newer = place.groups.known_newer(asked.group_id)
+    if wrong or newer is None or not hasattr(asked, "member_id"):  # from version 9 on
+        return wrong
+    return newer.may_fetch(asked.member_id, asked.member_epoch)
 
 
 def _positions(
