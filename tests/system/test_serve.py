@@ -417,13 +417,35 @@ def _all(address: str, topic: str, isolation: str) -> list[Any]:
     return found
 
 
-# Who we are, what a server draws, and what the broker's restart has raised.
-_OWN = {"host", "port", "cluster_id", "throttle_time", "session_id", "member_id", "leader_epoch"}
+# Who we are, what a server draws, what may be done (here nothing is taken), and what the broker's
+# restart has raised.
+_OWN = {
+    "host",
+    "port",
+    "cluster_id",
+    "throttle_time",
+    "session_id",
+    "member_id",
+    "leader",
+    "leader_epoch",
+    "topic_authorized_operations",
+}
 _EPOCHS = {"current_leader_epoch", "last_fetched_epoch"}
 # Of the other readers what is said depends on members and epochs that only one server knows.
 _OTHERS = [
     pytest.param(name, marks=pytest.mark.long)
-    for name in ("java", "java 3.9", "kcat", "kafka-python", "aiokafka", "sarama", "kafkajs")
+    for name in (
+        "java",
+        "java 3.9",
+        "kcat",
+        "kafka-python",
+        "aiokafka",
+        "sarama",
+        "kafkajs",
+        "franz-go",
+        "java 2.1",
+        "platformatic",
+    )
 ]
 
 
@@ -434,10 +456,10 @@ def test_what_a_client_said_is_answered_as_by_the_broker(
     """A reader's own requests, recorded while it reads of us as a group and commits, are sent again
     to the broker and to us: its group and members are known to neither.
     """
-    recorder, port = Recorder(), free_ports(1)[0]
+    recorder, port, group = Recorder(), free_ports(1)[0], f"of-{name.replace(' ', '-')}"
     wanted = _all(pair.ours.address, "gzip", "read_committed")
     try:
-        command = READERS[name].command(recorder.address, "gzip", str(len(wanted)), f"of {name}")
+        command = READERS[name].command(recorder.address, "gzip", str(len(wanted)), group)
     except Unavailable as reason:
         pytest.skip(str(reason))
     where = f"127.0.0.1:{port}"

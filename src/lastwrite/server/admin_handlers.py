@@ -1,4 +1,4 @@
-"""What administrators ask about partitions: where they lie, who writes them, where they move.
+"""What administrators ask: where partitions lie, who writes them, where they move; who may what.
 
 Source: Kafka 4.4 ``KafkaApis``, ``ReplicaManager``; what 4.4.0 answered.
 """
@@ -16,7 +16,7 @@ from lastwrite.server.catalog import Partition
 from lastwrite.server.errors import Code
 from lastwrite.server.handlers import Place
 from lastwrite.server.messages import Request, encode_answer, part
-from lastwrite.server.rights import Operation
+from lastwrite.server.rights import ANY_NAME, Operation, Rule
 
 
 def describe_log_dirs(place: Place, request: Request, body: Any) -> bytes:
@@ -133,7 +133,77 @@ def list_partition_reassignments(place: Place, request: Request, body: Any) -> b
     return encode_answer(request, error_code=error, error_message=None, topics=())
 
 
+# Of a filter of rules. Source: Kafka 4.4 ``ResourcePatternFilter``, ``AccessControlEntryFilter``.
+_ANY = 1
+_MATCH, _LITERAL, _PREFIXED = 2, 3, 4  # the patterns of a rule, or of those about a name
+_DENY, _ALLOW = 2, 3
+
+
+def describe_acls(place: Place, request: Request, body: Any) -> bytes:
+    """The rules that a filter lets through, by what they are about."""
+    rules = place.catalog.rules()
+    error, message = Code.NONE, ""
+    if rules is None:
+        error, message = Code.SECURITY_DISABLED, "No Authorizer is configured."
+    elif not place.catalog.of_cluster(Operation.DESCRIBE):
+        error, message = Code.CLUSTER_AUTHORIZATION_FAILED, "The request needs DESCRIBE permission."
+    found: dict[tuple[int, str, int], list[Any]] = defaultdict(list)
+    for rule in () if error or rules is None else rules:
+        if _is_asked(rule, body):
+            said = part(
+                request,
+                "AclDescription",
+                principal=rule.principal,
+                host=rule.host,
+                operation=rule.operation,
+                permission_type=_ALLOW if rule.allows else _DENY,
+            )
+            found[rule.kind, rule.name, _pattern(rule)].append(said)
+    return encode_answer(
+        request,
+        error_code=error,
+        error_message=message,
+        resources=tuple(
+            part(
+                request,
+                "DescribeAclsResource",
+                resource_type=kind,
+                resource_name=name,
+                pattern_type=pattern,
+                acls=tuple(of_it),
+            )
+            for (kind, name, pattern), of_it in sorted(found.items())
+        ),
+    )
+
+
+def _pattern(rule: Rule) -> int:
+    return _PREFIXED if rule.is_prefix else _LITERAL
+
+
+def _is_asked(rule: Rule, body: Any) -> bool:
+    return (
+        body.resource_type_filter in (_ANY, rule.kind)
+        and body.operation in (_ANY, rule.operation)
+        and body.permission_type in (_ANY, _ALLOW if rule.allows else _DENY)
+        and body.principal_filter in (None, rule.principal)
+        and body.host_filter in (None, rule.host)
+        and _is_of_name(rule, body.pattern_type_filter, body.resource_name_filter)
+    )
+
+
+def _is_of_name(rule: Rule, pattern: int, name: str | None) -> bool:
+    if pattern not in (_ANY, _MATCH, _pattern(rule)):
+        return False
+    if name is None or name == rule.name:
+        return True
+    return pattern == _MATCH and (
+        name.startswith(rule.name) if rule.is_prefix else rule.name == ANY_NAME
+    )
+
+
 ADMIN_HANDLERS = {
+    "describe_acls": describe_acls,
     "describe_log_dirs": describe_log_dirs,
     "describe_producers": describe_producers,
     "list_partition_reassignments": list_partition_reassignments,

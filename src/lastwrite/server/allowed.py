@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lastwrite.server.catalog import Catalog, Partition, Topic
 from lastwrite.server.errors import Code
-from lastwrite.server.rights import CLUSTER, EVERYBODY, Client, Kind, Operation
+from lastwrite.server.rights import CLUSTER, EVERYBODY, Client, Kind, Operation, Rule
 
 
 class Need(NamedTuple):
@@ -49,6 +49,7 @@ NEEDS: Mapping[str, Need] = {
     "delete_groups": Need(group=Operation.DELETE),
     "offset_delete": Need(Operation.READ, Operation.DELETE),
     "init_producer_id": Need(),
+    "describe_acls": Need(),
     "describe_log_dirs": Need(),
     "describe_producers": Need(Operation.READ),
     "list_partition_reassignments": Need(),
@@ -115,6 +116,11 @@ class Allowed:
     def of_cluster(self, operation: Operation) -> bool:
         """Whether the client may do so with the cluster."""
         return self._client.may(operation, Kind.CLUSTER, CLUSTER)
+
+    def rules(self) -> Sequence[Rule] | None:
+        """All that say who may what; None: nobody is asked."""
+        rights = self._client.rights
+        return None if rights is None else rights.rules
 
     def operations(self, kind: Kind, name: str) -> int:
         """What the client may do, of what we do at all: a bit for each number of an operation."""

@@ -262,14 +262,15 @@ def _topic_partitions(
 
 
 def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
-    wrong = _may_commit(place, body)
+    wrong = _may_commit(place, request, body)
+    denied = place.catalog.group_error(body.group_id)
     commits: list[tuple[Place, Commit | None]] = []
     answers = []
     for topic in body.topics:
         name, unknown = _named(place.catalog, request.version >= 10, topic)
         parts = []
         for each in topic.partitions:
-            error = wrong or _refused(place.catalog, name, each) or unknown
+            error = denied or _refused(place.catalog, name, each) or unknown or wrong
             if not error and name is not None:
                 where = Place(body.group_id, name, each.partition_index)
                 epoch = getattr(each, "committed_leader_epoch", -1)
@@ -307,14 +308,18 @@ def offset_commit(place: Coordinator, request: Request, body: Any) -> bytes:
     )
 
 
-def _may_commit(place: Coordinator, body: Any) -> int:
-    wrong = place.catalog.group_error(body.group_id)
-    if wrong or not body.group_id:
-        return wrong or Code.INVALID_GROUP_ID
+def _may_commit(place: Coordinator, request: Request, body: Any) -> int:
+    """Whether who says so may note positions of a group; of topics a broker speaks first."""
+    denied = place.catalog.group_error(body.group_id)
+    if denied or not body.group_id:
+        return denied or Code.INVALID_GROUP_ID
     epoch = getattr(body, "generation_id_or_member_epoch", -1)
     newer = place.groups.known_newer(body.group_id)
     if newer is not None:
         return newer.may_commit(body.member_id, epoch)
+    is_known = place.groups.known(body.group_id) or body.group_id in place.offsets.groups()
+    if epoch >= 0 and not is_known:
+        return Code.GROUP_ID_NOT_FOUND if request.version >= 9 else Code.ILLEGAL_GENERATION
     instance = getattr(body, "group_instance_id", None)
     group = place.groups.of(body.group_id)
     return group.may_commit(body.member_id, instance, epoch, place.groups.now_s())

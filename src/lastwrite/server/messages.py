@@ -49,6 +49,7 @@ APIS: Mapping[str, Served] = {
     "api_versions": Served(18, 0, 5, 3),
     "init_producer_id": Served(22, 0, 5, 2),  # so that whoever writes gets as far as being refused
     "offset_for_leader_epoch": Served(23, 2, 4, 4),
+    "describe_acls": Served(29, 1, 3, 2),
     "describe_configs": Served(32, 1, 4, 4),
     "describe_log_dirs": Served(35, 1, 5, 2),
     "sasl_authenticate": Served(36, 0, 2, 2),

@@ -72,7 +72,7 @@ class Rights:
     """What rules allow."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._rules = tuple(rules)
+        self.rules = tuple(rules)
         self._known: dict[tuple[str, str, Operation, Kind, str], bool] = {}
 
     def may(self, principal: str, host: str, operation: Operation, kind: Kind, name: str) -> bool:
@@ -87,7 +87,7 @@ class Rights:
     def _judge(
         self, principal: str, host: str, operation: Operation, kind: Kind, name: str
     ) -> bool:
-        about = [each for each in self._rules if each.is_about(principal, host, kind, name)]
+        about = [each for each in self.rules if each.is_about(principal, host, kind, name)]
         same = (operation, Operation.ALL)
         if any(not each.allows and each.operation in same for each in about):
             return False
