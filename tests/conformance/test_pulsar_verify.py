@@ -61,7 +61,9 @@ def test_a_ledger_that_the_real_compactor_wrote(tmp_path: Path, bookies: Path, n
     ) == (name == "events")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [*NAMES[:3], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[3:])]
+)
 def test_what_the_real_compactor_left_keeps_the_promises(
     tmp_path: Path, bookies: Path, name: str
 ) -> None:

@@ -196,6 +196,7 @@ def test_the_package_is_shipped_as_an_archive(cluster: Cluster, tmp_path: Path) 
     assert files(root) == files(twin)
 
 
+@pytest.mark.long
 def test_workers_without_credentials(cluster: Cluster, tmp_path: Path) -> None:
     with s3_server(tmp_path / "s3", "archive") as s3:
         settings = [w for n, v in s3.config.items() for w in ("--config", f"{n}={v}")]

@@ -152,7 +152,13 @@ def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends
     assert not decided[0] and decided[-1]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS[2::3], ids=lambda layout: layout.name)
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(layout, id=layout.name, marks=LONG if number > 2 else ())
+        for number, layout in enumerate(LAYOUTS[2::3])
+    ],
+)
 def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
     place: Path, layout: Layout
 ) -> None:
