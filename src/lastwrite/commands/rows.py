@@ -8,15 +8,17 @@ when the DataFrame is evaluated. The session is the caller's; nothing of pyspark
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from lastwrite.commands.systems import KAFKA
-from lastwrite.commands.table import MEMORY, KeyedTable
+from lastwrite.commands.table import MEMORY
 from lastwrite.decoding.options import DecodingConfig
 from lastwrite.errors import CommitConflict, EnvironmentUnfit, InvalidConfig
 from lastwrite.kafka.look.read import Isolation, isolation_of
 from lastwrite.model.log import PartitionLog
+from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.reading import RowUnit, read_rows, row_units
 from lastwrite.rows.system import RowSystem
 from lastwrite.spark.memory import parse_bytes
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from lastwrite.rows.decoded import DecodedRows
 
 VIEWS = ("log", "compacted")
+_MEMORY_BYTES = parse_bytes(MEMORY) * 3 // 4  # the rest: libraries, and what is sent to tasks
 
 
 def rows_frame(
@@ -145,7 +148,7 @@ def last_writes(
     for log in logs:
         by_topic.setdefault(log.name.topic, []).append(log)
     for of_topic in by_topic.values():
-        with KeyedTable(system, of_topic, parse_bytes(MEMORY)) as found:
+        with closing(LastWrites(system, of_topic, _MEMORY_BYTES, has_index=False)) as found:
             yield from found.units(columns)
 
 
