@@ -34,12 +34,12 @@ FORMATS = {
     "parquet": ("lastwrite.tables.parquet", "ParquetTable", "pyarrow"),
 }
 
-_LIBRARIES_BYTES = 200 << 20  # Arrow, Numba and a format's library, before the first row
+_LIBRARIES_BYTES = 320 << 20  # Arrow, Numba and a format's library, and what they keep of what they wrote
 
 
 def _left(memory_bytes: int) -> int:
     """What rows may take of it."""
-    return max(memory_bytes // 2, memory_bytes - _LIBRARIES_BYTES)
+    return max(memory_bytes // 3, memory_bytes - _LIBRARIES_BYTES)
 
 
 def table_to(
