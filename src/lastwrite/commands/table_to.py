@@ -34,7 +34,7 @@ FORMATS = {
     "parquet": ("lastwrite.tables.parquet", "ParquetTable", "pyarrow"),
 }
 
-_LIBRARIES_BYTES = 320 << 20  # Arrow, Numba and a format's library, and what they keep of what they wrote
+_LIBRARIES_BYTES = 320 << 20  # Arrow, Numba, a format's library, and what they keep
 
 
 def _left(memory_bytes: int) -> int:
