@@ -8,6 +8,7 @@ from pathlib import Path
 from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.kafka.format.index import DEFAULT_INTERVAL_BYTES, OFFSET_ENTRY, TIME_ENTRY
 from lastwrite.kafka.format.names import HIGH_WATERMARKS, RECOVERY_POINTS
 from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.model.log import TopicPartition
@@ -22,6 +23,7 @@ class GrowingLog:
         self.root, self.name = root, TopicPartition("t", partition)
         self.folder = root / str(self.name)
         self.end = 0
+        self._begin()
         with TopicWriter(str(root), self.name, topic_id=topic_id):
             pass
 
@@ -33,17 +35,41 @@ class GrowingLog:
         if not batch:
             return
         active = sorted(self.folder.glob("*.log"))[-1]
+        data, position = encode_batch(batch), active.stat().st_size
         with active.open("ab") as file:
-            file.write(encode_batch(batch))
-        for suffix in (".index", ".timeindex"):  # without them a closed segment is damaged
-            active.with_suffix(suffix).touch()
+            file.write(data)
         self.end += len(batch)
+        latest_ms = max(record.timestamp_ms for record in batch)
+        if latest_ms > self._latest[0]:
+            self._latest = latest_ms, self.end - 1 - int(active.stem)
+        is_due = self._unindexed > DEFAULT_INTERVAL_BYTES
+        if is_due:
+            self._unindexed = 0
+        self._unindexed += len(data)
+        entry = OFFSET_ENTRY.pack(self.end - 1 - int(active.stem), position) if is_due else b""
+        self._write_indexes(active, entry, is_due)
         self._tell()
+
+    def _begin(self) -> None:
+        self._unindexed = 0  # bytes since the last entry of the active segment's index
+        self._latest = -1, 0  # its largest timestamp, and the relative offset of its batch
+        self._told_ms = -1  # the timestamp in its time index's last entry
+
+    def _write_indexes(self, active: Path, entry: bytes, is_time_due: bool) -> None:
+        time_entry = b""
+        if is_time_due and self._latest[0] > self._told_ms:
+            self._told_ms = self._latest[0]
+            time_entry = TIME_ENTRY.pack(*self._latest)
+        for suffix, content in ((".index", entry), (".timeindex", time_entry)):
+            with active.with_suffix(suffix).open("ab") as file:
+                file.write(content)
 
     def roll(self) -> None:
         """A new active segment."""
         active = sorted(self.folder.glob("*.log"))[-1]
         if active.stat().st_size:
+            self._write_indexes(active, b"", True)
+            self._begin()
             (self.folder / f"{self.end:020}.log").touch()
 
     def _tell(self) -> None:
