@@ -2,11 +2,13 @@
 
 A topic of so many keys of 12 bytes and values of 88 becomes a table of each format; then 2.2 % of
 the keys are written, a tenth of these deleted, spread at random, and the table is brought up to
-date. Peers get the same rows: ``merge`` of delta-rs whole, ``upsert`` of pyiceberg a hundredth of
-them, for it takes seconds a thousand. Each step is a process of its own: its CPU seconds, with all
-its threads, beside those of a process that only starts; its peak memory; and the bytes that lie
-there afterwards and did not before. With ``--warm`` each process does its step with 2,000 keys
-before, and its CPU seconds are those after that: without imports, and kernels that are loaded.
+date. Peers get the same rows: ``merge`` of delta-rs and, with ``--spark``, ``MERGE`` of Iceberg in
+Spark whole, ``upsert`` of pyiceberg a hundredth of them, for it takes seconds a thousand.
+
+Each step is a process of its own: its CPU seconds, with all its threads, beside those of a process
+that only starts; its peak memory; and the bytes that lie there afterwards and did not before. With
+``--warm`` each process does its step with 2,000 keys before, and its CPU seconds are those after
+that: without imports, and kernels that are loaded.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.sampling import cpu_seconds
 from tests.support.kafka.growing import GrowingLog
+from tests.support.tables.spark import JARS, SETTINGS, spark_home
 
 BUCKET_KEYS = 320_000  # about, of a bucket
 AT_ONCE = 1000  # records of a batch
@@ -85,10 +89,10 @@ def step_ours(folder: Path, keys: int, of: str) -> None:
     lastwrite.table_to(str(folder / "log"), "t", to=str(to), format=plain, **how)
 
 
-def _changed(keys: int, part: int = 1) -> Any:
+def _changed(keys: int, part: int = 1, version: int = 1) -> Any:
     import pyarrow as pa
 
-    found = [change for change in changes_of(keys, 1) if part == 1 or change[1]][::part]
+    found = [change for change in changes_of(keys, version) if part == 1 or change[1]][::part]
     keys_, values = zip(*found, strict=True)
     return pa.table({"key": pa.array(keys_, pa.binary()), "value": pa.array(values, pa.binary())})
 
@@ -134,6 +138,47 @@ def step_upsert(folder: Path, keys: int, of: str) -> None:
     catalog.load_table("a.t").upsert(_changed(keys, 100), join_cols=["key"])
 
 
+def step_spark_merge(folder: Path, keys: int, of: str) -> None:
+    """In Iceberg's own jars, on a table whose deletes are positions, as ours; the first of two
+    merges warms it up, and only the second, of other keys, is counted.
+    """
+    import pyarrow.parquet as pq
+    from pyspark.sql import SparkSession
+
+    house = folder / "spark"
+    settings = SETTINGS | {
+        "spark.jars": os.environ["SPARK_PEER_JARS"],
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "4g",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.catalog.peer": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.peer.type": "hadoop",
+        "spark.sql.catalog.peer.warehouse": str(house),
+    }
+    spark: Any = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    modes = ", ".join(f"'write.{each}.mode'='merge-on-read'" for each in ("update", "merge"))
+    whole = spark.read.parquet(str(folder / "delta-rs"))
+    whole.createTempView("whole")
+    spark.sql(
+        f"create table peer.a.t using iceberg tblproperties ('format-version'='2', {modes})"
+        " as select * from whole"
+    )
+    used = 0.0
+    for version in (2, 1):
+        pq.write_table(_changed(keys, version=version), folder / f"changes-{version}.parquet")
+        spark.read.parquet(str(folder / f"changes-{version}.parquet")).createTempView(f"s{version}")
+        before = cpu_seconds(os.getpid())
+        spark.sql(
+            f"merge into peer.a.t t using s{version} s on s.key = t.key"
+            " when matched and s.value is null then delete when matched then update set *"
+            " when not matched and s.value is not null then insert *"
+        )
+        used = cpu_seconds(os.getpid()) - before
+    print(json.dumps({"cpu_s": round(used, 2)}), flush=True)
+    spark.stop()
+    os._exit(0)
+
+
 def step_read(folder: Path, keys: int, of: str) -> None:
     if of.startswith("delta"):
         from deltalake import DeltaTable
@@ -170,11 +215,20 @@ def run_step(
 ) -> dict[str, float]:
     """The step in a process of its own: CPU and wall seconds, peak MiB, MB written."""
     command = [sys.executable, "-m", "bench.kept_tables", "--step", step, "--of", of]
+    environment = dict(os.environ)
+    if step == "spark_merge":
+        home = spark_home()
+        environment["PYTHONPATH"] = os.pathsep.join([str(home), str(Path(__file__).parents[1])])
+        jars = sorted((home / JARS / "lib").glob("*.jar"))
+        environment["SPARK_PEER_JARS"] = ",".join(map(str, jars))
     command += ["--warm"] * is_warm
     before = _sizes(folder)
     began = time.monotonic()
     done = subprocess.run(
-        [*command, "--keys", str(keys), "--folder", str(folder)], capture_output=True, text=True
+        [*command, "--keys", str(keys), "--folder", str(folder)],
+        capture_output=True,
+        text=True,
+        env=environment,
     )
     wall_s = time.monotonic() - began
     if done.returncode:
@@ -203,6 +257,7 @@ def main() -> int:
         "--folder", type=Path, help="where all of it lies; default: a temporary one"
     )
     parser.add_argument("--warm", action="store_true", help="without imports")
+    parser.add_argument("--spark", action="store_true", help="Iceberg's MERGE in Spark, too")
     parser.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
     parser.add_argument("--of", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -220,11 +275,11 @@ def main() -> int:
         print(json.dumps(found), flush=True)
         os._exit(0)  # threads of deltalake may abort a process that ends by itself
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        measure(Path(folder), arguments.keys, arguments.rounds, arguments.warm)
+        measure(Path(folder), arguments.keys, arguments.rounds, arguments.warm, arguments.spark)
     return 0
 
 
-def measure(folder: Path, keys: int, rounds: int, is_warm: bool) -> None:
+def measure(folder: Path, keys: int, rounds: int, is_warm: bool, has_spark: bool) -> None:
     run = partial(run_step, is_warm=is_warm)
 
     def tell(what: str, found: dict[str, float]) -> None:
@@ -244,6 +299,8 @@ def measure(folder: Path, keys: int, rounds: int, is_warm: bool) -> None:
     for format in FORMATS:
         tell(f"update of {count:,} keys: {format}", run("ours", folder, keys, format))
     tell(f"merge of {count:,} keys: delta-rs", run("merge", folder, keys))
+    if has_spark:
+        tell(f"MERGE of {count:,} keys: Iceberg in Spark", run_step("spark_merge", folder, keys))
     tell(f"upsert of {-(-count // 100):,} keys: pyiceberg", run("upsert", folder, keys))
     for format in KEPT:
         tell(f"a full read after one update: {format}", run("read", folder, keys, format))
