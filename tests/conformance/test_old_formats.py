@@ -275,7 +275,9 @@ def made_older(plan: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     return plan
 
 
-@pytest.mark.parametrize("seed", range(1, 41))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 20)) for seed in range(1, 41)]
+)
 def test_drawn_logs(seed: int, oracle: Oracle) -> None:
     rng = random.Random(f"old-{seed}")
     assert list(checked(oracle, made_older(scenario(1000 + seed), rng)))
