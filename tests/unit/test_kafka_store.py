@@ -5,6 +5,7 @@ place.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from lastwrite.encoding.compression import Codec
 from lastwrite.errors import NotALog
 from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
-from lastwrite.kafka.store import index_files, log_dir, partitions
+from lastwrite.kafka.store import index_files, log_dir, partitions, root_state
 from lastwrite.model.log import PartitionLog, ProblemKind, TopicPartition
 from tests.support.kafka.crashing import (
     CLOCK_MS,
@@ -167,6 +168,51 @@ def test_a_long_active_segment_is_walked_from_its_last_entry(tmp_path: Path) -> 
         index.read_bytes()[:-8] + (3000).to_bytes(4, "big") + (100).to_bytes(4, "big")
     )
     assert log_dir.read_partition(str(folder)).end_offset == 1007
+
+
+def test_no_file_is_opened_twice(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root may have ten thousand partitions."""
+    write_checkpoint(folder.parent, "replication-offset-checkpoint", {"t-0": 45})
+    opened: list[str] = []
+    system_open = os.open
+
+    def counted(path: str, flags: int, mode: int = 0o777) -> int:
+        opened.append(path)
+        return system_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", counted)
+    log = log_dir.read_partition(str(folder))
+    assert log.end_offset == 45 and not log.problems
+    assert f"{folder}/{40:020d}.log" in opened
+    assert len(opened) == len({*opened})
+
+
+@pytest.mark.parametrize("has_producer", [False, True])
+def test_producers_of_a_log_without_a_snapshot(tmp_path: Path, has_producer: bool) -> None:
+    """The walk to the end sees that there are none, and the segment is not read again for them."""
+    producer = 7 if has_producer else -1
+    sent = [
+        encode_batch([Record(offset, CLOCK_MS, b"k", b"v")], producer_id=each)
+        for offset, each in ((0, -1), (1, producer), (2, -1))
+    ]
+    write_segment(tmp_path / "t-0", 0, sent, 1 << 20)
+    log = log_dir.read_partition(str(tmp_path / "t-0"))
+    assert log.end_offset == 3 and not log.problems
+    assert [each.producer_id for each in log.producers] == ([7] if has_producer else [])
+
+
+def test_what_a_root_said_a_moment_ago(folder: Path) -> None:
+    """Whoever lists many looks at the root's checkpoints once; later it is looked at again."""
+    root, path = str(folder.parent), str(folder)
+    write_checkpoint(folder.parent, "replication-offset-checkpoint", {"t-0": 41})
+    seen = root_state.RootState(root)
+    assert log_dir.read_partition(path, root=seen).high_watermark == 41
+    write_checkpoint(folder.parent, "replication-offset-checkpoint", {"t-0": 43})
+    assert log_dir.read_partition(path, root=seen).high_watermark == 41
+    recent = root_state.recent(root)
+    assert log_dir.read_partition(path, root=recent).high_watermark == 43
+    time.sleep(1.5 * root_state.RECENT_S)
+    assert root_state.recent(root) is not recent
 
 
 def test_a_folder_without_segments_is_an_empty_log(tmp_path: Path) -> None:

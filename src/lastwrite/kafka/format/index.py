@@ -80,6 +80,7 @@ ABORTED_TRANSACTION = layout(AbortedEntry, byte_order=">", size=34)
 
 _OFFSET_DTYPE = np.dtype(OFFSET_ENTRY.dtype_items())
 _TIME_DTYPE = np.dtype(TIME_ENTRY.dtype_items())
+_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +129,8 @@ def decode_offset_index(data: Buffer, base_offset: int) -> OffsetIndex:
         CorruptLog: the size is no multiple of 8, a position falls or is negative, or something
             other than zeros follows the entries.
     """
+    if not len(data):
+        return OffsetIndex(base_offset, _NONE, _NONE)
     entries = _entries(data, _OFFSET_DTYPE, "offset index")
     relative = entries["relative_offset"].astype(np.int64)
     positions = entries["position"].astype(np.int64)

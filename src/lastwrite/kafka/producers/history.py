@@ -71,6 +71,7 @@ def read_producers(
     log_start: int,
     high_watermark: int,
     end_offset: int,
+    bare_from: int | None = None,
 ) -> tuple[tuple[Producer, ...], int | None]:
     """The producers at the end of a log, by id, and the first offset of its earliest transaction
     that is open or whose marker is not replicated.
@@ -78,7 +79,8 @@ def read_producers(
     ``snapshots`` are the offsets of the snapshot files; ``read_snapshot`` decodes one of them. One
     that does not decode is passed over for the next older one, and so is one at or below
     ``log_start`` or above ``end_offset``, as a broker does. Without any the walk begins at
-    ``log_start``. Where the log is damaged it ends.
+    ``log_start``. Where the log is damaged it ends. ``bare_from``: no batch of this offset or later
+    has a producer; None: that is not known.
 
     Raises:
         LogError: a file cannot be read.
@@ -88,6 +90,8 @@ def read_producers(
     ]
     newest, known = _newest(useful, read_snapshot, log_start)
     states = ProducerStates(known, high_watermark)
+    if bare_from is not None:
+        end_offset = min(end_offset, bare_from)
     if newest <= high_watermark:
         feed(states, _sightings(segments, newest, end_offset))
         return states.producers, _not_below(states.first_unstable_offset, log_start)

@@ -32,6 +32,52 @@ class Walk:
     end: int  # the position behind that batch
     largest_timestamp_ms: int  # of the batches walked; -1: none
     error: LogError | None = None  # why it ends before the file does: a torn tail, or damage
+    # whether it began at byte 0 and no batch of today's format has a producer
+    is_bare: bool = False
+
+
+class OpenFile:
+    """A file that is opened when it is first read, and once. What ``read_head`` read is kept: who
+    walks from byte 0 on after it reads that once.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._handle = -1
+        self._head = b""
+
+    def read(self, count: int, at: int) -> bytes:
+        """At most so many bytes at a position.
+
+        Raises:
+            OSError: it cannot be opened or read.
+        """
+        if at + count <= len(self._head):
+            return self._head[at : at + count]
+        if self._handle < 0:
+            self._handle = os.open(self._path, os.O_RDONLY)
+        return os.pread(self._handle, count, at)
+
+    def read_head(self, size_bytes: int, *, is_walked: bool) -> bytes:
+        """The bytes of the first header, of a file of ``size_bytes``. ``is_walked``: the whole of
+        it will be, from byte 0 on.
+
+        Raises:
+            OSError: see above.
+        """
+        count = min(_READ_BYTES, size_bytes) if is_walked else BATCH_HEADER.size
+        self._head = self.read(count, 0)
+        return self._head[: BATCH_HEADER.size]
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+
+    def __enter__(self) -> OpenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def walk(
@@ -40,19 +86,20 @@ def walk(
     base_offset: int,
     start: int = 0,
     below: int = NO_END,
-    reader: SegmentReader | None = None,
+    reader: SegmentReader | OpenFile | None = None,
 ) -> Walk:
     """Go through the batches from ``start`` to the file's end, the first that is not whole, or the
-    first that reaches the offset ``below`` or beyond. ``reader``: of what is no file.
+    first that reaches the offset ``below`` or beyond. ``reader``: of what is no file, or is open.
     """
-    end_offset, largest, at = base_offset, -1, start
+    end_offset, largest, at, is_bare = base_offset, -1, start, start == 0
     with _bytes_of(path, reader) as read:
         held, held_at = b"", start
         while at < size_bytes:
             if at + BATCH_HEADER.size > held_at + len(held):
                 held, held_at = read(min(_READ_BYTES, size_bytes - at), at), at
             try:
-                next_offset, timestamp_ms, batch_bytes = _batch(held, at - held_at)
+                header = decode_batch_header(held, at - held_at)
+                next_offset, batch_bytes = header.next_offset, header.size_bytes
                 if next_offset > below:
                     break
                 if next_offset <= end_offset:
@@ -64,14 +111,24 @@ def walk(
                         f"batch cut short: {size_bytes - at} of {batch_bytes} bytes", at - held_at
                     )
             except LogError as error:
-                return Walk(end_offset, at, largest, error.located(path, held_at))
-            end_offset, largest, at = next_offset, max(largest, timestamp_ms), at + batch_bytes
-    return Walk(end_offset, at, largest)
+                return Walk(end_offset, at, largest, error.located(path, held_at), is_bare)
+            largest = max(largest, header.max_timestamp_ms)
+            is_bare = is_bare and header.producer_id < 0
+            end_offset, at = next_offset, at + batch_bytes
+    return Walk(end_offset, at, largest, is_bare=is_bare)
 
 
 @contextmanager
-def _bytes_of(path: str, reader: SegmentReader | None) -> Iterator[Callable[[int, int], bytes]]:
+def _bytes_of(
+    path: str, reader: SegmentReader | OpenFile | None
+) -> Iterator[Callable[[int, int], bytes]]:
     """What reads so many bytes at a position."""
+    if isinstance(reader, OpenFile):
+        try:
+            yield reader.read
+        except OSError as error:
+            raise to_log_error(error, path, "read the segment") from error
+        return
     if reader is not None:
 
         def read(count: int, at: int) -> bytes:
@@ -91,23 +148,17 @@ def _bytes_of(path: str, reader: SegmentReader | None) -> Iterator[Callable[[int
         os.close(handle)
 
 
-def _batch(held: bytes, at: int) -> tuple[int, int, int]:
-    """Next offset, largest timestamp and size of the batch at ``at``."""
-    header = decode_batch_header(held, at)
-    return header.next_offset, header.max_timestamp_ms, header.size_bytes
-
-
 def walk_tail(
     path: str,
     size_bytes: int,
     index: OffsetIndex,
     below: int = NO_END,
-    reader: SegmentReader | None = None,
+    reader: SegmentReader | OpenFile | None = None,
 ) -> Walk:
     """Go through a segment's end, from the last index entry that proves true, else from byte 0;
     up to the offset ``below``. ``reader``: as of ``walk``.
     """
-    last = int(np.searchsorted(index.offsets, below)) - 1
+    last = int(np.searchsorted(index.offsets, below)) - 1 if len(index) else -1
     for row in range(last, max(-1, last - 2), -1):
         position, offset = int(index.positions[row]), int(index.offsets[row])
         if position >= size_bytes:
@@ -118,9 +169,9 @@ def walk_tail(
     return walk(path, size_bytes, index.base_offset, 0, below, reader)
 
 
-def _first_next_offset(path: str, position: int, reader: SegmentReader | None) -> int:
+def _first_next_offset(path: str, position: int, reader: SegmentReader | OpenFile | None) -> int:
     with _bytes_of(path, reader) as read:
-        return _batch(read(BATCH_HEADER.size, position), 0)[0]
+        return decode_batch_header(read(BATCH_HEADER.size, position), 0).next_offset
 
 
 def end_offset_of(log_path: str, index_path: str, base_offset: int) -> int:

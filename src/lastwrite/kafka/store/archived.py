@@ -206,9 +206,9 @@ class ArchivedLog(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_archived(folder: str) -> bool:
     """Whether a partition's folder is one of an archive: its name is a number."""
-    above, name = os.path.split(folder.rstrip("/"))
-    if not name.isdigit():
+    if not folder.rstrip("/").rpartition("/")[2].isdigit():
         return False
+    above, name = os.path.split(folder.rstrip("/"))
     if decode_tier_folder(os.path.basename(above), name) is None:
         return True
     # Of a tier, unless the topic is called so: then it has a manifest where archives have it.

@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from lastwrite.errors import CommitConflict, CorruptLog, LogError, UnsupportedFormat
 from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.batch import decode_batch_header
-from lastwrite.kafka.format.batch_layout import BATCH_HEADER
 from lastwrite.kafka.format.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
@@ -52,12 +52,13 @@ from lastwrite.kafka.recovery.unfinished_swap import (
     remove_orphans,
     undo_or_end,
 )
-from lastwrite.kafka.recovery.walking import NO_END, walk, walk_tail
+from lastwrite.kafka.recovery.walking import NO_END, OpenFile, walk, walk_tail
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.archived import is_archived, read_archived
-from lastwrite.kafka.store.checkpoints import read_offsets, recovery_point, write_offset
+from lastwrite.kafka.store.checkpoints import write_offset
 from lastwrite.kafka.store.index_files import read_file
-from lastwrite.kafka.store.partitions import partition_name, root_of, scan
+from lastwrite.kafka.store.partitions import name_in_root, partition_name, root_of, scan
+from lastwrite.kafka.store.root_state import RootState
 from lastwrite.kafka.store.tiered import is_tier, read_tier
 from lastwrite.model.log import AbortedTransaction, PartitionLog, Problem, ProblemKind, Segment
 from lastwrite.storage import preflight
@@ -132,11 +133,12 @@ def _names(folder: str) -> list[str]:
     return sorted(entry.name for entry in scan(folder))
 
 
-def read_partition(folder: str, below: int = NO_END) -> PartitionLog:
+def read_partition(folder: str, below: int = NO_END, root: RootState | None = None) -> PartitionLog:
     """List one partition: segments, bounds, and whatever is wrong with what was looked at.
 
     A log that a broker has open is listed as if it ended at its high watermark, or at the offset
-    ``below`` (docs/decisions/beside-a-broker.md).
+    ``below`` (docs/decisions/beside-a-broker.md). ``root``: as somebody has just looked at it, who
+    lists many; of a broker's it is looked at again.
 
     ``Segment.path`` is the file as it is named now; after a crash that may be ``….log.swap``. A
     damaged file is a problem in the answer, not an error.
@@ -151,20 +153,23 @@ def read_partition(folder: str, below: int = NO_END) -> PartitionLog:
         return read_archived(folder)
     if is_tier(folder):
         return read_tier(folder).log
-    if lock.broker_of(root_of(folder)) is None:
-        return _Reading(folder).log()
+    if root is None:
+        root = RootState(os.path.dirname(os.path.abspath(folder)))
+    if root.broker is None:
+        return _Reading(folder, root).log()
     return _read_beside(folder, below)
 
 
 def _read_beside(folder: str, below: int) -> PartitionLog:
     """``read_partition`` of a log that a broker has open: of a moment at which nothing moved."""
-    lock.refuse_starting(root_of(folder))
+    root = os.path.dirname(os.path.abspath(folder))
+    lock.refuse_starting(root)
     why = "its files change all the time"
     for _ in range(_LOOKS):
         before = beside_a_broker.folder_state(folder)
         if time.time_ns() - before[1] > SETTLED_NS:
             try:
-                reading = _Reading(folder, below)
+                reading = _Reading(folder, RootState(root), below)
                 log = reading.log()
                 if beside_a_broker.folder_state(folder) == before:
                     if reading.moving is None:
@@ -183,23 +188,26 @@ class _Reading:
     says then what the broker is doing just now, so that it has to be listed again.
     """
 
-    def __init__(self, folder: str, below: int | None = None) -> None:
+    def __init__(self, folder: str, root: RootState, below: int | None = None) -> None:
         self.moving: str | None = None
         self._folder = os.path.abspath(folder)
-        self._name = partition_name(folder)
-        self._root = root_of(folder)
+        self._name = name_in_root(self._folder)
+        self._root = root
         self._aborted: dict[int, tuple[AbortedTransaction, ...]] = {}  # by segment
         # Segments whose transaction index may not be what the broker meant.
         self._unsure: set[int] = set()
+        self._index = b""  # of the active segment
+        self._producers: dict[int, tuple[ProducerEntry, ...]] = {}  # by the snapshot's offset
+        self._bare_from: int | None = None
         # Before the log: where a broker runs, it notes later what comes later.
         problems: list[Problem] = []
-        noted_ns = 0 if below is None else beside_a_broker.noted_ns(self._root)
+        noted_ns = 0 if below is None else root.noted_ns
         self._noted_ns = noted_ns - _NOTING_NS
         self._offsets = {
             file: self._offset(file, problems)
             for file in (LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
         }
-        flushed_to = recovery_point(self._root, self._name)
+        flushed_to = root.recovery_point(self._name)
         names = _names(folder)
         self._state = crash_state(folder, names)
         self._live = self._state.live(names)
@@ -215,7 +223,7 @@ class _Reading:
         gone = self._segments_gone({*going(names)})
         for name in self._orphans:
             del self._live[name]
-        self._was_killed = below is None and unclean_shutdown.was_killed(self._root)
+        self._was_killed = below is None and root.was_killed
         # From the segment that begins here on a broker that was killed may not have flushed all
         # that it wrote.
         self._unflushed = max((base for base in self._bases if base <= flushed_to), default=0)
@@ -260,6 +268,7 @@ class _Reading:
             log_start,
             high_watermark,
             end_offset,
+            self._bare_from,
         )
         intent = self._state.intent
         listed = PartitionLog(
@@ -419,9 +428,9 @@ class _Reading:
     def _offset(self, file: str, problems: list[Problem]) -> int | None:
         """What a checkpoint of the root says of the partition; damage of it goes to ``problems``."""
         try:
-            return read_offsets(self._root, file).get(self._name)
+            return self._root.offsets(file).get(self._name)
         except (CorruptLog, UnsupportedFormat) as error:
-            path = error.path or os.path.join(self._root, file)
+            path = error.path or os.path.join(self._root.root, file)
             problems.append(
                 Problem(ProblemKind.DAMAGED, error.problem, path, error.at, error.remedy)
             )
@@ -442,7 +451,9 @@ class _Reading:
         elif kind is FileKind.SNAPSHOT:
             found.witnesses.append(Witness(int(name[:20]), f"{name} is of that offset"))
             try:
-                for entry in decode_snapshot(self._read(name)):
+                offset = int(name[:20])
+                self._producers[offset] = decode_snapshot(self._read(name))
+                for entry in self._producers[offset]:
                     said = f"producer {entry.producer_id} in {name} wrote up to {entry.last_offset}"
                     found.witnesses.append(Witness(entry.last_offset + 1, said))
             except LogError as error:
@@ -462,7 +473,10 @@ class _Reading:
                 found.damaged("a foreign file", found.path_of(name), remedy=_MOVE_AWAY)
 
     def _snapshot(self, offset: int) -> tuple[ProducerEntry, ...]:
-        return decode_snapshot(self._read(segment_file_name(offset, FileKind.SNAPSHOT)))
+        found = self._producers.get(offset)
+        if found is None:  # it does not decode: say it again
+            found = decode_snapshot(self._read(segment_file_name(offset, FileKind.SNAPSHOT)))
+        return found
 
     def _segments_gone(self, on_their_way: set[str]) -> dict[int, int]:
         """Segments without a file, and the last offset that their indexes name, or the base."""
@@ -501,9 +515,10 @@ class _Reading:
             elif self._is_unflushed(base) or (self._was_killed and has_no_index):
                 segment, end_offset = self._recovered_segment(base, is_active=is_active)
             else:
-                segment = self._segment(base, is_active=is_active)
-                if is_active:
-                    segment, end_offset = self._with_tail(segment)
+                with OpenFile(self._found.log_path(base)) as file:
+                    segment = self._segment(base, file, is_active=is_active)
+                    if is_active:
+                        segment, end_offset = self._with_tail(segment, file)
             segments.append(segment)
             if segment.torn_bytes:
                 behind = self._bases[len(segments) :]
@@ -553,11 +568,12 @@ class _Reading:
         )
         return segment, found.end_offset
 
-    def _segment(self, base: int, *, is_active: bool) -> Segment:
+    def _segment(self, base: int, file: OpenFile, *, is_active: bool) -> Segment:
         path = self._found.log_path(base)
         seen = _stat(path)
-        index_bytes, last_entry = self._last_entry(base, FileKind.INDEX, bool(seen.st_size))
-        time_bytes, last_time = self._last_entry(base, FileKind.TIME_INDEX, bool(seen.st_size))
+        is_filled = bool(seen.st_size)
+        index_bytes, last_entry = self._last_entry(base, FileKind.INDEX, is_filled, is_active)
+        time_bytes, last_time = self._last_entry(base, FileKind.TIME_INDEX, is_filled)
         if not seen.st_size and not is_active:
             named = [
                 entry[n] for n, entry in enumerate((last_entry, last_time)) if entry is not None
@@ -576,15 +592,19 @@ class _Reading:
             size_bytes=seen.st_size,
             mtime_ns=seen.st_mtime_ns,
             largest_timestamp_ms=largest,
-            first_batch_timestamp_ms=self._first_timestamp(path, base, seen.st_size, is_active),
+            first_batch_timestamp_ms=self._first_timestamp(
+                path, base, seen.st_size, is_active, file, is_walked=is_active and not index_bytes
+            ),
             index_bytes=index_bytes,
             time_index_bytes=time_bytes,
         )
 
     def _last_entry(
-        self, base: int, kind: FileKind, is_filled: bool
+        self, base: int, kind: FileKind, is_filled: bool, is_kept: bool = False
     ) -> tuple[int, tuple[int, int] | None]:
-        """Bytes of entries in an index, without the zeros behind, and the last entry's two fields."""
+        """Bytes of entries in an index, without the zeros behind, and the last entry's two fields.
+        ``is_kept``: it is the active segment's, and all of it will be looked into.
+        """
         name = segment_file_name(base, kind)
         path = self._found.path_of(name)
         layout = OFFSET_ENTRY if kind is FileKind.INDEX else TIME_ENTRY
@@ -602,19 +622,23 @@ class _Reading:
             return size, None
         if not size:
             return 0, None
+        count = size if is_kept else layout.size
         try:
-            with open(path, "rb", buffering=0) as file:
-                tail = os.pread(file.fileno(), layout.size, size - layout.size)
+            with OpenFile(path) as file:
+                data = file.read(count, size - count)
         except OSError as error:
             raise to_log_error(error, path, "read the index") from error
-        if len(tail) < layout.size:
+        if len(data) < count:
             raise CommitConflict("the index shrank while we looked", path=path, remedy=AGAIN)
+        if is_kept:
+            self._index = data
+        tail = data[-layout.size :]
         if any(tail):
             first, second = layout.unpack_from(tail)
             return size, (first, second)
         try:
             if kind is FileKind.INDEX:
-                offsets = decode_offset_index(read_file(path), base)
+                offsets = decode_offset_index(data if is_kept else read_file(path), base)
                 columns = offsets.offsets - base, offsets.positions
             else:
                 times = decode_time_index(read_file(path), base)
@@ -626,14 +650,22 @@ class _Reading:
         return rows * layout.size, (int(columns[0][-1]), int(columns[1][-1])) if rows else None
 
     def _first_timestamp(
-        self, path: str, base: int, size_bytes: int, is_active: bool
+        self,
+        path: str,
+        base: int,
+        size_bytes: int,
+        is_active: bool,
+        file: OpenFile | None = None,
+        is_walked: bool = False,
     ) -> int | None:
-        """The largest timestamp of the first batch; None where there is none."""
+        """The largest timestamp of the first batch; None where there is none. ``file``: the same,
+        which stays open; ``is_walked``: as of ``read_head``.
+        """
         if not size_bytes:
             return None
         try:
-            with open(path, "rb", buffering=0) as file:
-                head = os.pread(file.fileno(), BATCH_HEADER.size, 0)
+            with nullcontext(file) if file is not None else OpenFile(path) as opened:
+                head = opened.read_head(size_bytes, is_walked=is_walked)
             header = decode_batch_header(head, 0)
             if header.base_offset < base:
                 words = f"a batch at offset {header.base_offset} in the segment of {base}"
@@ -646,19 +678,18 @@ class _Reading:
             return None
         return header.max_timestamp_ms
 
-    def _with_tail(self, active: Segment) -> tuple[Segment, int]:
+    def _with_tail(self, active: Segment, file: OpenFile) -> tuple[Segment, int]:
         """The active segment of a broker that was not killed, and the offset behind its end."""
         base = active.base_offset
-        index = decode_offset_index(b"", base)
-        name = segment_file_name(base, FileKind.INDEX)
-        if name in self._live:
-            try:
-                index = decode_offset_index(self._read(name), base)
-            except LogError as error:
-                path = self._found.path_of(name)
-                if not any(problem.path == path for problem in self._found.problems):
-                    self._found.note(error, path, REBUILD)
-        tail = walk_tail(active.path, active.size_bytes, index)
+        try:
+            index = decode_offset_index(self._index, base)
+        except LogError as error:
+            index = decode_offset_index(b"", base)
+            path = self._found.path_of(segment_file_name(base, FileKind.INDEX))
+            if not any(problem.path == path for problem in self._found.problems):
+                self._found.note(error, path, REBUILD)
+        tail = walk_tail(active.path, active.size_bytes, index, reader=file)
+        self._bare_from = base if tail.is_bare else None
         if len(index) and int(index.positions[-1]) >= active.size_bytes:
             last = int(index.offsets[-1]) - base, int(index.positions[-1])
             index_bytes = len(index) * OFFSET_ENTRY.size

@@ -129,7 +129,15 @@ def partition_name(folder: str) -> TopicPartition:
         return archived.name_of(folder)
     if tiered.is_tier(folder):
         return tiered.name_of(folder)
-    path = os.path.abspath(folder)
+    return name_in_root(os.path.abspath(folder))
+
+
+def name_in_root(path: str) -> TopicPartition:
+    """``partition_name`` of a folder of a log root, by its absolute path.
+
+    Raises:
+        NotALog: see there.
+    """
     name = decode_folder_name(os.path.basename(path))
     if name is None:
         raise NotALog(

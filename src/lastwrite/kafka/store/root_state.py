@@ -1,0 +1,75 @@
+"""What a log root says of all its partitions: who has it open, and its checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+
+from lastwrite.errors import CorruptLog, LogHeld, UnsupportedFormat
+from lastwrite.kafka import beside_a_broker
+from lastwrite.kafka.format.names import RECOVERY_POINTS
+from lastwrite.kafka.recovery import unclean_shutdown
+from lastwrite.kafka.store import lock
+from lastwrite.kafka.store.checkpoints import read_offsets
+from lastwrite.model.log import TopicPartition
+
+RECENT_S = 0.05
+
+
+class RootState:
+    """Each is looked at when it is first asked for, and once. Damage and errors are not kept."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._offsets: dict[str, Mapping[TopicPartition, int]] = {}
+
+    @cached_property
+    def broker(self) -> LogHeld | None:
+        """As ``lock.broker_of``."""
+        return lock.broker_of(self.root)
+
+    @cached_property
+    def was_killed(self) -> bool:
+        return unclean_shutdown.was_killed(self.root)
+
+    @cached_property
+    def noted_ns(self) -> int:
+        """As ``beside_a_broker.noted_ns``."""
+        return beside_a_broker.noted_ns(self.root)
+
+    def offsets(self, file: str) -> Mapping[TopicPartition, int]:
+        """As ``read_offsets``.
+
+        Raises:
+            CorruptLog, UnsupportedFormat, LogError: as there.
+        """
+        found = self._offsets.get(file)
+        if found is None:
+            found = self._offsets[file] = read_offsets(self.root, file)
+        return found
+
+    def recovery_point(self, name: TopicPartition) -> int:
+        """As ``checkpoints.recovery_point``."""
+        try:
+            return self.offsets(RECOVERY_POINTS).get(name, 0)
+        except (CorruptLog, UnsupportedFormat):
+            return 0
+
+
+def recent(root: str) -> RootState:
+    """As it was at most ``RECENT_S`` ago, for those who list many partitions one after the other.
+
+    Raises:
+        LogError: it cannot be looked at.
+    """
+    return _at(root, int(time.monotonic() / RECENT_S))
+
+
+@lru_cache(maxsize=16)
+def _at(root: str, _moment: int) -> RootState:
+    found = RootState(root)
+    # Before the high watermarks are read: who holds this time against a later one sees that they
+    # were noted again.
+    _ = found.noted_ns
+    return found
