@@ -127,6 +127,15 @@ def test_who_may_not_write_is_told_so(
     assert not list((s3.data / BUCKET).glob("refused/**/*.parquet"))
 
 
+def _of_a_bucket(s3: S3) -> dict[str, str]:
+    """What the server of a catalog is told, to have its tables there."""
+    return {
+        "IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
+        "S3_ENDPOINT": s3.endpoint,
+        "S3_PATH__STYLE__ACCESS": "true",
+    }
+
+
 @pytest.mark.broker
 @pytest.mark.parametrize(
     ("place", "vectors"), [("folder", False), ("bucket", False), ("bucket", True)]
@@ -137,27 +146,16 @@ def test_a_table_of_a_rest_catalog(
     draw = random.Random(1)
     topic = KafkaTopic(tmp_path / "log", draw)
     warehouse = f"s3://{BUCKET}/warehouse" if place == "bucket" else f"file://{tmp_path}/warehouse"
-    settings = {}
-    if place == "bucket":
-        settings = {
-            "IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
-            "S3_ENDPOINT": s3.endpoint,
-            "S3_PATH__STYLE__ACCESS": "true",
-        }
+    settings = _of_a_bucket(s3) if place == "bucket" else {}
     with (
         rest_catalog(tmp_path / "rest", warehouse, **settings) as url,
         fault_proxy(url) as proxy,
     ):
 
         def turn(uri: str, to: str = "shop.t") -> Any:
-            return lastwrite.table_to(
-                str(topic.root),
-                "t",
-                to=to,
-                catalog=uri,
-                vectors=vectors and has_begun,  # a table of version 2 becomes one of version 3
-                config=options_of(s3.endpoint),
-            )
+            now = vectors and has_begun  # a table of version 2 becomes one of version 3
+            how = {"catalog": uri, "vectors": now, "config": options_of(s3.endpoint)}
+            return lastwrite.table_to(str(topic.root), "t", to=to, **how)
 
         has_begun = False
         for do in ("", "lost", "503", "late", "409"):
