@@ -35,8 +35,8 @@ BUCKET_KEYS = 320_000  # about, of a bucket
 AT_ONCE = 1000  # records of a batch
 SHARE = 0.022  # of the keys, written by an update
 ROUNDS = 100  # one after the other
-FORMATS = "iceberg", "delta", "delta-vectors", "parquet"
-KEPT = FORMATS[:3]  # through many updates
+FORMATS = "iceberg", "iceberg-vectors", "delta", "delta-vectors", "parquet"
+KEPT = FORMATS[:4]  # through many updates
 VECTORS = "-vectors"
 WARM_KEYS = 2_000
 

@@ -23,9 +23,11 @@ from lastwrite.errors import InvalidConfig, LogError, RemoteFailed  # noqa: E402
 from tests.support.objects import BUCKET, S3, FaultProxy, fault_proxy  # noqa: E402
 from tests.support.tables.rest import rest_catalog  # noqa: E402
 from tests.support.tables.topics import KafkaTopic  # noqa: E402
+from tests.tables.rounds import VECTORS  # noqa: E402
 
 HEADS = {
     "iceberg": r"metadata/.*\.(json|avro)",
+    "iceberg-vectors": r"(metadata/.*\.(json|avro)|data/.*\.puffin)",
     "delta": r"_delta_log/\d+\.json",
     "parquet": r"_lastwrite/(current|manifest)",
 }
@@ -60,11 +62,19 @@ def test_no_answer_of_the_store_makes_a_wrong_table(
     draw = random.Random(7)
     topic = KafkaTopic(tmp_path / "log", draw)
     to = f"s3://{BUCKET}/tables/{format}"
+    heads, plain = HEADS[format], format.removesuffix(VECTORS)
+    vectors, format = plain != format, plain
     uri = f"sqlite:///{tmp_path}/catalog.db" if format == "iceberg" else None
 
     def turn(endpoint: str) -> Any:
         return lastwrite.table_to(
-            str(topic.root), "t", to=to, format=format, catalog=uri, config=options_of(endpoint)
+            str(topic.root),
+            "t",
+            to=to,
+            format=format,
+            catalog=uri,
+            vectors=vectors,
+            config=options_of(endpoint),
         )
 
     met = 0
@@ -74,7 +84,7 @@ def test_no_answer_of_the_store_makes_a_wrong_table(
         )
         topic.model.clear()
         topic.model |= dict(lastwrite.latest(str(topic.root), "t").items())
-        rule = {"method": "PUT", "path": HEADS[format], "do": do, "times": 1}
+        rule = {"method": "PUT", "path": heads, "do": do, "times": 1}
         proxy.spoil(*([rule] if do else []))
         try:
             turn(proxy.endpoint)
@@ -117,31 +127,37 @@ def test_who_may_not_write_is_told_so(
     assert not list((s3.data / BUCKET).glob("refused/**/*.parquet"))
 
 
+def _of_a_bucket(s3: S3) -> dict[str, str]:
+    """What the server of a catalog is told, to have its tables there."""
+    return {
+        "IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
+        "S3_ENDPOINT": s3.endpoint,
+        "S3_PATH__STYLE__ACCESS": "true",
+    }
+
+
 @pytest.mark.broker
-@pytest.mark.parametrize("place", ["folder", "bucket"])
+@pytest.mark.parametrize(
+    ("place", "vectors"), [("folder", False), ("bucket", False), ("bucket", True)]
+)
 def test_a_table_of_a_rest_catalog(
-    place: str, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, vectors: bool, s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw = random.Random(1)
     topic = KafkaTopic(tmp_path / "log", draw)
     warehouse = f"s3://{BUCKET}/warehouse" if place == "bucket" else f"file://{tmp_path}/warehouse"
-    settings = {}
-    if place == "bucket":
-        settings = {
-            "IO__IMPL": "org.apache.iceberg.aws.s3.S3FileIO",
-            "S3_ENDPOINT": s3.endpoint,
-            "S3_PATH__STYLE__ACCESS": "true",
-        }
+    settings = _of_a_bucket(s3) if place == "bucket" else {}
     with (
         rest_catalog(tmp_path / "rest", warehouse, **settings) as url,
         fault_proxy(url) as proxy,
     ):
 
         def turn(uri: str, to: str = "shop.t") -> Any:
-            return lastwrite.table_to(
-                str(topic.root), "t", to=to, catalog=uri, config=options_of(s3.endpoint)
-            )
+            now = vectors and has_begun  # a table of version 2 becomes one of version 3
+            how = {"catalog": uri, "vectors": now, "config": options_of(s3.endpoint)}
+            return lastwrite.table_to(str(topic.root), "t", to=to, **how)
 
+        has_begun = False
         for do in ("", "lost", "503", "late", "409"):
             topic.append([(f"key-{n}", draw.choice([None, do + str(n)])) for n in range(5)])
             model = dict(lastwrite.latest(str(topic.root), "t").items())
@@ -160,6 +176,11 @@ def test_a_table_of_a_rest_catalog(
             )
             assert proof.is_proven and proof.proven == proof.rows, (do, proof)
             assert others_find("iceberg", "shop.t", s3.endpoint, url) == model, do
+            has_begun = True
+        turn(url, "shop.new")
+        assert others_find("iceberg", "shop.new", s3.endpoint, url) == model
+        for name in ("shop.t", "shop.new"):
+            assert _loaded(name, s3.endpoint, url).format_version == 2 + vectors
         # what a dead run left goes, and nothing else, wherever the catalog has the table
         left = tmp_path / "warehouse" / "shop" / "t" / "data" / "00000-0123456789abcdef.parquet"
         if place == "folder":

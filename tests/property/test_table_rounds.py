@@ -20,6 +20,7 @@ from tests.tables.rounds import play  # noqa: E402
 def test_every_reader_has_the_model(seed: int) -> None:
     met = play(seed, rounds=4)
     assert met["read by duckdb"] == 12 and met["read by delta-rs"] == 8
+    assert met["read by pyiceberg"] == 8
 
 
 @pytest.mark.slow
@@ -30,6 +31,7 @@ def test_every_reader_has_the_model(seed: int) -> None:
         pytest.param("delta", marks=pytest.mark.long),
         pytest.param("parquet", marks=pytest.mark.long),
         pytest.param("iceberg", marks=pytest.mark.long),
+        pytest.param("iceberg-vectors", marks=pytest.mark.long),
     ],
 )
 def test_a_killed_run_leaves_the_old_table_or_the_new_one(format: str) -> None:

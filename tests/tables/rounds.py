@@ -16,7 +16,7 @@ from tests.support.tables.judges import Rows, readings
 from tests.support.tables.topics import TOPICS
 
 VECTORS = "-vectors"  # of a format's name here: with deletion vectors
-FORMATS = "iceberg", "delta", "delta-vectors", "parquet"
+FORMATS = "iceberg", "iceberg-vectors", "delta", "delta-vectors", "parquet"
 Reader = Callable[[str, Path], Rows]
 
 

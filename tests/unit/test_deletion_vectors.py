@@ -1,11 +1,9 @@
-"""Deletion vectors: their bytes, and Delta tables that have them."""
+"""Deletion vectors: their bytes, and tables that have them, above all Delta's."""
 
 from __future__ import annotations
 
-import random
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,10 +24,7 @@ from lastwrite.errors import CorruptLog, InvalidConfig, UnsupportedFormat  # noq
 from lastwrite.tables.delta import CHECKPOINT_EVERY, DeltaTable  # noqa: E402
 from lastwrite.tables.delta_vectors import vector_path  # noqa: E402
 from lastwrite.tables.vectors import decode, encode  # noqa: E402
-from tests.support.kafka.growing import GrowingLog  # noqa: E402
-from tests.support.tables.judges import readings  # noqa: E402
-
-KEYS = 400
+from tests.support.tables.vectors import KEYS, Topic  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -62,42 +57,17 @@ def test_a_vector_with_another_byte_is_damaged() -> None:
             decode(vector[:cut], "/t/a.bin")
 
 
-class Topic:
-    """Many keys, and a table of them in two buckets."""
+@pytest.fixture
+def format() -> str:
+    return "delta"
 
-    def __init__(self, folder: Path) -> None:
-        self.root, self.to = folder / "log", folder / "table"
-        self.root.mkdir()
-        self.log = GrowingLog(self.root)
-        self.model = {b"key-%d" % n: b"first" for n in range(KEYS)}
-        self.log.append([(key, value, 1) for key, value in self.model.items()])
-        self.draw = random.Random(1)
 
-    def round(self, changes: int = 10, **how: Any) -> lastwrite.TableRound:
-        for n in range(changes):
-            key = b"key-%d" % self.draw.randrange(KEYS)
-            self.model[key] = b"%d at %d" % (n, self.log.end)
-            self.log.append([(key, self.model[key], 2)])
-        if changes:
-            key = b"key-%d" % self.draw.randrange(KEYS)
-            self.log.append([(key, None, 3)])
-            self.model.pop(key, None)
-        where = {"topic": "t", "to": str(self.to), "format": "delta"}
-        return lastwrite.table_to(str(self.root), **where, **how)
-
-    def check(self) -> None:
-        for name, rows in readings("delta-vectors", self.to):
-            assert rows == self.model, name
-        proof = lastwrite.verify_table(str(self.root), str(self.to))
-        assert proof.is_proven and proof.proven == len(self.model)
-
-    def vectors(self) -> set[str]:
-        return {str(path) for path in (self.to / "_vectors").glob("*.bin")}
+each_format = pytest.mark.parametrize("format", ["delta", "iceberg"])
 
 
 @pytest.fixture
-def topic(tmp_path: Path) -> Topic:
-    return Topic(tmp_path)
+def topic(tmp_path: Path, format: str) -> Topic:
+    return Topic(tmp_path, format)
 
 
 def test_an_existing_table_is_switched_on_for_good(topic: Topic) -> None:
@@ -145,18 +115,20 @@ def test_what_lies_in_a_checkpoint_alone_is_found(topic: Topic) -> None:
     topic.check()
 
 
+@each_format
 def test_files_with_many_deleted_rows_are_written_anew(topic: Topic) -> None:
     topic.round(buckets=1, vectors=True)
     shares = []
     for _ in range(14):
         topic.round(changes=24)
-        head = DeltaTable(str(topic.to)).head()
+        head = topic.table().head()
         assert head is not None and len(head.files) <= 8
         shares.append(sum(f.deleted for f in head.files) / sum(f.rows for f in head.files))
     assert 0 < max(shares) < 0.3
     topic.check()
 
 
+@each_format
 def test_a_vector_that_is_damaged_or_gone_is_named(topic: Topic) -> None:
     topic.round(buckets=1, vectors=True)
     topic.round()
@@ -168,7 +140,7 @@ def test_a_vector_that_is_damaged_or_gone_is_named(topic: Topic) -> None:
         topic.round()
     path.unlink()
     with pytest.raises(CorruptLog, match=path.name):
-        lastwrite.verify_table(str(topic.root), str(topic.to))
+        topic.verify()
 
 
 def test_a_vacuum_of_others_leaves_vectors(topic: Topic) -> None:

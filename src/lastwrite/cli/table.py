@@ -48,7 +48,9 @@ def table(
     headers: Annotated[bool, options.option("--headers", "A column of headers, too.")] = False,
     vectors: Annotated[
         bool,
-        options.option("--vectors", "Delta: delete rows by vectors from now on; fewer readers."),
+        options.option(
+            "--vectors", "Iceberg (v3), Delta: delete rows by vectors from now on; fewer readers."
+        ),
     ] = False,
     follow: Annotated[
         bool, options.option("--follow", "Go on, and keep the table current, until Ctrl-C.")

@@ -75,8 +75,8 @@ def table_to(
             in the folder.
         buckets: in how many parts the table lies, a power of two; None: 128 MiB each.
         headers: a column ``_headers``, too.
-        vectors: delete rows by deletion vectors from now on: of Delta. A table that has them keeps
-            them, and fewer engines read it.
+        vectors: delete rows by deletion vectors from now on, which Iceberg has in version 3 of its
+            format, and Delta. A table that has them keeps them, and fewer engines read it.
         anew: write all of it again, whatever the table says.
         memory: what it may take, with scratch files beyond: bytes, or as ``512m``.
         system: ``kafka``, ``rocketmq`` or ``pulsar``; None: what lies there.
@@ -154,8 +154,8 @@ def format_at(
     of: Callable[..., TableFormat] = getattr(import_module(module), name)
     if catalog is not None and format != "iceberg":
         raise InvalidConfig("catalogs are of Iceberg", remedy="leave catalog out")
-    if vectors and format != "delta":
-        raise InvalidConfig("deletion vectors are of Delta", remedy="leave vectors out")
+    if vectors and format == "parquet":
+        raise InvalidConfig("Parquet has no deletion vectors", remedy="leave vectors out")
     if format == "iceberg":
-        return of(to, topic, catalog)
+        return of(to, topic, catalog, vectors)
     return of(to, vectors) if format == "delta" else of(to)

@@ -21,15 +21,14 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import pyarrow.parquet as pq
 
-from lastwrite.errors import CommitConflict, CorruptLog, UnsupportedFormat
-from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.errors import UnsupportedFormat
+from lastwrite.model.columns import Int64Array
 from lastwrite.storage.objects.address import join
 from lastwrite.tables.conditional import lost, was_put
 from lastwrite.tables.files import place_of
-from lastwrite.tables.vectors import AROUND, decode, encode
+from lastwrite.tables.vectors import AROUND, encode, read
 
 FEATURE: Final = "deletionVectors"
 SWITCH: Final = "delta.enableDeletionVectors"  # the table property
@@ -106,24 +105,12 @@ def read_vector(address: str, descriptor: Mapping[str, Any]) -> Int64Array:
         CorruptLog: the vector is not there, damaged, or another.
         UnsupportedFormat: as ``vector_path``.
     """
-    path = vector_path(address, descriptor)
-    store, key = place_of(path)
-    at = descriptor.get("offset") or 0
-    target: ByteArray = np.empty(descriptor["sizeInBytes"] + AROUND, np.uint8)
-    try:
-        store.read_into(key, target, at)
-    except CommitConflict as error:
-        raise CorruptLog("a deletion vector is gone", at, path, _ANEW) from error
-    positions = decode(target.tobytes(), path, at)
-    if len(positions) != descriptor["cardinality"]:
-        raise CorruptLog(
-            f"a deletion vector of {len(positions)} rows, and the log says "
-            f"{descriptor['cardinality']}",
-            at,
-            path,
-            _ANEW,
-        )
-    return positions
+    return read(
+        vector_path(address, descriptor),
+        descriptor.get("offset") or 0,
+        descriptor["sizeInBytes"] + AROUND,
+        descriptor["cardinality"],
+    )
 
 
 def last_actions(commits: Sequence[bytes], checkpoint: Sequence[bytes]) -> Mapping[str, LastAction]:

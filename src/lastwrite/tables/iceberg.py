@@ -1,9 +1,10 @@
-"""Iceberg's format of tables, version 2: rows are deleted by their positions, and a round is one
-snapshot.
+"""Iceberg's format of tables: rows are deleted by their positions, and a round is one snapshot.
 
     data files ──┐
     positions ───┤► manifests ──► manifest list ──► snapshot, state ──► the catalog's pointer moves,
-                 └─ one file a bucket, with all that are deleted there  if the head is what it was
+                 └─ version 2: a file a bucket, of all that            if the head is what it was
+                    are deleted there; version 3: a vector for each
+                    file of rows, all of a commit in one file
 
 The catalog is SQLite in the table's folder, unless another is named; any that pyiceberg knows will
 do. The state lies in the snapshot's summary. Snapshots of others that replace files and change no
@@ -23,15 +24,12 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NamespaceAlreadyExistsError,
@@ -39,7 +37,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io.pyarrow import _read_deletes, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -62,13 +60,13 @@ from pyiceberg.table.update import (
     SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
+    UpgradeFormatVersionUpdate,
     update_table_metadata,
 )
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from lastwrite.errors import (
-    CorruptLog,
     InvalidConfig,
     LogError,
     LogHeld,
@@ -80,8 +78,16 @@ from lastwrite.storage import files
 from lastwrite.storage.objects.address import is_address, join
 from lastwrite.tables.columns import identity_of
 from lastwrite.tables.format import PROPERTY, Change, DataFile, Head, TableState
-from lastwrite.tables.iceberg_io import StoreIO, path_of
-from lastwrite.tables.iceberg_snapshot import SnapshotWriter, data_file_of, positions_file
+from lastwrite.tables.iceberg_deletes import Deletes, positions_of
+from lastwrite.tables.iceberg_io import path_of
+from lastwrite.tables.iceberg_snapshot import SnapshotWriter, data_file_of
+from lastwrite.tables.iceberg_v3 import (
+    Upgrade,
+    entries_of,
+    key_of,
+    manifests_of,
+    write_metadata,
+)
 
 CATALOG_FILE = "catalog.db"
 HINT = "version-hint.text"
@@ -91,7 +97,6 @@ _FIELD_ID = b"PARQUET:field_id"
 _BUCKET_FIELD = "key_bucket"
 _ANEW = "make the table anew (--anew)"
 _PROPERTIES = {
-    "format-version": "2",
     "write.delete.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.merge.mode": "merge-on-read",
@@ -108,6 +113,8 @@ class IcebergFormat:
         topic: by which the table is named in the catalog, where ``to`` is a place.
         catalog: the URI of a catalog, or the name of one that pyiceberg is configured for; None:
             SQLite in the table's folder.
+        vectors: whether the table is of version 3 from the next commit on, where rows are deleted
+            by vectors; one that is stays so.
 
     Raises:
         InvalidConfig, RemoteFailed: the catalog cannot be used.
@@ -115,7 +122,9 @@ class IcebergFormat:
 
     name = "iceberg"
 
-    def __init__(self, to: str, topic: str, catalog: str | None = None) -> None:
+    def __init__(
+        self, to: str, topic: str, catalog: str | None = None, vectors: bool = False
+    ) -> None:
         self._is_named = catalog is not None and re.fullmatch(r"[\w-]+(\.[\w-]+)+", to) is not None
         self.address = to if self._is_named or is_address(to) else os.path.abspath(to)
         if catalog is None and is_address(to):
@@ -128,7 +137,8 @@ class IcebergFormat:
         self._known: Catalog | None = None
         plain = re.sub(r"\W", "_", topic)
         self._identifier = tuple(to.split(".")) if self._is_named else (NAMESPACE, plain)
-        self._deletes: tuple[str, dict[int, list[IcebergFile]]] = ("", {})
+        self._wants_vectors = vectors
+        self._deletes = Deletes("", {}, {})
         self._place = ""  # of a table that a catalog names, when it is known
 
     # ------------------------------------------------------------------ catalog
@@ -147,6 +157,8 @@ class IcebergFormat:
                 self._known = load_catalog("lastwrite", uri=self._uri, **_IO)
             else:
                 self._known = load_catalog(self._uri, **_IO)
+            if isinstance(self._known, MetastoreCatalog):
+                self._known._write_metadata = write_metadata  # type: ignore[method-assign]
         return self._known
 
     def _table(self) -> Table | None:
@@ -177,20 +189,22 @@ class IcebergFormat:
         state = self._state(table, snapshot)
         found: list[DataFile] = []
         deletes: dict[int, list[IcebergFile]] = {}
+        locations: dict[str, str] = {}
         if state is not None:
-            for manifest in snapshot.manifests(table.io):
+            for manifest in manifests_of(snapshot, table.io):
                 self._check(table.metadata, manifest, state)
-                for entry in manifest.fetch_manifest_entry(table.io):
+                for entry in entries_of(manifest, table.io):
                     file = entry.data_file
                     bucket = int(file.partition[0])
                     if file.content is DataFileContent.DATA:
                         path, size = path_of(file.file_path), file.file_size_in_bytes
                         found.append(DataFile(path, bucket, file.record_count, size))
+                        locations[path] = file.file_path
                     else:
                         deletes.setdefault(bucket, []).append(file)
         token = str(snapshot.snapshot_id)
-        self._deletes = token, deletes
-        files_ = _with_deleted(found, deletes)
+        self._deletes = Deletes(token, deletes, locations)
+        files_ = self._deletes.counted(found)
         return Head(token, state, _plain_schema(table.schema()), files_, by_positions=True)
 
     def _state(self, table: Table, snapshot: Snapshot) -> TableState | None:
@@ -227,30 +241,9 @@ class IcebergFormat:
             )
 
     def deleted(self, head: Head, bucket: int) -> Mapping[str, Int64Array]:
-        token, deletes = self._deletes
-        if token != head.token:
+        if self._deletes.token != head.token:
             raise LogHeld("the table has another head now", path=self.address, remedy="run again")
-        return self._positions(deletes.get(bucket, ()))
-
-    def _positions(self, some: Sequence[IcebergFile]) -> dict[str, Int64Array]:
-        """
-        Raises:
-            UnsupportedFormat: there are deletes by values.
-        """
-        found: dict[str, list[Int64Array]] = {}
-        for file in some:
-            if file.content is not DataFileContent.POSITION_DELETES:
-                raise UnsupportedFormat(
-                    "somebody has deleted rows by equality", path=self.address, remedy=_ANEW
-                )
-            try:
-                for path, positions in _read_deletes(StoreIO(), file).items():
-                    found.setdefault(path_of(path), []).append(np.asarray(positions, np.int64))
-            except (OSError, pa.ArrowException, ValueError) as error:
-                raise CorruptLog(
-                    f"deletes cannot be read: {error}", path=path_of(file.file_path), remedy=_ANEW
-                ) from error
-        return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}
+        return positions_of(self._deletes.in_bucket.get(bucket, ()), self.address)
 
     # ------------------------------------------------------------------ files
 
@@ -332,11 +325,13 @@ class IcebergFormat:
         staged, updates, metadata, is_fresh = self._prepared(table, change)
         location = path_of(metadata.location)
         added = [data_file_of(file, metadata) for file in change.added]
-        removed = set(change.removed)
+        removed: set[tuple[str, int | None]] = {(path, None) for path in change.removed}
         if head is not None and not is_fresh:
-            more, gone = self._new_positions(head, change, location)
+            is_old = metadata.format_version < 3
+            replaced = self._deletes.as_positions if is_old else self._deletes.as_vectors
+            more, gone = replaced(head, change, join(location, "data"))
             added += more
-            removed |= gone
+            removed |= set(map(key_of, gone))
         writer = SnapshotWriter(
             metadata, snapshot, staged.io, lambda name: join(location, "metadata", name)
         )
@@ -366,6 +361,7 @@ class IcebergFormat:
         """The table to ask for, the updates before the snapshot, what it is with them, and whether
         no file of before can stay.
         """
+        wants = self._wants_vectors
         schema = self._next_schema(table, change.schema)
         identity = schema.find_field(identity_of(change.schema)).field_id
         if table is None:
@@ -379,7 +375,7 @@ class IcebergFormat:
                     schema,
                     self._place or self.address,
                     _spec(identity, change.state.buckets),
-                    properties=dict(_PROPERTIES),
+                    properties=_PROPERTIES | {"format-version": "3" if wants else "2"},
                 )
             except TableAlreadyExistsError as error:
                 raise self._moved() from error
@@ -387,9 +383,17 @@ class IcebergFormat:
                 raise
             except Exception as error:
                 raise self._unusable(error) from error
-            return begun._table, begun._updates, begun._table.metadata, False
+            begun_by = tuple(
+                Upgrade(format_version=3)
+                if wants and isinstance(each, UpgradeFormatVersionUpdate)
+                else each
+                for each in begun._updates
+            )
+            return begun._table, begun_by, begun._table.metadata, False
         metadata = table.metadata
         updates: tuple[TableUpdate, ...] = ()
+        if wants and metadata.format_version < 3:
+            updates += (Upgrade(format_version=3),)
         if schema != table.schema():
             number = max(each.schema_id for each in metadata.schemas) + 1
             updates += (
@@ -409,37 +413,6 @@ class IcebergFormat:
             )
         return table, updates, update_table_metadata(metadata, updates), is_fresh
 
-    def _new_positions(
-        self, head: Head, change: Change, location: str
-    ) -> tuple[list[IcebergFile], set[str]]:
-        """New files of positions, one for each bucket in which some come or a file goes, and the
-        paths of those that they replace.
-        """
-        removed = set(change.removed)
-        touched = {
-            file.bucket
-            for file in head.files
-            if file.path in removed or file.path in change.deletes
-        }
-        _, deletes = self._deletes
-        bucket_of = {file.path: file.bucket for file in head.files}
-        made: list[IcebergFile] = []
-        gone: set[str] = set()
-        for bucket in sorted(touched):
-            old = deletes.get(bucket, [])
-            positions = {
-                path: at for path, at in self._positions(old).items() if path not in removed
-            }
-            positions |= {
-                path: at for path, at in change.deletes.items() if bucket_of[path] == bucket
-            }
-            gone |= {path_of(file.file_path) for file in old}
-            positions = {path: at for path, at in positions.items() if path in bucket_of}
-            if positions:
-                name = f"{bucket:05d}-{secrets.token_hex(8)}-deletes.parquet"
-                made.append(positions_file(join(location, "data", name), bucket, positions))
-        return made, gone
-
     def _ask(
         self,
         table: Table,
@@ -453,6 +426,12 @@ class IcebergFormat:
             raise self._moved() from error
         except LogError:
             raise
+        except NotImplementedError as error:
+            raise UnsupportedFormat(
+                f"this catalog cannot keep the table: {error}",
+                path=self.address,
+                remedy="leave --vectors out, or take another catalog",
+            ) from error
         except Exception as error:
             raise RemoteFailed(
                 f"it is not known whether the table was committed: {error}",
@@ -525,14 +504,6 @@ def _spec(identity: int, buckets: int, number: int = 0, first: int = 1000) -> Pa
         name=f"{_BUCKET_FIELD}_{number}" if number else _BUCKET_FIELD,
     )
     return PartitionSpec(field, spec_id=number)
-
-
-def _with_deleted(
-    found: Sequence[DataFile], deletes: Mapping[int, Sequence[IcebergFile]]
-) -> tuple[DataFile, ...]:
-    """The files, the first of each bucket with the number of rows that are deleted in it."""
-    counts = {bucket: sum(each.record_count for each in some) for bucket, some in deletes.items()}
-    return tuple(replace(file, deleted=counts.pop(file.bucket, 0)) for file in found)
 
 
 def _plain_schema(schema: Schema) -> pa.Schema:

@@ -30,10 +30,9 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    ManifestWriterV2,
     write_manifest_list,
 )
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV3
 from pyiceberg.table.snapshots import (
     Operation,
     Snapshot,
@@ -46,8 +45,16 @@ from pyiceberg.typedef import Record
 from lastwrite.model.columns import Int64Array
 from lastwrite.tables.files import write_file
 from lastwrite.tables.format import DataFile
-from lastwrite.tables.iceberg_io import path_of
+from lastwrite.tables.iceberg_v3 import (
+    ListWriter,
+    ManifestWriter,
+    entries_of,
+    key_of,
+    manifests_of,
+    sized,
+)
 
+_DELETED = ManifestEntryStatus.DELETED
 _MANY_MANIFESTS = 16  # of a kind: then they become one
 _PATH, _POSITION = 2147483546, 2147483545  # numbers that the format gives the columns
 _POSITIONS = pa.schema(
@@ -56,17 +63,6 @@ _POSITIONS = pa.schema(
         pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(_POSITION)}),
     ]
 )
-
-
-class _DeletesWriter(ManifestWriterV2):
-    """Of a manifest whose files are of deletes."""
-
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
 
 
 def data_file_of(file: DataFile, metadata: TableMetadata) -> IcebergFile:
@@ -78,6 +74,7 @@ def data_file_of(file: DataFile, metadata: TableMetadata) -> IcebergFile:
         parquet_column_mapping=parquet_path_to_id_mapping(schema),
     )
     return IcebergFile.from_args(
+        _table_format_version=3,
         content=DataFileContent.DATA,
         file_path=file.path,
         file_format=FileFormat.PARQUET,
@@ -103,6 +100,7 @@ def positions_file(path: str, bucket: int, deleted: Mapping[str, Int64Array]) ->
     )
     written = write_file(path, rows)
     return IcebergFile.from_args(
+        _table_format_version=3,
         content=DataFileContent.POSITION_DELETES,
         file_path=path,
         file_format=FileFormat.PARQUET,
@@ -151,16 +149,16 @@ class SnapshotWriter:
     def write(
         self,
         added: Sequence[IcebergFile],
-        removed: set[str],
+        removed: set[tuple[str, int | None]],
         properties: Mapping[str, str],
         *,
         is_fresh: bool,
     ) -> Snapshot:
-        """The snapshot of the parent's files less those of these paths, and ``added``, both of
-        rows and of positions. ``is_fresh``: none of the parent's stay, nor are they told of.
+        """The snapshot of the parent's files less those of these keys, and ``added``, both of
+        rows and of deletes. ``is_fresh``: none of the parent's stay, nor are they told of.
         """
         manifests, gone = [], []
-        known = [] if is_fresh or self._parent is None else self._parent.manifests(self._io)
+        known = [] if is_fresh or self._parent is None else manifests_of(self._parent, self._io)
         for content in (ManifestContent.DATA, ManifestContent.DELETES):
             is_data = content is ManifestContent.DATA
             come = [each for each in added if (each.content is DataFileContent.DATA) is is_data]
@@ -172,10 +170,16 @@ class SnapshotWriter:
         name = self._path(f"snap-{self._id}-0-{self._mark}.avro")
         number = self._metadata.next_sequence_number()
         parent = self._parent.snapshot_id if self._parent is not None else None
-        with write_manifest_list(
-            2, self._io.new_output(name), self._id, parent, number, "deflate"
-        ) as writer:
-            writer.add_manifests(manifests)
+        lineage: Any = {}
+        output = self._io.new_output(name)
+        if isinstance(self._metadata, TableMetadataV3):
+            first = self._metadata.next_row_id or 0
+            with ListWriter(output, self._id, parent, number, first) as rows:
+                rows.add_manifests(manifests)
+            lineage = {"first_row_id": first, "added_rows": rows.next_row_id - first}
+        else:
+            with write_manifest_list(2, output, self._id, parent, number, "deflate") as writer:
+                writer.add_manifests(manifests)
         return Snapshot(
             snapshot_id=self._id,
             parent_snapshot_id=parent,
@@ -183,6 +187,7 @@ class SnapshotWriter:
             sequence_number=number,
             summary=summary,
             schema_id=self._metadata.current_schema_id,
+            **lineage,
         )
 
     def _of_kind(
@@ -190,7 +195,7 @@ class SnapshotWriter:
         content: ManifestContent,
         known: Sequence[ManifestFile],
         added: Sequence[IcebergFile],
-        removed: set[str],
+        removed: set[tuple[str, int | None]],
     ) -> tuple[list[ManifestFile], list[IcebergFile]]:
         """Manifests of files of rows, or of deletes, and the files that went."""
         kept: list[ManifestFile] = []
@@ -198,17 +203,17 @@ class SnapshotWriter:
         moved: list[ManifestEntry] = []  # into the new manifest
         merges = len(known) >= _MANY_MANIFESTS
         for manifest in known:
-            entries = manifest.fetch_manifest_entry(self._io)
-            goes = [each for each in entries if path_of(each.data_file.file_path) in removed]
+            entries = entries_of(manifest, self._io)
+            goes = [each for each in entries if key_of(each.data_file) in removed]
             gone += [each.data_file for each in goes]
             is_ours = manifest.partition_spec_id == self._metadata.default_spec_id
             if not goes and not (merges and is_ours):
                 kept += [manifest] if entries else []
                 continue
-            stay = [each for each in entries if path_of(each.data_file.file_path) not in removed]
+            stay = [each for each in entries if key_of(each.data_file) not in removed]
             rewritten = [
                 *(_as(ManifestEntryStatus.EXISTING, each, each.snapshot_id) for each in stay),
-                *(_as(ManifestEntryStatus.DELETED, each, self._id) for each in goes),
+                *(_as(_DELETED, each, self._id) for each in goes),
             ]
             if is_ours:
                 moved += rewritten
@@ -232,11 +237,13 @@ class SnapshotWriter:
         self, content: ManifestContent, entries: Iterable[ManifestEntry], spec_id: int
     ) -> ManifestFile:
         self._count += 1
-        kind = ManifestWriterV2 if content is ManifestContent.DATA else _DeletesWriter
         output = self._io.new_output(self._path(f"{self._mark}-m{self._count}.avro"))
-        spec = self._metadata.specs()[spec_id]
-        with kind(spec, self._metadata.schema(), output, self._id, "deflate") as writer:
-            for entry in entries:
+        metadata, spec = self._metadata, self._metadata.specs()[spec_id]
+        with ManifestWriter(
+            metadata.format_version, content, spec, metadata.schema(), output, self._id, "deflate"
+        ) as writer:
+            # what goes comes last: it has no share in the numbers of rows
+            for entry in sorted(entries, key=lambda each: each.status is _DELETED):
                 writer.add_entry(entry)
         return writer.to_manifest_file()
 
@@ -250,9 +257,9 @@ class SnapshotWriter:
         schema, specs = self._metadata.schema(), self._metadata.specs()
         collector = SnapshotSummaryCollector()
         for file in added:
-            collector.add_file(file, schema, self._metadata.spec())
+            collector.add_file(sized(file), schema, self._metadata.spec())
         for file in gone:
-            collector.remove_file(file, schema, specs[file.spec_id])
+            collector.remove_file(sized(file), schema, specs[file.spec_id])
         has_deletes = any(file.content is not DataFileContent.DATA for file in added)
         operation = Operation.OVERWRITE if gone or has_deletes or is_fresh else Operation.APPEND
         before = self._parent.summary if self._parent is not None and not is_fresh else None

@@ -18,6 +18,7 @@ PAST_MS: Final = 5 * _DAY_MS
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _OURS = re.compile(
     r"(?:^|/)(?:\d{5,}-[0-9a-f]{16}(?:-deletes)?\.parquet"
+    r"|vectors-[0-9a-f]{16}\.puffin"
     r"|_lastwrite/manifest-\d+-[0-9a-f]{32}\.json"
     rf"|_vectors/deletion_vector_{_UUID}\.bin"
     rf"|{_UUID}-m\d+\.avro"

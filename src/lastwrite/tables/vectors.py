@@ -27,8 +27,9 @@ from typing import Final
 import numpy as np
 from pyroaring import BitMap64
 
-from lastwrite.errors import CorruptLog
-from lastwrite.model.columns import Int64Array
+from lastwrite.errors import CommitConflict, CorruptLog
+from lastwrite.model.columns import ByteArray, Int64Array
+from lastwrite.tables.files import place_of
 
 MAGIC: Final = (1681511377).to_bytes(4, "little")
 AROUND: Final = 8  # bytes of a vector before and after those that its length counts
@@ -60,3 +61,26 @@ def decode(vector: bytes, where: str, at: int = 0) -> Int64Array:
     except (ValueError, IndexError) as error:
         raise CorruptLog(f"the bitmap of a deletion vector: {error}", at, where, _REMEDY) from error
     return np.frombuffer(bitmap.to_array(), np.uint64).astype(np.int64)
+
+
+def read(path: str, at: int, size_bytes: int, count: int) -> Int64Array:
+    """The positions of the vector that lies there, ascending.
+
+    Raises:
+        CorruptLog: it is not there, damaged, or not of so many positions.
+    """
+    store, key = place_of(path)
+    target: ByteArray = np.empty(size_bytes, np.uint8)
+    try:
+        store.read_into(key, target, at)
+    except CommitConflict as error:
+        raise CorruptLog("a deletion vector is gone", at, path, _REMEDY) from error
+    positions = decode(target.tobytes(), path, at)
+    if len(positions) != count:
+        raise CorruptLog(
+            f"a deletion vector of {len(positions)} rows, and the table says {count}",
+            at,
+            path,
+            _REMEDY,
+        )
+    return positions

@@ -109,4 +109,8 @@ _READERS: dict[str, dict[str, Callable[[Path], Any]]] = {
         "polars": lambda to: _polars(polars.scan_iceberg(iceberg_table(to)).collect()),
         "duckdb": _iceberg_duckdb,
     },
+    "iceberg-vectors": {
+        "pyiceberg": lambda to: _pairs(iceberg_table(to).scan().to_arrow()),
+        "polars": lambda to: _polars(polars.scan_iceberg(iceberg_table(to)).collect()),
+    },
 }
