@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from lastwrite.archive.place import MANIFEST
@@ -25,7 +26,7 @@ from lastwrite.kafka import beside_a_broker
 from lastwrite.kafka.format.text import topic_id_bytes
 from lastwrite.kafka.look.problems import loses_records
 from lastwrite.kafka.look.served import ServedLog
-from lastwrite.kafka.store import archived, log_dir, partitions
+from lastwrite.kafka.store import archived, log_dir, partitions, root_state
 from lastwrite.model.log import PartitionLog, TopicPartition
 from lastwrite.server.files import Files
 from lastwrite.storage.layout import Layout
@@ -34,6 +35,7 @@ from lastwrite.storage.objects.address import is_address, join, store_at
 FILES_S, BUCKET_S = 0.05, 1.0  # between looks at a partition: in a bucket each is a request
 _LIST_S = 5.0  # between looks for topics that are new
 _AT_ONCE = 16  # partitions that are read for an answer about all
+_FOLDERS_AT_ONCE = 4  # of them those on disks: more threads would wait for one another, not for it
 _IDS = uuid.UUID("4b7f6a53-7d0e-4f0c-9d0e-2f6c1f1c8a11")  # of topics that nobody gave one
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -52,6 +54,10 @@ class Partition:
         self._state: Hashable = None
         self._looked_s = -60.0
         self.changed_s = 0.0  # of time.monotonic, when it was last found to be another
+
+    @cached_property
+    def _root(self) -> str:
+        return partitions.root_of(self.folder)
 
     @property
     def settings_folder(self) -> str:
@@ -119,7 +125,9 @@ class Partition:
         Raises:
             LogError: see above.
         """
-        log = log_dir.read_partition(self.folder)
+        is_root = not archived.is_archived(self.folder)
+        root = root_state.recent(self._root) if is_root else None
+        log = log_dir.read_partition(self.folder, root=root)
         for problem in log.problems:
             if loses_records(problem, log):
                 raise CorruptLog(problem.message, problem.position, problem.path, problem.remedy)
@@ -159,8 +167,9 @@ class Partition:
         active = None
         if self._log is not None and self._log.log.segments:
             active = file_state(self._log.log.segments[-1].path)
-        root = partitions.root_of(self.folder)
-        return beside_a_broker.folder_state(self.folder), active, beside_a_broker.noted_ns(root)
+        # not the time of the file now: the next listing may be of the marks of a moment ago
+        noted_ns = root_state.recent(self._root).noted_ns
+        return beside_a_broker.folder_state(self.folder), active, noted_ns
 
     def seen_manifest(self) -> Hashable:
         """The same of a partition of an archive."""
@@ -335,12 +344,16 @@ class Catalog:
     def read_all(self, topics: Sequence[Topic]) -> None:
         """Read the partitions of topics, several at once; those that cannot be are left out."""
 
-        def read(found: Partition) -> None:
-            with suppress(LogError):
-                found.peek()
+        def read(found: Sequence[Partition]) -> None:
+            for each in found:
+                with suppress(LogError):
+                    each.peek()
 
         fresh = [p for topic in topics for p in topic.partitions.values() if not p.is_read]
-        list(self._pool.map(read, fresh) if len(fresh) > 1 else map(read, fresh))
+        here = [p for p in fresh if not is_address(p.folder)]
+        portions = [[p] for p in fresh if is_address(p.folder)]
+        portions += filter(None, (here[n::_FOLDERS_AT_ONCE] for n in range(_FOLDERS_AT_ONCE)))
+        list(self._pool.map(read, portions) if len(portions) > 1 else map(read, portions))
         for topic in topics:
             with suppress(LogError):
                 self._of_ids[topic.id] = topic
