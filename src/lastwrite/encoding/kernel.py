@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from threading import RLock
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
 _is_numba_left_out = False
+# Whoever makes a kernel is alone: another thread would call it before it knows what it calls. Its
+# own thread comes again, where a kernel calls itself.
+making = RLock()
 
 
 def njit(**options: Any) -> Callable[[Any], Any]:
@@ -55,9 +59,10 @@ class Intrinsic:
 
     @property
     def for_numba(self) -> Any:
-        if self._made is None:
-            self._made = import_module("numba.extending").intrinsic(self._function)
-        return self._made
+        with making:
+            if self._made is None:
+                self._made = import_module("numba.extending").intrinsic(self._function)
+            return self._made
 
 
 class Kernel:
@@ -80,20 +85,21 @@ class Kernel:
     @property
     def for_numba(self) -> Any:
         """Numba's dispatcher. What it calls are Numba's own, too: it knows no class of ours."""
-        if self._made is None:
-            known = {"__name__": self.function.__module__}
-            twin = FunctionType(
-                self.function.__code__,
-                known,
-                self.function.__name__,
-                self.function.__defaults__,
-                self.function.__closure__,
-            )
-            twin.__qualname__ = self.function.__qualname__
-            self._made = import_module("numba").njit(**self._options)(twin)
-            # after it is made: a kernel may call itself
-            known |= _for_numba(self.function.__globals__, set(_names(self.function.__code__)))
-        return self._made
+        with making:
+            if self._made is None:
+                known = {"__name__": self.function.__module__}
+                twin = FunctionType(
+                    self.function.__code__,
+                    known,
+                    self.function.__name__,
+                    self.function.__defaults__,
+                    self.function.__closure__,
+                )
+                twin.__qualname__ = self.function.__qualname__
+                self._made = import_module("numba").njit(**self._options)(twin)
+                # after it is made: a kernel may call itself
+                known |= _for_numba(self.function.__globals__, set(_names(self.function.__code__)))
+            return self._made
 
     def _first(self, *arguments: Any, **named: Any) -> Any:
         if _is_numba_left_out:

@@ -24,7 +24,7 @@ import llvmlite
 import numpy as np
 from llvmlite import binding
 
-from lastwrite.encoding.kernel import Kernel
+from lastwrite.encoding.kernel import Kernel, making
 from lastwrite.encoding.kernel_cache import keep_code, kept_code, maker, may_keep_code
 
 # NumPy's flags: contiguous as in C, aligned, writable; where an array's fields lie, by its ABI.
@@ -77,7 +77,9 @@ class CodeOf:
             if code is None or named:
                 if named:
                     raise _NotKept
-                code = self._found[kinds] = self._code(arguments, kinds)
+                with making:  # the loader takes each symbol once
+                    code = self._found.get(kinds) or self._code(arguments, kinds)
+                    self._found[kinds] = code
             return code(arguments)
         except _NotKept:
             return self._kernel.for_numba(*arguments, **named)
