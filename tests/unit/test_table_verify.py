@@ -111,3 +111,22 @@ def test_a_log_that_has_not_all_of_it(log: GrowingLog, tmp_path: Path) -> None:
         verify_table(str(tmp_path / "other"), str(tmp_path / "t"))
     with pytest.raises(NotALog, match="there is no table"):
         verify_table(str(log.root), str(tmp_path / "nowhere"), format="parquet")
+
+
+def test_a_table_of_iceberg_is_found_by_its_place(log: GrowingLog, tmp_path: Path) -> None:
+    """Also in a catalog with tables of other topics."""
+    catalog = f"sqlite:///{tmp_path}/catalog.db"
+    for place, given in (("here", None), ("a", catalog), ("b", catalog)):
+        root = tmp_path / f"log-{place}"
+        root.mkdir()
+        GrowingLog(root).append([(place.encode(), b"1", 5)])
+        if place == "b":
+            (root / "t-0").rename(root / "other-0")
+        lastwrite.table_to(str(root), to=str(tmp_path / f"of-{place}"), catalog=given)
+    for place, given in (("here", None), ("a", catalog), ("b", catalog)):
+        found = verify_table(
+            str(tmp_path / f"log-{place}"), str(tmp_path / f"of-{place}"), catalog=given
+        )
+        assert found.is_proven and found.rows == 1
+    with pytest.raises(NotALog, match="there is no table"):
+        verify_table(str(log.root), str(tmp_path / "nowhere"), catalog=catalog)

@@ -64,6 +64,7 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 from pyiceberg.transforms import BucketTransform
+from pyiceberg.typedef import Identifier
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from lastwrite.errors import (
@@ -110,7 +111,8 @@ class IcebergFormat:
 
     Args:
         to: the table's folder or address; or, with a catalog, ``namespace.table``.
-        topic: by which the table is named in the catalog, where ``to`` is a place.
+        topic: by which the table is named in the catalog, where ``to`` is a place; empty: it is
+            there, and found by its place.
         catalog: the URI of a catalog, or the name of one that pyiceberg is configured for; None:
             SQLite in the table's folder.
         vectors: whether the table is of version 3 from the next commit on, where rows are deleted
@@ -136,7 +138,9 @@ class IcebergFormat:
         self._uri = catalog
         self._known: Catalog | None = None
         plain = re.sub(r"\W", "_", topic)
-        self._identifier = tuple(to.split(".")) if self._is_named else (NAMESPACE, plain)
+        self._identifier: Identifier = (NAMESPACE, plain) if topic else ()
+        if self._is_named:
+            self._identifier = tuple(to.split("."))
         self._wants_vectors = vectors
         self._deletes = Deletes("", {}, {})
         self._place = ""  # of a table that a catalog names, when it is known
@@ -165,7 +169,7 @@ class IcebergFormat:
         if self._uri is None and not os.path.exists(self._file):
             return None
         try:
-            return self._catalog().load_table(self._identifier)
+            return self._catalog().load_table(self._identifier or self._lying_here())
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except LogError:
@@ -176,6 +180,14 @@ class IcebergFormat:
                 path=self.address,
                 remedy="see to the catalog, and run again",
             ) from error
+
+    def _lying_here(self) -> Identifier:
+        """The name of the table at the address, of which nobody said the topic."""
+        catalog = self._catalog()
+        for name in catalog.list_tables(NAMESPACE):
+            if path_of(catalog.load_table(name).location()) == self.address:
+                return name
+        raise NoSuchTableError(f"no table of {NAMESPACE} lies there")
 
     # ------------------------------------------------------------------ head
 
