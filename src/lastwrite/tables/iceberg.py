@@ -21,10 +21,9 @@ Source: Iceberg's table format, sections Manifests, Snapshots, Position Delete F
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -37,11 +36,10 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, ManifestFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -65,7 +63,6 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.typedef import Identifier
-from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from lastwrite.errors import (
     InvalidConfig,
@@ -81,6 +78,7 @@ from lastwrite.tables.columns import identity_of
 from lastwrite.tables.format import PROPERTY, Change, DataFile, Head, TableState
 from lastwrite.tables.iceberg_deletes import Deletes, positions_of
 from lastwrite.tables.iceberg_io import path_of
+from lastwrite.tables.iceberg_schema import next_schema, numbered, plain_schema
 from lastwrite.tables.iceberg_snapshot import SnapshotWriter, data_file_of
 from lastwrite.tables.iceberg_v3 import (
     Upgrade,
@@ -94,7 +92,6 @@ CATALOG_FILE = "catalog.db"
 HINT = "version-hint.text"
 NAMESPACE = "lastwrite"
 _IO = {"py-io-impl": "lastwrite.tables.iceberg_io.StoreIO"}
-_FIELD_ID = b"PARQUET:field_id"
 _BUCKET_FIELD = "key_bucket"
 _ANEW = "make the table anew (--anew)"
 _PROPERTIES = {
@@ -197,7 +194,7 @@ class IcebergFormat:
             return None
         snapshot = table.current_snapshot()
         if snapshot is None:
-            return Head("none", None, _plain_schema(table.schema()), ())
+            return Head("none", None, plain_schema(table.schema()), ())
         state = self._state(table, snapshot)
         found: list[DataFile] = []
         deletes: dict[int, list[IcebergFile]] = {}
@@ -217,7 +214,7 @@ class IcebergFormat:
         token = str(snapshot.snapshot_id)
         self._deletes = Deletes(token, deletes, locations)
         files_ = self._deletes.counted(found)
-        return Head(token, state, _plain_schema(table.schema()), files_, by_positions=True)
+        return Head(token, state, plain_schema(table.schema()), files_, by_positions=True)
 
     def _state(self, table: Table, snapshot: Snapshot) -> TableState | None:
         """What the last snapshot of ours says."""
@@ -304,27 +301,7 @@ class IcebergFormat:
 
     def file_schema(self, head: Head | None, schema: pa.Schema) -> pa.Schema:
         assert self.location  # asked for before threads do
-        return _numbered(schema, self._next_schema(self._table(), schema).as_struct())
-
-    def _next_schema(self, table: Table | None, schema: pa.Schema) -> Schema:
-        """That of the table, with columns more; or, where that is another, one with numbers that no
-        column had before.
-        """
-        if table is not None:
-            if _plain_schema(table.schema()) == schema:
-                return table.schema()
-        first = 1 if table is None else table.metadata.last_column_id + 1
-        count = itertools.count(first)
-        convert: Any = Catalog._convert_schema_if_needed
-        wanted: Schema = convert(schema, 2)
-        if table is not None:
-            united = _united(table.schema().as_struct(), wanted.as_struct(), count)
-            assert isinstance(united, StructType)
-            grown = Schema(*united.fields)
-            if _plain_schema(grown) == schema:
-                return grown
-            count = itertools.count(first)
-        return assign_fresh_schema_ids(wanted, lambda: next(count))
+        return numbered(schema, next_schema(self._table(), schema))
 
     # ------------------------------------------------------------------ commit
 
@@ -374,7 +351,7 @@ class IcebergFormat:
         no file of before can stay.
         """
         wants = self._wants_vectors
-        schema = self._next_schema(table, change.schema)
+        schema = next_schema(table, change.schema)
         identity = schema.find_field(identity_of(change.schema)).field_id
         if table is None:
             if self._uri is None:
@@ -516,74 +493,3 @@ def _spec(identity: int, buckets: int, number: int = 0, first: int = 1000) -> Pa
         name=f"{_BUCKET_FIELD}_{number}" if number else _BUCKET_FIELD,
     )
     return PartitionSpec(field, spec_id=number)
-
-
-def _plain_schema(schema: Schema) -> pa.Schema:
-    """The schema in the types that we write."""
-    found = schema_to_pyarrow(schema, include_field_ids=False)
-    return pa.schema([pa.field(each.name, _plain(each.type)) for each in found])
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_large_binary(kind):
-        return pa.binary()
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _plain(each.type)) for each in kind])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(pa.field("element", _plain(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
-    return kind
-
-
-def _united(known: IcebergType, wanted: IcebergType, count: Iterator[int]) -> IcebergType:
-    """A type with what the wanted one has more; what is new has numbers from ``count``."""
-    if isinstance(known, StructType) and isinstance(wanted, StructType):
-        later = {each.name: each for each in wanted.fields}
-        fields = []
-        for each in known.fields:
-            other = later.pop(each.name, None)
-            kind = (
-                each.field_type
-                if other is None
-                else _united(each.field_type, other.field_type, count)
-            )
-            fields.append(each.model_copy(update={"field_type": kind}))
-        for each in later.values():
-            number = next(count)
-            kind = assign_fresh_schema_ids(Schema(each), lambda: next(count)).fields[0].field_type
-            fields.append(each.model_copy(update={"field_id": number, "field_type": kind}))
-        return StructType(*fields)
-    if isinstance(known, ListType) and isinstance(wanted, ListType):
-        kind = _united(known.element_type, wanted.element_type, count)
-        return known.model_copy(update={"element_type": kind})
-    if isinstance(known, MapType) and isinstance(wanted, MapType):
-        kind = _united(known.value_type, wanted.value_type, count)
-        return known.model_copy(update={"value_type": kind})
-    return wanted if known.is_primitive and wanted.is_primitive else known
-
-
-def _numbered(schema: pa.Schema, struct: StructType) -> pa.Schema:
-    """With Iceberg's numbers of columns, as a Parquet file has them."""
-    return pa.schema([_numbered_field(schema.field(each.name), each) for each in struct.fields])
-
-
-def _numbered_field(field: pa.Field, known: NestedField) -> pa.Field:
-    kind = _numbered_type(field.type, known.field_type)
-    return pa.field(field.name, kind, metadata={_FIELD_ID: str(known.field_id)})
-
-
-def _numbered_type(kind: pa.DataType, known: IcebergType) -> pa.DataType:
-    if isinstance(known, StructType):
-        return pa.struct([_numbered_field(kind.field(each.name), each) for each in known.fields])
-    if isinstance(known, ListType):
-        return pa.list_(_numbered_field(pa.field("element", kind.value_type), known.element_field))
-    if isinstance(known, MapType):
-        key = _numbered_field(pa.field("key", kind.key_type), known.key_field)
-        return pa.map_(
-            key.with_nullable(False),
-            _numbered_field(pa.field("value", kind.item_type), known.value_field),
-        )
-    return kind
