@@ -159,7 +159,7 @@ class IcebergFormat:
             else:
                 self._known = load_catalog(self._uri, **_IO)
             if isinstance(self._known, MetastoreCatalog):
-                self._known._write_metadata = write_metadata  # type: ignore[method-assign]
+                vars(self._known)["_write_metadata"] = write_metadata
         return self._known
 
     def _table(self) -> Table | None:
