@@ -24,6 +24,7 @@ from tests.support.kafka.crashing import (
 )
 from tests.support.kafka.logs import bases, check_indexes, headers_of
 from tests.support.kafka.oracle import Oracle
+from tests.support.sample import some
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def oracle() -> Iterator[Oracle]:
     judge.close()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+@pytest.mark.parametrize("layout", some(LAYOUTS, 5))
 def test_kafka_loads_what_a_killed_commit_left(
     tmp_path: Path, oracle: Oracle, layout: Layout
 ) -> None:

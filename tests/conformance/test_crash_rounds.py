@@ -12,6 +12,7 @@ from tests.crash.rounds import prepare
 from tests.crash.trial import KILLS_A_LOG, drawn, run_trial
 from tests.support.kafka.logs import SCRATCH
 from tests.support.kafka.oracle import Oracle
+from tests.support.sample import some
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +22,7 @@ def oracle() -> Iterator[Oracle]:
     judge.close()
 
 
-@pytest.mark.parametrize(
-    "log", [*range(80, 84), *(pytest.param(n, marks=pytest.mark.long) for n in range(84, 88))]
-)
+@pytest.mark.parametrize("log", some(range(80, 88), 3))
 def test_kafka_loads_what_a_killed_round_left(oracle: Oracle, log: int) -> None:
     with tempfile.TemporaryDirectory(prefix="lastwrite-crash-", dir=SCRATCH) as folder:
         round_ = prepare(log, Path(folder))

@@ -30,6 +30,7 @@ from tests.support.kafka.judged import (
 from tests.support.kafka.logs import NAME, SCRATCH, read_segments, write_segment
 from tests.support.kafka.old_entries import encode_message, encode_wrapper
 from tests.support.kafka.oracle import MAP_SLOTS, Oracle, scenario, shut_down
+from tests.support.sample import some
 
 START = 1_700_000_000_000
 CONFIG = {
@@ -275,9 +276,7 @@ def made_older(plan: dict[str, Any], rng: random.Random) -> dict[str, Any]:
     return plan
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.long] * (seed > 20)) for seed in range(1, 41)]
-)
+@pytest.mark.parametrize("seed", some(range(1, 41), 8))
 def test_drawn_logs(seed: int, oracle: Oracle) -> None:
     rng = random.Random(f"old-{seed}")
     assert list(checked(oracle, made_older(scenario(1000 + seed), rng)))

@@ -41,7 +41,7 @@ from tests.support.kafka.logs import (
 from tests.support.kafka.oracle import MAP_SLOTS, Oracle, scenario, shut_down
 from tests.support.kafka.single import retain as take_out
 
-SEEDS = int(os.environ.get("LASTWRITE_RETENTION_SEEDS", "60"))
+SEEDS = int(os.environ.get("LASTWRITE_RETENTION_SEEDS", "30"))
 CASES = 5  # of each log
 YEAR_MS = 366 * 86_400_000
 NO_PRODUCERS = encode_snapshot([])  # which says no more than no snapshot

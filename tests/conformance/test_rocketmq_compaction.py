@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.rocketmq.judged import check_seed
 from tests.support.rocketmq.oracle import RocketmqOracle
+from tests.support.sample import some
 
 SEEDS = int(os.environ.get("LASTWRITE_ROCKETMQ_SEEDS", "40"))
 
@@ -24,7 +25,7 @@ def oracle() -> Iterator[RocketmqOracle]:
     oracle.close()
 
 
-@pytest.mark.parametrize("seed", range(1, SEEDS + 1))
+@pytest.mark.parametrize("seed", some(range(1, SEEDS + 1), SEEDS // 2))
 def test_the_files_are_the_brokers_and_a_broker_serves_ours(
     oracle: RocketmqOracle, seed: int
 ) -> None:

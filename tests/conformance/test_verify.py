@@ -18,6 +18,7 @@ from tests.support.kafka.faults import FAULTS, read_pair, strike
 from tests.support.kafka.judged import Round, played
 from tests.support.kafka.oracle import Oracle, scenario
 from tests.support.kafka.reference import listed
+from tests.support.sample import some
 
 CORPUS = Path(__file__).parent.parent / "corpus" / "kafka-4.4.0"
 
@@ -44,10 +45,7 @@ def oracle() -> Iterator[Oracle]:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize(
-    "seed",
-    [*range(1001, 1076), *(pytest.param(n, marks=pytest.mark.long) for n in range(1076, 1151))],
-)
+@pytest.mark.parametrize("seed", some(range(1001, 1151), 30))
 def test_kafkas_own_cleaner_keeps_what_it_promises(
     seed: int, oracle: Oracle, met: Counter[str], tmp_path: Path
 ) -> None:

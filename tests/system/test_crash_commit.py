@@ -36,16 +36,13 @@ from tests.support.kafka.crashing import (
     write_layout,
 )
 from tests.support.kafka.logs import bases, check_indexes, read_checkpoint
+from tests.support.sample import some
 
 pytestmark = pytest.mark.skipif(
     not hasattr(__import__("os"), "fork"), reason="kills a child that was forked"
 )
 LEAST_KILLS = 200
 LONG = pytest.mark.long
-SOME_LAYOUTS = [
-    pytest.param(layout, id=layout.name, marks=LONG if number % 2 else ())
-    for number, layout in enumerate(LAYOUTS)
-]
 
 
 @pytest.fixture
@@ -112,7 +109,7 @@ def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(
     }
 
 
-@pytest.mark.parametrize("layout", SOME_LAYOUTS)
+@pytest.mark.parametrize("layout", some(LAYOUTS, 5))
 def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends_in_the_same_bytes(
     place: Path, layout: Layout
 ) -> None:
@@ -152,13 +149,7 @@ def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends
     assert not decided[0] and decided[-1]
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        pytest.param(layout, id=layout.name, marks=LONG if number > 2 else ())
-        for number, layout in enumerate(LAYOUTS[2::3])
-    ],
-)
+@pytest.mark.parametrize("layout", some(LAYOUTS[2::3], 2))
 def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
     place: Path, layout: Layout
 ) -> None:

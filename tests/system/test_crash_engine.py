@@ -27,6 +27,7 @@ from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
 from tests.support.kafka.logs import read_segments, write_segment
 from tests.support.kafka.model import records_of
+from tests.support.sample import some
 
 NOW = 1_700_000_100_000
 # name: settings, rounds before the one that is killed, whether the active segment is cleaned
@@ -123,7 +124,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", some(LAYOUTS, 2))
 def test_killed_anywhere_it_is_the_old_log_or_the_new_one(place: Path, name: str) -> None:
     tmp_path = place
     config, include_active = LAYOUTS[name]

@@ -30,6 +30,7 @@ from tests.support.rocketmq.trees import (
     load_like_broker,
     write_layout,
 )
+from tests.support.sample import some
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child that was forked")
 by_name = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
@@ -102,7 +103,7 @@ def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one
     assert decided[-1] or not layout.after
 
 
-@by_name
+@pytest.mark.parametrize("layout", some(LAYOUTS, 3))
 def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
     place: Path, layout: Layout
 ) -> None:
@@ -121,7 +122,7 @@ def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
             again += 1
 
 
-@by_name
+@pytest.mark.parametrize("layout", some(LAYOUTS, 3))
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
 @pytest.mark.parametrize("once", [True, False])
 def test_an_operation_that_fails_leaves_the_old_state_or_the_new_one(

@@ -17,6 +17,7 @@ import pytest
 from tests.crash.rounds import Round, prepare
 from tests.crash.trial import KILLS_A_LOG, drawn, run_trial
 from tests.support.kafka.logs import SCRATCH
+from tests.support.sample import some
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child that was forked")
 
@@ -60,14 +61,14 @@ EVERYWHERE = [42, 47, 49]
 DRAWN = range(60, 72)
 
 
-@pytest.mark.parametrize("log", EVERYWHERE)
+@pytest.mark.parametrize("log", some(EVERYWHERE, 1))
 def test_killed_at_every_operation_it_is_the_old_log_or_the_new_one(place: Path, log: int) -> None:
     round_ = prepare(log, place)
     for point in range(1, round_.operations + 1):
         run_trial(round_, place, point)
 
 
-@pytest.mark.parametrize("log", DRAWN)
+@pytest.mark.parametrize("log", some(DRAWN, 4))
 def test_killed_anywhere_once_or_twice(place: Path, log: int) -> None:
     round_ = prepare(log, place)
     for seed in range(log * KILLS_A_LOG, (log + 1) * KILLS_A_LOG):
