@@ -29,7 +29,7 @@ from lastwrite.spark.inline import INLINE
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
-from tests.support.kafka.groups import transact
+from tests.support.kafka.groups import PROTOCOLS, transact
 from tests.support.kafka.raw import Raw, part
 from tests.support.kafka.readers.programs import READERS
 from tests.support.kafka.recording import Recorder
@@ -360,6 +360,67 @@ def test_of_a_group_that_nobody_knows_the_same_is_said(pair: Pair) -> None:
         ):
             wanted = asked(theirs, name, version, **{field: ("nobody",)})
             assert asked(ours, name, version, **{field: ("nobody",)}) == wanted
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_groups_and_positions_are_deleted_as_by_the_broker(pair: Pair, protocol: str) -> None:
+    """Of topics that a member reads, that nobody has, of groups with members, without, unknown."""
+    group, read, left = f"deleted-{protocol}", TOPICS[0], TOPICS[1]
+
+    def delete(raw: Raw, *names: str) -> Any:
+        found = [raw.ask("delete_groups", version, groups_names=names) for version in (0, 2)]
+        return [{each.group_id: each.error_code for each in one.results} for one in found]
+
+    def delete_positions(raw: Raw, group: str) -> Any:
+        topics = tuple(
+            part(
+                "offset_delete",
+                0,
+                "OffsetDeleteRequestTopic",
+                name=name,
+                partitions=tuple(
+                    part("offset_delete", 0, "OffsetDeleteRequestPartition", partition_index=n)
+                    for n in (0, 9)
+                ),
+            )
+            for name in (read, left, "missing")
+        )
+        found = raw.ask("offset_delete", 0, group_id=group, topics=topics)
+        return found.error_code, {
+            (topic.name, each.partition_index): each.error_code
+            for topic in found.topics
+            for each in topic.partitions
+        }
+
+    def life(address: str) -> list[Any]:
+        settings = {
+            "bootstrap.servers": address,
+            "group.id": group,
+            "enable.auto.commit": False,
+        }
+        alone = Consumer(settings)  # no member
+        alone.assign([])
+        alone.commit(offsets=[TopicPartition(left, 0, 5)], asynchronous=False)
+        places = [TopicPartition(name, 0) for name in (read, left)]
+        member = Consumer(settings | {"group.protocol": protocol})
+        member.subscribe([read])
+        while not member.assignment():
+            member.poll(0.1)
+        member.commit(offsets=[TopicPartition(read, 0, 7)], asynchronous=False)
+        said: list[Any] = []
+        with Raw(address) as raw:
+            said += [delete(raw, group, "nobody"), delete_positions(raw, group)]
+            said.append([each.offset for each in alone.committed(places, 60)])
+            member.close()
+            said += [delete_positions(raw, group), delete_positions(raw, "nobody")]
+            said.append([each.offset for each in alone.committed(places, 60)])
+            alone.commit(offsets=[TopicPartition(left, 0, 6)], asynchronous=False)
+            said.append(delete(raw, group))
+            said.append([each.offset for each in alone.committed(places, 60)])
+        alone.close()
+        return said
+
+    assert life(pair.ours.address) == life(pair.broker.address)
 
 
 def test_consumers_see_the_same_records_in_order(pair: Pair) -> None:

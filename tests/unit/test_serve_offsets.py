@@ -30,3 +30,14 @@ def test_a_server_starts_on_what_a_kill_tore_off(tmp_path: Path) -> None:
         store = Offsets(str(tmp_path))
         assert store.of(_HERE) == Commit(7, at_ms=1)
         store.close()
+
+
+def test_what_was_deleted_here_does_not_come_back_from_the_archive(tmp_path: Path) -> None:
+    store = Offsets(str(tmp_path))
+    store.start_from([(_HERE, Commit(3))], 1)
+    store.commit([(_HERE, None)], 2)
+    store.close()
+    store = Offsets(str(tmp_path))
+    store.start_from([(_HERE, Commit(3))], 3)
+    assert store.of(_HERE) is None
+    store.close()

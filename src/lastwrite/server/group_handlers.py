@@ -326,8 +326,9 @@ def _may_commit(place: Coordinator, request: Request, body: Any) -> int:
 
 
 def _refused(catalog: Allowed, name: str | None, asked: Any) -> int:
-    if name is None or catalog.partition(catalog.topic(name), asked.partition_index) is None:
-        return catalog.unknown(name) if name is not None else Code.NONE
+    unknown = Code.NONE if name is None else _unknown(catalog, name, asked.partition_index)
+    if name is None or unknown:
+        return unknown
     if len((asked.committed_metadata or "").encode()) > _MOST_METADATA_BYTES:
         return Code.OFFSET_METADATA_TOO_LARGE
     return Code.NONE
@@ -443,6 +444,103 @@ def _position(
         metadata="" if found is None else found.metadata,
         error_code=error,
     )
+
+
+# ---------------------------------------------------------------------- deleting
+
+
+def delete_groups(place: Coordinator, request: Request, body: Any) -> bytes:
+    """Positions of groups without members go."""
+    return encode_answer(
+        request,
+        results=tuple(
+            part(
+                request,
+                "DeletableGroupResult",
+                group_id=name,
+                error_code=_delete_group(place, name),
+            )
+            for name in body.groups_names
+        ),
+    )
+
+
+def _delete_group(place: Coordinator, name: str) -> int:
+    wrong = place.catalog.group_error(name)
+    if wrong or _state_of(place, name)[0] == GroupState.DEAD:
+        return wrong or Code.GROUP_ID_NOT_FOUND
+    with place.groups.held(name) as (group, newer):
+        if group.members or newer.members:
+            return Code.NON_EMPTY_GROUP
+        return _take_away(place, [where for where, _ in place.offsets.of_group(name)])
+
+
+def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
+    """A group's positions in topics that none of its members reads go."""
+    wrong = place.catalog.group_error(body.group_id)
+    if wrong:
+        return encode_answer(request, error_code=wrong, topics=())
+    errors = {
+        Place(body.group_id, topic.name, each.partition_index): _unknown(
+            place.catalog, topic.name, each.partition_index
+        )
+        for topic in body.topics
+        for each in topic.partitions
+    }
+    asked = [where for where, error in errors.items() if not error]
+    if asked and not body.group_id:
+        return encode_answer(request, error_code=Code.INVALID_GROUP_ID, topics=())
+    if asked and _state_of(place, body.group_id)[0] == GroupState.DEAD:
+        return encode_answer(request, error_code=Code.GROUP_ID_NOT_FOUND, topics=())
+    if asked:
+        with place.groups.held(body.group_id) as (group, newer):
+            if group.members and group.protocol_type != "consumer":
+                return encode_answer(request, error_code=Code.NON_EMPTY_GROUP, topics=())
+            by_newer = {topic for each in newer.members.values() for topic in each.topics}
+            classic = group.subscribed()
+            reads = {
+                where for where in asked if classic is None or where.topic in classic | by_newer
+            }
+            errors |= dict.fromkeys(reads, Code.GROUP_SUBSCRIBED_TO_TOPIC)
+            free = [where for where in asked if where not in reads]
+            errors |= dict.fromkeys(free, _take_away(place, free))
+    return encode_answer(
+        request,
+        error_code=Code.NONE,
+        topics=tuple(
+            part(
+                request,
+                "OffsetDeleteResponseTopic",
+                name=topic.name,
+                partitions=tuple(
+                    part(
+                        request,
+                        "OffsetDeleteResponsePartition",
+                        partition_index=each.partition_index,
+                        error_code=errors[Place(body.group_id, topic.name, each.partition_index)],
+                    )
+                    for each in topic.partitions
+                ),
+            )
+            for topic in body.topics
+        ),
+    )
+
+
+def _unknown(catalog: Allowed, name: str, number: int) -> int:
+    is_there = catalog.partition(catalog.topic(name), number) is not None
+    return Code.NONE if is_there else catalog.unknown(name)
+
+
+def _take_away(place: Coordinator, places: list[Place]) -> int:
+    """Those that are there, all or none; what went wrong."""
+    known = [(each, None) for each in places if place.offsets.of(each)]
+    try:
+        if known:
+            place.offsets.commit(known, _now_ms())
+    except LogError:
+        return Code.KAFKA_STORAGE_ERROR
+    return Code.NONE
 
 
 # ---------------------------------------------------------------------- looking
@@ -638,6 +736,8 @@ GROUP_HANDLERS: dict[str, Callable[[Coordinator, Request, Any], bytes]] = {
     "consumer_group_describe": consumer_group_describe,
     "offset_commit": offset_commit,
     "offset_fetch": offset_fetch,
+    "delete_groups": delete_groups,
+    "offset_delete": offset_delete,
     "list_groups": list_groups,
     "describe_groups": describe_groups,
 }

@@ -15,10 +15,12 @@ with a name of their own), KIP-394; docs/decisions/serving.md.
 
 from __future__ import annotations
 
+import struct
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -382,6 +384,18 @@ class Group:
             is_completing = self.state is GroupState.COMPLETING
             return Code.REBALANCE_IN_PROGRESS if is_completing else Code.NONE
 
+    def subscribed(self) -> set[str] | None:
+        """Topics that members read; None: any. The caller has the lock."""
+        if not self.members:
+            return set()
+        found: set[str] = set()
+        for each in self.members.values():
+            topics = subscribed(each.metadata(self.protocol))
+            if topics is None:
+                return None
+            found |= topics
+        return found
+
     def is_member(self, member: str, instance: str | None, generation: int) -> int:
         """What is wrong with the claim to be one; the caller has the lock."""
         found = self._of_instance(instance)
@@ -414,6 +428,22 @@ class Group:
         if self.leader == member.id:
             self.leader = next(iter(self.members), None)
         self.changed.notify_all()
+
+
+def subscribed(metadata: bytes) -> set[str] | None:
+    """Topics in what a consumer says under its protocol: a version of two bytes, how many, their
+    names; None: it cannot be read.
+    """
+    try:
+        (count,) = struct.unpack_from(">i", metadata, 2)
+        found, at = set(), 6
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", metadata, at)
+            found.add(metadata[at + 2 : at + 2 + length].decode())
+            at += 2 + length
+    except (struct.error, UnicodeDecodeError):
+        return None
+    return found if at <= len(metadata) else None
 
 
 class Groups:
@@ -453,6 +483,15 @@ class Groups:
 
     def known(self, name: str) -> Group | None:
         return self._groups.get(name)
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[tuple[Group, ConsumerGroup]]:
+        """The group, of either protocol; nobody joins or leaves meanwhile."""
+        group, newer = self.of(name), self.newer(name)
+        with group.changed, newer.lock:
+            group.tick(self.now_s())
+            newer.tick(self.now_s())
+            yield group, newer
 
     def names(self) -> list[str]:
         return sorted({*self._groups, *self._newer})

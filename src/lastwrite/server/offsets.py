@@ -46,7 +46,7 @@ class Offsets:
             self._log = AppendedLog(os.path.join(state, folder_name(_NAME)), _SEGMENT_BYTES)
             found = Positions()
             found.take(self._log.batches())
-            self._known = found.known
+            self._known, self._gone = found.known, found.gone
             self._held = stack.pop_all()
 
     def close(self) -> None:
@@ -67,8 +67,9 @@ class Offsets:
             return {place.group for place in self._known}
 
     def start_from(self, commits: Sequence[tuple[Place, Commit]], now_ms: int) -> None:
-        """Take positions that somebody else has noted, of groups that have none here."""
-        fresh = [(place, commit) for place, commit in commits if place not in self._known]
+        """Take positions that somebody else has noted, of groups that have and had none here."""
+        here = self._known.keys() | self._gone
+        fresh = [(place, commit) for place, commit in commits if place not in here]
         if fresh:
             self.commit(fresh, now_ms)
 
@@ -93,5 +94,7 @@ class Offsets:
     def _note(self, place: Place, commit: Commit | None) -> None:
         if commit is None:
             self._known.pop(place, None)
+            self._gone.add(place)
         else:
             self._known[place] = commit
+            self._gone.discard(place)
