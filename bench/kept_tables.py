@@ -29,7 +29,7 @@ from typing import Any
 
 from bench.sampling import cpu_seconds
 from tests.support.kafka.growing import GrowingLog
-from tests.support.tables.spark import JARS, SETTINGS, spark_home
+from tests.support.tables.spark import SETTINGS, spark_environment
 
 BUCKET_KEYS = 320_000  # about, of a bucket
 AT_ONCE = 1000  # records of a batch
@@ -215,12 +215,7 @@ def run_step(
 ) -> dict[str, float]:
     """The step in a process of its own: CPU and wall seconds, peak MiB, MB written."""
     command = [sys.executable, "-m", "bench.kept_tables", "--step", step, "--of", of]
-    environment = dict(os.environ)
-    if step == "spark_merge":
-        home = spark_home()
-        environment["PYTHONPATH"] = os.pathsep.join([str(home), str(Path(__file__).parents[1])])
-        jars = sorted((home / JARS / "lib").glob("*.jar"))
-        environment["SPARK_PEER_JARS"] = ",".join(map(str, jars))
+    environment = spark_environment() if step == "spark_merge" else None
     command += ["--warm"] * is_warm
     before = _sizes(folder)
     began = time.monotonic()

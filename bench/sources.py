@@ -55,7 +55,7 @@ from tests.support.kafka.broker import Broker, kafka_home
 from tests.support.kafka.clients import create_topic
 from tests.support.kafka.spark_source import PYSPARK, peer_home
 from tests.support.objects import BUCKET, fault_proxy, s3_server
-from tests.support.tables.spark import JARS, SETTINGS, kafka_jars, spark_home
+from tests.support.tables.spark import SETTINGS, kafka_jars, spark_environment
 
 REPOSITORY = Path(__file__).parents[1]
 TOPIC = "rows"
@@ -366,13 +366,8 @@ class Bench:
     # ------------------------------------------------------------------ tables
 
     def written(self, formats: Sequence[str]) -> Iterator[tuple[str, Made]]:
-        home = spark_home()
-        jars = ",".join(map(str, [*sorted((home / JARS / "lib").glob("*.jar")), *kafka_jars()]))
-        path = os.pathsep.join([str(home), str(REPOSITORY)])
-        sides = [
-            self.side("lastwrite", "python"),
-            self.side("Spark", "writer", PYTHONPATH=path, SPARK_PEER_JARS=jars),
-        ]
+        environment = spark_environment(*kafka_jars())
+        sides = [self.side("lastwrite", "python"), self.side("Spark", "writer", **environment)]
         try:
             for format in formats:
                 found = self.turns([(side, format, self.repeats) for side in sides])

@@ -52,23 +52,33 @@ def kafka_jars() -> list[Path]:
     return sorted((home / "lib").glob("*.jar"))
 
 
+def spark_environment(*more_jars: Path) -> dict[str, str]:
+    """The variables of a process whose PySpark is that one, with Iceberg's and Delta's jars.
+
+    Raises:
+        Unavailable: they cannot be fetched.
+    """
+    home = spark_home()
+    jars = [*sorted((home / JARS / "lib").glob("*.jar")), *more_jars]
+    found = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(home), str(Path(__file__).parents[3])]),
+        "SPARK_PEER_JARS": ",".join(map(str, jars)),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    found.pop("SPARK_HOME", None)
+    return found
+
+
 class SparkReader:
     """The process; it ends with the context."""
 
     def __enter__(self) -> Self:
-        home = spark_home()
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(home), str(Path(__file__).parents[3])]),
-            "SPARK_PEER_JARS": ",".join(map(str, sorted((home / JARS / "lib").glob("*.jar")))),
-            "PYSPARK_PYTHON": sys.executable,
-        }
-        environment.pop("SPARK_HOME", None)
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env=environment,
+            env=spark_environment(),
             text=True,
         )
         return self
