@@ -158,6 +158,7 @@ def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> 
     assert files(root) == before
 
 
+@pytest.mark.long
 def test_other_commands_ask_first_too(cluster: Cluster, tmp_path: Path) -> None:
     old = tmp_path / "old" / "lastwrite"
     old.mkdir(parents=True)

@@ -314,6 +314,7 @@ def test_the_driver_dies_as_it_plans(site: Site) -> None:
     assert site.content("planned") == before
 
 
+@pytest.mark.long
 def test_the_driver_dies_in_the_commit(site: Site) -> None:
     """Of each partition the old log or the new one is there, and the next run makes the rest."""
     site.fetch("commit")

@@ -33,7 +33,6 @@ from tests.support.rocketmq.trees import (
 from tests.support.sample import some
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a child that was forked")
-by_name = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
 LEAST_KILLS = 200
 
 
@@ -77,7 +76,7 @@ def states(place: Path, layout: Layout) -> tuple[dict[str, bytes | None], dict[s
     return contents(place / "old"), contents(root)
 
 
-@by_name
+@pytest.mark.parametrize("layout", some(LAYOUTS, 4))
 def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one(
     place: Path, layout: Layout
 ) -> None:

@@ -226,6 +226,7 @@ def check_clients_go_on(new: Broker, sent_next: bytes) -> None:
     assert consume(new, "paid")[-1].key == b"again"
 
 
+@pytest.mark.long
 def test_into_a_new_cluster(
     brokers: tuple[Broker, Broker], s3: S3, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,20 @@ def test_what_was_made_by_another_or_is_not_whole_is_made_again(
     assert kept[name][:32] != whole[:32]
 
 
+def test_numbas_affair_is_found_out_once(
+    kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took ten milliseconds, and every call did."""
+    asked: list[str] = []
+    compiled = machine_code._compiled
+    monkeypatch.setattr(
+        machine_code, "_compiled", lambda *given: asked.append(given[-1]) or compiled(*given)
+    )
+    code = CodeOf(allocated)
+    assert [code(5), code(6), code(7)] == [0, 0, 0]
+    assert len(asked) == 1
+
+
 def test_what_is_numbas_affair_is_numbas(kept: dict[str, bytes]) -> None:
     assert CodeOf(allocated)(5) == 0
     every_other = np.arange(100, dtype=np.uint8)[::2]
@@ -136,7 +150,10 @@ def test_code_is_kept_beside_the_source(tmp_path: Path) -> None:
 def test_commands_that_look_load_no_numba_once_their_kernels_are_kept() -> None:
     code = (
         "import sys, lastwrite.cli\n"
-        "assert lastwrite.cli.run(sys.argv[1:]) == 0\n"
+        "try:\n"
+        "    lastwrite.cli.main()\n"
+        "except SystemExit as end:\n"
+        "    assert end.code == 0\n"
         "heavy = {'numba', 'pydantic', 'pyspark', 'pyarrow', 'psutil'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )

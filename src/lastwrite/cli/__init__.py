@@ -33,7 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line ``arguments`` (default: those of the process) and leave with its exit
     status.
     """
-    status, was_interrupted = _run(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if any(name in _LOOKS for name in arguments[:1]):
+        from lastwrite.encoding.kernel import without_numba
+
+        without_numba()
+    status, was_interrupted = _run(arguments)
     # the interpreter need not look through all that was imported before it goes: a quarter second
     gc.freeze()
     if was_interrupted:
@@ -58,10 +63,6 @@ def _run(arguments: Sequence[str]) -> tuple[int, bool]:
     logging.disable(
         logging.CRITICAL
     )  # libraries' logs; what a user has to know comes as an error of ours
-    if any(name in _LOOKS for name in arguments[:1]):
-        from lastwrite.encoding.kernel import without_numba
-
-        without_numba()
     output = Output(as_json="--json" in arguments, lines=arguments[:1] in (["dump"], ["read"]))
     try:
         with interrupts_kept():

@@ -68,21 +68,27 @@ class CodeOf:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._found: dict[Any, _Code] = {}
+        self._found: dict[Any, Any] = {}  # code; or Numba's, of what is Numba's to do
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         try:
             kinds = tuple(map(_kind, arguments))
+            if named:
+                raise _NotKept
             code = self._found.get(kinds)
-            if code is None or named:
-                if named:
-                    raise _NotKept
+            if code is None:
                 with making:  # the loader takes each symbol once
-                    code = self._found.get(kinds) or self._code(arguments, kinds)
+                    code = self._found.get(kinds) or self._code_or_numba(arguments, kinds)
                     self._found[kinds] = code
             return code(arguments)
         except _NotKept:
             return self._kernel.for_numba(*arguments, **named)
+
+    def _code_or_numba(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> Any:
+        try:
+            return self._code(arguments, kinds)
+        except _NotKept:  # found out once: to look takes milliseconds
+            return lambda arguments: self._kernel.for_numba(*arguments)
 
     def _code(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> _Code:
         """Load it, or have it compiled and keep it."""
