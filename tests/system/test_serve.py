@@ -29,7 +29,7 @@ from lastwrite.spark.inline import INLINE
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
-from tests.support.kafka.groups import PROTOCOLS, transact
+from tests.support.kafka.groups import PROTOCOLS, committed, transact
 from tests.support.kafka.raw import Raw, part
 from tests.support.kafka.readers.programs import READERS
 from tests.support.kafka.recording import Recorder
@@ -122,6 +122,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         copied = folder / "copy"
         shutil.copytree(broker.data, copied)
         broker.start()
+        committed(broker, "all", TOPICS)  # its coordinator is there
         state = str(folder / "state")
         with lastwrite.serve(str(copied), listen="127.0.0.1:0", state=state) as ours:
             yield Pair(broker, ours, copied)
