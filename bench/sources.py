@@ -53,7 +53,7 @@ from bench import generate
 from bench.sampling import Sampler, Stopwatch, machine
 from tests.support.kafka.broker import Broker, kafka_home
 from tests.support.kafka.clients import create_topic
-from tests.support.kafka.spark_source import PYSPARK, peer_home
+from tests.support.kafka.spark_source import PYSPARK, environment_of, peer_home
 from tests.support.objects import BUCKET, fault_proxy, s3_server
 from tests.support.tables.spark import SETTINGS, kafka_jars, spark_environment
 
@@ -312,12 +312,8 @@ class Bench:
 
     def spark_sides(self) -> list[Side]:
         home = peer_home()
-        jars = ",".join(map(str, sorted((home / "jars" / "lib").glob("*.jar"))))
-        path = os.pathsep.join([str(home), str(REPOSITORY)])
-        return [
-            self.side("lastwrite", "ours"),
-            self.side("Kafka source", "peer", PYTHONPATH=path, SPARK_PEER_JARS=jars),
-        ]
+        environment = environment_of(home, home / "jars")
+        return [self.side("lastwrite", "ours"), self.side("Kafka source", "peer", **environment)]
 
     def turns(self, sides: Sequence[tuple[Side, str, int]]) -> dict[str, Any]:
         """Runs of sides, each with its work and how often it runs at most."""
@@ -366,7 +362,7 @@ class Bench:
     # ------------------------------------------------------------------ tables
 
     def written(self, formats: Sequence[str]) -> Iterator[tuple[str, Made]]:
-        environment = spark_environment(*kafka_jars())
+        environment = spark_environment(kafka_jars())
         sides = [self.side("lastwrite", "python"), self.side("Spark", "writer", **environment)]
         try:
             for format in formats:

@@ -452,8 +452,8 @@ def scalar(data, at, end, fields, row, numbers, slots, counts, arena, action, sl
 @njit(cache=True, nogil=True)
 def timestamp(data, at, end, slots, counts, arena, slot):
     """Read a ``google.protobuf.Timestamp`` as microseconds into the last entry of a slot, over what
-    it has; the error. Of one in pieces each has to be in range: what a piece had beyond microseconds
-    is not there for the next. ``nanos`` are 0 to 999,999,999 (timestamp.proto).
+    it has; the error. Of one in pieces each has to be in range: what a piece had beyond
+    microseconds is not there for the next. ``nanos`` are 0 to 999,999,999 (timestamp.proto).
     """
     micros = np.int64(0)
     if is_present(slots, counts, arena, slot):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import struct
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -68,7 +69,7 @@ class CodeOf:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._found: dict[Any, Any] = {}  # code; or Numba's, of what is Numba's to do
+        self._found: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         try:
@@ -84,7 +85,9 @@ class CodeOf:
         except _NotKept:
             return self._kernel.for_numba(*arguments, **named)
 
-    def _code_or_numba(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> Any:
+    def _code_or_numba(
+        self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]
+    ) -> Callable[[tuple[Any, ...]], Any]:
         try:
             return self._code(arguments, kinds)
         except _NotKept:  # found out once: to look takes milliseconds

@@ -326,8 +326,10 @@ def _may_commit(place: Coordinator, request: Request, body: Any) -> int:
 
 
 def _refused(catalog: Allowed, name: str | None, asked: Any) -> int:
-    unknown = Code.NONE if name is None else _unknown(catalog, name, asked.partition_index)
-    if name is None or unknown:
+    if name is None:
+        return Code.NONE
+    unknown = _unknown(catalog, name, asked.partition_index)
+    if unknown:
         return unknown
     if len((asked.committed_metadata or "").encode()) > _MOST_METADATA_BYTES:
         return Code.OFFSET_METADATA_TOO_LARGE
@@ -488,22 +490,11 @@ def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
         for each in topic.partitions
     }
     asked = [where for where, error in errors.items() if not error]
-    if asked and not body.group_id:
-        return encode_answer(request, error_code=Code.INVALID_GROUP_ID, topics=())
-    if asked and _state_of(place, body.group_id)[0] == GroupState.DEAD:
-        return encode_answer(request, error_code=Code.GROUP_ID_NOT_FOUND, topics=())
     if asked:
-        with place.groups.held(body.group_id) as (group, newer):
-            if group.members and group.protocol_type != "consumer":
-                return encode_answer(request, error_code=Code.NON_EMPTY_GROUP, topics=())
-            by_newer = {topic for each in newer.members.values() for topic in each.topics}
-            classic = group.subscribed()
-            reads = {
-                where for where in asked if classic is None or where.topic in classic | by_newer
-            }
-            errors |= dict.fromkeys(reads, Code.GROUP_SUBSCRIBED_TO_TOPIC)
-            free = [where for where in asked if where not in reads]
-            errors |= dict.fromkeys(free, _take_away(place, free))
+        wrong, found = _delete_positions(place, body.group_id, asked)
+        if wrong:
+            return encode_answer(request, error_code=wrong, topics=())
+        errors |= found
     return encode_answer(
         request,
         error_code=Code.NONE,
@@ -525,6 +516,25 @@ def offset_delete(place: Coordinator, request: Request, body: Any) -> bytes:
             for topic in body.topics
         ),
     )
+
+
+def _delete_positions(
+    place: Coordinator, name: str, asked: list[Place]
+) -> tuple[int, dict[Place, int]]:
+    """What is wrong with the group, or the error of each position."""
+    if not name:
+        return Code.INVALID_GROUP_ID, {}
+    if _state_of(place, name)[0] == GroupState.DEAD:
+        return Code.GROUP_ID_NOT_FOUND, {}
+    with place.groups.held(name) as (group, newer):
+        if group.members and group.protocol_type != "consumer":
+            return Code.NON_EMPTY_GROUP, {}
+        read = group.subscribed()
+        if read is not None:
+            read |= {topic for each in newer.members.values() for topic in each.topics}
+        free = [where for where in asked if read is not None and where.topic not in read]
+        errors: dict[Place, int] = dict.fromkeys(asked, Code.GROUP_SUBSCRIBED_TO_TOPIC)
+        return Code.NONE, errors | dict.fromkeys(free, _take_away(place, free))
 
 
 def _unknown(catalog: Allowed, name: str, number: int) -> int:

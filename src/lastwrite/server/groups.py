@@ -15,7 +15,6 @@ with a name of their own), KIP-394; docs/decisions/serving.md.
 
 from __future__ import annotations
 
-import struct
 import threading
 import uuid
 from collections import Counter
@@ -25,6 +24,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from lastwrite.errors import LogError
+from lastwrite.kafka.cluster.internal_topics import CONSUMER_SUBSCRIPTION
 from lastwrite.server.consumer_groups import ConsumerGroup
 from lastwrite.server.errors import Code
 
@@ -386,11 +387,9 @@ class Group:
 
     def subscribed(self) -> set[str] | None:
         """Topics that members read; None: any. The caller has the lock."""
-        if not self.members:
-            return set()
         found: set[str] = set()
         for each in self.members.values():
-            topics = subscribed(each.metadata(self.protocol))
+            topics = _topics_of(each.metadata(self.protocol))
             if topics is None:
                 return None
             found |= topics
@@ -430,20 +429,16 @@ class Group:
         self.changed.notify_all()
 
 
-def subscribed(metadata: bytes) -> set[str] | None:
-    """Topics in what a consumer says under its protocol: a version of two bytes, how many, their
-    names; None: it cannot be read.
-    """
+def _topics_of(metadata: bytes) -> set[str] | None:
+    """Those in what a consumer says to the others of its group; None: it cannot be read."""
+    version = int.from_bytes(metadata[:2], "big", signed=True)
     try:
-        (count,) = struct.unpack_from(">i", metadata, 2)
-        found, at = set(), 6
-        for _ in range(count):
-            (length,) = struct.unpack_from(">h", metadata, at)
-            found.add(metadata[at + 2 : at + 2 + length].decode())
-            at += 2 + length
-    except (struct.error, UnicodeDecodeError):
+        # a newer version only adds fields at the end
+        known = min(version, CONSUMER_SUBSCRIPTION.last)
+        found, _ = CONSUMER_SUBSCRIPTION.decode(metadata, known, at=2)
+    except LogError:
         return None
-    return found if at <= len(metadata) else None
+    return set(found["topics"])
 
 
 class Groups:

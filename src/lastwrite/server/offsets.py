@@ -44,9 +44,8 @@ class Offsets:
         with ExitStack() as stack:
             stack.enter_context(lock.hold(state, [_NAME]))
             self._log = AppendedLog(os.path.join(state, folder_name(_NAME)), _SEGMENT_BYTES)
-            found = Positions()
-            found.take(self._log.batches())
-            self._known, self._gone = found.known, found.gone
+            self._positions = Positions()
+            self._positions.take(self._log.batches())
             self._held = stack.pop_all()
 
     def close(self) -> None:
@@ -54,21 +53,21 @@ class Offsets:
         self._held.close()
 
     def of(self, place: Place) -> Commit | None:
-        return self._known.get(place)
+        return self._positions.known.get(place)
 
     def of_group(self, group: str) -> list[tuple[Place, Commit]]:
         """All positions of a group, by partition."""
         with self._lock:
-            found = [each for each in self._known.items() if each[0].group == group]
+            found = [each for each in self._positions.known.items() if each[0].group == group]
         return sorted(found)
 
     def groups(self) -> set[str]:
         with self._lock:
-            return {place.group for place in self._known}
+            return {place.group for place in self._positions.known}
 
     def start_from(self, commits: Sequence[tuple[Place, Commit]], now_ms: int) -> None:
         """Take positions that somebody else has noted, of groups that have and had none here."""
-        here = self._known.keys() | self._gone
+        here = self._positions.known.keys() | self._positions.gone
         fresh = [(place, commit) for place, commit in commits if place not in here]
         if fresh:
             self.commit(fresh, now_ms)
@@ -89,12 +88,4 @@ class Offsets:
                 ]
             )
             for place, each in dated:
-                self._note(place, each)
-
-    def _note(self, place: Place, commit: Commit | None) -> None:
-        if commit is None:
-            self._known.pop(place, None)
-            self._gone.add(place)
-        else:
-            self._known[place] = commit
-            self._gone.discard(place)
+                self._positions.note(place, each)

@@ -52,20 +52,26 @@ def pyspark_at(home: Path, version: str) -> None:
                 raise Unavailable(f"no PySpark {version}: {done.stderr[-500:]}")
 
 
-def differences(home: Path, broker: str, data: Path) -> dict[str, list[int]]:
-    """Of each isolation level how many rows there are, and how many only one or the other has."""
+def environment_of(home: Path, *jars: Path) -> dict[str, str]:
+    """The variables of a process whose PySpark is the one in ``home``, with the jars of folders."""
+    found = [str(jar) for folder in jars for jar in sorted((folder / "lib").glob("*.jar"))]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(home), str(Path(__file__).parents[3])]),
-        "SPARK_PEER_JARS": ",".join(map(str, sorted((home / "jars" / "lib").glob("*.jar")))),
+        "SPARK_PEER_JARS": ",".join(found),
         "PYSPARK_PYTHON": sys.executable,
     }
     environment.pop("SPARK_HOME", None)
+    return environment
+
+
+def differences(home: Path, broker: str, data: Path) -> dict[str, list[int]]:
+    """Of each isolation level how many rows there are, and how many only one or the other has."""
     done = subprocess.run(
         [sys.executable, "-m", __name__, broker, str(data)],
         capture_output=True,
         text=True,
         timeout=1800,
-        env=environment,
+        env=environment_of(home, home / "jars"),
     )
     if done.returncode:
         raise RuntimeError(f"{done.stdout[-2000:]}\n{done.stderr[-6000:]}")

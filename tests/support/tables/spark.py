@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.jars import fetch_jars
-from tests.support.kafka.spark_source import pyspark_at
+from tests.support.kafka.spark_source import environment_of, pyspark_at
 
 PYSPARK = "4.1.4"  # the newest for which both have jars
 DELTA, ICEBERG = "4.4.0", "1.12.0"  # Delta's 4.1.0 cannot read a checkpoint in this Spark
@@ -40,8 +40,8 @@ def spark_home() -> Path:
     return home
 
 
-def kafka_jars() -> list[Path]:
-    """The jars of Spark's Kafka source for that PySpark; fetched on first use (6 MB).
+def kafka_jars() -> Path:
+    """The folder of Spark's Kafka source for that PySpark; fetched on first use (6 MB).
 
     Raises:
         Unavailable: they cannot be fetched.
@@ -49,24 +49,18 @@ def kafka_jars() -> list[Path]:
     home = spark_home() / "jars-kafka"
     pom = POM.with_name("spark-kafka-pom.xml")
     fetch_jars(home, "Kafka source of Spark", pom, "spark-sql-kafka-0-10_2.13-4.1.1.jar")
-    return sorted((home / "lib").glob("*.jar"))
+    return home
 
 
 def spark_environment(*more_jars: Path) -> dict[str, str]:
-    """The variables of a process whose PySpark is that one, with Iceberg's and Delta's jars.
+    """The variables of a process whose PySpark is that one, with the jars of Iceberg and Delta, and
+    those of more folders.
 
     Raises:
         Unavailable: they cannot be fetched.
     """
     home = spark_home()
-    jars = [*sorted((home / JARS / "lib").glob("*.jar")), *more_jars]
-    found = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(home), str(Path(__file__).parents[3])]),
-        "SPARK_PEER_JARS": ",".join(map(str, jars)),
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    found.pop("SPARK_HOME", None)
-    return found
+    return environment_of(home, home / JARS, *more_jars)
 
 
 class SparkReader:

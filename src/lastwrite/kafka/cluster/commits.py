@@ -76,25 +76,29 @@ class Positions:
                 for record in batch.records:
                     decided = self._open.pop(producer, [])
                     if decode_control_record(record).type is ControlType.COMMIT:
-                        self._note(decided)
+                        self._take(decided)
             elif batch.attributes.transactional:
                 self._open.setdefault(producer, []).extend(batch.records)
             else:
-                self._note(batch.records)
+                self._take(batch.records)
 
-    def _note(self, records: Iterable[Record]) -> None:
+    def _take(self, records: Iterable[Record]) -> None:
         for record in records:
             place = place_of(record.key)
             # one that a transaction held back may be older than what was said meanwhile
             if place is None or record.offset < self._said.get(place, -1):
                 continue
             self._said[place] = record.offset
-            if record.value is None:
-                self.known.pop(place, None)
-                self.gone.add(place)
-            else:
-                self.known[place] = commit_of(record.value)
-                self.gone.discard(place)
+            self.note(place, None if record.value is None else commit_of(record.value))
+
+    def note(self, place: Place, commit: Commit | None) -> None:
+        """What the newest record says of a place; None: it is gone."""
+        if commit is None:
+            self.known.pop(place, None)
+            self.gone.add(place)
+        else:
+            self.known[place] = commit
+            self.gone.discard(place)
 
 
 def key_of(place: Place) -> bytes:
