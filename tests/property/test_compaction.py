@@ -184,12 +184,19 @@ def test_with_the_active_segment_it_leaves_the_same_batches(life: Life, like_bro
         slice_bytes=st.sampled_from([16, 100]),
     ),
     exact=st.booleans(),
+    is_whole=st.booleans(),
 )
 def test_however_small_the_pieces_it_leaves_the_same_files(
-    life: Life, piece_bytes: int, part_bytes: int, bits: int, limits: Limits, exact: bool
+    life: Life,
+    piece_bytes: int,
+    part_bytes: int,
+    bits: int,
+    limits: Limits,
+    exact: bool,
+    is_whole: bool,
 ) -> None:
-    """Segments cut into pieces, blocks that fill, elections by slices, outputs in parts: nothing
-    shows.
+    """Segments cut into pieces, blocks that fill, elections by slices, outputs in parts, all in one
+    stage or in three: nothing shows.
     """
     with empty_root() as root:
         for phase in life.phases:
@@ -201,6 +208,7 @@ def test_however_small_the_pieces_it_leaves_the_same_files(
                 patch("lastwrite.engine.shares._LEAST_PART_BYTES", part_bytes),
                 patch("lastwrite.spark.work.InlineRunner.workers", 3),
                 patch("lastwrite.engine.plan.bucket_bits", lambda _: bits),
+                patch("lastwrite.engine.round.fits_one_stage", lambda *_: is_whole),
                 patch("lastwrite.spark.memory.MemoryPlan.limits", lambda _: limits),
             ):
                 [told] = compact(

@@ -25,9 +25,13 @@ from tests.support.kafka.single import encode_control_record
 NOW = 1_700_000_100_000
 
 
-@pytest.fixture(scope="module", params=["folder", "shuffle"])
+@pytest.fixture(scope="module", params=["folder", "shuffle", None])
 def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
-    with spark_session("local[2]", {"spark.lastwrite.exchange": request.param}) as session:
+    """A session with an exchange, or, without one that is named, of which small partitions need
+    none.
+    """
+    way = {"spark.lastwrite.exchange": request.param} if request.param else {}
+    with spark_session("local[2]", way) as session:
         yield session
 
 
@@ -202,7 +206,7 @@ def test_what_is_kept_is_not_read_again_where_workers_share_a_folder(
     }
     with patch("lastwrite.scan_cache.cache.LEAST_SEGMENT_BYTES", 1):
         lastwrite.compact(str(root), keep_scans=True, **arguments)
-        shares_a_folder = spark.sparkContext.getConf().get("spark.lastwrite.exchange") == "folder"
+        shares_a_folder = spark.sparkContext.getConf().get("spark.lastwrite.exchange") != "shuffle"
         assert len(list((root / "t-0").glob("*.kept"))) == (3 if shares_a_folder else 0)
         for file in (root / "t-0").glob(f"{300:020d}.*"):
             file.unlink()

@@ -23,6 +23,7 @@ from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import Limits, Rates, Throttle
 from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.work import InlineRunner
+from lastwrite.storage.scratch import ScratchFolders
 from lastwrite.storage.throttle import Throttles, make_throttle, pacer_of, spender
 
 _SPEND = """
@@ -183,7 +184,7 @@ def test_the_engine_keeps_to_both_rates(tmp_path: Path, slow: str, clock: Clock)
         for n in range(2000):
             writer.append(b"key-%d" % (n % 1000), b"%060d" % n, 1_000_000 + n)
         writer.roll()
-    exchange = FolderExchange(InlineRunner())
+    exchange = FolderExchange(InlineRunner(), ScratchFolders())
     begin = clock.now
     try:
         rates = Rates(**{slow: 200_000.0})

@@ -332,6 +332,6 @@ def _seconds(event: RoundEnded) -> str:
     if event.wave_partitions > 1:
         return f"{in_time(event.seconds)} with {event.wave_partitions - 1:,} others"
     stages = ", ".join(
-        f"{name} {in_time(seconds)}" for name, seconds in event.stage_seconds.items()
+        f"{name} {in_time(seconds)}" for name, seconds in event.stage_seconds.items() if seconds
     )
     return f"{in_time(event.seconds)} ({stages})"

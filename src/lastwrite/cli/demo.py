@@ -80,7 +80,11 @@ def demo(
     output.table(
         "stage | >time",
         [
-            *((name, in_time(seconds)) for name, seconds in report.stage_seconds.items()),
+            *(
+                (name, in_time(seconds))
+                for name, seconds in report.stage_seconds.items()
+                if seconds
+            ),
             ("together", in_time(sum(report.stage_seconds.values()))),
         ],
     )

@@ -272,5 +272,7 @@ def _summary(report: CompactionReport) -> Iterator[str]:
         yield f"{expired} {'would go' if report.dry_run else 'went'}"
     if report.stage_seconds:
         yield "  " + ", ".join(
-            f"{name} {in_time(seconds)}" for name, seconds in report.stage_seconds.items()
+            f"{name} {in_time(seconds)}"
+            for name, seconds in report.stage_seconds.items()
+            if seconds
         )

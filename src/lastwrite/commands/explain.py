@@ -19,9 +19,8 @@ from lastwrite.engine.context import Context, Options
 from lastwrite.explanation.partition import explain_partition, explainer_of
 from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.reports.explanation import ExplainReport
-from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import place_of
-from lastwrite.spark.use import runner_for
+from lastwrite.spark.use import exchange_for, runner_for
 from lastwrite.storage.choice import Topics
 from lastwrite.storage.objects import address
 
@@ -75,7 +74,7 @@ def explain(
     found.check_config(options.config)
     report = ExplainReport(path=str(path), now_ms=options.now_ms, system=found.name)
     with runner_for(place_of(None), "", memory, {}, NoProgress()) as (runner, plan):
-        exchange = FolderExchange(runner)
+        exchange = exchange_for(runner)
         try:
             context = Context(found, exchange, 1, plan.limits(), options, progress or NoProgress())
             explainer = explainer_of(found)

@@ -23,7 +23,7 @@ from lastwrite.model.work import (
 )
 
 if TYPE_CHECKING:
-    from lastwrite.engine.partition import RewrittenPartition
+    from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition
 
 
 class Exchange(Protocol):
@@ -34,6 +34,11 @@ class Exchange(Protocol):
 
     @property
     def scratch(self) -> str: ...
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether a stage costs so much that small partitions are better taken whole."""
+        ...
 
     def scan(
         self, units: Sequence[ScanUnit], progress: Progress
@@ -47,6 +52,17 @@ class Exchange(Protocol):
         self, units: Sequence[RewriteUnit], progress: Progress
     ) -> list[SegmentOutput | Failed[RewriteUnit]]: ...
 
+    def take_whole(
+        self,
+        plans: Sequence[PartitionPlan],
+        work: WholeWork,
+        progress: Progress,
+    ) -> list[RewrittenPartition | Ended | Failed[PartitionPlan]]:
+        """Take each partition through the three steps in one task. ``work`` goes to the workers, and
+        is given an exchange of that worker alone, and the plans of a task.
+        """
+        ...
+
     def keep(
         self,
         units: Sequence[KeepUnit],
@@ -57,6 +73,14 @@ class Exchange(Protocol):
         (``ScannedEntries``), unless that lies where the results say.
         """
         ...
+
+
+class WholeWork(Protocol):
+    """What a task does that takes its partitions through the three steps."""
+
+    def __call__(
+        self, exchange: Exchange, plans: Sequence[PartitionPlan], /
+    ) -> list[RewrittenPartition | Ended]: ...
 
 
 class CachedLog(Protocol):
@@ -100,7 +124,7 @@ class ScanCache(Protocol):
         ...
 
 
-def _go_on() -> None:
+def go_on() -> None:
     """Stop nothing."""
 
 
@@ -120,7 +144,7 @@ class Options:
     to: str | None = None
     keep_scans: bool = False  # see ``scan_cache``
     # Raises where the work is to stop: nothing more is begun or swapped.
-    check: Callable[[], None] = _go_on
+    check: Callable[[], None] = go_on
 
 
 LOOKING = Options(config={}, now_ms=0, dry_run=True)  # of a command that runs no round

@@ -39,7 +39,9 @@ def rewrite_partitions(
     shares = Shares(sum(map(_cost_of, partitions, chosen)), context.workers)
     if context.writes:
         written = [each.plan.log for each, runs in zip(partitions, chosen, strict=True) if runs]
-        context.system.begin_writing(written, context.options.to)
+        to = context.options.to
+        if begun := [log for log in written if context.system.begins_writing(log, to)]:
+            context.system.begin_writing(begun, to)
     units: list[RewriteUnit] = []
     errors: dict[int, Exception] = {}
     for each, runs in zip(partitions, chosen, strict=True):

@@ -1,10 +1,12 @@
 """The engine: five steps over many partitions at once.
 
     plan ──► scan ──► elect ──► rewrite ──► commit
+         └──────────── whole ────────────┘
 
 The driver plans and commits; scan, elect and rewrite are units of work that a runner takes to
-workers. Partitions go in waves, so that what the driver and the scratch folder hold does not grow
-with their number. A partition that turns out damaged, or fails, leaves the wave; the others go on.
+workers, or all three are one (``one_stage``). Partitions go in waves, so that what the driver and
+the scratch folder hold does not grow with their number. A partition that turns out damaged, or
+fails, leaves the wave; the others go on.
 ``partition`` has the values that one step gives and the next takes.
 """
 
@@ -18,12 +20,13 @@ from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.engine.commit import commit
 from lastwrite.engine.context import Context
 from lastwrite.engine.elect_step import elect_partitions
+from lastwrite.engine.one_stage import fits_one_stage, take_whole
 from lastwrite.engine.partition import Ended, PartitionPlan, advance
 from lastwrite.engine.plan import plan_partition
 from lastwrite.engine.rewrite_step import rewrite_partitions
 from lastwrite.engine.scan_step import scan_partitions
 from lastwrite.errors import LogError
-from lastwrite.reports.compaction import CompactionReport, PartitionReport
+from lastwrite.reports.compaction import STAGES, CompactionReport, PartitionReport
 from lastwrite.reports.settings import Outvoted
 
 _WAVE_BYTES = 64 << 30  # at least; a worker is given less than a gigabyte by no wave
@@ -77,6 +80,11 @@ def _waves(
 def _run_wave(
     context: Context, planned: Sequence[PartitionPlan | Ended], clock: _StageClock
 ) -> list[PartitionReport]:
+    if fits_one_stage(context, planned):
+        with clock.of("whole"):
+            rewritten = advance(planned, lambda open: take_whole(context, open))
+        with clock.of("commit"):
+            return commit(context, rewritten)
     with clock.of("scan"):
         scanned = advance(planned, lambda open: scan_partitions(context, open))
     with clock.of("elect"):
@@ -91,7 +99,7 @@ class _StageClock:
     """How many seconds each step took, through all waves."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(("plan", "scan", "elect", "rewrite", "commit"), 0.0)
+        self.seconds = dict.fromkeys(STAGES, 0.0)
 
     @contextlib.contextmanager
     def of(self, step: str) -> Iterator[None]:

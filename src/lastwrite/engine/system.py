@@ -292,11 +292,17 @@ class Store(ABC):
         """The archive in which a round leaves a partition; None, by default: it does not."""
         return None
 
-    def begin_writing(self, logs: Sequence[PartitionLog], to: str | None, /) -> None:
-        """What is to be done for all these logs together before something of them is written aside;
-        by default nothing.
+    def begins_writing(self, log: PartitionLog, to: str | None, /) -> bool:
+        """Whether ``begin_writing`` is asked before something of the log is written aside; by
+        default not.
         """
-        return None
+        return False
+
+    def begin_writing(self, logs: Sequence[PartitionLog], to: str | None, /) -> None:
+        """What the driver has to do for all these logs together before something of them is written
+        aside.
+        """
+        raise NotImplementedError
 
     def join_parts(self, parts: Parts, /) -> SegmentOutput:
         """One segment of its parts; by default there is one, which is the segment already."""

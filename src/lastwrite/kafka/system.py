@@ -441,9 +441,11 @@ class KafkaSystem(System):
             return log.folder
         return publishing.staging_folder(os.path.join(to, str(log.name)), log.folder)
 
+    def begins_writing(self, log: PartitionLog, to: str | None) -> bool:
+        return _makes_archive(log, to)
+
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
-        if logs and _makes_archive(logs[0], to):
-            self._rounds.begin_all(logs, to)
+        self._rounds.begin_all(logs, to)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
         if wave and archived.is_archived(wave[0].log.folder):

@@ -324,6 +324,9 @@ class ArchivedPulsar(PulsarSystem):
     def refuse_unwritable(self, log: PartitionLog, end: int) -> None:
         """Each object is new."""
 
+    def begins_writing(self, log: PartitionLog, to: str | None) -> bool:
+        return True
+
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
         self._rounds.begin_all(logs, to)
 

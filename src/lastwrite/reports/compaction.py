@@ -15,6 +15,9 @@ from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, 
 from lastwrite.reports.holding import HeldFor
 from lastwrite.reports.settings import Outvoted, Setting, effective
 
+# of a round; ``whole``: scan, elect and rewrite of partitions small enough for one stage
+STAGES = ("plan", "scan", "elect", "rewrite", "whole", "commit")
+
 
 class Status(StrEnum):
     """How a partition came out of ``plan`` or ``compact``."""

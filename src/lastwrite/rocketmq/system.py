@@ -245,9 +245,11 @@ class RocketmqSystem(System):
             return to.rstrip("/") if is_archived or is_address(to) else None
         return os.path.dirname(archived.root_of(folder)) if is_archived else None
 
+    def begins_writing(self, log: PartitionLog, to: str | None) -> bool:
+        return self.archive_of(log.folder, to) is not None
+
     def begin_writing(self, logs: Sequence[PartitionLog], to: str | None) -> None:
-        if logs and self.archive_of(logs[0].folder, to) is not None:
-            self._rounds.begin_all(logs, to)
+        self._rounds.begin_all(logs, to)
 
     def swap(self, wave: Sequence[CommitPlan]) -> list[LogError | OSError | None]:
         """The new files and the positions, of all queues of a store in one step."""

@@ -18,10 +18,13 @@ from functools import partial
 from typing import Any
 
 from lastwrite.engine.buffers import Buffers
+from lastwrite.engine.context import WholeWork
 from lastwrite.engine.elect import elect
+from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition
 from lastwrite.engine.profile import step
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
 from lastwrite.engine.scan import EntryBlock, scan
+from lastwrite.errors import LogError
 from lastwrite.model.log import KeptScan
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
@@ -35,8 +38,8 @@ from lastwrite.model.work import (
     ScanUnit,
     SegmentOutput,
 )
-from lastwrite.spark.work import Runner, each, is_repeated
-from lastwrite.storage.scratch import ScratchFolders, ScratchWriter
+from lastwrite.spark.work import InlineRunner, Runner, Task, each, is_repeated
+from lastwrite.storage.scratch import ScratchFolders, ScratchShare, ScratchWriter
 
 _ENTRY_SHARE = 16  # of scratch bytes about one in so many is a state
 _SYNC_BYTES = 256 << 20
@@ -112,15 +115,55 @@ def _stretches(units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
         yield held
 
 
+def run_whole(
+    runner: Runner,
+    work: WholeWork,
+    plans: Sequence[PartitionPlan],
+    progress: Progress,
+    scratch: ScratchShare | None = None,
+) -> list[RewrittenPartition | Ended | Failed[PartitionPlan]]:
+    """Let tasks do ``work``. ``scratch``: where all of them write their files; None: each in a
+    folder of its own.
+    """
+    weights = [_weight_of(plan) for plan in plans]
+    task: Task[PartitionPlan, RewrittenPartition | Ended] = partial(
+        _take_whole, work, scratch, sum(weights)
+    )
+    found: list[Any] = runner.run_tasks("whole", task, plans, weights, progress)
+    return found
+
+
+def _take_whole(
+    work: WholeWork, scratch: ScratchShare | None, total: int, plans: Sequence[PartitionPlan]
+) -> Iterator[RewrittenPartition | Ended | Failed[PartitionPlan]]:
+    if scratch is None:
+        folders: ScratchFolders | ScratchShare = ScratchFolders()
+    else:
+        # what the first attempt took of it is still there
+        part = 0 if is_repeated() else sum(map(_weight_of, plans))
+        folders = scratch._replace(memory_bytes=scratch.memory_bytes * part // max(1, total))
+    exchange = FolderExchange(InlineRunner(), folders)
+    try:
+        yield from work(exchange, plans)
+    except (LogError, OSError, MemoryError) as error:
+        yield from (Failed(plan, error) for plan in plans)
+    finally:
+        exchange.close()
+
+
+def _weight_of(plan: PartitionPlan) -> int:
+    return sum(piece.scan_bytes for piece in plan.pieces)
+
+
 class FolderExchange:
     """By scratch files on this machine."""
 
-    def __init__(self, runner: Runner, parent: str | None = None, memory_bytes: int = 0) -> None:
-        """``memory_bytes``: so much of the setting is left for scratch files, which then need not
-        meet the disk.
-        """
+    def __init__(
+        self, runner: Runner, folders: ScratchFolders | ScratchShare, takes_whole: bool = False
+    ) -> None:
         self._runner = runner
-        self._folders = ScratchFolders(parent, memory_bytes)
+        self._folders = folders
+        self.takes_whole = takes_whole
 
     @property
     def scratch(self) -> str:
@@ -150,6 +193,11 @@ class FolderExchange:
     ) -> list[SegmentOutput | Failed[RewriteUnit]]:
         weights = [unit.cost for unit in units]
         return self._runner.run_tasks("rewrite", rewrite_staged, units, weights, progress)
+
+    def take_whole(
+        self, plans: Sequence[PartitionPlan], work: WholeWork, progress: Progress
+    ) -> list[RewrittenPartition | Ended | Failed[PartitionPlan]]:
+        return run_whole(self._runner, work, plans, progress, self._folders.share)
 
     def keep(
         self,

@@ -27,10 +27,10 @@ class TaskProfile:
 
 
 class TaskClock:
-    """Takes the profile of the task that this process begins now."""
+    """Takes the profile of the task that this process begins now, or of a part of one."""
 
     def __init__(self) -> None:
-        profile.taken.clear()
+        self._taken = dict(profile.taken)
         self._wall, self._cpu = time.perf_counter(), time.process_time()
         self._asked = asked()
 
@@ -38,7 +38,7 @@ class TaskClock:
         return TaskProfile(
             time.perf_counter() - self._wall,
             time.process_time() - self._cpu,
-            dict(profile.taken),
+            {name: s - self._taken.get(name, 0.0) for name, s in profile.taken.items()},
             asked() - self._asked,
         )
 

@@ -16,8 +16,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from lastwrite.engine.partition import Ended, failed
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import Failed
@@ -48,8 +50,17 @@ def seen_from_here(answer: T) -> T:
 
     An error comes in place of a result (``Failed``), or in it (``Rewritten``).
     """
-    held: Any = answer
     error = getattr(answer, "error", None)
+    if error is None or (seen := _as_seen_from_here(error)) is error:
+        return answer
+    if isinstance(answer, Ended):
+        return cast("T", replace(answer, error=seen, report=failed(answer.report, seen)))
+    held: Any = answer
+    held.error = seen
+    return answer
+
+
+def _as_seen_from_here(error: Exception) -> Exception:
     path = None
     if isinstance(error, CommitConflict) and "vanished" in error.problem:
         # then its folder is not there
@@ -58,10 +69,10 @@ def seen_from_here(answer: T) -> T:
     elif isinstance(error, FileNotFoundError):
         path = error.filename
     if path and os.path.exists(path):
-        held.error = LogError("the workers do not see this", path=path, remedy=SAME_PATH)
-    elif type(error) is LogError and error.problem.startswith("could not"):
-        held.error = LogError(f"a worker {error.problem}", error.at, error.path, error.remedy)
-    return answer
+        return LogError("the workers do not see this", path=path, remedy=SAME_PATH)
+    if type(error) is LogError and error.problem.startswith("could not"):
+        return LogError(f"a worker {error.problem}", error.at, error.path, error.remedy)
+    return error
 
 
 class SparkRunner(Runner):

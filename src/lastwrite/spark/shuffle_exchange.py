@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lastwrite.engine.context import WholeWork
 from lastwrite.engine.elect import NO_KEYS, losers_among, tally
+from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
 from lastwrite.engine.scan import EntryBlock, scan
 from lastwrite.errors import LogError
@@ -40,6 +42,7 @@ from lastwrite.model.work import (
     ScanUnit,
     SegmentOutput,
 )
+from lastwrite.spark.folder_exchange import run_whole
 from lastwrite.spark.profile import StageProfile, TaskClock
 from lastwrite.spark.runner import SparkRunner, pack, seen_from_here
 from lastwrite.spark.work import guarded
@@ -54,7 +57,8 @@ class ShuffleExchange:
 
     scratch = ""
 
-    def __init__(self, runner: SparkRunner) -> None:
+    def __init__(self, runner: SparkRunner, takes_whole: bool) -> None:
+        self.takes_whole = takes_whole
         self._context = runner.context
         self._runner = runner
         self._kept: list[RDD[Any]] = []
@@ -156,6 +160,11 @@ class ShuffleExchange:
         moved = asked.union(made.flatMap(address)).partitionBy(len(tasks), lambda task: int(task))
         found = self._collect("rewrite", moved, rewrite_task, sum(weights), progress)
         return [found[n] for n in range(len(units))]
+
+    def take_whole(
+        self, plans: Sequence[PartitionPlan], work: WholeWork, progress: Progress
+    ) -> list[RewrittenPartition | Ended | Failed[PartitionPlan]]:
+        return run_whole(self._runner, work, plans, progress)
 
     def keep(
         self,

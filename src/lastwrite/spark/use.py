@@ -17,6 +17,7 @@ from lastwrite.spark.folder_exchange import FolderExchange
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan, plan_executor_memory, plan_memory
 from lastwrite.spark.work import InlineRunner, Runner
+from lastwrite.storage.scratch import ScratchFolders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,24 +57,27 @@ def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | Shuf
     """Scratch files where all workers are on this machine, Spark's shuffle otherwise.
 
     The Spark setting ``spark.lastwrite.exchange`` (``folder`` or ``shuffle``) decides otherwise: a
-    folder that all executors share may be as good, and tests hold the two against each other.
+    folder that all executors share may be as good, and tests hold the two against each other. Then
+    all goes through it; else small partitions need none (``engine.one_stage``).
     ``memory_bytes``: what scratch files may take of this machine's memory, unless a folder is named
     for them.
     """
     if isinstance(runner, InlineRunner):
-        return FolderExchange(runner, memory_bytes=memory_bytes)
+        return FolderExchange(runner, ScratchFolders(memory_bytes=memory_bytes))
     from lastwrite.spark.session import local_workers
     from lastwrite.spark.shuffle_exchange import ShuffleExchange
 
     runner = cast("SparkRunner", runner)
     usual = "folder" if local_workers(runner.spark.master) else "shuffle"
-    chosen = runner.spark.setting("spark.lastwrite.exchange") or usual
+    asked = runner.spark.setting("spark.lastwrite.exchange")
+    chosen, takes_whole = asked or usual, asked is None
     if chosen == "shuffle":
-        return ShuffleExchange(runner)
+        return ShuffleExchange(runner, takes_whole)
     if chosen == "folder":
         folder = runner.spark.setting("spark.lastwrite.scratch")
         is_here = folder is None and runner.is_here
-        return FolderExchange(runner, folder, memory_bytes if is_here else 0)
+        folders = ScratchFolders(folder, memory_bytes if is_here else 0)
+        return FolderExchange(runner, folders, takes_whole)
     raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="folder or shuffle")
 
 

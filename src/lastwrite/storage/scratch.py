@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -21,6 +21,21 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.storage.run_folder import make_folder as make_folder
 from lastwrite.storage.run_folder import memory_home as memory_home
 from lastwrite.storage.run_folder import remove_folder as remove_folder
+
+
+class ScratchShare(NamedTuple):
+    """What a worker may use of a run's scratch folders; what it leaves there goes with them."""
+
+    folder: str
+    memory: str
+    memory_bytes: int
+
+    @property
+    def share(self) -> ScratchShare:
+        return self
+
+    def close(self) -> None:
+        """They are the run's."""
 
 
 class ScratchFolders:
@@ -45,6 +60,10 @@ class ScratchFolders:
     def memory(self) -> str:
         """Empty: there is none."""
         return str(self._memory or "")
+
+    @property
+    def share(self) -> ScratchShare:
+        return ScratchShare(self.folder, self.memory, self.memory_bytes)
 
     def close(self) -> None:
         """Remove both."""

@@ -1,0 +1,81 @@
+"""A table of many keys beside one of few, made and updated:  python -m bench.table_sizes 5000000
+100000000
+
+Each topic has a record of 108 bytes for every key, and then 2.2 % as many of keys at random, which
+the update has to take over. Each step is a process of its own under ``--memory``: its peak, its
+processor seconds, and these for a key, or for a changed one. At the end the last table is held
+against its topic by ``verify_table``, another method than the one that made it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench import generate
+from bench.kept_tables import BUCKET_KEYS, FORMATS, SHARE
+
+_WORDS = 11  # of 8 bytes, a value
+_SEGMENT_BYTES = (1 << 30) - (1 << 20)
+_STEP = """
+import json, resource, sys
+import lastwrite
+asked = json.loads(sys.argv[1])
+done = getattr(lastwrite, asked.pop("do"))(**asked)
+assert getattr(done, "is_proven", True), done
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"cpu_s": used.ru_utime + used.ru_stime, "peak_mib": used.ru_maxrss >> 10}))
+"""
+
+
+def measure(folder: Path, keys: int, format: str, memory: str) -> dict[str, Any]:
+    """Make the topic and its table, update it, verify it."""
+    log, table = folder / "log", folder / "table"
+    changes = int(keys * SHARE)
+    partition = log / "t-0"
+    generate.write_log(partition, generate.counted, 0, keys, _WORDS, _SEGMENT_BYTES)
+    asked = {"path": str(log), "topic": "t", "memory": memory}
+    buckets = 1 << max(0, (keys // BUCKET_KEYS - 1)).bit_length()
+    made = {**asked, "do": "table_to", "to": str(table), "format": format}
+    found = {"keys": keys, "changes": changes, "format": format, "memory": memory}
+    found["whole"] = _process({**made, "buckets": buckets})
+    end = keys + changes
+    dirty = generate.drawn(keys)
+    generate.write_log(partition, dirty, keys, end, _WORDS, _SEGMENT_BYTES)
+    found["update"] = _process(made)
+    asked |= {"do": "verify_table", "to": str(table)}
+    found["verify"] = _process(asked)
+    return found
+
+
+def _process(asked: dict[str, Any]) -> dict[str, float]:
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", _STEP, json.dumps(asked)], stdout=subprocess.PIPE, check=True
+    )
+    found: dict[str, float] = json.loads(done.stdout)
+    return found | {"wall_s": round(time.monotonic() - begin, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.table_sizes", description=__doc__.partition("\n")[0]
+    )
+    parser.add_argument("keys", type=int, nargs="+")
+    parser.add_argument("--as", dest="format", choices=FORMATS, default="iceberg")
+    parser.add_argument("--memory", default="512m")
+    parser.add_argument("--folder", type=Path, help="where all lies; default: a temporary one")
+    given = parser.parse_args()
+    for keys in given.keys:
+        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
+            print(json.dumps(measure(Path(folder), keys, given.format, given.memory)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

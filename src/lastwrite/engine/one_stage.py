@@ -1,0 +1,71 @@
+"""Small partitions: scan, elect and rewrite in one stage, each partition in one task.
+
+A stage costs Spark 25 to 40 ms whatever it does. Where no partition is more than a worker's share,
+or more than is scanned and rewritten in that time, a task takes its partitions through all three
+steps: what one worker found of them no other needs, so nothing is exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lastwrite.engine.context import Context, Exchange, Options, WholeWork, go_on
+from lastwrite.engine.elect_step import elect_partitions
+from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition, advance, ended
+from lastwrite.engine.rewrite_step import rewrite_partitions
+from lastwrite.engine.scan_step import scan_partitions
+from lastwrite.engine.system import system_named
+from lastwrite.model.progress import NoProgress
+from lastwrite.model.work import Failed, Limits
+
+_SMALL_BYTES = (
+    24 << 20
+)  # of a partition: one worker takes it no longer than two with two stages more
+_SHARES = 8  # of a worker: with so many partitions in each the last to end keeps none waiting
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps(WholeWork):
+    """Scan, elect, rewrite."""
+
+    system: str
+    limits: Limits
+    options: Options
+
+    def __call__(
+        self, exchange: Exchange, plans: Sequence[PartitionPlan]
+    ) -> list[RewrittenPartition | Ended]:
+        system = system_named(self.system)
+        context = Context(system, exchange, 1, self.limits, self.options, NoProgress())
+        scanned = scan_partitions(context, plans)
+        elected = advance(scanned, lambda open: elect_partitions(context, open))
+        return advance(elected, lambda open: rewrite_partitions(context, open))
+
+
+def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> bool:
+    """Whether a wave is done in one stage."""
+    open = [each for each in plans if isinstance(each, PartitionPlan)]
+    system, options = context.system, context.options
+    if not open or not context.exchange.takes_whole:
+        return False
+    # Kept scans are written from the exchange, later; a worker knows a system by its name.
+    if options.keep_scans or type(system) is not type(system_named(system.name)):
+        return False
+    if context.writes and any(system.begins_writing(each.log, options.to) for each in open):
+        return False
+    sizes = [each.log.size_bytes for each in open]
+    return max(sizes) <= max(_SMALL_BYTES, sum(sizes) // (_SHARES * context.workers))
+
+
+def take_whole(
+    context: Context, plans: Sequence[PartitionPlan]
+) -> list[RewrittenPartition | Ended]:
+    """Take partitions through scan, elect and rewrite."""
+    options = replace(context.options, check=go_on)
+    work = _Steps(context.system.name, context.limits, options)
+    answers = context.exchange.take_whole(plans, work, context.progress)
+    return [
+        ended(plan, plan.report, error=answer.error) if isinstance(answer, Failed) else answer
+        for plan, answer in zip(plans, answers, strict=True)
+    ]
