@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import generate
-from bench.kept_tables import BUCKET_KEYS, FORMATS, SHARE
+from bench.kept_tables import FORMATS, SHARE, VECTORS
 
 _WORDS = 11  # of 8 bytes, a value
 _SEGMENT_BYTES = (1 << 30) - (1 << 20)
@@ -40,17 +40,17 @@ def measure(folder: Path, keys: int, format: str, memory: str) -> dict[str, Any]
     changes = int(keys * SHARE)
     partition = log / "t-0"
     generate.write_log(partition, generate.counted, 0, keys, _WORDS, _SEGMENT_BYTES)
-    asked = {"path": str(log), "topic": "t", "memory": memory}
-    buckets = 1 << max(0, (keys // BUCKET_KEYS - 1)).bit_length()
-    made = {**asked, "do": "table_to", "to": str(table), "format": format}
+    asked: dict[str, Any] = {"path": str(log), "topic": "t", "memory": memory}
+    plain = format.removesuffix(VECTORS)
+    made = {**asked, "do": "table_to", "to": str(table), "format": plain}
+    made["vectors"] = plain != format
     found = {"keys": keys, "changes": changes, "format": format, "memory": memory}
-    found["whole"] = _process({**made, "buckets": buckets})
+    found["whole"] = _process(made)
     end = keys + changes
     dirty = generate.drawn(keys)
     generate.write_log(partition, dirty, keys, end, _WORDS, _SEGMENT_BYTES)
     found["update"] = _process(made)
-    asked |= {"do": "verify_table", "to": str(table)}
-    found["verify"] = _process(asked)
+    found["verify"] = _process({**asked, "do": "verify_table", "to": str(table)})
     return found
 
 

@@ -28,6 +28,7 @@ from tests.tables.rounds import VECTORS
 
 Rows = dict[bytes, bytes]
 ROUNDS = 10  # kills of one topic
+_BUCKET_BYTES = 300  # so that tables outgrow their buckets
 _KILLED = -signal.SIGKILL
 
 
@@ -120,9 +121,10 @@ def _run(topic: KafkaTopic, to: Path, format: str) -> None:
     buckets = None if _found_any(to) else 2
     plain = format.removesuffix(VECTORS)
     vectors = plain != format and buckets is not None  # later runs go on with them
-    lastwrite.table_to(
-        str(topic.root), "t", to=str(to), format=plain, buckets=buckets, vectors=vectors
-    )
+    with mock.patch("lastwrite.tables.update._bucket_bytes", lambda _: _BUCKET_BYTES):
+        lastwrite.table_to(
+            str(topic.root), "t", to=str(to), format=plain, buckets=buckets, vectors=vectors
+        )
 
 
 def _found_any(to: Path) -> bool:

@@ -59,8 +59,8 @@ class _Listed(NamedTuple):
 
 
 class LastWrites:
-    """``ends``: partition to the first offset that was not looked at; ``scanned_bytes``: of the log,
-    when it was looked at last.
+    """``ends``: partition to the first offset that was not looked at; ``scanned_bytes`` and
+    ``scanned_records``: of the log, when it was looked at last.
 
     Args:
         since: partition to the offset from which on it is looked at; None: all of it.
@@ -81,7 +81,7 @@ class LastWrites:
     ) -> None:
         self.system = system
         self._progress = progress or NoProgress()
-        self.scanned_bytes = 0
+        self.scanned_bytes = self.scanned_records = 0
         self.logs = tuple(logs)
         self.ends: dict[int, int] = {}
         self._ids = {log.name.partition: system.topic_id(log) for log in logs}
@@ -208,6 +208,7 @@ class LastWrites:
                 for block in kept.blocks():
                     builder.add(block.take(np.flatnonzero(is_there[block.segments])))
             self._scan(builder, wanted)
+            self.scanned_records = builder.rows
             return builder.finish()
         except BaseException:
             builder.abandon()
@@ -218,6 +219,7 @@ class LastWrites:
         builder = PlaceIndexBuilder(self._sources, self._memory // 4)
         try:
             self._scan(builder, wanted)
+            self.scanned_records = builder.rows
             return builder.finish_in_order()
         except BaseException:
             builder.abandon()

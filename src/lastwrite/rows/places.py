@@ -340,6 +340,7 @@ class PlaceIndexBuilder:
     def __init__(self, sources: Sources, memory_bytes: int) -> None:
         self._sources = sources
         self._limit = memory_bytes
+        self.rows = 0  # that were added
         self._held: list[_Run] = []
         self._held_bytes = 0
         self._spilt: list[_Spilt] = []
@@ -350,6 +351,7 @@ class PlaceIndexBuilder:
         """Take a block, whose columns the caller may fill anew afterwards."""
         run = _Run.of(block)
         with self._turn:
+            self.rows += block.rows
             self._held.append(run)
             self._held_bytes += PLACE_BYTES * block.rows
             if self._held_bytes > self._limit:

@@ -15,12 +15,9 @@ What was written since is enough where three things hold; else all of the log is
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -35,12 +32,11 @@ from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.reading import read_records, row_units
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.objects import address
-from lastwrite.storage.run_folder import make_folder, remove_folder
-from lastwrite.tables.buckets import bucket_count, buckets_at, buckets_of, by_bucket
-from lastwrite.tables.columns import PARTITION, TIMESTAMP, as_bytes
+from lastwrite.tables.buckets import buckets_at, by_bucket
+from lastwrite.tables.columns import PARTITION, TIMESTAMP
+from lastwrite.tables.laid import LaidRows
 from lastwrite.tables.rows import IS_DELETE, Rows
 
-_FEW = 1 << 10  # rows of a bucket that are no part by themselves
 _CHUNK_BYTES = 4 << 20  # of the log, whose rows are laid into buckets together
 
 
@@ -65,14 +61,9 @@ class Changes:
         self.ends = dict(last.ends)
         self.moved = last.has_moved_keys
         self.deletes_ms = last.last_deletes()
-        self.counts: dict[int, int] = {}
-        self.bytes = 0  # of all changes, in memory
         self._last, self._rows, self._since = last, rows, since
         self._limit = memory_bytes
-        self._held: list[_Laid] = []
-        self._held_bytes = 0
-        self._spilt: list[_Spilt] = []
-        self._folder: Path | None = None
+        self._laid = LaidRows(rows.identity, memory_bytes)
 
     def gather(self, buckets: int, progress: Progress) -> None:
         """Read them, and lay them into so many buckets.
@@ -102,33 +93,23 @@ class Changes:
                     found = buckets_at(records.data, *records.keys, buckets)
                     order = by_bucket(found, buckets)
                     records = records if order is None else records.take(order)
-                self._add(self._rows.changes(batch_of(records, unit.name, unit.columns)), buckets)
+                changes = self._rows.changes(batch_of(records, unit.name, unit.columns))
+                self._laid.add(changes, buckets)
             progress.advance(unit.piece.end - unit.piece.start)
-        if self._spilt:
-            self._spill()
-        pa.default_memory_pool().release_unused()  # before buckets take theirs
+        self._laid.settle()
 
-    def _add(self, changes: pa.RecordBatch, buckets: int) -> None:
-        laid = _Laid.of(changes, self._rows, buckets)
-        for bucket, (first, end) in laid.places.items():
-            self.counts[bucket] = self.counts.get(bucket, 0) + end - first
-        self._held.append(laid)
-        self._held_bytes += laid.rows.nbytes
-        self.bytes += laid.rows.nbytes
-        if self._held_bytes > self._limit:
-            self._spill()
+    @property
+    def counts(self) -> Mapping[int, int]:
+        return self._laid.counts
 
-    def _spill(self) -> None:
-        if self._held:
-            self._folder = self._folder or make_folder()
-            self._spilt.append(_Spilt.of(self._folder, self._held))
-            self._held, self._held_bytes = [], 0
+    @property
+    def bytes(self) -> int:
+        """Of all changes, in memory."""
+        return self._laid.bytes
 
     def of(self, bucket: int) -> pa.Table:
         """The changes of one bucket, of ``Rows.change_schema``, each key once, in any order."""
-        found = [part for each in self._spilt for part in each.of_bucket(bucket)]
-        found += [part for each in self._held for part in each.of_bucket(bucket)]
-        return pa.Table.from_batches(found, self._rows.change_schema)
+        return pa.Table.from_batches(self._laid.of(bucket), self._rows.change_schema)
 
     def check_times(self, changes: pa.Table, deletes_ms: Mapping[int, int]) -> None:
         """Compare writes of one bucket with the deletes that were met before this part of the log.
@@ -148,67 +129,13 @@ class Changes:
 
     def close(self) -> None:
         """Remove its files."""
-        folder, self._folder = self._folder, None
-        if folder is not None:
-            remove_folder(folder)
+        self._laid.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class _Laid(NamedTuple):
-    """Changes by bucket, and where those of each one begin and end."""
-
-    rows: pa.RecordBatch
-    places: Mapping[int, tuple[int, int]]
-
-    @classmethod
-    def of(cls, changes: pa.RecordBatch, rows: Rows, buckets: int) -> Self:
-        found = buckets_of(as_bytes(changes.column(rows.identity)), buckets)
-        order = by_bucket(found, buckets)
-        if order is not None:
-            found, changes = found[order], changes.take(pa.array(order))
-        starts = np.flatnonzero(np.diff(found, prepend=-1))
-        ends = [*starts[1:].tolist(), len(found)]
-        places = zip(starts.tolist(), ends, strict=True)
-        return cls(changes, dict(zip(found[starts].tolist(), places, strict=True)))
-
-    def of_bucket(self, bucket: int) -> list[pa.RecordBatch]:
-        first, end = self.places.get(bucket, (0, 0))
-        return [self.rows.slice(first, end - first)] if first < end else []
-
-
-class _Spilt:
-    """Changes in a file of Arrow's, bucket by bucket."""
-
-    def __init__(self, path: str, numbers: Mapping[int, range]) -> None:
-        self._path, self._numbers = path, numbers
-
-    @classmethod
-    def of(cls, folder: Path, held: Sequence[_Laid]) -> Self:
-        path = os.path.join(folder, f"changes-{uuid.uuid4().hex[:12]}")
-        numbers, number = {}, 0
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, held[0].rows.schema) as file:
-            for bucket in sorted({bucket for each in held for bucket in each.places}):
-                batches = [batch for each in held for batch in each.of_bucket(bucket)]
-                if sum(map(len, batches)) < _FEW * len(batches):
-                    batches = [pa.concat_batches(batches)]
-                for batch in batches:
-                    file.write_batch(batch)
-                numbers[bucket] = range(number, number + len(batches))
-                number += len(batches)
-        return cls(path, numbers)
-
-    def of_bucket(self, bucket: int) -> list[pa.RecordBatch]:
-        """They are of the file's own pages."""
-        numbers = self._numbers.get(bucket)
-        if numbers is None:
-            return []
-        file = pa.ipc.open_file(pa.memory_map(self._path))
-        return [file.get_batch(number) for number in numbers]
 
 
 def was_compacted_since(
@@ -246,8 +173,6 @@ def _present(system: RowSystem, log: PartitionLog, first: int, end: int) -> int:
     return present
 
 
-def buckets_for(last: LastWrites, bucket_bytes: int) -> int:
-    """How many buckets a table of these last writes gets, by the share of records that they are."""
-    size = sum(log.size_bytes for log in last.logs)
-    offsets = sum(last.system.end_of(log, True) - log.log_start for log in last.logs)
-    return bucket_count(size * min(len(last), offsets) // max(offsets, 1), bucket_bytes)
+def bytes_of(last: LastWrites, rows: int) -> int:
+    """About how many bytes of log so many rows are, by the records that were looked at."""
+    return rows * last.scanned_bytes // max(1, last.scanned_records)

@@ -138,6 +138,18 @@ def read_file(path: str, size_bytes: int, columns: Sequence[str] | None = None) 
             return file.read(columns=columns, use_threads=False)
 
 
+def batches_of(path: str, size_bytes: int) -> Iterator[pa.RecordBatch]:
+    """A file's rows, in order, a row group or less at a time.
+
+    Raises:
+        CorruptLog: the file is not there, or is damaged.
+    """
+    with _whole(path):
+        source = pa.PythonFile(_Source(path, size_bytes), "r")
+        with pq.ParquetFile(source, page_checksum_verification=True) as file:
+            yield from file.iter_batches(batch_size=ROW_GROUP, use_threads=False)
+
+
 def remove_files(paths: Iterable[str]) -> None:
     """Remove files; one that is not there is no error."""
     for path in paths:

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -31,12 +31,14 @@ from lastwrite.reports.table_round import TableRound
 from lastwrite.rows.last_writes import LastWrites
 from lastwrite.rows.system import RowSystem
 from lastwrite.storage.machine import core_count
-from lastwrite.tables.buckets import BUCKET_BYTES, checksum_of, order_of, summed
-from lastwrite.tables.changes import Changes, Doubt, buckets_for, was_compacted_since
+from lastwrite.tables.buckets import BUCKET_BYTES, bucket_count, checksum_of, summed
+from lastwrite.tables.changes import Changes, Doubt, bytes_of, was_compacted_since
 from lastwrite.tables.columns import OFFSET, PARTITION, as_bytes
-from lastwrite.tables.files import read_file, read_keys, remove_files, write_file
+from lastwrite.tables.files import read_file, read_keys, remove_files
 from lastwrite.tables.format import Change, DataFile, Head, TableFormat, TableState
+from lastwrite.tables.regrow import buckets_after, regrow
 from lastwrite.tables.rows import IS_DELETE, Rows
+from lastwrite.tables.written import fitted, write_bucket
 
 MANY = 0.2  # of a bucket's rows: changed, or deleted
 MANY_FILES = 8
@@ -85,8 +87,15 @@ def bring_up(
             return _brought_up(_Task(format, system, logs, wish, head, head, progress))
         except LogHeld:
             now = format.head()
-            if not tries or head is None or now is None or now.state != head.state:
+            if not tries or head is None or now is None or not _same_rows(now.state, head.state):
                 raise
+
+
+def _same_rows(one: TableState | None, other: TableState | None) -> bool:
+    """Whether two states are of the same rows, be it in more buckets."""
+    if one is None or other is None:
+        return one is other
+    return replace(one, buckets=other.buckets) == other
 
 
 def _brought_up(task: _Task) -> TableRound:
@@ -101,6 +110,9 @@ def _brought_up(task: _Task) -> TableRound:
     if not state.moved and not was_compacted_since(system, logs, state.offsets):
         with suppress(Doubt):
             return _round(task, state.offsets)
+        now = format.head()
+        if now is not None and _same_rows(now.state, state):  # they may have moved
+            task = task._replace(head=now, base=now)
     return _round(task, None)
 
 
@@ -130,13 +142,30 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
         if since is not None and last.has_moved_keys:
             raise Doubt
         state = task.base.state if task.base is not None else None
-        buckets = state.buckets if state is not None else wish.buckets
-        buckets = buckets or buckets_for(last, _bucket_bytes(wish))
+        room = _bucket_bytes(wish)
+        if state is None:
+            buckets = wish.buckets or bucket_count(bytes_of(last, len(last)), room)
+        else:
+            rows = len(last) + (state.rows if since is not None else 0)
+            buckets = buckets_after(state.buckets, bytes_of(last, rows), room)
+            if wish.buckets is None and buckets > state.buckets:
+                task = _moved(task, buckets)
+            else:
+                buckets = state.buckets
         with Changes(last, wish.rows, since, wish.memory_bytes // 8) as changes:
             changes.gather(buckets, task.progress)
             return _Round(task, changes, buckets).run()
     finally:
         last.close()
+
+
+def _moved(task: _Task, buckets: int) -> _Task:
+    """The task, once the rows that the table has lie in more buckets."""
+    assert task.base is not None and task.base.state is not None
+    was = task.base.state.buckets
+    task.progress.note(f"the table has outgrown its {was} buckets: its rows move to {buckets}")
+    head = regrow(task.format, task.base, buckets, task.wish.memory_bytes, task.progress)
+    return task._replace(head=head, base=head)
 
 
 def _bucket_bytes(wish: Wish) -> int:
@@ -335,16 +364,12 @@ class _Round:
 
     def _write(self, found: _Found, parts: Iterable[pa.Table]) -> None:
         """Write rows, sorted, as one new file; none where there are no rows."""
-        some = [_fitted(part, self._file_schema) for part in parts if len(part)]
-        if not some:
-            return
-        rows = _sorted(pa.concat_tables(some), self._identity)
-        path = self._format.data_path(found.bucket, f"{found.bucket:05d}-{self._run}.parquet")
-        self._written.append(path)
-        written = write_file(path, rows)
-        found.files.append(
-            DataFile(path, found.bucket, len(rows), written.size_bytes, 0, written.footer)
-        )
+        some = [fitted(part, self._file_schema) for part in parts if len(part)]
+        if some:
+            path = self._format.data_path(found.bucket, f"{found.bucket:05d}-{self._run}.parquet")
+            self._written.append(path)
+            rows = pa.concat_tables(some)
+            found.files.append(write_bucket(path, found.bucket, rows, self._identity))
 
     # ------------------------------------------------------------------ the commit
 
@@ -515,22 +540,3 @@ def _grown_type(has: pa.DataType, wanted: pa.DataType, where: str) -> pa.DataTyp
             _grown_type(has.item_type, wanted.item_type, f"{where}.value"),
         )
     raise InvalidConfig(f"{where} was {has} and is {wanted}", remedy=ANEW)
-
-
-def _sorted(rows: pa.Table, identity: str) -> pa.Table:
-    """The rows by key; those that lie so are not moved."""
-    order = order_of(as_bytes(rows.column(identity)))
-    if order is None:
-        return rows
-    return rows.combine_chunks().take(pa.array(order))  # rows of one chunk move faster
-
-
-def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in a schema that has all their columns, and perhaps more."""
-    columns = [
-        rows.column(each.name).cast(each.type)
-        if each.name in rows.schema.names
-        else pa.nulls(len(rows), each.type)
-        for each in schema
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
