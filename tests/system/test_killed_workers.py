@@ -36,7 +36,7 @@ EXCHANGES = {
         shuffle_exchange,
         {"scan": "_scan_rows", "elect": "_elect_parts", "rewrite": "_rewrite_scanned"},
     ),
-    "none": (folder_exchange, {"whole": "_take_whole"}),  # is asked for: these logs are small
+    "none": (folder_exchange, {"compact": "_take_whole"}),  # is asked for: these logs are small
 }
 STAGES = ("scan", "elect", "rewrite")
 CONFIG = {"cleanup.policy": "compact", "segment.bytes": 3000, "min.cleanable.dirty.ratio": 0}
@@ -139,7 +139,7 @@ def test_what_workers_come_from_is_killed(
         return int(above[0].pid if parent == "daemon" else above[1].pid)
 
     root, twin = roots
-    kill_in(monkeypatch, "none", "whole", tmp_path / "told", victim)
+    kill_in(monkeypatch, "none", "compact", tmp_path / "told", victim)
     report = lastwrite.compact(str(root), topic="t", config=CONFIG, now_ms=NOW, master="local[2]")
     assert [each.status for each in report.partitions] == [Status.CLEANED] * 3
     assert files(root) == files(twin)
@@ -150,19 +150,19 @@ def test_a_user_may_ask_for_one_attempt(
 ) -> None:
     root, _ = roots
     before = files(root)
-    kill_in(monkeypatch, "none", "whole", tmp_path / "told", lambda: os.getpid())
+    kill_in(monkeypatch, "none", "compact", tmp_path / "told", lambda: os.getpid())
     with pytest.raises(LogError, match="a worker process was killed or crashed —"):
         lastwrite.compact(str(root), topic="t", config=CONFIG, now_ms=NOW, master="local[2,1]")
     assert files(root) == before
 
 
 @pytest.mark.parametrize("way", some(["folder", "shuffle"], 1))
-@pytest.mark.parametrize("stage", [*STAGES, "whole"])
+@pytest.mark.parametrize("stage", [*STAGES, "compact"])
 def test_a_killed_jvm_ends_the_round(
     roots: tuple[Path, Path], way: str, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, twin = roots
-    way = "none" if stage == "whole" else way
+    way = "none" if stage == "compact" else way
     before = files(root)
     (tmp_path / "t").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))

@@ -66,7 +66,7 @@ def test_jobs_bear_their_stage_and_the_caller_keeps_what_was_set(
         for name in OURS:
             context.setLocalProperty(name, None)
     is_named = context.getConf().contains("spark.lastwrite.exchange")
-    stages = ["scan", "elect", "rewrite"] if is_named else ["whole"]
+    stages = ["scan", "elect", "rewrite"] if is_named else ["compact"]
     assert list(inside) == [f"lastwrite: {stage}" for stage in stages]
     for description, (group, _, interrupts, pool) in inside.items():
         assert group is not None and group.startswith(f"{description} ")

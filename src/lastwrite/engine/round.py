@@ -1,7 +1,7 @@
 """The engine: five steps over many partitions at once.
 
     plan ──► scan ──► elect ──► rewrite ──► commit
-         └──────────── whole ────────────┘
+         └─────────── compact ───────────┘
 
 The driver plans and commits; scan, elect and rewrite are units of work that a runner takes to
 workers, or all three are one (``one_stage``). Partitions go in waves, so that what the driver and
@@ -81,7 +81,7 @@ def _run_wave(
     context: Context, planned: Sequence[PartitionPlan | Ended], clock: _StageClock
 ) -> list[PartitionReport]:
     if fits_one_stage(context, planned):
-        with clock.of("whole"):
+        with clock.of("compact"):
             rewritten = advance(planned, lambda open: take_whole(context, open))
         with clock.of("commit"):
             return commit(context, rewritten)

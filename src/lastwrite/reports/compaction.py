@@ -15,8 +15,8 @@ from lastwrite.reports.document import UNPRINTED, As, Document, FrozenDocument, 
 from lastwrite.reports.holding import HeldFor
 from lastwrite.reports.settings import Outvoted, Setting, effective
 
-# of a round; ``whole``: scan, elect and rewrite of partitions small enough for one stage
-STAGES = ("plan", "scan", "elect", "rewrite", "whole", "commit")
+# of a round; ``compact``: scan, elect and rewrite of partitions small enough for one stage
+STAGES = ("plan", "scan", "elect", "rewrite", "compact", "commit")
 
 
 class Status(StrEnum):

@@ -129,7 +129,7 @@ def run_whole(
     task: Task[PartitionPlan, RewrittenPartition | Ended] = partial(
         _take_whole, work, scratch, sum(weights)
     )
-    found: list[Any] = runner.run_tasks("whole", task, plans, weights, progress)
+    found: list[Any] = runner.run_tasks("compact", task, plans, weights, progress)
     return found
 
 
