@@ -38,7 +38,11 @@ class TaskClock:
         return TaskProfile(
             time.perf_counter() - self._wall,
             time.process_time() - self._cpu,
-            {name: s - self._taken.get(name, 0.0) for name, s in profile.taken.items()},
+            {
+                name: seconds - self._taken.get(name, 0.0)
+                for name, seconds in profile.taken.items()
+                if seconds != self._taken.get(name)
+            },
             asked() - self._asked,
         )
 
