@@ -19,9 +19,7 @@ from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import Failed, Limits
 
-_SMALL_BYTES = (
-    24 << 20
-)  # of a partition: one worker takes it no longer than two with two stages more
+_SMALL_BYTES = 40 << 20  # of a partition: two workers with two stages more take longer
 _SHARES = 8  # of a worker: with so many partitions in each the last to end keeps none waiting
 
 
