@@ -50,7 +50,10 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> 
     # Kept scans are written from the exchange, later; a worker knows a system by its name.
     if options.keep_scans or type(system) is not type(system_named(system.name)):
         return False
-    if context.writes and any(system.begins_writing(each.log, options.to) for each in open):
+    # The driver makes the folders of copies, and begins rounds on archives, once it knows of which.
+    if context.writes and (
+        options.to is not None or any(system.begins_writing(each.log, None) for each in open)
+    ):
         return False
     sizes = [each.log.size_bytes for each in open]
     return max(sizes) <= max(_SMALL_BYTES, sum(sizes) // (_SHARES * context.workers))
