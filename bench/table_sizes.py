@@ -2,9 +2,9 @@
 100000000
 
 Each topic has a record of 108 bytes for every key, and then 2.2 % as many of keys at random, which
-the update has to take over. Each step is a process of its own under ``--memory``: its peak, its
-processor seconds, and these for a key, or for a changed one. At the end the last table is held
-against its topic by ``verify_table``, another method than the one that made it.
+the update has to take over. Each step is a process of its own under ``--memory``: its peak, and its
+seconds. At the end each table is held against its topic by ``verify_table``, another method than
+the one that made it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def test_a_table_that_grows_gets_more_buckets(format: str, tmp_path: Path) -> No
     notes = Notes()
     plain = format.removesuffix(VECTORS)
 
-    def bring_up(**more: Any) -> Any:
+    def bring_up() -> Any:
         made = lastwrite.table_to(
             str(tmp_path),
             "t",
@@ -59,7 +59,6 @@ def test_a_table_that_grows_gets_more_buckets(format: str, tmp_path: Path) -> No
             vectors=plain != format,
             memory=MEMORY,
             progress=notes,
-            **more,
         )
         for name, rows in readings(format, to):
             assert rows == model, f"{name} differs"

@@ -12,12 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Info
 import lastwrite
 from lastwrite.cleaner.pick import Candidate
 from lastwrite.engine.rules.verdict import Verdict
-from lastwrite.reports.compaction import (
-    STAGES,
-    CompactionReport,
-    PartitionReport,
-    Quarantined,
-)
+from lastwrite.reports.compaction import STAGES, CompactionReport, PartitionReport, Quarantined
 from lastwrite.storage.objects.store import Requests
 
 STATUSES = ("due", "clean", "expired", "not_compacted", "uncleanable", "in_progress")

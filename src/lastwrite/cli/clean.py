@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, in_time, in_words, local_moment, moment
+from lastwrite.cli.output import Output, in_stages, in_time, in_words, local_moment, moment
 from lastwrite.cli.plan import keyless_line
 from lastwrite.errors import InvalidConfig
 from lastwrite.pulsar.format.names import SCHEME
@@ -331,7 +331,4 @@ def _range(report: PartitionReport) -> str:
 def _seconds(event: RoundEnded) -> str:
     if event.wave_partitions > 1:
         return f"{in_time(event.seconds)} with {event.wave_partitions - 1:,} others"
-    stages = ", ".join(
-        f"{name} {in_time(seconds)}" for name, seconds in event.stage_seconds.items() if seconds
-    )
-    return f"{in_time(event.seconds)} ({stages})"
+    return f"{in_time(event.seconds)} ({in_stages(event.stage_seconds)})"

@@ -376,6 +376,13 @@ def in_time(seconds: float) -> str:
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02}"
 
 
+def in_stages(stage_seconds: Mapping[str, float]) -> str:
+    """What each stage took; those that were not taken are left out."""
+    return ", ".join(
+        f"{name} {in_time(seconds)}" for name, seconds in stage_seconds.items() if seconds
+    )
+
+
 def counted(number: int | None) -> str:
     """A count with thousands set apart; a question mark where it is not known."""
     return "?" if number is None else f"{number:,}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import typer
 
 from lastwrite.cli import options
-from lastwrite.cli.output import Output, counted, in_local_time, in_time, in_words
+from lastwrite.cli.output import Output, counted, in_local_time, in_stages, in_time, in_words
 from lastwrite.cli.problems import problem_lines, set_aside_lines
 from lastwrite.cli.settings import outvoted_lines
 from lastwrite.pulsar.format.names import SCHEME
@@ -271,8 +271,4 @@ def _summary(report: CompactionReport) -> Iterator[str]:
         expired = f"{totals['segments_deleted']:,} expired segments of {in_words(totals['bytes_deleted'])}"
         yield f"{expired} {'would go' if report.dry_run else 'went'}"
     if report.stage_seconds:
-        yield "  " + ", ".join(
-            f"{name} {in_time(seconds)}"
-            for name, seconds in report.stage_seconds.items()
-            if seconds
-        )
+        yield f"  {in_stages(report.stage_seconds)}"

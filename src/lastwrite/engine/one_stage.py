@@ -7,7 +7,8 @@ steps: what one worker found of them no other needs, so nothing is exchanged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from lastwrite.engine.context import Context, Exchange, Options, WholeWork, go_on
@@ -36,8 +37,22 @@ class _Steps(WholeWork):
     ) -> list[RewrittenPartition | Ended]:
         system = system_named(self.system)
         context = Context(system, exchange, 1, self.limits, self.options, NoProgress())
-        scanned = scan_partitions(context, plans)
+        return take_steps(context, plans, lambda _: nullcontext())
+
+
+def take_steps(
+    context: Context,
+    wave: Sequence[PartitionPlan | Ended],
+    timed: Callable[[str], AbstractContextManager[None]],
+) -> list[RewrittenPartition | Ended]:
+    """Take a wave through scan, elect and rewrite, one step after the other; ``timed`` takes the
+    time of each.
+    """
+    with timed("scan"):
+        scanned = advance(wave, lambda open: scan_partitions(context, open))
+    with timed("elect"):
         elected = advance(scanned, lambda open: elect_partitions(context, open))
+    with timed("rewrite"):
         return advance(elected, lambda open: rewrite_partitions(context, open))
 
 

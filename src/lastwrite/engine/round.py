@@ -19,12 +19,9 @@ from collections.abc import Iterator, Sequence
 from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.engine.commit import commit
 from lastwrite.engine.context import Context
-from lastwrite.engine.elect_step import elect_partitions
-from lastwrite.engine.one_stage import fits_one_stage, take_whole
+from lastwrite.engine.one_stage import fits_one_stage, take_steps, take_whole
 from lastwrite.engine.partition import Ended, PartitionPlan, advance
 from lastwrite.engine.plan import plan_partition
-from lastwrite.engine.rewrite_step import rewrite_partitions
-from lastwrite.engine.scan_step import scan_partitions
 from lastwrite.errors import LogError
 from lastwrite.reports.compaction import STAGES, CompactionReport, PartitionReport
 from lastwrite.reports.settings import Outvoted
@@ -83,14 +80,8 @@ def _run_wave(
     if fits_one_stage(context, planned):
         with clock.of("compact"):
             rewritten = advance(planned, lambda open: take_whole(context, open))
-        with clock.of("commit"):
-            return commit(context, rewritten)
-    with clock.of("scan"):
-        scanned = advance(planned, lambda open: scan_partitions(context, open))
-    with clock.of("elect"):
-        elected = advance(scanned, lambda open: elect_partitions(context, open))
-    with clock.of("rewrite"):
-        rewritten = advance(elected, lambda open: rewrite_partitions(context, open))
+    else:
+        rewritten = take_steps(context, planned, clock.of)
     with clock.of("commit"):
         return commit(context, rewritten)
 

@@ -147,11 +147,9 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
             buckets = wish.buckets or bucket_count(bytes_of(last, len(last)), room)
         else:
             rows = len(last) + (state.rows if since is not None else 0)
-            buckets = buckets_after(state.buckets, bytes_of(last, rows), room)
-            if wish.buckets is None and buckets > state.buckets:
+            buckets = wish.buckets or buckets_after(state.buckets, bytes_of(last, rows), room)
+            if buckets > state.buckets:
                 task = _moved(task, buckets)
-            else:
-                buckets = state.buckets
         with Changes(last, wish.rows, since, wish.memory_bytes // 8) as changes:
             changes.gather(buckets, task.progress)
             return _Round(task, changes, buckets).run()
