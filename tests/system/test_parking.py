@@ -28,7 +28,7 @@ def compact():
     shutil.rmtree("copy", ignore_errors=True)
     shutil.copytree("root", "copy")
     report = lastwrite.compact("copy", topic="t", master="local[1]")
-    assert report.exit_status == 0 and report.profile["rewrite"]
+    assert report.exit_status == 0 and report.profile["compact"]
 
 def call():
     compact()

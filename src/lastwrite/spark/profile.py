@@ -86,5 +86,5 @@ class StageProfile:
             task_cpu_seconds=self.task_cpu_seconds,
             outside_seconds=self.outside_seconds,
             between_seconds=max(0.0, self.task_seconds - sum(self.steps.values())),
-            steps=dict(self.steps),
+            steps=dict(sorted(self.steps.items())),
         )
