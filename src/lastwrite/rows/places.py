@@ -395,11 +395,16 @@ class PlaceIndexBuilder:
         return make_folder() if self._spilt else None
 
     def _met(self) -> Iterator[Places]:
-        """All that was added, a bucket at a time; then it is not held any more."""
-        for n in range(_BUCKETS):
-            parts = [run.bucket(n) for run in self._held]
-            parts += [spilt.bucket(n) for spilt in self._spilt]
-            yield _reduced(_joined(parts), self._sources)
+        """All that was added, a bucket at a time; then it is not held any more. What is few comes
+        at once: most of the time of 256 small buckets goes for calls.
+        """
+        if not self._spilt and sum(run.places.rows for run in self._held) <= _FEW:
+            yield _reduced(_joined([run.places for run in self._held]), self._sources)
+        else:
+            for n in range(_BUCKETS):
+                parts = [run.bucket(n) for run in self._held]
+                parts += [spilt.bucket(n) for spilt in self._spilt]
+                yield _reduced(_joined(parts), self._sources)
         for spilt in self._spilt:
             spilt.close()
         self._held = []

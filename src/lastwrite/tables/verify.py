@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import md5
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ from lastwrite.tables.files import read_file
 from lastwrite.tables.format import Head, TableFormat, TableState
 
 _PARTS = 64
+_FEW_BYTES = 4 << 20  # so many are compared at once
 _COLUMNS = ("key", "value", "offset", "timestamp")
 _ENTRY = np.dtype(
     [
@@ -272,6 +274,9 @@ class _Parts:
         self._held, self._held_bytes = [[] for _ in range(_PARTS)], 0
 
     def __iter__(self) -> Iterator[np.ndarray]:
+        if self._folder is None and self._held_bytes <= _FEW_BYTES:
+            yield np.concatenate([np.empty(0, _ENTRY), *chain.from_iterable(self._held)])
+            return
         for spilt, held in zip(self._spilt, self._held, strict=True):
             yield np.concatenate([np.empty(0, _ENTRY), *map(_read, spilt), *held])
 
