@@ -2,14 +2,15 @@
 100000000
 
 Each topic has a record of 108 bytes for every key, and then 2.2 % as many of keys at random, which
-the update has to take over. Each step is a process of its own under ``--memory``: its peak, and its
-seconds. At the end each table is held against its topic by ``verify_table``, another method than
+the update has to take over. Each step is a process of its own under ``--memory``: its peak, what of
+that is its own and no page of a file, and its seconds. At the end each table is held against its topic by ``verify_table``, another method than
 the one that made it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from bench.kept_tables import FORMATS, SHARE, VECTORS
 
 _WORDS = 11  # of 8 bytes, a value
 _SEGMENT_BYTES = (1 << 30) - (1 << 20)
+_LOOK_S = 0.01
 _STEP = """
 import json, resource, sys
 import lastwrite
@@ -56,11 +58,25 @@ def measure(folder: Path, keys: int, format: str, memory: str) -> dict[str, Any]
 
 def _process(asked: dict[str, Any]) -> dict[str, float]:
     begin = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", _STEP, json.dumps(asked)], stdout=subprocess.PIPE, check=True
-    )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found | {"wall_s": round(time.monotonic() - begin, 1)}
+    own_kib = 0
+    with subprocess.Popen(
+        [sys.executable, "-c", _STEP, json.dumps(asked)], stdout=subprocess.PIPE
+    ) as running:
+        while running.poll() is None:
+            own_kib = max(own_kib, _own_kib(running.pid))
+            time.sleep(_LOOK_S)
+        assert running.stdout is not None and running.returncode == 0, asked
+        found: dict[str, float] = json.loads(running.stdout.read())
+    return found | {"own_mib": own_kib >> 10, "wall_s": round(time.monotonic() - begin, 1)}
+
+
+def _own_kib(process: int) -> int:
+    """Memory without the pages of files, which the system takes back when it needs them."""
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1])
+    return 0  # it has ended
 
 
 def main() -> None:

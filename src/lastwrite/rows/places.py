@@ -319,11 +319,12 @@ class PlacesInOrder:
         return self._deletes
 
     def close(self) -> None:
-        """Remove its files."""
+        """Remove its files, and let its memory go; there is nothing to be found any more."""
         for file in (self._writer, self._reader):
             if file is not None:
                 file.close()
         self._writer = self._reader = None
+        self._blocks = []
         folder, self._folder = self._folder, None
         if folder is not None:
             remove_folder(folder)

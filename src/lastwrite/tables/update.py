@@ -36,6 +36,7 @@ from lastwrite.tables.changes import Changes, Doubt, bytes_of, was_compacted_sin
 from lastwrite.tables.columns import OFFSET, PARTITION, as_bytes
 from lastwrite.tables.files import read_file, read_keys, remove_files
 from lastwrite.tables.format import Change, DataFile, Head, TableFormat, TableState
+from lastwrite.tables.memory import give_back
 from lastwrite.tables.regrow import buckets_after, regrow
 from lastwrite.tables.rows import IS_DELETE, Rows
 from lastwrite.tables.written import fitted, write_bucket
@@ -152,6 +153,8 @@ def _round(task: _Task, since: Mapping[int, int] | None) -> TableRound:
                 task = _moved(task, buckets)
         with Changes(last, wish.rows, since, wish.memory_bytes // 8) as changes:
             changes.gather(buckets, task.progress)
+            last.close()
+            give_back()
             return _Round(task, changes, buckets).run()
     finally:
         last.close()
@@ -218,6 +221,7 @@ class _Round:
         try:
             with ThreadPoolExecutor(_threads(self._task.wish), "table") as pool:
                 found = self._told(pool.map(partial(self._one, chosen=chosen), buckets), buckets)
+            give_back()
             return self._commit(found, credit)
         except RemoteFailed:
             raise  # it may have been committed
@@ -295,7 +299,7 @@ class _Round:
             self._write(found, [*parts, found.added])
         else:
             self._write(found, [found.added])
-        found.added = found.added.slice(0, 0)
+        found.added = found.added.schema.empty_table()  # a slice would keep the rows
         return found
 
     def _deleted(self, bucket: int) -> Mapping[str, Int64Array]:
