@@ -3,8 +3,8 @@
 
 Each topic has a record of 108 bytes for every key, and then 2.2 % as many of keys at random, which
 the update has to take over. Each step is a process of its own under ``--memory``: its peak, what of
-that is its own and no page of a file, and its seconds. At the end each table is held against its topic by ``verify_table``, another method than
-the one that made it.
+that is its own and no page of a file, and its seconds. At the end each table is held against its
+topic by ``verify_table``, another method than the one that made it.
 """
 
 from __future__ import annotations
