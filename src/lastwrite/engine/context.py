@@ -10,6 +10,7 @@ from lastwrite.engine.system import Decision, System
 from lastwrite.model.log import KeptScan, PartitionLog
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
+    Begun,
     CachedScan,
     Elected,
     ElectUnit,
@@ -52,14 +53,14 @@ class Exchange(Protocol):
         self, units: Sequence[RewriteUnit], progress: Progress
     ) -> list[SegmentOutput | Failed[RewriteUnit]]: ...
 
-    def take_whole(
+    def begin_whole(
         self,
         plans: Sequence[PartitionPlan],
         work: WholeWork,
         progress: Progress,
-    ) -> list[RewrittenPartition | Ended | Failed[PartitionPlan]]:
-        """Take each partition through the three steps in one task. ``work`` goes to the workers, and
-        is given an exchange of that worker alone, and the plans of a task.
+    ) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
+        """Begin to take each partition through the three steps in one task. ``work`` goes to the
+        workers, and is given an exchange of that worker alone, and the plans of a task.
         """
         ...
 

@@ -18,7 +18,7 @@ from lastwrite.engine.rewrite_step import rewrite_partitions
 from lastwrite.engine.scan_step import scan_partitions
 from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
-from lastwrite.model.work import Failed, Limits
+from lastwrite.model.work import Begun, Failed, Limits, Then
 
 _SMALL_BYTES = 40 << 20  # of a partition: two workers with two stages more take longer
 _SHARES = 8  # of a worker: with so many partitions in each the last to end keeps none waiting
@@ -74,14 +74,21 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> 
     return max(sizes) <= max(_SMALL_BYTES, sum(sizes) // (_SHARES * context.workers))
 
 
-def take_whole(
-    context: Context, plans: Sequence[PartitionPlan]
-) -> list[RewrittenPartition | Ended]:
-    """Take partitions through scan, elect and rewrite."""
+def begin_whole(
+    context: Context, wave: Sequence[PartitionPlan | Ended]
+) -> Begun[list[RewrittenPartition | Ended]]:
+    """Begin to take a wave through scan, elect and rewrite."""
     options = replace(context.options, check=go_on)
     work = _Steps(context.system.name, context.limits, options)
-    answers = context.exchange.take_whole(plans, work, context.progress)
-    return [
-        ended(plan, plan.report, error=answer.error) if isinstance(answer, Failed) else answer
-        for plan, answer in zip(plans, answers, strict=True)
-    ]
+    plans = [each for each in wave if isinstance(each, PartitionPlan)]
+
+    def told(
+        answers: Sequence[RewrittenPartition | Ended | Failed[PartitionPlan]],
+    ) -> list[RewrittenPartition | Ended]:
+        found = [
+            ended(plan, plan.report, error=answer.error) if isinstance(answer, Failed) else answer
+            for plan, answer in zip(plans, answers, strict=True)
+        ]
+        return advance(wave, lambda _: found)
+
+    return Then(context.exchange.begin_whole(plans, work, context.progress), told)

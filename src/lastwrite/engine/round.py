@@ -5,8 +5,8 @@
 
 The driver plans and commits; scan, elect and rewrite are units of work that a runner takes to
 workers, or all three are one (``one_stage``). Partitions go in waves, so that what the driver and
-the scratch folder hold does not grow with their number. A partition that turns out damaged, or
-fails, leaves the wave; the others go on.
+the scratch folder hold does not grow with their number, and the driver works while workers do. A
+partition that turns out damaged, or fails, leaves the wave; the others go on.
 ``partition`` has the values that one step gives and the next takes.
 """
 
@@ -15,19 +15,25 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
 
 from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.engine.commit import commit
 from lastwrite.engine.context import Context
-from lastwrite.engine.one_stage import fits_one_stage, take_steps, take_whole
-from lastwrite.engine.partition import Ended, PartitionPlan, advance
+from lastwrite.engine.one_stage import begin_whole, fits_one_stage, take_steps
+from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition
 from lastwrite.engine.plan import plan_partition
 from lastwrite.errors import LogError
+from lastwrite.model.progress import NoProgress
+from lastwrite.model.work import Begun
 from lastwrite.reports.compaction import STAGES, CompactionReport, PartitionReport
 from lastwrite.reports.settings import Outvoted
 
 _WAVE_BYTES = 64 << 30  # at least; a worker is given less than a gigabyte by no wave
 _WAVE_PARTITIONS = 4096
+_FEW_PARTITIONS = 256  # enough for two workers in one stage, whose start costs 40 ms
+_NO_MORE: list[PartitionPlan | Ended] = []
 
 
 def run_round(context: Context, folders: Sequence[str]) -> CompactionReport:
@@ -53,12 +59,47 @@ def _waves(
     clock: _StageClock,
     notes: dict[tuple[str, str], Outvoted],
 ) -> Iterator[list[PartitionReport]]:
-    """The reports of one wave after the other; what of the settings that were given does not hold
-    comes into ``notes``, by topic and name.
+    """The reports of one wave after the other. While workers are at a wave that is done in one
+    stage, the next is planned and the one before is committed.
+    """
+    begun: Begun[list[RewrittenPartition | Ended]] | None = None
+    quiet = replace(context, progress=NoProgress())  # beside what workers tell of
+    try:
+        for wave in chain(_planned(context, folders, clock, notes), [_NO_MORE]):
+            done: list[RewrittenPartition | Ended] = []
+            if begun is not None:
+                with clock.of("compact"):
+                    done = begun.result()
+            begun = begin_whole(context, wave) if fits_one_stage(context, wave) else None
+            if done:
+                yield _committed(quiet if begun else context, done, clock)
+            if wave and begun is None:
+                yield _committed(context, take_steps(context, wave, clock.of), clock)
+    finally:
+        if begun is not None:
+            begun.cancel()
+
+
+def _committed(
+    context: Context, wave: Sequence[RewrittenPartition | Ended], clock: _StageClock
+) -> list[PartitionReport]:
+    with clock.of("commit"):
+        return commit(context, wave)
+
+
+def _planned(
+    context: Context,
+    folders: Sequence[str],
+    clock: _StageClock,
+    notes: dict[tuple[str, str], Outvoted],
+) -> Iterator[list[PartitionPlan | Ended]]:
+    """Waves; what of the settings that were given does not hold comes into ``notes``, by topic and
+    name.
     """
     wave: list[PartitionPlan | Ended] = []
     size = 0
     full = max(_WAVE_BYTES, context.workers << 30)
+    few = max(_FEW_PARTITIONS, context.workers * _FEW_PARTITIONS // 2)
     for folder in folders:
         with clock.of("plan"):
             planned = plan_partition(context, folder, len(wave))
@@ -67,23 +108,15 @@ def _waves(
                     notes[note.topic, note.name] = note
         wave.append(planned)
         size += planned.log.size_bytes if isinstance(planned, PartitionPlan) else 0
-        if size >= full or len(wave) >= _WAVE_PARTITIONS:
-            yield _run_wave(context, wave, clock)
+        if (
+            size >= full
+            or len(wave) >= _WAVE_PARTITIONS
+            or (len(wave) % few == 0 and fits_one_stage(context, wave))
+        ):
+            yield wave
             wave, size = [], 0
     if wave:
-        yield _run_wave(context, wave, clock)
-
-
-def _run_wave(
-    context: Context, planned: Sequence[PartitionPlan | Ended], clock: _StageClock
-) -> list[PartitionReport]:
-    if fits_one_stage(context, planned):
-        with clock.of("compact"):
-            rewritten = advance(planned, lambda open: take_whole(context, open))
-    else:
-        rewritten = take_steps(context, planned, clock.of)
-    with clock.of("commit"):
-        return commit(context, rewritten)
+        yield wave
 
 
 class _StageClock:

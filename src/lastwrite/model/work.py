@@ -19,7 +19,34 @@ from lastwrite.model.log import AbortedTransaction, Problem, Segment
 from lastwrite.model.policy import Policy, Strategy
 from lastwrite.model.stores import StoreSettings
 
+R = TypeVar("R")
+T = TypeVar("T")
 U = TypeVar("U")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Begun(Protocol[T_co]):
+    """Work that goes on elsewhere."""
+
+    def result(self) -> T_co:
+        """What came of it; waits for its end."""
+        ...
+
+    def cancel(self) -> None:
+        """Give it up: nobody asks for its result."""
+        ...
+
+
+class Then(Generic[T, R]):
+    """Begun work, and what is made of its result."""
+
+    def __init__(self, begun: Begun[T], make: Callable[[T], R]) -> None:
+        self._begun, self._make = begun, make
+        self.cancel = begun.cancel
+
+    def result(self) -> R:
+        """What is made of it."""
+        return self._make(self._begun.result())
 
 
 class Failed(Generic[U]):

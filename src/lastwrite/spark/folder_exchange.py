@@ -28,6 +28,7 @@ from lastwrite.errors import LogError
 from lastwrite.model.log import KeptScan
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
+    Begun,
     Block,
     Elected,
     ElectUnit,
@@ -115,22 +116,22 @@ def _stretches(units: Sequence[RewriteUnit]) -> Iterator[list[RewriteUnit]]:
         yield held
 
 
-def run_whole(
+def begin_whole(
     runner: Runner,
     work: WholeWork,
     plans: Sequence[PartitionPlan],
     progress: Progress,
     scratch: ScratchShare | None = None,
-) -> list[RewrittenPartition | Ended | Failed[PartitionPlan]]:
-    """Let tasks do ``work``. ``scratch``: where all of them write their files; None: each in a
-    folder of its own.
+) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
+    """Let tasks begin to do ``work``. ``scratch``: where all of them write their files; None: each
+    in a folder of its own.
     """
     weights = [_weight_of(plan) for plan in plans]
     task: Task[PartitionPlan, RewrittenPartition | Ended] = partial(
         _take_whole, work, scratch, sum(weights)
     )
-    found: list[Any] = runner.run_tasks("compact", task, plans, weights, progress)
-    return found
+    begun: Begun[list[Any]] = runner.begin_tasks("compact", task, plans, weights, progress)
+    return begun
 
 
 def _take_whole(
@@ -194,10 +195,10 @@ class FolderExchange:
         weights = [unit.cost for unit in units]
         return self._runner.run_tasks("rewrite", rewrite_staged, units, weights, progress)
 
-    def take_whole(
+    def begin_whole(
         self, plans: Sequence[PartitionPlan], work: WholeWork, progress: Progress
-    ) -> list[RewrittenPartition | Ended | Failed[PartitionPlan]]:
-        return run_whole(self._runner, work, plans, progress, self._folders.share)
+    ) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
+        return begin_whole(self._runner, work, plans, progress, self._folders.share)
 
     def keep(
         self,

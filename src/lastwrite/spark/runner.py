@@ -17,17 +17,17 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from lastwrite.engine.partition import Ended, failed
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.progress import Progress
-from lastwrite.model.work import Failed
+from lastwrite.model.work import Begun, Failed, Then
 from lastwrite.spark.executors import Executors
 from lastwrite.spark.profile import StageProfile, TaskClock, TaskProfile
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.spark_errors import SAME_PATH, spark_error
-from lastwrite.spark.work import R, Runner, Task, U
+from lastwrite.spark.work import Done, R, Runner, Task, U
 from lastwrite.spark.worker import settle
 from lastwrite.storage.machine import memory_kill_since, memory_kills
 
@@ -88,7 +88,7 @@ class SparkRunner(Runner):
         self.has_failed = False  # a job, whose tasks may still run
         self._lock = threading.Lock()
         self._groups: set[str] = set()  # of jobs that run now
-        self._is_cancelled = False
+        self.is_cancelled = False
 
     @property
     def context(self) -> SparkContext:
@@ -99,17 +99,17 @@ class SparkRunner(Runner):
         """
         return self.spark.context
 
-    def run_tasks(
+    def begin_tasks(
         self,
         name: str,
         task: Task[U, R],
         units: Sequence[U],
         weights: Sequence[int],
         progress: Progress,
-    ) -> list[R | Failed[U]]:
+    ) -> Begun[list[R | Failed[U]]]:
         progress.stage(name, sum(weights))
         if not units:
-            return []
+            return Done([])
         tasks = pack(weights, self.workers)
         batches = [[(i, units[i]) for i in places] for places in tasks]
 
@@ -126,17 +126,17 @@ class SparkRunner(Runner):
             found: list[Any] = context.parallelize(batches, len(batches)).map(run_batch).collect()
             return found
 
-        begin = time.perf_counter()
-        answers = self.run_job(
-            name, act, progress, [sum(weights[i] for i in places) for places in tasks]
-        )
-        seconds = time.perf_counter() - begin
-        self.profile.setdefault(name, StageProfile()).add(
-            seconds, self.workers, [taken for _, taken in answers]
-        )
-        found = dict(answer for batch, _ in answers for answer in batch)
-        results = [found[i] for i in range(len(units))]
-        return results if self.is_here else list(map(seen_from_here, results))
+        def made(answers: list[tuple[list[tuple[int, Any]], TaskProfile]]) -> list[R | Failed[U]]:
+            self.profile.setdefault(name, StageProfile()).add(
+                job.seconds, self.workers, [taken for _, taken in answers]
+            )
+            found = dict(answer for batch, _ in answers for answer in batch)
+            results = [found[i] for i in range(len(units))]
+            return results if self.is_here else list(map(seen_from_here, results))
+
+        sizes = [sum(weights[i] for i in places) for places in tasks]
+        job = self._begin_job(name, act, progress, sizes)
+        return Then(job, made)
 
     def run_job(
         self,
@@ -148,58 +148,40 @@ class SparkRunner(Runner):
         """What ``act`` gives, whose jobs bear the stage's name and a group of their own;
         ``task_bytes``: of ``_watch``.
 
-        They are given by a thread of their own: the caller's job group, description and other
-        properties stay as they are, and an interrupt does not come between a question to the JVM
-        and its answer.
-
         Raises:
             LogError: Spark could not do it, or ``cancel`` was called.
             EnvironmentUnfit: Spark does not start, or a cluster gave no executor.
         """
+        return self._begin_job(name, act, progress, task_bytes).result()
+
+    def _begin_job(
+        self,
+        name: str,
+        act: Callable[[SparkContext], T],
+        progress: Progress,
+        task_bytes: Sequence[int],
+    ) -> _Job[T]:
+        """Its jobs are given by a thread of their own: the caller's job group, description and
+        other properties stay as they are, and an interrupt does not come between a question to the
+        JVM and its answer.
+        """
         context = self.context
         group = f"lastwrite: {name} {secrets.token_hex(4)}"
-        executors = Executors(self.spark, context, progress, lambda: self._cancel([group]))
+        executors = Executors(self.spark, context, progress, lambda: self.cancel_groups([group]))
         with self._lock:
-            if self._is_cancelled:
+            if self.is_cancelled:
                 raise LogError("the work was stopped", remedy=_STOPPED)
             self._groups.add(group)
-        kills = memory_kills()
-        outcome: Future[T] = Future()
-        try:
-            properties = context._jsc.sc().getLocalProperties()
-            arguments = (context, properties, group, name, act, outcome)
-            threading.Thread(
-                target=_run_in_group, args=arguments, name="lastwrite-job", daemon=True
-            ).start()
-            watch = threading.Thread(
-                target=self._watch,
-                args=(context, group, task_bytes, progress, outcome, executors),
-                daemon=True,
-            )
-            watch.start()
-            try:
-                # an interrupt may have come to another thread
-                while not wait([outcome], _SECONDS_A_LOOK).done:
-                    pass
-            except BaseException:
-                if not self.spark.is_ours:  # ours is killed as it stands
-                    self._cancel([group])
-                    wait([outcome], _SECONDS_TO_CANCEL)
-                raise
-            watch.join(_SECONDS_TO_CANCEL)
-            return outcome.result()
-        except Exception as error:
-            self.has_failed = True
-            if executors.error is not None:
-                raise executors.error from error
-            if self._is_cancelled:
-                raise LogError("the work was stopped", remedy=_STOPPED) from error
-            raise spark_error(
-                name, error, self.spark.death(error), memory_kill_since(kills)
-            ) from error
-        finally:
-            with self._lock:
-                self._groups.discard(group)
+        job: _Job[T] = _Job(self, name, group, executors)
+        properties = context._jsc.sc().getLocalProperties()
+        arguments = (context, properties, group, name, act, job.outcome)
+        threading.Thread(
+            target=_run_in_group, args=arguments, name="lastwrite-job", daemon=True
+        ).start()
+        watched = (context, group, task_bytes, progress, job.outcome, executors)
+        job.watch = threading.Thread(target=self._watch, args=watched, daemon=True)
+        job.watch.start()
+        return job
 
     @property
     def is_alive(self) -> bool:
@@ -214,13 +196,18 @@ class SparkRunner(Runner):
         error.
         """
         with self._lock:
-            self._is_cancelled = self.has_failed = True
+            self.is_cancelled = self.has_failed = True
             groups = list(self._groups)
-        self._cancel(groups)
+        self.cancel_groups(groups)
 
-    def _cancel(self, groups: Sequence[str]) -> None:
-        """By a thread of its own: an interrupt may have left this one's connection in the middle of
-        an answer.
+    def forget(self, group: str) -> None:
+        """A job of this group runs no more."""
+        with self._lock:
+            self._groups.discard(group)
+
+    def cancel_groups(self, groups: Sequence[str]) -> None:
+        """End these jobs, by a thread of its own: an interrupt may have left this one's connection
+        in the middle of an answer.
         """
 
         def work() -> None:
@@ -260,6 +247,57 @@ class SparkRunner(Runner):
                     told = reached
         if total > told:
             progress.advance(total - told)
+
+
+class _Job(Generic[T]):
+    """A job that Spark is at."""
+
+    def __init__(self, runner: SparkRunner, name: str, group: str, executors: Executors) -> None:
+        self._runner, self._name, self._group = runner, name, group
+        self._executors = executors
+        self._kills = memory_kills()
+        self._begin = time.perf_counter()
+        self.seconds = 0.0  # that it took, once it has ended
+        self.watch: threading.Thread | None = None
+        self.outcome: Future[T] = Future()
+        self.outcome.add_done_callback(self._note_end)
+
+    def _note_end(self, _: object) -> None:
+        self.seconds = time.perf_counter() - self._begin
+
+    def result(self) -> T:
+        """As ``SparkRunner.run_job``."""
+        runner = self._runner
+        try:
+            try:
+                # an interrupt may have come to another thread
+                while not wait([self.outcome], _SECONDS_A_LOOK).done:
+                    pass
+            except BaseException:
+                if not runner.spark.is_ours:  # ours is killed as it stands
+                    self.cancel()
+                raise
+            if self.watch is not None:
+                self.watch.join(_SECONDS_TO_CANCEL)
+            return self.outcome.result()
+        except Exception as error:
+            runner.has_failed = True
+            if self._executors.error is not None:
+                raise self._executors.error from error
+            if runner.is_cancelled:
+                raise LogError("the work was stopped", remedy=_STOPPED) from error
+            raise spark_error(
+                self._name, error, runner.spark.death(error), memory_kill_since(self._kills)
+            ) from error
+        finally:
+            runner.forget(self._group)
+
+    def cancel(self) -> None:
+        """End its tasks."""
+        self._runner.has_failed = True
+        self._runner.cancel_groups([self._group])
+        wait([self.outcome], _SECONDS_TO_CANCEL)
+        self._runner.forget(self._group)
 
 
 def _run_in_group(

@@ -31,6 +31,7 @@ from lastwrite.model.log import KeptScan
 from lastwrite.model.policy import Strategy
 from lastwrite.model.progress import Progress
 from lastwrite.model.work import (
+    Begun,
     Block,
     Elected,
     ElectUnit,
@@ -42,7 +43,7 @@ from lastwrite.model.work import (
     ScanUnit,
     SegmentOutput,
 )
-from lastwrite.spark.folder_exchange import run_whole
+from lastwrite.spark.folder_exchange import begin_whole
 from lastwrite.spark.profile import StageProfile, TaskClock
 from lastwrite.spark.runner import SparkRunner, pack, seen_from_here
 from lastwrite.spark.work import guarded
@@ -161,10 +162,10 @@ class ShuffleExchange:
         found = self._collect("rewrite", moved, rewrite_task, sum(weights), progress)
         return [found[n] for n in range(len(units))]
 
-    def take_whole(
+    def begin_whole(
         self, plans: Sequence[PartitionPlan], work: WholeWork, progress: Progress
-    ) -> list[RewrittenPartition | Ended | Failed[PartitionPlan]]:
-        return run_whole(self._runner, work, plans, progress)
+    ) -> Begun[list[RewrittenPartition | Ended | Failed[PartitionPlan]]]:
+        return begin_whole(self._runner, work, plans, progress)
 
     def keep(
         self,

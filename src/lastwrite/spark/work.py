@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from lastwrite.errors import LogError
 from lastwrite.model.progress import Progress
-from lastwrite.model.work import Failed
+from lastwrite.model.work import Begun, Failed
 from lastwrite.spark.profile import StageProfile, TaskClock
 from lastwrite.storage.objects.store import Requests
 
@@ -65,6 +65,19 @@ class Runner(Protocol):
         """As ``run``; ``task`` is given all units of a task, where many together cost less than
         each alone.
         """
+        begun: Begun[list[R | Failed[U]]]
+        begun = self.begin_tasks(name, task, units, weights, progress)
+        return begun.result()
+
+    def begin_tasks(
+        self,
+        name: str,
+        task: Task[U, R],
+        units: Sequence[U],
+        weights: Sequence[int],
+        progress: Progress,
+    ) -> Begun[list[R | Failed[U]]]:
+        """The same, for who has something else to do meanwhile."""
         ...
 
     def cancel(self) -> None:
@@ -90,6 +103,19 @@ def each(work: Callable[[U], R]) -> Task[U, R]:
     return task
 
 
+class Done(Generic[R]):
+    """Work that has ended already."""
+
+    def __init__(self, result: R) -> None:
+        self._result = result
+
+    def result(self) -> R:
+        return self._result
+
+    def cancel(self) -> None:
+        """There is nothing to give up."""
+
+
 class InlineRunner(Runner):
     """One unit after the other, in this process: for tests, and for commands too small for Spark."""
 
@@ -106,14 +132,14 @@ class InlineRunner(Runner):
     def cancel(self) -> None:
         """The one thread there is asks by itself whether to stop: see ``Options.check``."""
 
-    def run_tasks(
+    def begin_tasks(
         self,
         name: str,
         task: Task[U, R],
         units: Sequence[U],
         weights: Sequence[int],
         progress: Progress,
-    ) -> list[R | Failed[U]]:
+    ) -> Begun[list[R | Failed[U]]]:
         progress.stage(name, sum(weights))
         results = []
         clock = TaskClock()
@@ -122,4 +148,4 @@ class InlineRunner(Runner):
             progress.advance(weight)
         taken = clock.taken()
         self.profile.setdefault(name, StageProfile()).add(taken.seconds, 1, [taken])
-        return results
+        return Done(results)

@@ -1,0 +1,105 @@
+"""Waves that are done in one stage: the driver plans the next and commits the last meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+import lastwrite
+from lastwrite.engine import commit, plan, round
+from lastwrite.model.work import Begun
+from lastwrite.reports.compaction import Status
+from lastwrite.spark.inline import INLINE
+from lastwrite.spark.work import InlineRunner
+from tests.golden.commands import CORPUS
+
+PARTITIONS = 7
+
+
+class Later:
+    """Work of a runner that is done when it is asked for."""
+
+    def __init__(self, told: list[str], begin: Any) -> None:
+        self._told, self._begin = told, begin
+        told.append("begin")
+
+    def result(self) -> Any:
+        self._told.append("end")
+        return self._begin().result()
+
+    def cancel(self) -> None:
+        self._told.append("cancel")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens, a letter a wave: of two partitions, and each in one stage."""
+    told: list[str] = []
+    begin = InlineRunner.begin_tasks
+
+    def later(self: Any, name: str, *given: Any) -> Begun[Any]:
+        if name != "compact":
+            return begin(self, name, *given)
+        return Later(told, lambda: begin(self, name, *given))
+
+    def noting(name: str, work: Any) -> Any:
+        def noted(*given: Any) -> Any:
+            told.append(name)
+            return work(*given)
+
+        return noted
+
+    monkeypatch.setattr(InlineRunner, "begin_tasks", later)
+    monkeypatch.setattr(round, "_FEW_PARTITIONS", 2)
+    monkeypatch.setattr(round, "plan_partition", noting("plan", plan.plan_partition))
+    monkeypatch.setattr(round, "commit", noting("commit", commit.commit))
+    monkeypatch.setattr(round, "fits_one_stage", lambda _, wave: bool(wave))
+    return told
+
+
+def make(root: Path) -> Path:
+    for number in range(PARTITIONS):
+        shutil.copytree(CORPUS / "kafka-4.4.0" / "stopped" / "client-none-0", root / f"t-{number}")
+    return root
+
+
+def compacted(root: Path) -> Any:
+    return lastwrite.compact(
+        str(root),
+        config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"},
+        now_ms=1_900_000_000_000,
+        spark=INLINE,
+    )
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.*")}
+
+
+def test_the_driver_works_while_workers_do(tmp_path: Path, told: list[str]) -> None:
+    root = make(tmp_path / "one")
+    report = compacted(root)
+    a_wave = ["plan", "plan", "end", "begin", "commit"]
+    assert told == [*a_wave[:2], "begin", *a_wave, *a_wave, "plan", *a_wave[2:], "end", "commit"]
+    assert [each.partition for each in report.partitions] == list(range(PARTITIONS))
+    assert {each.status for each in report.partitions} == {Status.CLEANED}
+    other = make(tmp_path / "other")
+    with patch.object(round, "fits_one_stage", lambda *_: False):
+        compacted(other)
+    assert files(root) == files(other)
+
+
+def test_what_workers_are_at_is_given_up_where_the_driver_fails(
+    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(round, "commit", fail)
+    with pytest.raises(KeyboardInterrupt):
+        compacted(make(tmp_path / "root"))
+    assert told[-3:] == ["end", "begin", "cancel"]
