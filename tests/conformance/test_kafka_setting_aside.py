@@ -123,6 +123,7 @@ def test_a_log_that_begins_behind_the_archive(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_anywhere_nothing_is_lost(tmp_path: Path) -> None:
     archive = bring(tmp_path)
     shutil.copytree(archive.to, tmp_path / "begin")

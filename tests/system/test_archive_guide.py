@@ -23,6 +23,7 @@ PAGE = ROOT / "docs" / "guide" / "archives.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.long
 def test_the_walk_runs_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (walk,) = re.findall(
         r"^## The whole way.*?(?=^## )", PAGE.read_text(), re.DOTALL | re.MULTILINE

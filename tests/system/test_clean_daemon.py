@@ -29,6 +29,7 @@ from lastwrite.kafka.store.checkpoints import read_offsets, write_offset
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.quarantine import read_quarantine
+from tests.support.sample import some
 
 pytestmark = pytest.mark.spark
 
@@ -267,7 +268,7 @@ def test_a_life(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("whom", ["SIGTERM", "SIGINT", "SIGTERM to Spark's processes too"])
+@pytest.mark.parametrize("whom", some(["SIGTERM to Spark's processes too", "SIGTERM", "SIGINT"], 1))
 def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
     folder = write(tmp_path, "big", records=6000, value_bytes=1000)  # 6 MB
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -333,6 +333,7 @@ def test_doctor_finds_too_little_memory() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_expired_deletes_leave_a_log_that_nobody_writes(tmp_path: Path) -> None:
     root = tmp_path / "log"
     shutil.copytree(CORPUS / "stopped", root)

@@ -136,6 +136,7 @@ def test_a_worker_without_lastwrite(cluster: Cluster, tmp_path: Path) -> None:
     assert files(root) == before
 
 
+@pytest.mark.long
 def test_what_workers_lack_is_said_at_once(cluster: Cluster, tmp_path: Path) -> None:
     """Three workers: one that has all, one with an old release, one with ours in a zip file; the
     log is seen by none.

@@ -198,6 +198,7 @@ def figures(done: Any) -> Any:
     return report["partitions"], totals
 
 
+@pytest.mark.long
 def test_a_cluster_makes_what_local_mode_makes(site: Site) -> None:
     for archive in ("one", "other"):
         site.fetch(archive)

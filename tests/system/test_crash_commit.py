@@ -109,7 +109,7 @@ def test_an_undisturbed_round_leaves_the_new_log_and_nothing_else(
     }
 
 
-@pytest.mark.parametrize("layout", some(LAYOUTS, 5))
+@pytest.mark.parametrize("layout", some(LAYOUTS, 3))
 def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends_in_the_same_bytes(
     place: Path, layout: Layout
 ) -> None:
@@ -149,7 +149,7 @@ def test_killed_before_any_operation_the_log_is_old_or_new_and_the_next_run_ends
     assert not decided[0] and decided[-1]
 
 
-@pytest.mark.parametrize("layout", some(LAYOUTS[2::3], 2))
+@pytest.mark.parametrize("layout", some(LAYOUTS[2::3], 1))
 def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
     place: Path, layout: Layout
 ) -> None:

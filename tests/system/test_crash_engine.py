@@ -124,7 +124,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.parametrize("name", some(LAYOUTS, 2))
+@pytest.mark.parametrize("name", some(LAYOUTS, 1))
 def test_killed_anywhere_it_is_the_old_log_or_the_new_one(place: Path, name: str) -> None:
     tmp_path = place
     config, include_active = LAYOUTS[name]

@@ -53,6 +53,7 @@ def opened(root: Path) -> Files:
     return {name: data for name, data in served(root).items() if ".cut" not in name}
 
 
+@pytest.mark.long
 def test_killed_anywhere_a_cut_is_made_or_not_and_can_be_undone(place: Path) -> None:
     origin, cut, root = place / "origin", place / "cut", place / "run"
     whole = some(60)

@@ -76,7 +76,7 @@ def states(place: Path, layout: Layout) -> tuple[dict[str, bytes | None], dict[s
     return contents(place / "old"), contents(root)
 
 
-@pytest.mark.parametrize("layout", some(LAYOUTS, 4))
+@pytest.mark.parametrize("layout", some(LAYOUTS, 3))
 def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one(
     place: Path, layout: Layout
 ) -> None:
@@ -102,7 +102,7 @@ def test_killed_before_any_operation_a_broker_finds_the_old_state_or_the_new_one
     assert decided[-1] or not layout.after
 
 
-@pytest.mark.parametrize("layout", some(LAYOUTS, 3))
+@pytest.mark.parametrize("layout", some(LAYOUTS, 2))
 def test_killed_again_in_any_operation_of_the_recovery_nothing_is_lost(
     place: Path, layout: Layout
 ) -> None:

@@ -57,7 +57,7 @@ def asked(way: str) -> dict[str, str]:
     return {} if way == "none" else {"spark.lastwrite.exchange": way}
 
 
-@pytest.fixture(scope="module", params=list(EXCHANGES))
+@pytest.fixture(scope="module", params=some(EXCHANGES, 2))
 def session(request: pytest.FixtureRequest) -> Iterator[tuple[Any, str]]:
     with spark_session("local[2]", asked(request.param)) as session:
         yield session, request.param
@@ -157,7 +157,7 @@ def test_a_user_may_ask_for_one_attempt(
 
 
 @pytest.mark.parametrize("way", some(["folder", "shuffle"], 1))
-@pytest.mark.parametrize("stage", [*STAGES, "compact"])
+@pytest.mark.parametrize("stage", some(["compact", *STAGES], 2))
 def test_a_killed_jvm_ends_the_round(
     roots: tuple[Path, Path], way: str, stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,6 +138,7 @@ wait_for(lambda: not children())
     )
 
 
+@pytest.mark.long
 def test_threads_take_turns_and_only_where_they_need_spark(tmp_path: Path) -> None:
     run(
         """

@@ -142,8 +142,8 @@ def test_a_run_that_was_killed_before_its_sync_is_not_believed_by_the_next(
     "name",
     [
         "Kafka round",
-        "RocketMQ round",
-        "RocketMQ dispatch",
+        pytest.param("RocketMQ round", marks=pytest.mark.long),
+        pytest.param("RocketMQ dispatch", marks=pytest.mark.long),
         *(name for name in MAKERS if "fetch" in name),
     ],
 )

@@ -279,6 +279,7 @@ lastwrite.compact(sys.argv[1], config={"min.cleanable.dirty.ratio": 0}, now_ms=i
 """
 
 
+@pytest.mark.long
 def test_a_broker_recovers_what_a_killed_compaction_left(trial: Trial, tmp_path: Path) -> None:
     """Killed at points spread over the whole run, with the old or the new log as only outcomes."""
     broker = trial.broker.start()

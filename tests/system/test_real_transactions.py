@@ -249,6 +249,7 @@ MIXED: list[dict[str, object]] = [
 
 
 @pytest.mark.oracle
+@pytest.mark.long
 def test_a_broker_serves_old_formats_before_and_as_what_they_became(
     broker: Broker, tmp_path: Path
 ) -> None:

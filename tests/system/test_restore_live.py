@@ -425,7 +425,7 @@ def check_kills(broker: Broker, archive: Archive, seed: int, step: int) -> None:
     assert settings_of(broker, name) == SMALL
 
 
-@pytest.mark.parametrize("seed", range(40 if LONG else 2))
+@pytest.mark.parametrize("seed", range(40 if LONG else 1))
 def test_killed_again_and_again(
     broker: Broker, tmp_path: Path, small_steps: None, seed: int
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_broker_goes_on_with_what_we_compacted(broker: Broker, like_broker: bo
         topic.check(stock)
 
 
+@pytest.mark.long
 def test_an_archive_is_compacted_to_its_end(broker: Broker) -> None:
     rng = random.Random(7)
     topic = Topic("archive", 2)

@@ -269,6 +269,7 @@ def test_a_broker_that_serves_is_seen_and_keeps_us_out(made: Made, tmp_path: Pat
     lock.refuse_unclean(str(store), goes_on=False)
 
 
+@pytest.mark.long
 def test_a_broker_does_not_start_while_we_work_and_starts_afterwards(
     made: Made, tmp_path: Path
 ) -> None:
@@ -288,6 +289,7 @@ def test_a_broker_does_not_start_while_we_work_and_starts_afterwards(
 @pytest.mark.skipif(
     not os.path.isdir("/proc/self/fd"), reason="sees by /proc how far a broker's start has come"
 )
+@pytest.mark.long
 def test_a_broker_that_has_begun_to_read_the_store_is_not_robbed_of_it(
     made: Made, tmp_path: Path
 ) -> None:

@@ -173,6 +173,7 @@ def below(seen: Queues, firsts: dict[tuple[str, int], int]) -> Queues:
     }
 
 
+@pytest.mark.long
 def test_a_broker_goes_on_after_a_cut(
     home: Path, store: Path, written: tuple[Path, dict[tuple[str, int], list[Seen]]]
 ) -> None:

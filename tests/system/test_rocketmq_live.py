@@ -248,6 +248,7 @@ def test_a_topic_that_was_made_anew_is_another(
     assert "made anew" in reason(fetch(broker, tmp_path, "again"))
 
 
+@pytest.mark.long
 def test_a_topic_that_no_broker_compacts_comes_when_one_says_so(
     broker: Broker, client: Client, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def check_every_offset(client: Client, queue: MessageQueue, copy: Path) -> set[s
     return seen
 
 
+@pytest.mark.long
 def test_every_offset_is_answered_as_by_the_broker(broker: Broker, tmp_path: Path) -> None:
     rng = random.Random(15)
     topics = {name: Topic(name, 2) for name in ("whole", "compacted", "emptied")}

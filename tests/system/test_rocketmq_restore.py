@@ -125,6 +125,7 @@ def trial(produced: Produced, tmp_path: Path) -> Iterator[Trial]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixture[str]) -> None:
     trial.compact_live()
     trial.dispatch()
@@ -160,6 +161,7 @@ def test_a_store_gets_its_old_part_back(trial: Trial, capfd: pytest.CaptureFixtu
     trial.check_lost()
 
 
+@pytest.mark.long
 def test_deletes_that_a_round_dropped_are_not_undone(trial: Trial) -> None:
     """The store's own round dropped deletes of keys whose values only the live broker's older files
     have.

@@ -86,6 +86,7 @@ def test_every_use_has_its_topic() -> None:
     assert list(blocks()) == list(TOPICS)
 
 
+@pytest.mark.long
 def test_the_uses(broker: Broker, spark: SparkSession) -> None:
     sent: dict[str, int] = {}
     with broker, Client(broker.name_server) as client:

@@ -35,6 +35,7 @@ from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import Sent, create_topic, produce
 from tests.support.kafka.raw import Raw, part
+from tests.support.sample import some
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -258,7 +259,7 @@ def _words(error: Any) -> str:
     return f"{error.name()} {said}".strip()
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("mechanism", some(MECHANISMS, 2))
 def test_a_password_right_and_wrong(pair: Pair, mechanism: str) -> None:
     right = [
         told(settings_of(pair, of, how, mechanism, "alice", PASSWORDS["alice"]))

@@ -25,7 +25,9 @@ from tests.support.kafka.single import encode_control_record
 NOW = 1_700_000_100_000
 
 
-@pytest.fixture(scope="module", params=["folder", "shuffle", None])
+@pytest.fixture(
+    scope="module", params=["folder", pytest.param("shuffle", marks=pytest.mark.long), None]
+)
 def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A session with an exchange, or, without one that is named, of which small partitions need
     none.

@@ -146,6 +146,7 @@ def test_a_jvm_that_pyspark_launched_for_us_ends_with_our_session() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
+@pytest.mark.long
 def test_the_launcher_of_spark_itself(tmp_path: Path) -> None:
     """``spark.lastwrite.launcher=spark``: the JVM is PySpark's, and so are its workers. It is
     parked like ours, beside a session of the caller's, and ends with the program.

@@ -30,6 +30,7 @@ def test_an_archive_in_a_bucket(tmp_path: Path) -> None:
             assert frame.count() == len(consumed(TOPIC, LEVELS[0]))
 
 
+@pytest.mark.long
 def test_written_streamed_and_looked_up_in_a_bucket(tmp_path: Path) -> None:
     """``df.write``, ``readStream`` and the README's pastes, with no path of this machine."""
     with s3_server(tmp_path / "s3", BUCKET) as s3, spark_session("local[2]", {}) as spark:

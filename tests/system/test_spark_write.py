@@ -79,6 +79,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.json"))
 
 
+@pytest.mark.long
 def test_a_stream_into_an_archive_comes_once(spark: SparkSession, tmp_path: Path) -> None:
     root, archive = Root(tmp_path / "logs"), tmp_path / "archive"
 

@@ -120,6 +120,7 @@ def test_a_laid_out_start_gives_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_settings_from_outside_take_sparks_own_way(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text("spark.lastwrite.exchange shuffle\n")
     code = ROUND.format(ahead=True, wait=False).replace(
@@ -227,6 +228,7 @@ def test_what_a_worker_needs_can_be_loaded_beforehand() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_first_run_says_that_it_compiles(tmp_path: Path) -> None:
     """Before it scans, and once; the second run says nothing of it. Of the kernels of other systems
     none is compiled.

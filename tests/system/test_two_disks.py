@@ -87,6 +87,7 @@ def command(*words: object) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_the_second_disk(disks: TwoDisks, tmp_path: Path) -> None:
     """It has a topic of each policy: the broker spreads them."""
     clicks, orders = sorted(disks.on(disks.b))

@@ -44,6 +44,7 @@ def test_spark_finds_what_is_found_without_it(tmp_path: Path) -> None:
     assert found.exit_status == 5
 
 
+@pytest.mark.long
 def test_a_store_of_rocketmq(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = shutil.copytree(STORE, tmp_path / "before")
     after = shutil.copytree(STORE, tmp_path / "after")

@@ -39,6 +39,7 @@ def test_every_reader_of_bytes_is_covered(targets: list[Target]) -> None:
     assert not [name for name in NOT_READERS if name not in readers() or name in known]
 
 
+@pytest.mark.long
 def test_targets_run_what_they_cover(targets: list[Target]) -> None:
     """Of what is Python; kernels are called from it, or by each other."""
     called: set[str] = set()

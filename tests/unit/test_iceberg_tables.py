@@ -186,6 +186,7 @@ def test_what_is_old_is_forgotten(log: GrowingLog, tmp_path: Path) -> None:
     assert made(log, to).how == "updated" and len(values(to)) == 6
 
 
+@pytest.mark.long
 def test_a_failure_at_every_step_leaves_the_old_table_or_the_new(
     log: GrowingLog, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def test_at_the_command_line(
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_on_spark(writer: StoreWriter, tmp_path: Path) -> None:
     from lastwrite.spark.session import spark_session
 
