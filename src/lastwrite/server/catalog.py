@@ -105,7 +105,11 @@ class Partition:
         Raises:
             LogError: it is damaged, or cannot be read.
         """
-        return self._log or self.again()
+        if self._log is None:
+            with self._lock:  # who waited for another finds what that one has read
+                if self._log is None:
+                    return self._read()
+        return self._log
 
     def again(self) -> ServedLog:
         """As it lies now.
@@ -114,10 +118,13 @@ class Partition:
             LogError: see above.
         """
         with self._lock:
-            state = self.seen()
-            self._log = ServedLog(self.listed(), self._files.read)
-            self._state, self.changed_s = state, time.monotonic()
-            return self._log
+            return self._read()
+
+    def _read(self) -> ServedLog:
+        state = self.seen()
+        self._log = ServedLog(self.listed(), self._files.read)
+        self._state, self.changed_s = state, time.monotonic()
+        return self._log
 
     def listed(self) -> PartitionLog:
         """What lies there now.
