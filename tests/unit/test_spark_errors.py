@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lastwrite.errors import CommitConflict, EnvironmentUnfit, LogError
+from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import Failed, SegmentOutput
 from lastwrite.spark.executors import wanted_executors
 from lastwrite.spark.launcher.jvm import Death
-from lastwrite.spark.runner import seen_from_here
+from lastwrite.spark.runner import SparkRunner, seen_from_here
 from lastwrite.spark.spark_errors import last_trace_line, spark_error
 from lastwrite.storage.files import to_log_error
 
@@ -176,3 +179,19 @@ def test_what_a_worker_is_refused() -> None:
 def test_a_message_that_begins_on_the_next_line() -> None:
     text = "It failed.\n: org.apache.spark.SparkException: Task: org.apache.spark.SparkException: \n\nBad data in x"
     assert "SparkException: Bad data in x" in str(spark_error("scan", RuntimeError(text)))
+
+
+def test_a_jvm_that_went_between_two_stages_is_an_error_in_words() -> None:
+    def gone() -> None:
+        raise ConnectionError("refused")
+
+    spark = SimpleNamespace(
+        master="local[2]",
+        is_ours=True,
+        context=SimpleNamespace(_jsc=SimpleNamespace(sc=gone)),
+        death=lambda error: None,
+    )
+    runner = SparkRunner(cast(Any, spark), 2)
+    with pytest.raises(LogError, match="refused"):
+        runner.run("elect", lambda unit: unit, [1], [1], NoProgress())
+    assert runner.has_failed

@@ -173,7 +173,11 @@ class SparkRunner(Runner):
                 raise LogError("the work was stopped", remedy=_STOPPED)
             self._groups.add(group)
         job: _Job[T] = _Job(self, name, group, executors)
-        properties = context._jsc.sc().getLocalProperties()
+        try:
+            properties = context._jsc.sc().getLocalProperties()
+        except Exception as error:  # a JVM that has gone: whoever asks for the result is told
+            job.outcome.set_exception(error)
+            return job
         arguments = (context, properties, group, name, act, job.outcome)
         threading.Thread(
             target=_run_in_group, args=arguments, name="lastwrite-job", daemon=True
