@@ -209,7 +209,9 @@ class SparkRunner(Runner):
         with self._lock:
             self._groups.discard(group)
 
-    def cancel_groups(self, groups: Sequence[str]) -> None:
+    def cancel_groups(
+        self, groups: Sequence[str], wait_seconds: float = _SECONDS_TO_CANCEL
+    ) -> None:
         """End these jobs, by a thread of its own: an interrupt may have left this one's connection
         in the middle of an answer.
         """
@@ -221,7 +223,7 @@ class SparkRunner(Runner):
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        thread.join(_SECONDS_TO_CANCEL)
+        thread.join(wait_seconds)
 
     def _watch(
         self,
@@ -297,11 +299,13 @@ class _Job(Generic[T]):
             runner.forget(self._group)
 
     def cancel(self) -> None:
-        """End its tasks."""
-        self._runner.has_failed = True
-        self._runner.cancel_groups([self._group])
-        wait([self.outcome], _SECONDS_TO_CANCEL)
-        self._runner.forget(self._group)
+        """End its tasks; of a session of ours, which may be killed already, nobody waits for it."""
+        runner = self._runner
+        runner.has_failed = True
+        seconds = 0.0 if runner.spark.is_ours else _SECONDS_TO_CANCEL
+        runner.cancel_groups([self._group], seconds)
+        wait([self.outcome], seconds)
+        runner.forget(self._group)
 
 
 def _run_in_group(
