@@ -178,7 +178,7 @@ def measured() -> dict[str, Counts]:
     sys.addaudithook(_note)
     _noting(Codecs, "decompress_into", lambda *_: ("decompressed", 1))
     _noting(Codecs, "compress", lambda *_: ("compressed", 1))
-    _noting(InlineRunner, "run_tasks", lambda name, _, units, *__: (f"units: {name}", len(units)))
+    _noting(InlineRunner, "begin_tasks", lambda name, _, units, *__: (f"units: {name}", len(units)))
     found = {}
     for name, (place, make) in ROWS.items():
         with tempfile.TemporaryDirectory(prefix="lastwrite-counts-") as folder:

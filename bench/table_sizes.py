@@ -10,7 +10,6 @@ topic by ``verify_table``, another method than the one that made it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 
 from bench import generate
 from bench.kept_tables import FORMATS, SHARE, VECTORS
+from bench.sampling import own_bytes
 
 _WORDS = 11  # of 8 bytes, a value
 _SEGMENT_BYTES = (1 << 30) - (1 << 20)
@@ -58,25 +58,16 @@ def measure(folder: Path, keys: int, format: str, memory: str) -> dict[str, Any]
 
 def _process(asked: dict[str, Any]) -> dict[str, float]:
     begin = time.monotonic()
-    own_kib = 0
+    own = 0
     with subprocess.Popen(
         [sys.executable, "-c", _STEP, json.dumps(asked)], stdout=subprocess.PIPE
     ) as running:
         while running.poll() is None:
-            own_kib = max(own_kib, _own_kib(running.pid))
+            own = max(own, own_bytes(running.pid))
             time.sleep(_LOOK_S)
         assert running.stdout is not None and running.returncode == 0, asked
         found: dict[str, float] = json.loads(running.stdout.read())
-    return found | {"own_mib": own_kib >> 10, "wall_s": round(time.monotonic() - begin, 1)}
-
-
-def _own_kib(process: int) -> int:
-    """Memory without the pages of files, which the system takes back when it needs them."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{process}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1])
-    return 0  # it has ended
+    return found | {"own_mib": own >> 20, "wall_s": round(time.monotonic() - begin, 1)}
 
 
 def main() -> None:

@@ -181,7 +181,8 @@ class FolderExchange:
                 replace(unit, memory_scratch=memory, memory_bytes=memory_bytes * weight // total)
                 for unit, weight in zip(units, weights, strict=True)
             ]
-        return self._runner.run_tasks("scan", scan_to_folder, units, weights, progress)
+        begun = self._runner.begin_tasks("scan", scan_to_folder, units, weights, progress)
+        return begun.result()
 
     def elect(
         self, units: Sequence[ElectUnit], progress: Progress
@@ -193,7 +194,8 @@ class FolderExchange:
         self, units: Sequence[RewriteUnit], progress: Progress
     ) -> list[SegmentOutput | Failed[RewriteUnit]]:
         weights = [unit.cost for unit in units]
-        return self._runner.run_tasks("rewrite", rewrite_staged, units, weights, progress)
+        begun = self._runner.begin_tasks("rewrite", rewrite_staged, units, weights, progress)
+        return begun.result()
 
     def begin_whole(
         self, plans: Sequence[PartitionPlan], work: WholeWork, progress: Progress

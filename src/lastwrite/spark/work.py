@@ -52,21 +52,8 @@ class Runner(Protocol):
         progress: Progress,
     ) -> list[R | Failed[U]]:
         """The results, unit for unit. ``weights``: each unit's bytes, for progress and balance."""
-        return self.run_tasks(name, each(work), units, weights, progress)
-
-    def run_tasks(
-        self,
-        name: str,
-        task: Task[U, R],
-        units: Sequence[U],
-        weights: Sequence[int],
-        progress: Progress,
-    ) -> list[R | Failed[U]]:
-        """As ``run``; ``task`` is given all units of a task, where many together cost less than
-        each alone.
-        """
         begun: Begun[list[R | Failed[U]]]
-        begun = self.begin_tasks(name, task, units, weights, progress)
+        begun = self.begin_tasks(name, each(work), units, weights, progress)
         return begun.result()
 
     def begin_tasks(
@@ -77,7 +64,9 @@ class Runner(Protocol):
         weights: Sequence[int],
         progress: Progress,
     ) -> Begun[list[R | Failed[U]]]:
-        """The same, for who has something else to do meanwhile."""
+        """The same, for who has something else to do meanwhile; ``task`` is given all units of a
+        task, where many together cost less than each alone.
+        """
         ...
 
     def cancel(self) -> None:

@@ -14,7 +14,6 @@ import pyarrow as pa
 from lastwrite.storage.run_folder import make_folder, remove_folder
 from lastwrite.tables.buckets import buckets_of, by_bucket
 from lastwrite.tables.columns import as_bytes
-from lastwrite.tables.memory import give_back
 
 _FEW = 1 << 10  # rows of a bucket that are no part by themselves
 
@@ -51,7 +50,6 @@ class LaidRows:
         """Nothing more is added: buckets are about to take their memory."""
         if self._spilt:
             self._spill()
-        give_back()
 
     def _spill(self) -> None:
         if self._held:

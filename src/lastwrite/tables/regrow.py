@@ -24,6 +24,7 @@ from lastwrite.tables.columns import identity_of
 from lastwrite.tables.files import batches_of, remove_files
 from lastwrite.tables.format import Change, DataFile, Head, TableFormat
 from lastwrite.tables.laid import LaidRows
+from lastwrite.tables.memory import give_back
 from lastwrite.tables.written import fitted, write_bucket
 
 _OUTGROWN = 4  # times the buckets that a table has is what it would get today
@@ -59,6 +60,7 @@ def regrow(
                 for batch in _current(format, base, bucket, files):
                     laid.add(fitted(pa.table(batch), schema).to_batches()[0], buckets)
                 laid.settle()
+                give_back()
                 for number in sorted(laid.counts):
                     path = format.data_path(number, f"{number:05d}-{run}.parquet")
                     written.append(path)

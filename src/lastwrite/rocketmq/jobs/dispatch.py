@@ -66,7 +66,7 @@ from lastwrite.spark.census import ask_workers
 from lastwrite.spark.inline import Inline
 from lastwrite.spark.memory import MemoryPlan
 from lastwrite.spark.use import runner_for, shared_folder
-from lastwrite.spark.work import Runner, each
+from lastwrite.spark.work import Runner
 from lastwrite.storage.problems import damaged, recovered
 from lastwrite.storage.scratch import ScratchFolders
 
@@ -181,13 +181,12 @@ class _Workers:
             replace(unit, memory_bytes=self.scratch.memory_bytes * weight // total)
             for unit, weight in zip(units, weights, strict=True)
         ]
-        return _sound(
-            self.runner.run_tasks("walk", walking.walk_all, shared, weights, self.progress)
-        )
+        begun = self.runner.begin_tasks("walk", walking.walk_all, shared, weights, self.progress)
+        return _sound(begun.result())
 
     def build(self, units: Sequence[BuildUnit]) -> list[Built]:
         weights = [_weight(unit) for unit in units]
-        return _sound(self.runner.run_tasks("build", each(build), units, weights, self.progress))
+        return _sound(self.runner.run("build", build, units, weights, self.progress))
 
 
 @dataclass(slots=True)
