@@ -3,7 +3,8 @@
 A broker writes a topic of records of 1 kB; links to its segments are served by us and by it. Rows:
 what librdkafka reads a second; a raw client's fetches of 1 MiB and of 16 MiB, with the server's
 processor seconds a GB; the same in TLS; fetches of a batch of 1 kB; a thousand long polls of which
-nothing comes; the start over many partitions. A figure is the median of the repeats, sides in turn.
+nothing comes; how long after what arrives in an archive its waiting reader has it; the start over
+many partitions. A figure is the median of the repeats, sides in turn.
 On a busy machine only processor seconds say anything; 720 MB take a quarter of an hour there.
 """
 
@@ -22,15 +23,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+import lastwrite
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
 from tests.support.jars import free_ports
 from tests.support.kafka.broker import Broker, kafka_home
 from tests.support.kafka.clients import create_topic
+from tests.support.kafka.logs import write_segment
 from tests.support.sockets import receive_into, received
 
 TOPIC, SMALL = "bench", "small"
@@ -173,6 +179,36 @@ def idle(side: Side, end: int, polls: int, seconds: float) -> dict[str, float]:
     for client in clients:
         client.close()
     return {"% of a core": 100 * share, "MB more": grown / 1e6, "MB": side.resident_bytes() / 1e6}
+
+
+def arrival(folder: Path, times: int) -> dict[str, float]:
+    """Milliseconds from the last write of a fetch into an archive, by its files' times (4 ms), to
+    when a reader who waits has the batch; ours alone.
+    """
+    root, archive, heard_s = folder / "grows", folder / "archive", []
+
+    def append(offset: int) -> float:
+        record = Record(offset, 1_700_000_000_000, b"key", b"v" * RECORD_BYTES)
+        write_segment(root / f"{TOPIC}-0", offset, [encode_batch([record])])
+        lastwrite.fetch([str(root)], to=str(archive), include_active=True)
+        return max(each.stat().st_mtime for each in archive.rglob("*"))
+
+    append(0)
+    with serving(archive, folder / "arrival-state", {}) as (_, address):
+        client = Raw(address)
+        for offset in range(1, times + 1):
+            client.ask(offset, 1 << 20, 60_000)
+            with ThreadPoolExecutor(1) as waiting:
+                heard = waiting.submit(lambda: (client.heard(), time.time()))
+                written_s = append(offset)
+                (_, following), now_s = heard.result(60)
+            assert following == offset + 1
+            heard_s.append(now_s - written_s)
+        client.close()
+    return {
+        "ms": 1000 * statistics.median(heard_s),
+        "ms, p99": 1000 * statistics.quantiles(heard_s, n=100)[98],
+    }
 
 
 def start(folder: Path, source: Path, partitions: int) -> dict[str, float]:
@@ -337,6 +373,7 @@ def main() -> int:
                 )
             for side in (theirs, ours):
                 row("idle long polls", side.name, idle(side, end, given.polls, given.seconds))
+            row("arrival", "lastwrite", arrival(folder, 200))
             few = folder / "few-0"
             few.mkdir()
             _cut(partition, few)

@@ -498,6 +498,7 @@ _OTHERS = [
     pytest.param(name, marks=pytest.mark.long)
     for name in (
         "java",
+        "java, newer groups",
         "java 3.9",
         "kcat",
         "kafka-python",
@@ -507,6 +508,7 @@ _OTHERS = [
         "franz-go",
         "java 2.1",
         "platformatic",
+        "segmentio",
     )
 ]
 
@@ -518,8 +520,10 @@ def test_what_a_client_said_is_answered_as_by_the_broker(
     """A reader's own requests, recorded while it reads of us as a group and commits, are sent again
     to the broker and to us: its group and members are known to neither.
     """
-    recorder, port, group = Recorder(), free_ports(1)[0], f"of-{name.replace(' ', '-')}"
+    recorder, port, group = Recorder(), free_ports(1)[0], f"of {name}"
     wanted = _all(pair.ours.address, "gzip", "read_committed")
+    if name == "segmentio":  # its Reader stands still behind a batch whose last record has gone
+        wanted = wanted[:4]
     try:
         command = READERS[name].command(recorder.address, "gzip", str(len(wanted)), group)
     except Unavailable as reason:

@@ -80,7 +80,7 @@ class ConsumerGroup:
 
     name: str
     numbers: Callable[[str], Sequence[int]]
-    epoch: int = 0
+    epoch: int = 1  # its first target is of epoch 2, as a broker's
     members: dict[str, Reader] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
     _aimed_at: Mapping[str, Sequence[int]] | None = None  # None: a new target is due

@@ -194,6 +194,7 @@ def leave_group(place: Coordinator, request: Request, body: Any) -> bytes:
 def consumer_group_heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
     told = _beaten(place, request, body)
     assignment = None
+    beats_on = not told.error and told.epoch >= 0
     if told.reads is not None:
         parts = _topic_partitions(place, request, told.reads)
         assignment = part(request, "Assignment", topic_partitions=parts)
@@ -203,7 +204,7 @@ def consumer_group_heartbeat(place: Coordinator, request: Request, body: Any) ->
         error_message=told.message,
         member_id=told.member,
         member_epoch=told.epoch,
-        heartbeat_interval=timedelta(seconds=HEARTBEAT_S if not told.error else 0),
+        heartbeat_interval=timedelta(seconds=HEARTBEAT_S if beats_on else 0),
         assignment=assignment,
     )
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 from tests.support.sockets import received
 
 
 class Recorder:
     """Stands between clients and a server. ``said``: the requests of each connection, without their
-    sizes.
+    sizes. ``change``: of a request and its answer makes what the client gets.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, change: Callable[[bytes, bytes], bytes] | None = None) -> None:
+        self._change = change
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.said: list[list[bytes]] = []
@@ -39,14 +41,25 @@ class Recorder:
                 server = socket.create_connection((host, int(port)))
                 said: list[bytes] = []
                 self.said.append(said)
-                for way in ((client, server, said), (server, client, [])):
+                ways = (client, server, said.append), (server, client, self._changed(said))
+                for way in ways:
                     threading.Thread(target=_hand_on, args=way, daemon=True).start()
 
+    def _changed(self, said: list[bytes]) -> Callable[[bytes], bytes | None]:
+        """Answers come in the order of requests."""
+        asked = (said[n] for n in count())
+        change = self._change
+        return lambda answer: change(next(asked), answer) if change else None
 
-def _hand_on(of: socket.socket, to: socket.socket, said: list[bytes]) -> None:
-    with contextlib.suppress(OSError), of, to:
-        while True:
-            size = received(of, 4)
-            frame = received(of, int.from_bytes(size, "big"))
-            said.append(frame)
-            to.sendall(size + frame)
+
+def _hand_on(of: socket.socket, to: socket.socket, seen: Callable[[bytes], bytes | None]) -> None:
+    """``seen`` is told of each frame; what it gives, if anything, goes on in its place."""
+    with of, to:
+        with contextlib.suppress(OSError):
+            while True:
+                frame = received(of, int.from_bytes(received(of, 4), "big"))
+                frame = seen(frame) or frame
+                to.sendall(len(frame).to_bytes(4, "big") + frame)
+        for each in (of, to):  # closed alone it stays open as long as the other thread reads it
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)

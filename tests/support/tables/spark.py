@@ -22,6 +22,7 @@ SETTINGS = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
     "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "1",  # 50 tasks for a log of ten lines otherwise
 }
 POM = Path(__file__).with_name("spark-pom.xml")
 
