@@ -259,7 +259,7 @@ def _words(error: Any) -> str:
     return f"{error.name()} {said}".strip()
 
 
-@pytest.mark.parametrize("mechanism", some(MECHANISMS, 2))
+@pytest.mark.parametrize("mechanism", some(MECHANISMS[::-1], 1))
 def test_a_password_right_and_wrong(pair: Pair, mechanism: str) -> None:
     right = [
         told(settings_of(pair, of, how, mechanism, "alice", PASSWORDS["alice"]))
@@ -688,7 +688,7 @@ def plain(answer: Any) -> str:
     return re.sub(r"Request Request\(.*\) needs", "The request needs", str(of(answer)))
 
 
-@pytest.mark.parametrize("user", ["alice", "bob", "carol"])
+@pytest.mark.parametrize("user", some(["alice", "bob", "carol"], 1))
 def test_what_rules_refuse_is_refused_as_the_broker_does(pair: Pair, user: str) -> None:
     ids = ids_of(pair.broker.address)
     ids = {name: id for name, id in ids.items() if name in TOPICS}

@@ -144,6 +144,7 @@ def test_a_topic_of_pulsar_and_what_comes_to_it(place: Place) -> None:
 
 
 @pytest.mark.broker
+@pytest.mark.long
 def test_javas_consumer_reads_both(place: Place) -> None:
     try:
         home = kafka_home()

@@ -1,9 +1,9 @@
 """Tables of random topics, read by others after every round:  python -m tests.tables --seeds 500
 
 ``tests/tables/rounds.py`` says what a seed is; with ``--spark`` Spark with Iceberg's and Delta's
-own jars reads the tables, too. ``--kills 1000 --as delta`` kills runs instead, or loses the answers
-to their commits (``tests/tables/kills.py``). Seeds are independent: ``--start N --seeds 1`` plays
-one.
+own jars reads the tables, in place of the others. ``--kills 1000 --as delta`` kills runs instead,
+or loses the answers to their commits (``tests/tables/kills.py``). Seeds are independent:
+``--start N --seeds 1`` plays one.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="of each topic")
     parser.add_argument("--kills", type=int, default=0, help="so many kills instead")
     parser.add_argument("--as", dest="format", help="one format alone")
-    parser.add_argument("--spark", action="store_true", help="let Spark read, too")
+    parser.add_argument("--spark", action="store_true", help="let Spark read")
     arguments = parser.parse_args()
     met: Counter[str] = Counter()
     failed = []
     began = told = time.monotonic()
     seeds = -(-arguments.kills // kills.ROUNDS) or arguments.seeds
     with contextlib.ExitStack() as stack:
-        others = []
+        spark = None
         if arguments.spark:
             from tests.support.tables.spark import SparkReader
 
-            others = [("Spark", stack.enter_context(SparkReader()).read)]
+            spark = stack.enter_context(SparkReader())
         if arguments.kills:
             kills.warm_up()
         for seed in range(arguments.start, arguments.start + seeds):
@@ -50,7 +50,7 @@ def main() -> int:
                     from tests.tables import rounds
 
                     formats = [arguments.format] if arguments.format else rounds.FORMATS
-                    met += rounds.play(seed, arguments.rounds, formats, others)
+                    met += rounds.play(seed, arguments.rounds, formats, spark)
             except Exception as error:
                 failed.append(seed)
                 print(f"{type(error).__name__}: {error}"[:1000], file=sys.stderr, flush=True)

@@ -7,27 +7,28 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
 import lastwrite
 from lastwrite.commands.table_to import format_at
 from tests.support.tables.judges import Rows, readings
+from tests.support.tables.spark import SparkReader, State
 from tests.support.tables.topics import TOPICS
 
 VECTORS = "-vectors"  # of a format's name here: with deletion vectors
 FORMATS = "iceberg", "iceberg-vectors", "delta", "delta-vectors", "parquet"
-Reader = Callable[[str, Path], Rows]
 
 
 def play(
     seed: int,
     rounds: int = 20,
     formats: Sequence[str] = FORMATS,
-    others: Sequence[tuple[str, Reader]] = (),
+    spark: SparkReader | None = None,
 ) -> Counter[str]:
-    """Play one seed; what was met. ``others``: readers beside those of this process.
+    """Play one seed; what was met. ``spark`` reads in place of the readers of this process: at the
+    end, the tables as they were after each round.
 
     Raises:
         AssertionError: somebody reads another table than the model has.
@@ -41,6 +42,7 @@ def play(
         switched = draw.choice([0, 0, 3])  # the round that asks for vectors; later ones do not
         room: int = draw.choice([100, 300, 1 << 20])  # bytes of a bucket, before there are more
         had: dict[str, int] = {}  # buckets
+        seen: dict[str, list[tuple[State, Rows, str]]] = {}  # of a format what Spark is to find
         for number in range(rounds):
             topic.step()
             for format in formats:
@@ -59,13 +61,12 @@ def play(
                 )
                 had[format] = made.buckets
                 assert made.rows == len(topic.model), f"{where}: {made}"
-                for name, rows in readings(format, to):
+                if spark and format != "parquet":
+                    state = State.of(plain, to), dict(topic.model), where
+                    seen.setdefault(format, []).append(state)
+                for name, rows in readings(format, to) if spark is None else ():
                     assert rows == topic.model, f"{where}: {name} differs"
                     met[f"read by {name}"] += 1
-                for name, read in others:
-                    if format != "parquet":
-                        assert read(plain, to) == topic.model, f"{where}: {name} differs"
-                        met[f"read by {name}"] += 1
                 proof = lastwrite.verify_table(
                     str(topic.root), str(to), topic=made.topic, format=plain
                 )
@@ -73,4 +74,9 @@ def play(
                 if head is not None and any(file.deleted for file in head.files):
                     met[f"rounds of {format} with deleted rows in files"] += 1
                 assert proof.is_proven and proof.proven == proof.rows, f"{where}: {proof}"
+        for states in seen.values() if spark else ():
+            found = spark.read([state for state, _, _ in states])
+            for rows, (_, model, where) in zip(found, states, strict=True):
+                assert rows == model, f"{where}: Spark differs"
+                met["read by Spark"] += 1
     return met

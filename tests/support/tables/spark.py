@@ -5,15 +5,20 @@ their own, in a process that reads one table after another.
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
+
+from deltalake import DeltaTable
 
 from tests.support.jars import fetch_jars
 from tests.support.kafka.spark_source import environment_of, pyspark_at
+from tests.support.tables.judges import iceberg_table
 
 PYSPARK = "4.1.4"  # the newest for which both have jars
 DELTA, ICEBERG = "4.4.0", "1.12.0"  # Delta's 4.1.0 cannot read a checkpoint in this Spark
@@ -64,6 +69,21 @@ def spark_environment(*more_jars: Path) -> dict[str, str]:
     return environment_of(home, home / JARS, *more_jars)
 
 
+class State(NamedTuple):
+    """A table at one of its commits."""
+
+    format: str
+    place: str  # of Iceberg the metadata file
+    version: int | None  # of Delta
+
+    @classmethod
+    def of(cls, format: str, to: Path) -> State:
+        """As it is now."""
+        if format == "iceberg":
+            return cls(format, iceberg_table(to).metadata_location, None)
+        return cls(format, str(to), DeltaTable(str(to)).version())
+
+
 class SparkReader:
     """The process; it ends with the context."""
 
@@ -78,26 +98,30 @@ class SparkReader:
         )
         return self
 
-    def read(self, format: str, to: Path) -> dict[bytes, bytes]:
-        """Keys and values as Spark has them.
+    def read(self, states: Sequence[State]) -> Iterator[dict[bytes, bytes]]:
+        """Keys and values of each as Spark has them, in one query.
 
         Raises:
             AssertionError: it fails, or finds a key twice.
         """
-        from tests.support.tables.judges import iceberg_table
-
         assert self._process.stdin is not None and self._process.stdout is not None
-        place = iceberg_table(to).metadata_location if format == "iceberg" else str(to)
-        self._process.stdin.write(json.dumps([format, place]) + "\n")
+        self._process.stdin.write(json.dumps(states) + "\n")
         self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith(("[", '"')):
                 found = json.loads(line)
-                assert not isinstance(found, str), found
-                pairs = [(base64.b64decode(k), base64.b64decode(v)) for k, v in found]
-                assert len(dict(pairs)) == len(pairs), "Spark finds a key twice"
-                return dict(pairs)
-        raise AssertionError("Spark has ended")
+                break
+        else:
+            raise AssertionError("Spark has ended")
+        assert not isinstance(found, str), found
+        for number in range(len(states)):
+            rows = [
+                (base64.b64decode(key), base64.b64decode(value))
+                for which, key, value in found
+                if which == str(number)
+            ]
+            assert len(dict(rows)) == len(rows), f"Spark finds a key twice in {states[number]}"
+            yield dict(rows)
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
@@ -108,6 +132,7 @@ class SparkReader:
 def main() -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql.functions import base64 as coded
+    from pyspark.sql.functions import lit
 
     spark: Any = (
         SparkSession.builder.master("local[2]")
@@ -118,9 +143,15 @@ def main() -> None:
         .getOrCreate()
     )
     for line in sys.stdin:
-        format, to = json.loads(line)
         try:
-            found = spark.read.format(format).load(to).select(coded("key"), coded("value"))
+            tables = [
+                spark.read.format(format)
+                .options(**({} if version is None else {"versionAsOf": version}))
+                .load(to)
+                .select(lit(str(number)), coded("key"), coded("value"))  # a number is compiled in
+                for number, (format, to, version) in enumerate(json.loads(line))
+            ]
+            found = functools.reduce(lambda one, other: one.union(other), tables)
             print(json.dumps([list(row) for row in found.collect()]), flush=True)
         except Exception as error:
             print(json.dumps(f"{type(error).__name__}: {error}"[:2000]), flush=True)
