@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.sample import LONG
+
 # CI draws the same examples until a source changes, so few: ``dev`` and ``thorough`` draw others.
 # No deadlines: the first call of a kernel compiles it, and CI's two cores are shared.
 settings.register_profile(
@@ -55,7 +57,7 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("long") and not os.environ.get("LASTWRITE_LONG"):
+        if item.get_closest_marker("long") and not LONG:
             item.add_marker(pytest.mark.skip(reason="long: LASTWRITE_LONG=1 runs it"))
         elif config.stash[_is_short] and (why := _why_not_short(item)):
             item.add_marker(pytest.mark.skip(reason=f"{why}: CI=1, or naming it, runs it"))

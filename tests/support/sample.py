@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+
+LONG = bool(os.environ.get("LASTWRITE_LONG"))
 
 
 def some(cases: Iterable[Any], count: int) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import random
 import re
 import shutil
@@ -41,6 +40,7 @@ from tests.support.kafka.clients import CODECS, Sent, create_topic, produce
 from tests.support.kafka.crashing import run_until
 from tests.support.kafka.logs import bases, headers_of, read_aborted
 from tests.support.kafka.raw import Raw, part
+from tests.support.sample import LONG
 
 pytest.importorskip("kio")
 pytestmark = [pytest.mark.broker]
@@ -574,7 +574,7 @@ def test_a_fetch_that_is_killed_anywhere_goes_on(
         assert one(broker, archive.to, "killed").reason is None
 
     lengths = set()
-    for point in itertools.count(1, 1 if "LASTWRITE_LONG" in os.environ else 11):
+    for point in itertools.count(1, 1 if LONG else 11):
         start()
         was_killed = run_until(point, work)
         come = b"".join(archive.batches())

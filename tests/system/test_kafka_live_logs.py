@@ -6,7 +6,6 @@ LASTWRITE_LONG=1: 300 of them.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -23,11 +22,12 @@ from tests.conformance.test_kafka_archive import LOG_STARTS, Archive
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.logs import bases, headers_of, read_aborted, write_checkpoint
 from tests.support.kafka.oracle import Oracle
+from tests.support.sample import LONG
 
 pytest.importorskip("kio")
 pytestmark = [pytest.mark.broker, pytest.mark.oracle, pytest.mark.slow]
 
-SEEDS = range(1, 301 if "LASTWRITE_LONG" in os.environ else 9)
+SEEDS = range(1, 301 if LONG else 9)
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import CODECS, Seen, Sent, consume, create_topic, produce
 from tests.support.kafka.groups import committed
 from tests.support.objects import BUCKET, S3, s3_server
+from tests.support.sample import LONG
 from tests.system.test_internal_topics import resumes_at
 from tests.system.test_kafka_live import SPOILER, SPOILT, Spoiler
 from tests.system.test_restore import java_resumes
@@ -41,7 +42,6 @@ pytestmark = [pytest.mark.broker]
 NOW_MS = int(time.time() * 1000)
 SMALL = {"internal.segment.bytes": "4000", "segment.index.bytes": "1024"}
 TABLE = {**SMALL, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.3"}
-LONG = "LASTWRITE_LONG" in os.environ
 
 
 @pytest.fixture(scope="module")

@@ -35,6 +35,7 @@ from lastwrite.storage.files import FaultPoints
 from tests.support.kafka.crashing import run_until
 from tests.support.rocketmq.broker import COMPACTED, SMALL_FILES, Broker, Unavailable, rocketmq_home
 from tests.support.rocketmq.trees import INDEX_BYTES, LOG_BYTES, fresh
+from tests.support.sample import LONG
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -198,7 +199,7 @@ def _operations(made: Made, place: Path) -> list[str]:
 
 
 def _points(operations: list[str]) -> list[int]:
-    if os.environ.get("LASTWRITE_LONG"):
+    if LONG:
         return [*range(1, len(operations) + 1)]
     swap = max(n for n, operation in enumerate(operations) if operation == "exchange") + 1
     return [swap, swap + 1]

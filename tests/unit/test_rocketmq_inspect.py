@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -22,8 +21,9 @@ from lastwrite.rocketmq.format.units import consume_queue_units
 from lastwrite.rocketmq.look.inspection import QueueInspection, StoreReport
 from lastwrite.spark.inline import INLINE
 from tests.support.rocketmq.stores import BORN, StoreWriter, shop
+from tests.support.sample import LONG
 
-PLACES = 40 if "LASTWRITE_LONG" in os.environ else 10  # of a file, that are damaged
+PLACES = 40 if LONG else 10  # of a file, that are damaged
 CORPUS = Path(__file__).parents[1] / "corpus" / "rocketmq"
 
 
