@@ -27,7 +27,13 @@ SETTINGS = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,"
     "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "1",  # 50 tasks for a log of ten lines otherwise
+}
+_FOR_SMALL_TABLES = {  # of some hundred rows; not for a peer that is timed
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.stats.skipping": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 POM = Path(__file__).with_name("spark-pom.xml")
 
@@ -138,8 +144,7 @@ def main() -> None:
         SparkSession.builder.master("local[2]")
         .config("spark.jars", os.environ["SPARK_PEER_JARS"])
         .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config(map=SETTINGS)
+        .config(map={**SETTINGS, **_FOR_SMALL_TABLES})
         .getOrCreate()
     )
     for line in sys.stdin:
