@@ -20,21 +20,6 @@ from tests.golden.commands import CORPUS
 PARTITIONS = 7
 
 
-class Later:
-    """Work of a runner that is done when it is asked for."""
-
-    def __init__(self, told: list[str], begin: Any) -> None:
-        self._told, self._begin = told, begin
-        told.append("begin")
-
-    def result(self) -> Any:
-        self._told.append("end")
-        return self._begin().result()
-
-    def cancel(self) -> None:
-        self._told.append("cancel")
-
-
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What happens, a letter a wave: of two partitions, and each in one stage."""
@@ -44,7 +29,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def later(self: Any, name: str, *given: Any) -> Begun[Any]:
         if name != "compact":
             return begin(self, name, *given)
-        return Later(told, lambda: begin(self, name, *given))
+        told.append("begin")
+
+        def result() -> Any:
+            told.append("end")
+            return begin(self, name, *given).result()
+
+        return Begun(result, lambda: told.append("cancel"))
 
     def noting(name: str, work: Any) -> Any:
         def noted(*given: Any) -> Any:

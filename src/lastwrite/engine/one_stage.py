@@ -18,7 +18,7 @@ from lastwrite.engine.rewrite_step import rewrite_partitions
 from lastwrite.engine.scan_step import scan_partitions
 from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
-from lastwrite.model.work import Begun, Failed, Limits, Then
+from lastwrite.model.work import Begun, Failed, Limits
 
 _SMALL_BYTES = 40 << 20  # of a partition: two workers with two stages more take longer
 _SHARES = 8  # of a worker: with so many partitions in each the last to end keeps none waiting
@@ -91,4 +91,4 @@ def begin_whole(
         ]
         return advance(wave, lambda _: found)
 
-    return Then(context.exchange.begin_whole(plans, work, context.progress), told)
+    return context.exchange.begin_whole(plans, work, context.progress).then(told)

@@ -22,31 +22,18 @@ from lastwrite.model.stores import StoreSettings
 R = TypeVar("R")
 T = TypeVar("T")
 U = TypeVar("U")
-T_co = TypeVar("T_co", covariant=True)
 
 
-class Begun(Protocol[T_co]):
+@dataclass(frozen=True, slots=True)
+class Begun(Generic[T]):
     """Work that goes on elsewhere."""
 
-    def result(self) -> T_co:
-        """What came of it; waits for its end."""
-        ...
+    result: Callable[[], T]  # what came of it; waits for its end
+    cancel: Callable[[], None] = lambda: None  # nobody asks for its result
 
-    def cancel(self) -> None:
-        """Give it up: nobody asks for its result."""
-        ...
-
-
-class Then(Generic[T, R]):
-    """Begun work, and what is made of its result."""
-
-    def __init__(self, begun: Begun[T], make: Callable[[T], R]) -> None:
-        self._begun, self._make = begun, make
-        self.cancel = begun.cancel
-
-    def result(self) -> R:
-        """What is made of it."""
-        return self._make(self._begun.result())
+    def then(self, make: Callable[[T], R]) -> Begun[R]:
+        """The same work, and what is made of its result."""
+        return Begun(lambda: make(self.result()), self.cancel)
 
 
 class Failed(Generic[U]):

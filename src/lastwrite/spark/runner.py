@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from lastwrite.engine.partition import Ended, failed
 from lastwrite.errors import CommitConflict, LogError
 from lastwrite.model.progress import Progress
-from lastwrite.model.work import Begun, Failed, Then
+from lastwrite.model.work import Begun, Failed
 from lastwrite.spark.executors import Executors
 from lastwrite.spark.profile import StageProfile, TaskClock, TaskProfile
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.spark_errors import SAME_PATH, spark_error
-from lastwrite.spark.work import Done, R, Runner, Task, U
+from lastwrite.spark.work import R, Runner, Task, U
 from lastwrite.spark.worker import settle
 from lastwrite.storage.machine import memory_kill_since, memory_kills
 
@@ -109,7 +109,7 @@ class SparkRunner(Runner):
     ) -> Begun[list[R | Failed[U]]]:
         progress.stage(name, sum(weights))
         if not units:
-            return Done([])
+            return Begun(list)  # of nothing
         tasks = pack(weights, self.workers)
         batches = [[(i, units[i]) for i in places] for places in tasks]
 
@@ -136,7 +136,7 @@ class SparkRunner(Runner):
 
         sizes = [sum(weights[i] for i in places) for places in tasks]
         job = self._begin_job(name, act, progress, sizes)
-        return Then(job, made)
+        return Begun(job.result, job.cancel).then(made)
 
     def run_job(
         self,

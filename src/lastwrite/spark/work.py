@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from lastwrite.errors import LogError
 from lastwrite.model.progress import Progress
@@ -92,19 +92,6 @@ def each(work: Callable[[U], R]) -> Task[U, R]:
     return task
 
 
-class Done(Generic[R]):
-    """Work that has ended already."""
-
-    def __init__(self, result: R) -> None:
-        self._result = result
-
-    def result(self) -> R:
-        return self._result
-
-    def cancel(self) -> None:
-        """There is nothing to give up."""
-
-
 class InlineRunner(Runner):
     """One unit after the other, in this process: for tests, and for commands too small for Spark."""
 
@@ -137,4 +124,4 @@ class InlineRunner(Runner):
             progress.advance(weight)
         taken = clock.taken()
         self.profile.setdefault(name, StageProfile()).add(taken.seconds, 1, [taken])
-        return Done(results)
+        return Begun(lambda: results)

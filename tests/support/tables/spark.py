@@ -31,7 +31,6 @@ SETTINGS = {
 _FOR_SMALL_TABLES = {  # of some hundred rows; not for a peer that is timed
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.databricks.delta.stats.skipping": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
