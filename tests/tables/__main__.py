@@ -50,7 +50,6 @@ def main() -> int:
                     from tests.tables import rounds
 
                     formats = [arguments.format] if arguments.format else rounds.FORMATS
-                    formats = [each for each in formats if spark is None or each != "parquet"]
                     met += rounds.play(seed, arguments.rounds, formats, spark)
             except Exception as error:
                 failed.append(seed)

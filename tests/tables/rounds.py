@@ -33,6 +33,8 @@ def play(
     Raises:
         AssertionError: somebody reads another table than the model has.
     """
+    if spark is not None:
+        formats = [each for each in formats if each != "parquet"]
     draw = random.Random(seed)
     system = list(TOPICS)[seed % len(TOPICS)]
     met: Counter[str] = Counter({f"topics of {system}": 1})
@@ -76,10 +78,10 @@ def play(
                 if head is not None and any(file.deleted for file in head.files):
                     met[f"rounds of {format} with deleted rows in files"] += 1
                 assert proof.is_proven and proof.proven == proof.rows, f"{where}: {proof}"
-        for states in seen.values():
-            assert spark is not None
-            found = spark.read([state for state, _, _ in states])
-            for rows, (_, model, where) in zip(found, states, strict=True):
-                assert rows == model, f"{where}: Spark differs"
-                met["read by Spark"] += 1
+        if spark is not None:
+            for states in seen.values():
+                found = spark.read([state for state, _, _ in states])
+                for rows, (_, model, where) in zip(found, states, strict=True):
+                    assert rows == model, f"{where}: Spark differs"
+                    met["read by Spark"] += 1
     return met

@@ -29,7 +29,7 @@ class Begun(Generic[T]):
     """Work that goes on elsewhere."""
 
     result: Callable[[], T]  # what came of it; waits for its end
-    cancel: Callable[[], None] = lambda: None  # nobody asks for its result
+    cancel: Callable[[], None] = lambda: None  # gives it up: nobody asks for its result
 
     def then(self, make: Callable[[T], R]) -> Begun[R]:
         """The same work, and what is made of its result."""

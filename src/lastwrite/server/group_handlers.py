@@ -193,8 +193,8 @@ def leave_group(place: Coordinator, request: Request, body: Any) -> bytes:
 
 def consumer_group_heartbeat(place: Coordinator, request: Request, body: Any) -> bytes:
     told = _beaten(place, request, body)
-    assignment = None
     beats_on = not told.error and told.epoch >= 0
+    assignment = None
     if told.reads is not None:
         parts = _topic_partitions(place, request, told.reads)
         assignment = part(request, "Assignment", topic_partitions=parts)

@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
 
 from tests.support.sockets import received
 
@@ -47,8 +46,7 @@ class Recorder:
 
     def _changed(self, said: list[bytes]) -> Callable[[bytes], bytes | None]:
         """Answers come in the order of requests."""
-        asked = (said[n] for n in count())
-        change = self._change
+        asked, change = iter(said), self._change
         return lambda answer: change(next(asked), answer) if change else None
 
 

@@ -119,14 +119,12 @@ class SparkReader:
         else:
             raise AssertionError("Spark has ended")
         assert not isinstance(found, str), found
-        for number in range(len(states)):
-            rows = [
-                (base64.b64decode(key), base64.b64decode(value))
-                for which, key, value in found
-                if which == str(number)
-            ]
-            assert len(dict(rows)) == len(rows), f"Spark finds a key twice in {states[number]}"
-            yield dict(rows)
+        rows: list[list[tuple[bytes, bytes]]] = [[] for _ in states]
+        for which, key, value in found:
+            rows[int(which)].append((base64.b64decode(key), base64.b64decode(value)))
+        for state, pairs in zip(states, rows, strict=True):
+            assert len(dict(pairs)) == len(pairs), f"Spark finds a key twice in {state}"
+            yield dict(pairs)
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
