@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,30 @@ def test_many_at_once_are_all_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
             os.fstat(handle)
 
 
+def test_nothing_is_freed_before_the_syncs_are_done(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_bytes(bytes(1000))
+    with deferred_unlink.after_syncs():
+        with deferred_unlink.after_syncs():
+            handle = deferred_unlink.hold(str(path))
+            assert handle is not None
+            files.unlink(str(path))
+            deferred_unlink.let_go(handle)
+        time.sleep(0.05)
+        assert os.fstat(handle).st_size == 1000
+    deferred_unlink.wait()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(handle)
+
+
 def test_a_fork_lets_go_by_a_thread_of_its_own(tmp_path: Path) -> None:
     files_of_both = [tmp_path / "parent", tmp_path / "child"]
     for path in files_of_both:
         path.write_bytes(bytes(200))
     files.unlink(str(files_of_both[0]))
     deferred_unlink.wait()
-    child = os.fork()
+    with deferred_unlink.after_syncs():
+        child = os.fork()
     if child == 0:
         files.unlink(str(files_of_both[1]))
         deferred_unlink.wait()

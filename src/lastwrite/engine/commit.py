@@ -30,6 +30,7 @@ from lastwrite.errors import LogError
 from lastwrite.model.log import PartitionLog, Segment
 from lastwrite.model.work import SegmentOutput
 from lastwrite.reports.compaction import PartitionReport
+from lastwrite.storage import deferred_unlink
 
 _SIDE_BY_SIDE = 256
 
@@ -76,7 +77,8 @@ def commit(
         _publish(context, some)
         context.progress.advance(sum(weights[first : first + _SIDE_BY_SIDE]))
     if context.is_in_place:
-        _finish_in_place(context, wave)
+        with deferred_unlink.after_syncs():
+            _finish_in_place(context, wave)
     return [_report(context, each) for each in wave]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
-from io import FileIO
 
 from lastwrite.kafka.format.index import SegmentIndexer
 from lastwrite.kafka.producers.history import encode_aborted
@@ -25,10 +24,9 @@ from lastwrite.model.columns import (
 from lastwrite.model.log import AbortedTransaction
 from lastwrite.model.work import SegmentOutput
 from lastwrite.storage import files, ownership
+from lastwrite.storage.new_file import NewFile
 from lastwrite.storage.ownership import Ownership
 from lastwrite.storage.staging import changing, remove_staged
-
-_WRITEBACK_BYTES = 8 << 20
 
 
 class StagedSegment:
@@ -56,13 +54,12 @@ class StagedSegment:
         self._attempt = uuid.uuid4().hex[:12]
         self._stem = None if folder is None else os.path.join(folder, f"{base_offset:020d}")
         self._size = 0
-        self._begun = 0  # up to here the disk was told to write
         self._largest_timestamp_ms = -1
-        self._file: FileIO | None = None
+        self._file: NewFile | None = None
         if self._stem is not None:
             with changing("create", self._path("log")):
                 like = ownership.private() if self._indexer is None else self._like("log")
-                self._file = files.create(self._path("log"), like)
+                self._file = NewFile(self._path("log"), like, is_read_soon=self._indexer is None)
 
     def _like(self, kind: str) -> Ownership | None:
         """What a new file of this kind has to have; without a source it is the caller's own."""
@@ -80,13 +77,8 @@ class StagedSegment:
         self.index(rows, self._size)
         if self._file is not None:
             with changing("append", self._path("log")):
-                view = memoryview(data)
-                while len(view):
-                    view = view[self._file.write(view) :]
+                self._file.append(memoryview(data))
         self._size += len(data)
-        if self._file is not None and self._size - self._begun >= _WRITEBACK_BYTES:
-            files.start_writeback(self._file.fileno(), self._begun, self._size - self._begun)
-            self._begun = self._size
 
     def index(self, rows: Int64Array, shift: int) -> None:
         """Index the next batches; ``rows`` as in ``append``, positions from ``shift`` on."""
@@ -112,18 +104,17 @@ class StagedSegment:
         whole = self._path("log")
         self._file.close()
         files.rename(paths[0], whole)
-        with changing("append", whole):
-            self._file = open(whole, "r+b", buffering=0)
+        with changing("append", whole), open(whole, "r+b", buffering=0) as file:
             like = self._like("log")
             if like is not None:
-                ownership.give(self._file.fileno(), like)
-            self._size = self._file.seek(0, os.SEEK_END)
-        for path in paths[1:]:
-            with changing("append", whole):
-                self._size += files.append_file(path, self._file.fileno())
-            files.start_writeback(self._file.fileno(), self._begun, self._size - self._begun)
-            self._begun = self._size
-            files.unlink(path)
+                ownership.give(file.fileno(), like)
+            self._size = file.seek(0, os.SEEK_END)
+            for path in paths[1:]:
+                with changing("append", whole):
+                    size = files.append_file(path, file.fileno())
+                files.start_writeback(file.fileno(), self._size, size)
+                self._size += size
+                files.unlink(path)
         return whole
 
     def finish(
@@ -139,7 +130,8 @@ class StagedSegment:
         result.largest_timestamp_ms = self._largest_timestamp_ms
         if self._file is None:
             return
-        self._file.close()
+        with changing("append", self._path("log")):
+            self._file.close()
         result.log_path = self._path("log")
         if self._indexer is None:
             return
@@ -161,5 +153,5 @@ class StagedSegment:
         """Remove what was written."""
         if self._file is None:
             return
-        self._file.close()
+        self._file.abandon()
         remove_staged([self._path(kind) for kind in ("log", "index", "timeindex", "txnindex")])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
-from io import FileIO
 from itertools import chain
 
 import numpy as np
@@ -51,6 +50,7 @@ from lastwrite.pulsar.store.objects import read_index
 from lastwrite.pulsar.store.place import name_of, name_or_none
 from lastwrite.pulsar.store.topic import MADE_BY
 from lastwrite.storage import files, ownership
+from lastwrite.storage.new_file import NewFile
 from lastwrite.storage.objects.store import Writer
 from lastwrite.storage.ownership import Ownership
 from lastwrite.storage.parallel_sync import overlapped
@@ -59,7 +59,6 @@ from lastwrite.storage.staging import changing, remove_staged, sync_staged
 BLOCK_BYTES = 1 << 20  # the size of a block, head included, unless one entry is larger
 
 _VERSION = b"1"
-_WRITEBACK_BYTES = 8 << 20
 _PART = "compacted"  # the name of a part's object, in a folder of its own
 _QUORUM = 2  # a broker's default; of no consequence where no bookie holds the ledger
 _MISTAKE = "nothing was changed; please report this"
@@ -83,10 +82,9 @@ class StagedLedger:
         self._blocks: list[tuple[int, int]] = []  # of each its first entry, and where it begins
         self._entries = 0
         self._size = 0  # of the blocks that are closed
-        self._begun = 0  # up to here the disk was told to write
         self._path = ""
         self._like: Ownership | None = None
-        self._file: FileIO | None = None
+        self._file: NewFile | None = None
         self._counts_only = unit.folder is None
         if unit.folder is not None:
             self._open(unit, unit.folder)
@@ -96,18 +94,13 @@ class StagedLedger:
         with changing("create", self._path):
             # A part is put together with others in place.
             self._like = ownership.private() if self._is_part else owner_of_new(folder, unit.source)
-            self._file = files.create(self._path, self._like)
+            self._file = NewFile(self._path, self._like, is_read_soon=self._is_part)
 
     def _write(self, data: memoryview) -> None:
         """Take the next block's bytes; they are used again."""
         assert self._file is not None
         with changing("append", self._path):
-            while len(data):
-                data = data[self._file.write(data) :]
-        written = self._size + self._filled
-        if written - self._begun >= _WRITEBACK_BYTES:
-            files.start_writeback(self._file.fileno(), self._begun, written - self._begun)
-            self._begun = written
+            self._file.append(data)
 
     def append(self, data: ByteArray, rows: Int64Array) -> None:
         """Append framed entries; ``rows`` of each as ``ROW_COLUMNS`` says."""
@@ -166,7 +159,8 @@ class StagedLedger:
         result.largest_timestamp_ms = self._largest_timestamp_ms
         if self._file is None:
             return
-        self._file.close()
+        with changing("append", self._path):
+            self._file.close()
         result.log_path = self._path
         index_path = _write_index(
             self._path, self._entries, self._size, self._blocks, Position.of(self._last), self._like
@@ -177,7 +171,7 @@ class StagedLedger:
     def abandon(self) -> None:
         """Remove what was written."""
         if self._file is not None:
-            self._file.close()
+            self._file.abandon()
             discard(self._path)
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Sequence
-from io import FileIO
 
 import numpy as np
 
@@ -40,9 +39,9 @@ from lastwrite.rocketmq.format.record import encode_blank
 from lastwrite.rocketmq.format.units import BATCH_UNIT, END_UNIT
 from lastwrite.rocketmq.store.queues import index_end, index_path
 from lastwrite.storage import files, ownership
+from lastwrite.storage.new_file import NewFile
 from lastwrite.storage.staging import changing, remove_staged
 
-_WRITEBACK_BYTES = 8 << 20
 _BLANK_BYTES = 8
 _NOTHING_LEFT = (
     "every record of the closed files is to go: there a broker's run fails, and changes nothing"
@@ -173,11 +172,10 @@ class NewPair:
         self._room = log_bytes - (_BLANK_BYTES if keeps_last_slot else 0)
         self._most = index_bytes // BATCH_UNIT.size - keeps_last_slot
         self._units = np.empty(0, dtype=np.uint8)
-        self._begun = 0
-        self._file: FileIO | None = None
+        self._file: NewFile | None = None
         if path is not None:
             with changing("create", path):
-                self._file = files.create(path, ownership.private())
+                self._file = NewFile(path, ownership.private())
 
     def fits(self, rows: Int64Array) -> int:
         """How many of the records, from the first, find room."""
@@ -200,15 +198,11 @@ class NewPair:
             self._write(memoryview(data)[begin:end])
         self.count += last - first
         self.size += end - begin
-        if self._file is not None and self.size - self._begun >= _WRITEBACK_BYTES:
-            files.start_writeback(self._file.fileno(), self._begun, self.size - self._begun)
-            self._begun = self.size
 
     def _write(self, view: memoryview) -> None:
         assert self._file is not None and self.path is not None
         with changing("append", self.path):
-            while len(view):
-                view = view[self._file.write(view) :]
+            self._file.append(view)
 
     def close(self, *, is_marked: bool) -> None:
         """Nothing more comes; ``is_marked``: a reader of log or index is told so."""
@@ -221,12 +215,13 @@ class NewPair:
                 self._write(memoryview(encode_blank(room)))
             if len(units) + BATCH_UNIT.size <= self._index_bytes:
                 units += END_UNIT
-        self._file.close()
+        with changing("append", self.path):
+            self._file.close()
         files.truncate(self.path, self._log_bytes)
         files.write(self.index_path, units, is_synced=False, like=ownership.private())
         files.truncate(self.index_path, self._index_bytes)
 
     def abandon(self) -> None:
         if self._file is not None and self.path is not None:
-            self._file.close()
+            self._file.abandon()
             remove_staged((self.path, self.index_path))
