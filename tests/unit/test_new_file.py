@@ -1,4 +1,4 @@
-"""A new file's bytes are those that were given, whether they went through the page cache or past it."""
+"""A new file has the bytes that were given, whether they went through the page cache or past it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,13 @@
-"""Waves that are done in one stage: the driver plans the next and commits the last meanwhile."""
+"""Waves that are done in one stage: the driver plans the next meanwhile, and a thread commits the
+last.
+"""
 
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
@@ -74,14 +78,63 @@ def files(root: Path) -> dict[str, bytes]:
 def test_the_driver_works_while_workers_do(tmp_path: Path, told: list[str]) -> None:
     root = make(tmp_path / "one")
     report = compacted(root)
-    a_wave = ["plan", "plan", "end", "begin", "commit"]
-    assert told == [*a_wave[:2], "begin", *a_wave, *a_wave, "plan", *a_wave[2:], "end", "commit"]
+    a_wave = ["plan", "plan", "end", "begin"]
+    assert [each for each in told if each != "commit"] == [
+        *(*a_wave[:2], "begin"),
+        *(*a_wave, *a_wave),
+        *("plan", "end", "begin", "end"),
+    ]
+    assert told.count("commit") == 4
     assert [each.partition for each in report.partitions] == list(range(PARTITIONS))
     assert {each.status for each in report.partitions} == {Status.CLEANED}
     other = make(tmp_path / "other")
     with patch.object(round, "fits_one_stage", lambda *_: False):
         compacted(other)
     assert files(root) == files(other)
+
+
+def test_the_next_wave_is_planned_while_one_is_committed(
+    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned, waited = Event(), []
+    noted_plan, noted_commit = round.plan_partition, round.commit
+
+    def plan_one(*given: Any) -> Any:
+        if told.count("plan") == 4:
+            planned.set()
+        return noted_plan(*given)
+
+    def commit_one(*given: Any) -> Any:
+        waited.append(planned.wait(30))
+        return noted_commit(*given)
+
+    monkeypatch.setattr(round, "plan_partition", plan_one)
+    monkeypatch.setattr(round, "commit", commit_one)
+    compacted(make(tmp_path / "root"))
+    assert waited == [True] * 4
+
+
+def test_an_interrupt_waits_for_the_commit_that_goes_on(
+    tmp_path: Path, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted_plan, noted_commit = round.plan_partition, round.commit
+
+    def plan_one(*given: Any) -> Any:
+        if told.count("plan") == 4:
+            raise KeyboardInterrupt
+        return noted_plan(*given)
+
+    def commit_one(*given: Any) -> Any:
+        time.sleep(0.3)
+        reports = noted_commit(*given)
+        told.append("committed")
+        return reports
+
+    monkeypatch.setattr(round, "plan_partition", plan_one)
+    monkeypatch.setattr(round, "commit", commit_one)
+    with pytest.raises(KeyboardInterrupt):
+        compacted(make(tmp_path / "root"))
+    assert told[-3:] == ["cancel", "commit", "committed"]
 
 
 def test_what_workers_are_at_is_given_up_where_the_driver_fails(

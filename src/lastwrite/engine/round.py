@@ -15,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import chain
+from typing import Self
 
 from lastwrite.encoding.kernel_cache import tell_of_compiling
 from lastwrite.engine.commit import commit
@@ -60,24 +62,29 @@ def _waves(
     notes: dict[tuple[str, str], Outvoted],
 ) -> Iterator[list[PartitionReport]]:
     """The reports of one wave after the other. While workers are at a wave that is done in one
-    stage, the next is planned and the one before is committed.
+    stage, the next is planned, and a thread commits the one before: most of that waits for the
+    disk.
     """
     begun: Begun[list[RewrittenPartition | Ended]] | None = None
     quiet = replace(context, progress=NoProgress())  # beside what workers tell of
-    try:
-        for wave in chain(_planned(context, folders, clock, notes), [_NO_MORE]):
-            done: list[RewrittenPartition | Ended] = []
+    with _Commits(clock) as commits:
+        try:
+            for wave in chain(_planned(context, folders, clock, notes), [_NO_MORE]):
+                done: list[RewrittenPartition | Ended] = []
+                if begun is not None:
+                    with clock.of("compact"):
+                        done = begun.result()
+                begun = begin_whole(context, wave) if fits_one_stage(context, wave) else None
+                yield from commits.ended()
+                if done and begun is not None:
+                    commits.begin(quiet, done)
+                elif done:
+                    yield _committed(context, done, clock)
+                if wave and begun is None:
+                    yield _committed(context, take_steps(context, wave, clock.of), clock)
+        finally:
             if begun is not None:
-                with clock.of("compact"):
-                    done = begun.result()
-            begun = begin_whole(context, wave) if fits_one_stage(context, wave) else None
-            if done:
-                yield _committed(quiet if begun else context, done, clock)
-            if wave and begun is None:
-                yield _committed(context, take_steps(context, wave, clock.of), clock)
-    finally:
-        if begun is not None:
-            begun.cancel()
+                begun.cancel()
 
 
 def _committed(
@@ -85,6 +92,42 @@ def _committed(
 ) -> list[PartitionReport]:
     with clock.of("commit"):
         return commit(context, wave)
+
+
+class _Commits:
+    """A thread that commits, one wave at a time. Ctrl-C waits for it: whoever holds the partitions
+    lets go of them when this context has ended.
+    """
+
+    def __init__(self, clock: _StageClock) -> None:
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lastwrite-commit")
+        self._begun: Future[list[PartitionReport]] | None = None
+
+    def begin(self, context: Context, wave: Sequence[RewrittenPartition | Ended]) -> None:
+        self._begun = self._thread.submit(commit, context, wave)
+
+    def ended(self) -> Iterator[list[PartitionReport]]:
+        """The reports of the wave that was begun, if one was, when it has ended."""
+        if self._begun is not None:
+            with self._clock.of("commit"):
+                reports = self._begun.result()
+            self._begun = None
+            yield reports
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        interrupted = None
+        while self._begun is not None and not self._begun.done():
+            try:
+                wait([self._begun])
+            except KeyboardInterrupt as error:
+                interrupted = error
+        self._thread.shutdown()
+        if interrupted is not None:
+            raise interrupted
 
 
 def _planned(
