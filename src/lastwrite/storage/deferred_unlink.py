@@ -1,8 +1,9 @@
-"""Giving back the room of large files that were removed, beside the work instead of in its way.
+"""Giving back the room of files that were removed, beside the work instead of in its way.
 
 A system frees a file's blocks and cached pages when nobody holds it any more, and whoever lets go
-last waits: a fifth of a second a GiB. So a large file is held open while its name goes, and a
-thread lets go of it. A process that ends does the same at once.
+last waits: a fifth of a second a GiB, and a millisecond a file, however small, where the disk is
+told what is free. So a file is held open while its name goes, and a thread lets go of it. A process
+that ends does the same at once.
 
 Where the disk is told what is free, a sync beside that waits until it knows: two seconds for 1.8
 GB. So whoever has syncs to come lets go when they are done (``after_syncs``).
@@ -12,11 +13,11 @@ from __future__ import annotations
 
 import os
 import queue
+import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_LARGE_BYTES = 16 << 20
 _MOST_HELD = 256  # files: a process may not have many more open
 
 _held: queue.Queue[int] = queue.Queue(_MOST_HELD)
@@ -27,10 +28,15 @@ _thread: threading.Thread | None = None
 
 
 def hold(path: str) -> int | None:
-    """A handle that keeps a large file's room while its name goes; None: it may go at once."""
+    """A handle that keeps a file's room while its name goes; None: it has none, or it goes at once,
+    since as many are held as may be.
+    """
+    if _held.full():
+        return None
     with suppress(OSError):
-        if os.stat(path, follow_symlinks=False).st_size >= _LARGE_BYTES:
-            return os.open(path, os.O_RDONLY)
+        seen = os.lstat(path)
+        if stat.S_ISREG(seen.st_mode) and seen.st_size:
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     return None
 
 

@@ -294,8 +294,8 @@ def rename(source: str, target: str) -> None:
 
 
 def unlink(path: str) -> None:
-    """Remove a file that is there. The room of a large one is given back a moment later: see
-    ``freeing``.
+    """Remove a file that is there. Its room is given back a moment later: see
+    ``deferred_unlink``.
     """
     with _changing("unlink", path, "remove the file"):
         handle = deferred_unlink.hold(path)
