@@ -12,8 +12,12 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import accumulate
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedFormat
 from lastwrite.pulsar.format.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState
@@ -102,6 +106,29 @@ def ledger(*bookies: str, quorum: int = 0, digest: int = Digest.CRC32) -> LiveLe
         ensembles=(Ensemble(bookies=bookies, first_entry=0),),
     )
     return LiveLedger(LEDGER, metadata)
+
+
+@given(
+    ensembles=st.lists(
+        st.tuples(st.integers(1, 30), st.lists(st.sampled_from("abcdef"), min_size=2, max_size=5)),
+        max_size=4,
+    ),
+    first=st.integers(0, 60),
+    count=st.integers(0, 60),
+)
+def test_entries_with_their_bookies_are_those_of_each(
+    ensembles: list[tuple[int, list[str]]], first: int, count: int
+) -> None:
+    known = ledger("a", "b")
+    begins = accumulate(step for step, _ in ensembles)
+    later = (
+        Ensemble(bookies=tuple(names), first_entry=begin)
+        for begin, (_, names) in zip(begins, ensembles, strict=True)
+    )
+    changed = replace(known.metadata, ensembles=(*known.metadata.ensembles, *later))
+    tried = LiveLedger(LEDGER, changed)
+    expected = [(entry, tried.bookies_of(entry)) for entry in range(first, first + count)]
+    assert list(tried.with_bookies(first, first + count)) == expected
 
 
 def read(*addresses: str, last: int = 40) -> list[bytes]:

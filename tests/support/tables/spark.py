@@ -33,6 +33,11 @@ _FOR_SMALL_TABLES = {  # of some hundred rows; not for a peer that is timed
     "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.memory": "3g",  # thousands of queries, of whose plans none is to be shown
+    "spark.ui.enabled": "false",
+    "spark.sql.ui.retainedExecutions": "1",
+    "spark.ui.retainedJobs": "1",
+    "spark.ui.retainedStages": "1",
 }
 POM = Path(__file__).with_name("spark-pom.xml")
 

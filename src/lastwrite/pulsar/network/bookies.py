@@ -23,7 +23,8 @@ import hashlib
 import ssl
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
@@ -96,9 +97,18 @@ class LiveLedger:
         ensemble = self.ensemble_of(max(entry, 0))
         return [ensemble[(entry + n) % len(ensemble)] for n in range(self.metadata.quorum)]
 
+    def with_bookies(self, first: int, end: int) -> Iterator[tuple[int, list[str]]]:
+        """The entries from ``first`` to before ``end``, each with ``bookies_of`` it."""
+        changes = sorted({segment.first_entry for segment in self.metadata.ensembles})
+        borders = [first, *(place for place in changes if first < place < end), end]
+        for begin, behind in pairwise(borders):
+            # from one change to the next they repeat
+            turn = [self.bookies_of(begin + n) for n in range(len(self.ensemble_of(begin)))]
+            for entry in range(begin, behind):
+                yield entry, turn[(entry - begin) % len(turn)]
 
-@dataclass(frozen=True, slots=True)
-class LastEntry:
+
+class LastEntry(NamedTuple):
     """An entry of a ledger, mostly its last one, as a bookie has it."""
 
     entry: int  # the highest that any has; -1: none
@@ -228,7 +238,7 @@ class Bookies:
             raise self._none_answers(f"the end of ledger {ledger.id}", troubles)
         if best.entry < confirmed:  # the newest ensemble has nothing yet: ask the one before
             best = self._ask_each(ledger, confirmed, digest)
-        return replace(best, confirmed=confirmed)
+        return best._replace(confirmed=confirmed)
 
     def _ask_each(self, ledger: LiveLedger, entry: int, digest: Digest) -> LastEntry:
         """The entry from whichever of its bookies has it, one after the other."""
@@ -357,11 +367,10 @@ class _Reading:
 
     def _ask(self, end: int) -> None:
         wanted: dict[str, list[int]] = {}
-        for entry in range(self._next, end):
-            bookies = self._ledger.bookies_of(entry)
-            chosen = next(
-                (bookie for bookie in bookies if bookie not in self._bookies._failed), bookies[0]
-            )
+        for entry, bookies in self._ledger.with_bookies(self._next, end):
+            chosen = bookies[0]
+            if chosen in self._bookies._failed:
+                chosen = next((one for one in bookies if one not in self._bookies._failed), chosen)
             wanted.setdefault(chosen, []).append(entry)
         self._next = end
         for bookie, entries in wanted.items():
@@ -392,9 +401,8 @@ class _Reading:
                 del self._asked[answered]
                 self._found[answered] = None
                 if code == 0:
-                    self._found[answered] = _opened(
-                        packet, self._ledger.id, answered, self._digest, bookie
-                    ).payload
+                    opened = _opened(packet, self._ledger.id, answered, self._digest, bookie)
+                    self._found[answered] = opened.payload
                     self._largest = max(self._largest, len(packet))
                     self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // self._largest))
                 elif code == _UNREADABLE:
@@ -426,6 +434,7 @@ class LedgerWriter:
         self._digest = _digest_of(ledger)
         self._password = password
         self._master_key = hashlib.sha1(b"ledger" + password).digest()
+        self._turn = [bookies for _, bookies in ledger.with_bookies(0, len(ledger.ensemble_of(0)))]
         self._confirmed = -1
         self._frames: dict[str, list[bytes]] = {}
         self._waited: dict[str, set[int]] = {}
@@ -446,7 +455,7 @@ class LedgerWriter:
         packet = b"".join(
             (_ADD_REQUEST.pack(_VERSION, _ADD, 0), self._master_key, head, digest, payload)
         )
-        for bookie in self._ledger.bookies_of(entry):
+        for bookie in self._turn[entry % len(self._turn)]:
             self._frames.setdefault(bookie, []).append(packet)
             self._waited.setdefault(bookie, set()).add(entry)
         self._unsent += len(packet)
@@ -523,11 +532,11 @@ def _opened(
     if len(packet) < size:
         raise CorruptLog(f"{where}: {len(packet)} bytes from bookie {bookie}", remedy=remedy)
     found, number, confirmed, ledger_bytes = RECORD_HEAD.unpack_from(packet)
-    payload = packet[size:]
     if found != ledger or (entry is not None and number != entry) or number < 0:
         words = f"{where}: bookie {bookie} gives entry {number} of ledger {found}"
         raise CorruptLog(words, remedy=remedy)
     head, stored = packet[: RECORD_HEAD.size], packet[RECORD_HEAD.size : size]
+    payload = packet[size:]
     if stored != digest_of(digest, head, payload):
         words = f"{where}: the digest of what bookie {bookie} gives is wrong"
         raise CorruptLog(words, remedy=remedy)

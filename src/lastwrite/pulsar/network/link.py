@@ -110,6 +110,9 @@ class Link:
             RemoteFailed: it does not come in time, or the other side hangs up, or what comes is no
                 frame.
         """
+        frame = self._at_hand()
+        if frame is not None:
+            return frame
         deadline = time.monotonic() + (self._timeout if seconds is None else seconds)
         try:
             if seconds is not None:
@@ -133,9 +136,19 @@ class Link:
         except OSError as error:
             self.close()
             raise self._failed(error, doing) from error
+        return self._at_hand()
+
+    def _at_hand(self) -> bytes | None:
+        """The next frame, if all of it has come; one that cannot be is left for ``receive``."""
         begin = self._taken + _PREFIX.size
-        self._taken = begin + length
-        return bytes(memoryview(self._received)[begin : begin + length])
+        if len(self._received) < begin:
+            return None
+        (length,) = _PREFIX.unpack_from(self._received, self._taken)
+        end = begin + length
+        if not begin < end <= len(self._received):
+            return None
+        self._taken = end
+        return bytes(memoryview(self._received)[begin:end])
 
     def hang_up(self) -> None:
         """End the conversation, for a thread that waits in ``receive`` too: it is to close then."""
