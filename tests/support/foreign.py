@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import stat
@@ -15,10 +16,18 @@ from typing import NamedTuple
 
 import pytest
 
-import lastwrite.kafka.system  # noqa: F401 -- a child of another user may not write to the kernels' cache
+import lastwrite
+from lastwrite.kafka.format.batch import encode_batch
+from lastwrite.kafka.format.batch_layout import Record
+from lastwrite.reports.compaction import CompactionReport
+from lastwrite.spark.inline import INLINE
+from tests.support.kafka.logs import write_segment
 
 OWNER, GROUP = 61_234, 61_235  # the broker's user: nobody's on any machine
 STRANGER = 61_236
+NOW_MS = 1_700_000_000_000
+EACH = 40
+CONFIG = {"segment.bytes": "14", "index.interval.bytes": "200", "cleanup.policy": "compact"}
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 ACCESS_LIST = "system.posix_acl_access"
@@ -68,6 +77,29 @@ def give_all(root: Path, mode: int = 0o640, folder_mode: int = 0o750) -> None:
         path.chmod(folder_mode if path.is_dir() else mode)
 
 
+def compact(root: Path, **arguments: object) -> CompactionReport:
+    config = {**CONFIG, "min.cleanable.dirty.ratio": "0"}
+    return lastwrite.compact(str(root), config=config, now_ms=NOW_MS, spark=INLINE, **arguments)  # type: ignore[arg-type]
+
+
+def write_root(root: Path, *names: str) -> Path:
+    """A broker's root of partitions: two closed segments that lose most of what they have, and an
+    active one.
+    """
+    for name in names or ("t-0",):
+        for base in (0, EACH, 2 * EACH):
+            records = [
+                Record(base + n, NOW_MS - 9, b"k%d" % (n % 3), b"v%d" % n) for n in range(EACH)
+            ]
+            batches = [encode_batch(records[n : n + 5]) for n in range(0, EACH, 5)]
+            write_segment(
+                root / name, base, batches if base < 2 * EACH else batches[:1], 200, NOW_MS
+            )
+    (root / "meta.properties").write_text("version=1\n")
+    give_all(root)
+    return root
+
+
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A folder on a real disk that every user may enter."""
@@ -78,8 +110,16 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@functools.cache
+def _load_kernels() -> None:
+    """Run a round: another user may not read the files that its kernels are loaded from."""
+    with tempfile.TemporaryDirectory() as folder:
+        compact(write_root(Path(folder)))
+
+
 def as_user(uid: int, gid: int, work: Callable[[], object]) -> str:
     """Do ``work`` in a child of that user; what it raised, as its trace. Empty: it went well."""
+    _load_kernels()
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

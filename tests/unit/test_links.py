@@ -21,7 +21,8 @@ from lastwrite.model.log import ProblemKind, TopicPartition
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from tests.support.engine import compact
-from tests.unit.test_ownership import CONFIG, NOW_MS, ROCKETMQ, write_root
+from tests.support.foreign import CONFIG, NOW_MS, write_root
+from tests.unit.test_ownership import ROCKETMQ
 
 _BROKER = """
 import fcntl, sys

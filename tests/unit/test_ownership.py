@@ -13,8 +13,6 @@ import pytest
 
 import lastwrite
 from lastwrite.errors import LogError
-from lastwrite.kafka.format.batch import encode_batch
-from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.kafka.store import lock
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.reports.compaction import CompactionReport, Status
@@ -28,44 +26,19 @@ from tests.support.foreign import (
     STRANGER,
     access_list,
     as_user,
+    compact,
     give_all,
     needs_root,
     owned,
     owners,
+    write_root,
 )
 from tests.support.foreign import place as place
 from tests.support.kafka.crashing import run_until
-from tests.support.kafka.logs import write_segment
 from tests.support.pulsar.topics import put_ledger, topic_folder
 from tests.unit.test_pulsar_cleaner import entries
 
-NOW_MS = 1_700_000_000_000
-EACH = 40
-CONFIG = {"segment.bytes": "14", "index.interval.bytes": "200", "cleanup.policy": "compact"}
 ROCKETMQ = Path(__file__).resolve().parents[1] / "corpus" / "rocketmq" / "5.5.0"
-
-
-def compact(root: Path, **arguments: object) -> CompactionReport:
-    config = {**CONFIG, "min.cleanable.dirty.ratio": "0"}
-    return lastwrite.compact(str(root), config=config, now_ms=NOW_MS, spark=INLINE, **arguments)  # type: ignore[arg-type]
-
-
-def write_root(root: Path, *names: str) -> Path:
-    """A broker's root of partitions: two closed segments that lose most of what they have, and an
-    active one.
-    """
-    for name in names or ("t-0",):
-        for base in (0, EACH, 2 * EACH):
-            records = [
-                Record(base + n, NOW_MS - 9, b"k%d" % (n % 3), b"v%d" % n) for n in range(EACH)
-            ]
-            batches = [encode_batch(records[n : n + 5]) for n in range(0, EACH, 5)]
-            write_segment(
-                root / name, base, batches if base < 2 * EACH else batches[:1], 200, NOW_MS
-            )
-    (root / "meta.properties").write_text("version=1\n")
-    give_all(root)
-    return root
 
 
 def dress(root: Path) -> None:
@@ -119,7 +92,6 @@ def test_a_segment_that_is_joined_of_parts_has_it_too(place: Path) -> None:
 def test_killed_anywhere_nothing_is_left_to_root_and_the_owner_goes_on(place: Path) -> None:
     """A recovery, a broker's or our own, adopts what it finds."""
     source = write_root(place / "source")
-    compact(write_root(place / "first"))  # loads kernels, whose files another user may not read
     for point in range(1, 200):
         root = place / "data"
         shutil.rmtree(root, ignore_errors=True)

@@ -18,10 +18,19 @@ from lastwrite.errors import LogError
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import preflight
-from tests.support.foreign import GROUP, OWNER, STRANGER, as_user, needs_root, owners
+from tests.support.foreign import (
+    GROUP,
+    OWNER,
+    STRANGER,
+    as_user,
+    compact,
+    needs_root,
+    owners,
+    write_root,
+)
 from tests.support.foreign import place as place
 from tests.support.pulsar.topics import put_ledger, topic_folder
-from tests.unit.test_ownership import ROCKETMQ, compact, write_root
+from tests.unit.test_ownership import ROCKETMQ
 from tests.unit.test_pulsar_cleaner import entries
 
 FIRST, SECOND = f"{0:020d}.log", f"{40:020d}.index"

@@ -336,13 +336,13 @@ def _run_in_group(
 
 
 def pack(weights: Sequence[int], workers: int) -> list[list[int]]:
-    """The units' places in tasks of like weight, the heaviest first: one a worker, more where tasks
-    grow large.
+    """The units' places in tasks of like weight, the heaviest first: one a worker, or two, or three
+    where tasks grow large, so that all workers end together.
 
     A task costs Spark as much as some 50 MB of work, so there are few; one of more than
     ``_TASK_BYTES`` would keep progress standing still.
     """
-    tasks = min(len(weights), max(workers, -(-sum(weights) // _TASK_BYTES)))
+    tasks = min(len(weights), workers * max(1, -(-sum(weights) // (workers * _TASK_BYTES))))
     bins: list[tuple[int, int, list[int]]] = [(0, n, []) for n in range(tasks)]
     for i in sorted(range(len(weights)), key=lambda i: -weights[i]):
         size, n, units = heapq.heappop(bins)
