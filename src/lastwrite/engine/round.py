@@ -82,6 +82,7 @@ def _waves(
                     yield _committed(context, done, clock)
                 if wave and begun is None:
                     yield _committed(context, take_steps(context, wave, clock.of), clock)
+            yield from commits.ended()
         finally:
             if begun is not None:
                 begun.cancel()
