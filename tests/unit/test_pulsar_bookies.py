@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import threading
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,18 +20,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lastwrite.errors import CorruptLog, LogError, RemoteFailed, UnsupportedFormat
+from lastwrite.pulsar.format.entry_log import digest_of
 from lastwrite.pulsar.format.ledger_metadata import Digest, Ensemble, LedgerMetadata, LedgerState
 from lastwrite.pulsar.network.bookies import Bookies, LedgerWriter, LiveLedger
 
 LEDGER = 7
+used = Digest.CRC32
 Answer = Callable[
     [int, int, int], bytes | list[bytes]
 ]  # to operation, ledger, entry: one, or several; empty: hang up
 
 
+@pytest.fixture(autouse=True, params=[Digest.CRC32, Digest.CRC32C], ids=str)
+def _(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the digest that brokers use, and with another."""
+    monkeypatch.setattr(sys.modules[__name__], "used", request.param)
+
+
 def packet(entry: int, payload: bytes, confirmed: int = -1, ledger: int = LEDGER) -> bytes:
     head = struct.pack(">qqqq", ledger, entry, confirmed, len(payload))
-    return head + struct.pack(">Q", zlib.crc32(head + payload)) + payload
+    return head + digest_of(used, head, payload) + payload
 
 
 def answered(operation: int, code: int, ledger: int, entry: int, rest: bytes = b"") -> bytes:
@@ -96,13 +104,13 @@ def _quietly(talk: Callable[[socket.socket], None], connection: socket.socket) -
         pass
 
 
-def ledger(*bookies: str, quorum: int = 0, digest: int = Digest.CRC32) -> LiveLedger:
+def ledger(*bookies: str, quorum: int = 0, digest: int | None = None) -> LiveLedger:
     metadata = LedgerMetadata(
         quorum=quorum or len(bookies),
         ensemble=len(bookies),
         length=0,
         state=LedgerState.OPEN,
-        digest=digest,
+        digest=used if digest is None else digest,
         ensembles=(Ensemble(bookies=bookies, first_entry=0),),
     )
     return LiveLedger(LEDGER, metadata)

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+import google_crc32c
+
 from lastwrite.errors import CorruptLog, RemoteFailed, UnsupportedFormat
 from lastwrite.pulsar.format.entry_log import DIGEST_BYTES, RECORD_HEAD, digest_of
 from lastwrite.pulsar.format.ledger_metadata import Digest, LedgerMetadata
@@ -39,6 +41,8 @@ _LAST = -1  # as the entry of a read: the last one that the bookie has
 _READ_REQUEST = struct.Struct(">BBHqq")
 _ADD_REQUEST = struct.Struct(">BBH")
 _ANSWER = struct.Struct(">BBHiqq")
+_USUAL = struct.Struct(">BBHiqq qqqq I")  # an answer, a RecordHead, and a CRC-32C; then the payload
+_USUAL_BYTES = _USUAL.size
 
 _CODES = {
     1: "it has not got the ledger",
@@ -294,6 +298,11 @@ class Bookies:
         """The next answer."""
         frame = link.receive(doing)
         assert frame is not None
+        return self._answer_in(frame, link, operation, ledger, doing)
+
+    def _answer_in(
+        self, frame: bytes, link: Link, operation: int, ledger: int, doing: str
+    ) -> _Answer:
         if len(frame) < _ANSWER.size:
             raise _strange(link, doing, f"an answer of {len(frame)} bytes")
         version, said, _, code, answered, entry = _ANSWER.unpack_from(frame)
@@ -393,8 +402,12 @@ class _Reading:
                 self._asked.pop(entry, None)
                 return None
             try:
-                answered, code, packet = self._bookies._answer(
-                    link, _READ, self._ledger.id, self._doing
+                frame = link.receive(self._doing)
+                assert frame is not None
+                if self._is_usual(frame, link):
+                    continue
+                answered, code, packet = self._bookies._answer_in(
+                    frame, link, _READ, self._ledger.id, self._doing
                 )
                 if self._asked.get(answered, ("", None))[1] is not link:
                     raise _strange(link, self._doing, f"an answer for entry {answered}")
@@ -402,9 +415,7 @@ class _Reading:
                 self._found[answered] = None
                 if code == 0:
                     opened = _opened(packet, self._ledger.id, answered, self._digest, bookie)
-                    self._found[answered] = opened.payload
-                    self._largest = max(self._largest, len(packet))
-                    self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // self._largest))
+                    self._take_in(answered, opened.payload, len(packet))
                 elif code == _UNREADABLE:
                     self._bookies._failed[bookie] = _refused(link, self._doing, code)
             except RemoteFailed as error:
@@ -414,6 +425,34 @@ class _Reading:
                     error.problem, path=link.address, remedy=error.remedy
                 )
         return self._found.pop(entry)
+
+    def _is_usual(self, frame: bytes, link: Link) -> bool:
+        """Whether it is an entry as it was asked for, under the digest that brokers use; then it is
+        taken. What it lacks else, ``_answer_in`` and ``_opened`` say in words.
+        """
+        if len(frame) < _USUAL_BYTES or self._digest is not Digest.CRC32C:
+            return False
+        version, said, _, code, answered, entry, ledger, number, _, _, digest = _USUAL.unpack_from(
+            frame
+        )
+        if (version, said, code, entry) != (_VERSION, _READ, 0, number):
+            return False
+        if not answered == ledger == self._ledger.id:
+            return False
+        payload = frame[_USUAL_BYTES:]
+        head = google_crc32c.value(frame[_ANSWER.size : _ANSWER.size + RECORD_HEAD.size])
+        asked = self._asked.get(entry)
+        if asked is None or asked[1] is not link or google_crc32c.extend(head, payload) != digest:
+            return False
+        del self._asked[entry]
+        self._take_in(entry, payload, len(frame) - _ANSWER.size)
+        return True
+
+    def _take_in(self, entry: int, payload: bytes, packet_bytes: int) -> None:
+        self._found[entry] = payload
+        if packet_bytes > self._largest or self._ahead == _FIRST_AHEAD:
+            self._largest = max(self._largest, packet_bytes)
+            self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // self._largest))
 
 
 class LedgerWriter:
