@@ -102,12 +102,16 @@ class Theirs:
                 )
         return size
 
+    def forget_compaction(self, row: Row) -> None:
+        """Let the next one begin from scratch."""
+        if self.driver.horizon(row.topic) is not None:
+            self.driver.ask("unsubscribe", topic=row.topic, subscription=_COMPACTION)
+
     def compact(self, row: Row) -> dict[str, float]:
         """Wall and processor seconds of one compaction from scratch, and the process's peak of
         resident memory.
         """
-        if self.driver.horizon(row.topic) is not None:
-            self.driver.ask("unsubscribe", topic=row.topic, subscription=_COMPACTION)
+        self.forget_compaction(row)
         process = Path(f"/proc/{self.broker.pid}")
         (process / "clear_refs").write_text("5")
         before = _processor_seconds(process)

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import lastwrite
-from bench.pulsar_compaction import _COMPACTION, Row, Theirs, compare
+from bench.pulsar_compaction import Row, Theirs, compare
 from bench.sampling import machine
 from lastwrite.spark.inline import INLINE
 from tests.support.pulsar.broker import Unavailable
@@ -28,8 +28,7 @@ from tests.support.pulsar.broker import Unavailable
 
 def compact(theirs: Theirs, row: Row) -> dict[str, float]:
     """Wall and processor seconds of our round."""
-    if theirs.driver.horizon(row.topic) is not None:
-        theirs.driver.ask("unsubscribe", topic=row.topic, subscription=_COMPACTION)
+    theirs.forget_compaction(row)
     config = {"metadataStoreUrl": f"zk:{theirs.broker.metadata_store}"}
     begin, used = time.perf_counter(), time.process_time()
     report = lastwrite.compact(row.topic, config=config, spark=INLINE)

@@ -52,8 +52,9 @@ def test_many_at_once_are_all_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
         path = tmp_path / str(n)
         path.write_bytes(bytes(200))
         handle = deferred_unlink.hold(str(path))
-        if handle is not None:
-            handles.append(handle)
+        assert handle is not None
+        handles.append(handle)
+    for handle in handles:
         deferred_unlink.let_go(handle)
     deferred_unlink.wait()
     for handle in set(handles):

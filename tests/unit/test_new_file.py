@@ -187,6 +187,20 @@ def test_a_fork_writes_with_buffers_and_a_thread_of_its_own(tmp_path: Path) -> N
     assert (tmp_path / "parents").read_bytes() == bytes(pattern(0, 9 << 20)) * 2
 
 
+def test_a_fork_has_no_hand_in_its_parents_buffers(tmp_path: Path) -> None:
+    file = NewFile(str(tmp_path / "log"), None)
+    file.append(pattern(0, DIRECT_FROM_BYTES + 1000))
+    if file._direct is None:
+        pytest.skip("this file system writes nothing past the page cache")
+    child = os.fork()
+    if child == 0:
+        file._direct._buffers[0][:1000] = bytes(1000)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    file.close()
+    assert (tmp_path / "log").read_bytes() == pattern(0, DIRECT_FROM_BYTES + 1000)
+
+
 def _target(handle: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{handle}")

@@ -32,6 +32,7 @@ BUFFER_BYTES = 1 << 20
 _WRITEBACK_BYTES = 8 << 20
 _ALIGNMENT = 4096  # of place and size: no disk wants more
 _DIRECT = getattr(os, "O_DIRECT", 0)  # macOS has none
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _NO_DIRECT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
@@ -183,7 +184,8 @@ _pool: ThreadPoolExecutor | None = None
 def _take_buffers() -> list[mmap.mmap] | None:
     global _spare
     if _spare is None:
-        _spare = [[mmap.mmap(-1, BUFFER_BYTES), mmap.mmap(-1, BUFFER_BYTES)]]
+        # private: by the default a fork would write into its parent's
+        _spare = [[mmap.mmap(-1, BUFFER_BYTES, flags=_PRIVATE) for _ in range(2)]]
     with contextlib.suppress(IndexError):
         return _spare.pop()
     return None

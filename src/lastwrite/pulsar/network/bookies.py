@@ -359,7 +359,7 @@ class _Reading:
         self._ahead = _FIRST_AHEAD
         self._asked: dict[int, tuple[str, Link]] = {}
         self._found: dict[int, bytes | None] = {}  # out of turn; None: that bookie has it not
-        self._largest = RECORD_HEAD.size
+        self._largest = 0
 
     def take(self, entry: int) -> bytes:
         """The next entry; errors as ``Bookies.read``, and one may go on after ``CorruptLog``."""
@@ -450,8 +450,8 @@ class _Reading:
 
     def _take_in(self, entry: int, payload: bytes, packet_bytes: int) -> None:
         self._found[entry] = payload
-        if packet_bytes > self._largest or self._ahead == _FIRST_AHEAD:
-            self._largest = max(self._largest, packet_bytes)
+        if packet_bytes > self._largest:
+            self._largest = packet_bytes
             self._ahead = max(1, min(_MOST_AHEAD, _AHEAD_BYTES // self._largest))
 
 
@@ -473,7 +473,7 @@ class LedgerWriter:
         self._digest = _digest_of(ledger)
         self._password = password
         self._master_key = hashlib.sha1(b"ledger" + password).digest()
-        self._turn = [bookies for _, bookies in ledger.with_bookies(0, len(ledger.ensemble_of(0)))]
+        self._turn = [ledger.bookies_of(n) for n in range(len(ledger.ensemble_of(0)))]
         self._confirmed = -1
         self._frames: dict[str, list[bytes]] = {}
         self._waited: dict[str, set[int]] = {}
