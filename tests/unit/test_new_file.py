@@ -166,9 +166,7 @@ def test_a_writer_that_is_forgotten_gives_buffers_and_handle_back(tmp_path: Path
         del file
     new_file._thread().submit(int).result()
     assert len(new_file._spare or ()) == 1
-    assert not [
-        name for name in os.listdir("/proc/self/fd") if str(tmp_path) in _target(name)
-    ]
+    assert not [name for name in os.listdir("/proc/self/fd") if str(tmp_path) in _target(name)]
 
 
 def test_a_fork_writes_with_buffers_and_a_thread_of_its_own(tmp_path: Path) -> None:
