@@ -14,8 +14,7 @@ logs and judges them with that (see ``verify.invariants``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +24,7 @@ from lastwrite.engine.system import Format, system_named
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 from lastwrite.model.columns import BatchTable, ByteArray, Int64Array, Run, UInt64Array
 from lastwrite.model.log import Problem
-from lastwrite.model.work import Limits, Piece
+from lastwrite.model.work import Piece
 from lastwrite.storage.problems import problem_of
 from lastwrite.storage.scratch import ScratchReader, ScratchWriter
 from lastwrite.verification.batch_invariants import thinned
@@ -37,11 +36,18 @@ from lastwrite.verification.invariants import (
     mark_discardable,
     mark_owed,
 )
-from lastwrite.verification.proof import Rules, log_proof_of
+from lastwrite.verification.proof import log_proof_of
 from lastwrite.verification.rows import AFTER, FACT_WORDS, ROW_BYTES, ROW_WORDS, TALLIES
+from lastwrite.verification.units import (
+    Compared,
+    CompareUnit,
+    ContentsUnit,
+    FactBlock,
+    PieceContents,
+    RowBlock,
+)
 
 _EXAMPLES = 20  # of broken promises that a task names
-_NO_TIME = np.iinfo(np.int64).min
 _MOST_FACTS = 1 << 15  # noted before they are handed on
 
 
@@ -69,135 +75,6 @@ class IndexProof(Protocol):
     problems: list[Problem]
 
     def check(self, table: BatchTable, shift: int) -> None: ...
-
-
-# ---------------------------------------------------------------------- units of work
-
-
-@dataclass(frozen=True, slots=True)
-class RowBlock:
-    """Rows of one piece, by bucket, in a scratch file."""
-
-    path: str
-    position: int
-    count: int
-    first_offset: int  # of all rows
-    last_offset: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FactBlock:
-    """Facts of one piece, in a scratch file, or with it where there is none."""
-
-    path: str
-    position: int
-    count: int
-    rows: Int64Array | None = None
-
-    def read(self) -> Int64Array:
-        if self.rows is not None:
-            return self.rows
-        return read_numbers(self.path, self.position, self.count, FACT_WORDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Lookups:
-    """What facts say of records and batches: stretches of offsets, and base offsets behind them, in
-    a scratch file.
-    """
-
-    path: str
-    position: int
-    discardable: int  # rows (first, last)
-    owed: int
-
-    def read(self) -> tuple[Int64Array, Int64Array]:
-        pairs = read_numbers(self.path, self.position, self.discardable, 2)
-        owed = read_numbers(self.path, self.position + 16 * self.discardable, self.owed, 1)
-        return pairs, owed.ravel()
-
-
-def read_numbers(path: str, position: int, rows: int, columns: int) -> Int64Array:
-    """Rows of int64 from a scratch file."""
-    numbers: Int64Array = np.empty((rows, columns), dtype=np.int64)
-    if numbers.size:
-        reader = ScratchReader(path)
-        try:
-            reader.read_into(numbers, position)
-        finally:
-            reader.close()
-    return numbers
-
-
-@dataclass(frozen=True, slots=True)
-class ContentsUnit:
-    """Pieces of one log that one task reads. ``seed`` None: there is nothing to compare with."""
-
-    partition: int
-    is_after: bool
-    system: str
-    pieces: tuple[Piece, ...]
-    bits: int
-    seed: bytes | None
-    now_ms: int | None
-    rules: Rules | None  # None: as with ``seed``
-    config: Mapping[str, object]
-    limits: Limits
-    scratch: str | None
-
-
-@dataclass(slots=True)
-class PieceContents:
-    """What one piece holds."""
-
-    partition: int
-    is_after: bool
-    piece: Piece
-    batches: int = 0
-    tally: tuple[int, ...] = (0,) * TALLIES
-    first_offset: int = -1  # of the first batch; -1: there is none
-    next_offset: int = -1
-    largest_timestamp: int = _NO_TIME
-    largest_batch_bytes: int = 0
-    blocks: list[RowBlock] = field(default_factory=list)
-    facts: list[FactBlock] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    is_whole: bool = False  # read to its end
-
-
-@dataclass(frozen=True, slots=True)
-class CompareUnit:
-    """Some buckets of one partition, in both logs."""
-
-    partition: int
-    bits: int
-    first_bucket: int
-    end_bucket: int
-    before: tuple[RowBlock, ...]  # by offset
-    after: tuple[RowBlock, ...]
-    log_start: int
-    limit: int  # the last stable offset
-    lookups: Lookups | None
-    by_version: bool
-    last_offset: int  # of the log
-    most_rows: int  # to hold at once
-
-    @property
-    def bytes(self) -> int:
-        rows = sum(block.count for block in (*self.before, *self.after))
-        return ROW_BYTES * rows * (self.end_bucket - self.first_bucket) >> self.bits
-
-
-@dataclass(slots=True)
-class Compared:
-    """Counts as ``promises`` has them, and the first broken promises: (finding, offset, in the log
-    under proof).
-    """
-
-    partition: int
-    counts: Int64Array
-    broken: list[tuple[int, int, bool]] = field(default_factory=list)
-    first_keyless: int = -1  # the lowest offset of a record that is missing for want of a key
 
 
 # ---------------------------------------------------------------------- reading

@@ -25,9 +25,9 @@ from lastwrite.verification.batch_invariants import (
     unmarked,
     wrongly_converted,
 )
-from lastwrite.verification.contents import FactBlock, Lookups
 from lastwrite.verification.proof import LogProof, log_proof_of
 from lastwrite.verification.rows import ABORT_MARKER, COMMIT_MARKER
+from lastwrite.verification.units import FactBlock, Lookups
 
 _EXAMPLES = 20  # of broken promises of a kind that are named
 

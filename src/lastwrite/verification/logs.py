@@ -41,14 +41,7 @@ from lastwrite.reports.verification import (
 )
 from lastwrite.storage.reading import TRIES
 from lastwrite.storage.scratch import make_folder, remove_folder
-from lastwrite.verification.contents import (
-    CompareUnit,
-    ContentsUnit,
-    PieceContents,
-    compare,
-    first_of_each_kind,
-    read_contents,
-)
+from lastwrite.verification.contents import compare, first_of_each_kind, read_contents
 from lastwrite.verification.decide_transactions import (
     DecidedTransactions,
     DecideUnit,
@@ -63,7 +56,7 @@ from lastwrite.verification.invariants import (
     Finding,
     bucket_bits,
 )
-from lastwrite.verification.proof import LogProof, Means, Pair, Question, Rules
+from lastwrite.verification.proof import LogProof, Means, Pair, Question
 from lastwrite.verification.rows import (
     BY_OFFSET,
     CONTROL_RECORDS,
@@ -76,6 +69,7 @@ from lastwrite.verification.rows import (
     TALLIES,
     TOMBSTONES,
 )
+from lastwrite.verification.units import CompareUnit, ContentsUnit, PieceContents, Rules
 
 U = TypeVar("U", ContentsUnit, DecideUnit, CompareUnit)
 R = TypeVar("R")

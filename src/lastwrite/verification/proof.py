@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from lastwrite.engine.system import System
 from lastwrite.model.columns import Int64Array
@@ -24,10 +24,7 @@ from lastwrite.spark.work import Runner
 from lastwrite.storage.choice import Topics
 from lastwrite.verification.batch_invariants import Snapshot
 from lastwrite.verification.invariants import Finding
-from lastwrite.verification.rows import BY_OFFSET
-
-if TYPE_CHECKING:
-    from lastwrite.verification.contents import ContentsUnit, PieceContents
+from lastwrite.verification.units import ContentsUnit, PieceContents, Rules
 
 Pair = tuple[str | None, str | None]  # folder, folder as it was; None: it is in one log only
 
@@ -107,19 +104,6 @@ class Proof(ABC):
 
 
 # ---------------------------------------------------------------------- logs compared by rows
-
-
-class Rules(NamedTuple):
-    """Settings and bounds of a log that decide what may be missing from it."""
-
-    producer_expiration_ms: int = 0
-    # a delete of an older format may go if its file was last changed by then
-    old_tombstones_until_ms: int = -1
-    order: int = BY_OFFSET  # of the writes of a key, and the header that tells it
-    header: str = ""
-    max_keyless_ratio: float = 1.0  # of the records, that may be missing for want of a key
-    # by the settings that were given no segment may leave for its age or the log's size
-    keeps_start: bool = False
 
 
 class Bounds(NamedTuple):

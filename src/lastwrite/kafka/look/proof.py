@@ -25,10 +25,11 @@ from lastwrite.model.work import Piece
 from lastwrite.reports.verification import PartitionVerification, Violation
 from lastwrite.storage.reading import read_small
 from lastwrite.verification.batch_invariants import KnownProducer, Snapshot
-from lastwrite.verification.contents import BatchReader, ContentsUnit, PieceContents
+from lastwrite.verification.contents import BatchReader
 from lastwrite.verification.logs import check_logs
-from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question, Rules
+from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question
 from lastwrite.verification.rows import BY_HEADER, BY_OFFSET, BY_TIMESTAMP
+from lastwrite.verification.units import ContentsUnit, PieceContents, Rules
 
 _NO_END = (1 << 63) - 1
 _ORDERS = {"offset": BY_OFFSET, "timestamp": BY_TIMESTAMP, "header": BY_HEADER}

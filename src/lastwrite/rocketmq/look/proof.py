@@ -38,10 +38,10 @@ from lastwrite.rocketmq.store.publish import live_tree
 from lastwrite.rocketmq.store.reading import Part
 from lastwrite.rocketmq.system import ROCKETMQ
 from lastwrite.storage.problems import DAMAGE_REMEDY, problem_of
-from lastwrite.verification.contents import ContentsUnit
 from lastwrite.verification.invariants import Finding
 from lastwrite.verification.logs import check_logs
-from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question, Rules
+from lastwrite.verification.proof import Bounds, LogProof, Means, Pair, Question
+from lastwrite.verification.units import ContentsUnit, Rules
 
 _COMPACTION = (Part.COMPACTION, Part.COMPACTION_LOG, Part.COMPACTION_INDEX)
 _POSITIONS_REMEDY = (

@@ -36,7 +36,7 @@ from lastwrite.rocketmq.store.queues import index_path, name_of_file
 from lastwrite.rocketmq.store.reading import MappedFile, log_of_one, map_whole
 from lastwrite.storage.objects.address import use
 from lastwrite.storage.problems import DAMAGE_REMEDY, damaged, problem_of, recovered
-from lastwrite.verification.contents import ContentsUnit, PieceContents, RowSink
+from lastwrite.verification.contents import RowSink
 from lastwrite.verification.rows import (
     AFTER,
     DUE,
@@ -49,6 +49,7 @@ from lastwrite.verification.rows import (
     TOMBSTONE,
     TOMBSTONES,
 )
+from lastwrite.verification.units import ContentsUnit, PieceContents
 
 INDEX_REMEDY = (
     "restore the queue from a replica or a backup; or, where the commit log still has all of it, move both folders of "
