@@ -23,7 +23,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from lastwrite.rocketmq.network.client import Client
+from lastwrite.errors import RemoteFailed
+from lastwrite.rocketmq.network.access import Access
+from lastwrite.rocketmq.network.client import Client, Request
+from lastwrite.rocketmq.network.connection import Connection
 from tests.support.jars import Unavailable as Unavailable
 from tests.support.jars import fetch_jars, free_ports, need_java, run_until_stopped
 
@@ -166,15 +169,13 @@ class Broker:
                 "org.apache.rocketmq.namesrv.NamesrvStartup",
                 "128m",
                 {"listenPort": str(namesrv), "bindAddress": "127.0.0.1"},
-                deadline,
             )
-            self._launch(
-                "broker", "org.apache.rocketmq.broker.BrokerStartup", "512m", settings, deadline
-            )
+            self._launch("broker", "org.apache.rocketmq.broker.BrokerStartup", "512m", settings)
+            for name in self._running:
+                self._await(name, deadline)
+            self._register()
             with Client(self.name_server) as client:
-                while (
-                    not client.masters()
-                ):  # it tells the name server, with all its topics, a moment after its start
+                while not client.masters():  # it tells the name server of itself and all its topics
                     if time.monotonic() > deadline:
                         raise TimeoutError(
                             f"the name server does not hear of the broker:\n{self.said()[-3000:]}"
@@ -184,6 +185,19 @@ class Broker:
             self.kill()
             raise
         return self
+
+    def _register(self) -> None:
+        """Let the broker register now. As it starts it does so before it knows that there is a name
+        server, and then ten seconds later; a permission that is set anew is told at once.
+        """
+        connection = Connection(self.address, 10, Access())
+        try:
+            body = b"brokerPermission=6\n"
+            connection.call(Request.SET_BROKER_CONFIG, {}, body, doing="registering the broker")
+        except RemoteFailed:
+            pass  # one that takes no orders from strangers: the ten seconds, then
+        finally:
+            connection.close()
 
     def stop(self, seconds: float = 120) -> None:
         """An orderly shutdown, some ten seconds: all is flushed and ``abort`` removed."""
@@ -234,9 +248,7 @@ class Broker:
     ) -> None:
         self.stop() if kind is None else self.kill()
 
-    def _launch(
-        self, name: str, main: str, heap: str, settings: Mapping[str, str], deadline: float
-    ) -> None:
+    def _launch(self, name: str, main: str, heap: str, settings: Mapping[str, str]) -> None:
         conf, output = self.run / f"{name}.conf", self.run / f"{name}.out"
         conf.write_text("".join(f"{setting}={value}\n" for setting, value in settings.items()))
         # The first compiler tier only: half the start-up time, and tests are short.
@@ -261,7 +273,7 @@ class Broker:
             else {"user": self._user[0], "group": self._user[1], "extra_groups": []}
         )
         with output.open("wb") as said:
-            process = subprocess.Popen(
+            self._running[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -269,7 +281,9 @@ class Broker:
                 env=environment,
                 **as_user,  # type: ignore[arg-type]
             )
-        self._running[name] = process
+
+    def _await(self, name: str, deadline: float) -> None:
+        process = self._running[name]
         while "boot success" not in self.said(name):
             if process.poll() is not None:
                 raise RuntimeError(
@@ -284,7 +298,8 @@ class Broker:
             process = self._running.pop(name, None)
             if process is None:
                 continue
-            process.send_signal(signal_number)
+            # that one has nothing to keep
+            process.send_signal(signal_number if name == "broker" else signal.SIGKILL)
             try:
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
