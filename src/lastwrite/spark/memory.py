@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from lastwrite.errors import InvalidConfig
 from lastwrite.model.work import Limits
-from lastwrite.spark.launcher.jvm import HEAP_BYTES
 from lastwrite.storage.machine import memory_bytes
 from lastwrite.storage.objects import address
 
 MIB = 1 << 20
+HEAP_BYTES = 480 * MIB  # of a JVM that is ours; Spark asks for 450 MiB at least
 LEAST_SHARE_BYTES = 12 * MIB  # a worker's buffers
 # more hardly makes a worker faster: what is above is mostly for scratch files
 _AMPLE_SHARE_BYTES = 512 * MIB

@@ -23,7 +23,8 @@ from lastwrite.errors import EnvironmentUnfit, InvalidConfig
 from lastwrite.spark.launcher.boot import Boot
 from lastwrite.spark.launcher.gateway import quieten
 from lastwrite.spark.launcher.java import prepare_environment, set_local_defaults
-from lastwrite.spark.launcher.jvm import HEAP_BYTES, Death, jvm_options
+from lastwrite.spark.launcher.jvm import Death, jvm_options
+from lastwrite.spark.memory import HEAP_BYTES
 from lastwrite.storage.machine import core_count
 
 if TYPE_CHECKING:

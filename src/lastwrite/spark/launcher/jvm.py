@@ -29,6 +29,7 @@ from lastwrite.spark.launcher.class_archive import class_archive
 from lastwrite.spark.launcher.gateway import quieten
 from lastwrite.spark.launcher.java import INSTALL_PYSPARK, JavaFound
 from lastwrite.spark.launcher.lifeline import Lifeline
+from lastwrite.spark.memory import HEAP_BYTES
 from lastwrite.storage.machine import (
     LESS_MEMORY,
     MORE_LIKELY_TO_GO,
@@ -39,7 +40,6 @@ from lastwrite.storage.machine import (
 if TYPE_CHECKING:
     from py4j.clientserver import ClientServer
 
-HEAP_BYTES = 480 << 20  # Spark asks for 450 MiB at least
 _GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _SECONDS_TO_START = 60
