@@ -8,10 +8,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from bench.least import least
 from bench.logs import Logs
 from bench.rows import Row
 from bench.sampling import Peak
-from bench.sides import Contender, Side, copy_floor
+from bench.sides import Contender, Side, copy_floor, workers_of
 
 Say = Callable[[str], None]
 
@@ -25,6 +26,7 @@ def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say
     source, facts = logs.source(row.spec)
     load = os.getloadavg()[0]
     contenders: list[Contender] = []
+    without_deciding: dict[str, float] = {}
     sides: list[Side] = []
     floor = Side("cp")
     try:
@@ -47,6 +49,8 @@ def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say
                     side.take(outcome, cpu, folder if contender.leaves_a_log else None)
                     if side.name == "lastwrite":
                         copy_floor(source, folder, floor)
+                        if repeat == repeats - 1:
+                            without_deciding = least(source, folder, workers_of(master))
             tell(repeat, repeats, [*sides, floor], say)
     finally:
         for contender in contenders:
@@ -74,6 +78,7 @@ def measure(name: str, row: Row, logs: Logs, master: str, repeats: int, say: Say
         **equal,
         "sides": [side.to_dict() for side in [*sides, floor]],
         "figures": figures,
+        "without_deciding": without_deciding,
         "targets": [target.judged(seconds, figures) for target in row.targets],
         "load_average": [load, os.getloadavg()[0]],
     }

@@ -31,7 +31,7 @@ from bench.logs import Logs
 from bench.measure import measure
 from bench.rows import ROWS
 from bench.sampling import machine
-from bench.tables import markdown_of, profiles_of, sides_of, targets_of
+from bench.tables import least_of, markdown_of, profiles_of, sides_of, targets_of
 
 _SCALING = {
     "size": "1 M, 16 M, 64 M, with --biggest 256 M records: the cost of one",
@@ -124,7 +124,7 @@ def main() -> int:
     above = [row["title"] for row in rows if row["figures"].get("of the setting", 0) > 1]
     if above:
         console.print(f"Above the memory setting: {'; '.join(above)}", style="bold red")
-    for table in (sides_of(rows), profiles_of(rows), targets_of(rows)):
+    for table in (sides_of(rows), profiles_of(rows), least_of(rows), targets_of(rows)):
         console.print(table)
     return 0
 

@@ -52,7 +52,7 @@ def sizes(logs: Logs, master: str, repeats: int, say: Say, biggest: bool) -> dic
         figures,
         (
             Target("spread", 1.2, 1.4, at_most=True),
-            Target("spread from 16 M on", None, at_most=True),
+            Target("spread from 16 M on", 1.15, 1.3, at_most=True),
         ),
         master,
         repeats,
@@ -188,7 +188,7 @@ def partitions(work: Path, say: Say) -> dict[str, Any]:
             "2,000 partitions of 1 MB",
             found,
             {},
-            (Target("kafka", 5, 3),),
+            (Target("kafka", 10, 5),),
             "local[*]",
             1,
         ),

@@ -125,6 +125,27 @@ def profiles_of(rows: list[Found]) -> Table:
     return table
 
 
+def least_of(rows: list[Found]) -> Table:
+    """What two passes take without deciding (``bench.least``), and how many times as long a peer."""
+    table = Table(title="Two passes that decide nothing", title_justify="left", header_style="bold")
+    for column in ("Work", "Seconds", "Ours", "Kafka, times it", "Steps"):
+        table.add_column(column, justify="left" if column in ("Work", "Steps") else "right")
+    for row in rows:
+        steps = row.get("without_deciding")
+        if not steps:
+            continue
+        took = {side["name"]: side["median_seconds"] for side in row["sides"]}
+        whole = sum(steps.values())
+        table.add_row(
+            row["title"],
+            f"{whole:.2f}",
+            f"{took['lastwrite']:.2f}",
+            f"{took['kafka'] / whole:.1f}" if "kafka" in took else "",
+            ", ".join(f"{step} {seconds:.2f}" for step, seconds in steps.items()),
+        )
+    return table
+
+
 def targets_of(rows: list[Found]) -> Table:
     table = Table(title="What should be reached", title_justify="left", header_style="bold")
     for column in ("Work", "Ratio", "Found", "Goal", "Must", "Reached"):

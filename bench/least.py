@@ -1,0 +1,137 @@
+"""What a row costs whoever compacts in two passes, beside deciding: the input read twice from the
+page cache, its compressed batches opened twice, the output's compressed once, written and synced,
+the old files removed. By as many processes as there are workers, with this project's own codecs and
+writer, each step for itself.
+
+A row that is near the sum can only come nearer to its goal by a quicker codec or disk.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lastwrite.encoding.compression import Codec, Codecs
+from lastwrite.storage.new_file import NewFile
+
+_READ_BYTES = 2 << 20
+_HEADER_BYTES, _SIZE_AT, _ATTRIBUTES_AT = 61, 8, 21
+_ROOM = 64 << 20  # of one batch, opened
+
+
+def least(source: Path, result: Path, workers: int) -> dict[str, float]:
+    """Seconds by step, of two passes over ``source`` that end in ``result``."""
+    inputs, outputs = sorted(source.glob("*.log")), sorted(result.glob("*.log"))
+    aside = result.parent / "least"
+    aside.mkdir()
+    try:
+        steps = {
+            "read twice": 2 * _by_all(_read, inputs, workers),
+            "opened twice": 2 * _by_all(_opened, inputs, workers),
+            "packed": _by_all(_packed, outputs, workers),
+            "written": _by_all(_Written(aside), outputs, workers),
+        }
+        begin = time.perf_counter()
+        for path in aside.iterdir():
+            path.unlink()
+        steps["removed"] = time.perf_counter() - begin
+    finally:
+        for path in aside.iterdir():
+            path.unlink()
+        aside.rmdir()
+    return {step: round(seconds, 3) for step, seconds in steps.items()}
+
+
+def _by_all(work: Callable[[list[str]], float], logs: Sequence[Path], workers: int) -> float:
+    """Seconds of the slowest process; the logs are dealt out by size."""
+    shares: list[list[str]] = [[] for _ in range(workers)]
+    sizes = [0] * workers
+    for log in sorted(logs, key=lambda each: -each.stat().st_size):
+        least_busy = sizes.index(min(sizes))
+        shares[least_busy].append(str(log))
+        sizes[least_busy] += log.stat().st_size
+    with get_context("spawn").Pool(workers) as pool:
+        return max(pool.map(work, shares, 1))
+
+
+def _timed(step: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    step()
+    return time.perf_counter() - begin
+
+
+def _read(paths: list[str]) -> float:
+    buffer = bytearray(_READ_BYTES)
+
+    def step() -> None:
+        for path in paths:
+            with open(path, "rb", buffering=0) as file:
+                while file.readinto(buffer):
+                    pass
+
+    return _timed(step)
+
+
+def _opened(paths: list[str]) -> float:
+    codecs, room = Codecs(), np.empty(_ROOM, np.uint8)
+    batches = [each for path in paths for each in _compressed(path)]
+
+    def step() -> None:
+        for codec, data in batches:
+            codecs.decompress_into(codec, data, room)
+
+    return _timed(step)
+
+
+def _packed(paths: list[str]) -> float:
+    """In stretches, as many at a time as memory bears; opening them is not counted."""
+    codecs, room, seconds = Codecs(), np.empty(_ROOM, np.uint8), 0.0
+    for path in paths:
+        for codec, data in _compressed(path):
+            plain = room[: codecs.decompress_into(codec, data, room)]
+            begin = time.perf_counter()
+            codecs.compress(codec, plain)
+            seconds += time.perf_counter() - begin
+    return seconds
+
+
+class _Written:
+    """Through our own writer; the bytes are in memory before the clock starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, paths: list[str]) -> float:
+        contents = [Path(path).read_bytes() for path in paths]
+
+        def step() -> None:
+            for path, data in zip(paths, contents, strict=True):
+                to = self._folder / Path(path).name
+                file = NewFile(str(to), None)
+                for at in range(0, len(data), _READ_BYTES):
+                    file.append(memoryview(data)[at : at + _READ_BYTES])
+                file.close()
+                descriptor = os.open(to, os.O_RDONLY)
+                os.fsync(descriptor)
+                os.close(descriptor)
+
+        return _timed(step)
+
+
+def _compressed(path: str) -> list[tuple[Codec, Any]]:
+    """The records of each compressed batch, and how they are."""
+    data, found, at = memoryview(Path(path).read_bytes()), [], 0
+    while at + _HEADER_BYTES <= len(data):
+        end = at + 12 + struct.unpack_from(">i", data, at + _SIZE_AT)[0]
+        codec = Codec(struct.unpack_from(">h", data, at + _ATTRIBUTES_AT)[0] & 7)
+        if codec:
+            found.append((codec, data[at + _HEADER_BYTES : end]))
+        at = end
+    return found
