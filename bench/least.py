@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,14 @@ from lastwrite.storage.new_file import NewFile
 _READ_BYTES = 2 << 20
 _HEADER_BYTES, _SIZE_AT, _ATTRIBUTES_AT = 61, 8, 21
 _ROOM = 64 << 20  # of one batch, opened
+
+
+class _Share(NamedTuple):
+    """Of these logs' stretches or batches every one in ``of``, from the ``nth`` on."""
+
+    paths: list[str]
+    nth: int
+    of: int
 
 
 def least(source: Path, result: Path, workers: int) -> dict[str, float]:
@@ -49,14 +57,9 @@ def least(source: Path, result: Path, workers: int) -> dict[str, float]:
     return {step: round(seconds, 3) for step, seconds in steps.items()}
 
 
-def _by_all(work: Callable[[list[str]], float], logs: Sequence[Path], workers: int) -> float:
-    """Seconds of the slowest process; the logs are dealt out by size."""
-    shares: list[list[str]] = [[] for _ in range(workers)]
-    sizes = [0] * workers
-    for log in sorted(logs, key=lambda each: -each.stat().st_size):
-        least_busy = sizes.index(min(sizes))
-        shares[least_busy].append(str(log))
-        sizes[least_busy] += log.stat().st_size
+def _by_all(work: Callable[[_Share], float], logs: Sequence[Path], workers: int) -> float:
+    """Seconds of the slowest process."""
+    shares = [_Share([str(log) for log in logs], n, workers) for n in range(workers)]
     with get_context("spawn").Pool(workers) as pool:
         return max(pool.map(work, shares, 1))
 
@@ -67,21 +70,22 @@ def _timed(step: Callable[[], None]) -> float:
     return time.perf_counter() - begin
 
 
-def _read(paths: list[str]) -> float:
+def _read(share: _Share) -> float:
     buffer = bytearray(_READ_BYTES)
 
     def step() -> None:
-        for path in paths:
+        for path in share.paths:
             with open(path, "rb", buffering=0) as file:
-                while file.readinto(buffer):
-                    pass
+                size = os.fstat(file.fileno()).st_size
+                for at in range(share.nth * _READ_BYTES, size, share.of * _READ_BYTES):
+                    os.preadv(file.fileno(), [buffer], at)
 
     return _timed(step)
 
 
-def _opened(paths: list[str]) -> float:
+def _opened(share: _Share) -> float:
     codecs, room = Codecs(), np.empty(_ROOM, np.uint8)
-    batches = [each for path in paths for each in _compressed(path)]
+    batches = list(_compressed(share))
 
     def step() -> None:
         for codec, data in batches:
@@ -90,25 +94,25 @@ def _opened(paths: list[str]) -> float:
     return _timed(step)
 
 
-def _packed(paths: list[str]) -> float:
-    """In stretches, as many at a time as memory bears; opening them is not counted."""
+def _packed(share: _Share) -> float:
+    """Opening them is not counted."""
     codecs, room, seconds = Codecs(), np.empty(_ROOM, np.uint8), 0.0
-    for path in paths:
-        for codec, data in _compressed(path):
-            plain = room[: codecs.decompress_into(codec, data, room)]
-            begin = time.perf_counter()
-            codecs.compress(codec, plain)
-            seconds += time.perf_counter() - begin
+    for codec, data in _compressed(share):
+        plain = room[: codecs.decompress_into(codec, data, room)]
+        begin = time.perf_counter()
+        codecs.compress(codec, plain)
+        seconds += time.perf_counter() - begin
     return seconds
 
 
 class _Written:
-    """Through our own writer; the bytes are in memory before the clock starts."""
+    """Through our own writer, whole files; the bytes are in memory before the clock starts."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def __call__(self, paths: list[str]) -> float:
+    def __call__(self, share: _Share) -> float:
+        paths = share.paths[share.nth :: share.of]
         contents = [Path(path).read_bytes() for path in paths]
 
         def step() -> None:
@@ -125,13 +129,16 @@ class _Written:
         return _timed(step)
 
 
-def _compressed(path: str) -> list[tuple[Codec, Any]]:
+def _compressed(share: _Share) -> Iterator[tuple[Codec, memoryview]]:
     """The records of each compressed batch, and how they are."""
-    data, found, at = memoryview(Path(path).read_bytes()), [], 0
-    while at + _HEADER_BYTES <= len(data):
-        end = at + 12 + struct.unpack_from(">i", data, at + _SIZE_AT)[0]
-        codec = Codec(struct.unpack_from(">h", data, at + _ATTRIBUTES_AT)[0] & 7)
-        if codec:
-            found.append((codec, data[at + _HEADER_BYTES : end]))
-        at = end
-    return found
+    number = 0
+    for path in share.paths:
+        data, at = memoryview(Path(path).read_bytes()), 0
+        while at + _HEADER_BYTES <= len(data):
+            end = at + 12 + struct.unpack_from(">i", data, at + _SIZE_AT)[0]
+            codec = Codec(struct.unpack_from(">h", data, at + _ATTRIBUTES_AT)[0] & 7)
+            if codec:
+                number += 1
+                if number % share.of == share.nth:
+                    yield codec, data[at + _HEADER_BYTES : end]
+            at = end
