@@ -25,6 +25,7 @@ from lastwrite.kafka.recovery.loss import (
 from lastwrite.kafka.store import log_dir
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.spark.inline import INLINE
+from tests.support.files import contents
 from tests.support.kafka.killed import (
     ACTIVE,
     BASES,
@@ -126,11 +127,9 @@ def test_we_see_what_kafkas_loader_ends_with(
     tmp_path: Path, oracle: Oracle, state: State, recovery_point: int
 ) -> None:
     folder = left_by_crash(tmp_path / "root", state, recovery_point)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = contents(folder)
     log = log_dir.read_partition(str(folder))
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before, (
-        "looking changes nothing"
-    )
+    assert contents(folder) == before, "looking changes nothing"
 
     shutil.copytree(folder.parent, tmp_path / "kafkas")
     theirs = loaded(oracle, tmp_path / "kafkas" / "t-0", recovery_point)
@@ -158,7 +157,7 @@ def test_we_see_what_kafkas_loader_ends_with(
     assert all("snapshot" in problem.path for problem in copied.problems), copied.problems
     assert lastwrite.verify(str(tmp_path / "to" / "t-0"), spark=INLINE).exit_status == 0
     assert (copied.log_start, copied.end_offset) == (log.log_start, log.end_offset)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert contents(folder) == before
 
     shutil.copytree(folder.parent, tmp_path / "compacted")
     report = lastwrite.compact(

@@ -38,6 +38,7 @@ from lastwrite.reports.fetching import FetchedLog
 from lastwrite.spark.inline import INLINE
 from tests.property.test_compaction import empty_root
 from tests.support.engine import compact
+from tests.support.files import contents
 from tests.support.kafka.crashing import run_until
 from tests.support.kafka.logs import (
     NAME,
@@ -384,10 +385,6 @@ def test_fetched_in_two_goes_it_is_what_one_brings(
             assert lastwrite.latest(str(archive.to)) == table
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-
-
 def key_batch(offset: int, epoch: int = 0, count: int = 1) -> bytes:
     records = [
         Record(offset + n, START_MS, b"key %d" % ((offset + n) % 7), b"value") for n in range(count)
@@ -471,14 +468,14 @@ def test_what_does_not_go_on_where_the_archive_ends_is_refused(
     write_log(root, {0: range(20), 20: range(20, 21)}, {0: 0, 1: 10})
     assert brought(root, archive.to).end_offset == 20
     days = 2 if change is too_late else 0
-    before = tree(archive.to)
+    before = contents(archive.to)
     change(root)
     with patch("time.time_ns", lambda now=time.time_ns: now() + days * DAY_MS * 1_000_000):
         found = fetch(root, archive.to)
     assert found.reason is not None and words in found.reason
     assert found.is_damaged == (status == 3)
     assert status == 3 or " — " in found.reason  # with a remedy
-    assert tree(archive.to) == before
+    assert contents(archive.to) == before
     if change in (across, damaged):
         return
     old = archive.batches()
@@ -657,7 +654,7 @@ def test_a_spoilt_manifest_is_named_and_nothing_changed(
     write_log(root, {0: range(20), 20: range(20, 21)}, {0: 0})
     brought(root, archive.to)
     path = spoil_manifest(archive, change)
-    before = tree(archive.to)
+    before = contents(archive.to)
     for command in ("inspect", "dump", "read", "explain"):
         assert cli.run([command, str(archive.folder)]) == status, command
         said = "".join(capsys.readouterr())
@@ -673,7 +670,7 @@ def test_a_spoilt_manifest_is_named_and_nothing_changed(
     assert report.partitions[0].status == ("damaged" if status == 3 else "failed")
     found = fetch(root, archive.to, include_active=True)
     assert words in str(found.reason)
-    assert tree(archive.to) == before
+    assert contents(archive.to) == before
 
 
 def test_a_topic_id_in_other_words_is_the_same(tmp_path: Path) -> None:
@@ -718,7 +715,7 @@ def test_a_spoilt_object_is_named_with_what_helps_an_archive(
         data = bytearray(path.read_bytes())
         data[-4] ^= 1
         path.write_bytes(data)
-    before = tree(archive.to)
+    before = contents(archive.to)
     for command in ("inspect", "dump", "read"):
         status = cli.run([command, str(archive.folder)])
         said = "".join(capsys.readouterr())
@@ -733,7 +730,7 @@ def test_a_spoilt_object_is_named_with_what_helps_an_archive(
     verified = lastwrite.verify(str(archive.to), spark=INLINE)
     assert verified.exit_status == (3 if change == "flipped" else 1)
     assert "copy of the archive" in str(verified)
-    assert tree(archive.to) == before
+    assert contents(archive.to) == before
     again = brought(root, Archive(tmp_path / "other").to)  # the remedy
     assert again.segments == 2
 
@@ -790,7 +787,7 @@ def check_no_waste(archive: Archive) -> None:
     """A sweep leaves what the manifest names, and what it lists for readers of the one before."""
     report = lastwrite.sweep(str(archive.to), older_than_ms=0, everything=True)
     assert [each.reason for each in report.partitions] == [""]
-    found = {name for name in tree(archive.folder) if not name.endswith(".lock")}
+    found = {name for name in contents(archive.folder) if not name.endswith(".lock")}
     manifest = archive.manifest()
     kept = {each["key"] for each in (*manifest["objects"], *manifest.get("unused", ()))}
     assert found == {"manifest.json", *kept}
@@ -881,7 +878,7 @@ def test_of_two_rounds_at_once_one_wins_and_the_other_says_so(tmp_path: Path) ->
     assert lost.exit_status == 1 and lost.partitions[0].status == "failed"
     assert "another round has committed" in str(lost.partitions[0].reason)
     assert "run again" in str(lost.partitions[0].reason)
-    names = set(tree(archive.folder))
+    names = set(contents(archive.folder))
     manifest = archive.manifest()
     kept = {each["key"] for each in (*manifest["objects"], *manifest["unused"])}
     assert {name for name in names if name.startswith("data/")} == kept

@@ -23,6 +23,7 @@ from lastwrite.kafka.store import tier_and_root
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.objects.bucket import BucketStore
+from tests.support.files import contents
 from tests.support.kafka.logs import headers_of
 from tests.support.kafka.metadata import write_metadata
 from tests.support.objects import BUCKET, S3
@@ -215,16 +216,12 @@ def manifest(archive: Path, topic: str) -> dict[str, Any]:
     return found
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {str(each): each.read_bytes() for each in root.rglob("*") if each.is_file()}
-
-
 def data_files(archive: Path) -> set[str]:
     return {each.suffix for each in (archive / "kafka").glob("*/0/data/*/*")}
 
 
 def test_fetch_names_segments_where_they_lie(tier: Path, tmp_path: Path) -> None:
-    before, archive = files(tier), tmp_path / "archive"
+    before, archive = contents(tier), tmp_path / "archive"
     report = lastwrite.fetch([str(tier)], str(archive))
     assert [(each.is_new, each.size_bytes) for each in report.partitions] == [(True, 0)] * 2
     assert data_files(archive) == {".snapshot"}
@@ -240,16 +237,16 @@ def test_fetch_names_segments_where_they_lie(tier: Path, tmp_path: Path) -> None
     assert [each.status for each in proof.partitions] == ["verified", "verified"]
     again = lastwrite.fetch([str(tier)], str(archive))
     assert [each.segments for each in again.partitions] == [0, 0]
-    assert files(tier) == before
+    assert contents(tier) == before
 
 
 def test_compact_leaves_the_tier_and_the_table_is_a_consumers(tier: Path, tmp_path: Path) -> None:
-    before, archive = files(tier), str(tmp_path / "archive")
+    before, archive = contents(tier), str(tmp_path / "archive")
     lastwrite.fetch([str(tier)], archive)
     report = lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE)
     assert [each.status for each in report.partitions] == ["cleaned", "cleaned"]
     lastwrite.sweep(archive, older_than_ms=0, everything=True)
-    assert files(tier) == before
+    assert contents(tier) == before
     for topic in TOPICS:
         assert not any(each.get("foreign") for each in manifest(Path(archive), topic)["objects"])
         assert not manifest(Path(archive), topic)["unused"]
@@ -356,11 +353,11 @@ def test_fetch_refuses_what_was_forked_and_what_lacks_offsets(tier: Path, tmp_pa
 
 
 def test_a_compacted_copy_in_one_go(tier: Path, tmp_path: Path) -> None:
-    before, archive = files(tier), str(tmp_path / "archive")
+    before, archive = contents(tier), str(tmp_path / "archive")
     lastwrite.compact(str(tier), to=archive, config=COMPACT, spark=INLINE)
     for topic in TOPICS:
         assert dict(lastwrite.latest(archive, topic)) == dict(lastwrite.latest(str(tier), topic))
-    assert files(tier) == before
+    assert contents(tier) == before
 
 
 # ---------------------------------------------------------------------- and the log root beside it
@@ -513,7 +510,7 @@ def keys(*ids: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", ["zstd", "plain", "encrypted", "encrypted-plain"])
 def test_a_tier_in_chunks(kind: str, tmp_path: Path) -> None:
-    source, before = CHUNKS / kind, files(CHUNKS / kind)
+    source, before = CHUNKS / kind, contents(CHUNKS / kind)
     config = keys() if "encrypted" in kind else None
     partition = next(source.glob("orders-*/0"))
     for path in (source, partition.parent, partition):
@@ -544,7 +541,7 @@ def test_a_tier_in_chunks(kind: str, tmp_path: Path) -> None:
     lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE, config=config)
     lastwrite.sweep(archive, older_than_ms=0, everything=True)
     assert dict(lastwrite.latest(archive)) == table  # which no key opens
-    assert files(source) == before
+    assert contents(source) == before
 
 
 def test_an_encrypted_tier_without_its_keys(tmp_path: Path) -> None:

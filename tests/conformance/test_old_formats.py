@@ -20,6 +20,7 @@ from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.reports.compaction import Status
 from tests.support.engine import compact
+from tests.support.files import contents
 from tests.support.kafka.judged import (
     Round,
     batches_of,
@@ -238,10 +239,10 @@ def test_nothing_changes_so_nothing_is_written(oracle: Oracle) -> None:
     with tempfile.TemporaryDirectory(prefix="lastwrite-old-", dir=SCRATCH) as folder:
         for round_ in played(oracle, plan, Path(folder)):
             ours = round_.before
-            before = {file.name: file.read_bytes() for file in (ours / NAME).iterdir()}
+            before = contents(ours / NAME)
             [told] = compact(ours, round_.config, round_.now_ms, like_broker=False).partitions
             assert told.status is Status.UNCHANGED
-            assert {file.name: file.read_bytes() for file in (ours / NAME).iterdir()} == before
+            assert contents(ours / NAME) == before
 
 
 # ---------------------------------------------------------------------- drawn

@@ -28,6 +28,7 @@ from lastwrite.kafka.store.log_dir import read_partition, recover
 from lastwrite.model.log import PartitionLog
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
+from tests.support.files import contents
 from tests.support.kafka.crashing import run_until
 from tests.support.kafka.expiring import EXPIRING, NOW_MS, Expiring, retain, write_expiring
 from tests.support.kafka.logs import (
@@ -158,10 +159,6 @@ def draw_case(rng: random.Random, log: PartitionLog, config: dict[str, str], now
         start,
         max(start, high_watermark),
     )
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def logs_of(folder: Path) -> dict[str, bytes]:

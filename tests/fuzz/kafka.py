@@ -70,6 +70,7 @@ from lastwrite.verification.rows import (
 )
 from tests.fuzz.mutate import START, harm, mutate, sound_segments
 from tests.fuzz.target import INPUT, OUTPUT, Target, files, on_disk, outcome, reader
+from tests.support.files import contents
 
 PLAIN_LIMIT = 1 << 20
 SECRET = secret_from(bytes(range(1, 9)) * SECRET_WORDS)
@@ -675,7 +676,7 @@ def check_topic(data: bytes, folder: Path, rng: random.Random) -> str:
     for kind in ("index", "timeindex"):
         (partition / f"{0:020d}.{kind}").write_bytes(b"")
     (partition / f"{2**40:020d}.log").write_bytes(b"")
-    before = {file.name: file.read_bytes() for file in partition.iterdir()}
+    before = contents(partition)
     report = lastwrite.compact(
         str(partition),
         now_ms=START + rng.choice([0, 99]),
@@ -683,7 +684,7 @@ def check_topic(data: bytes, folder: Path, rng: random.Random) -> str:
         spark=INLINE,
         drop_keyless=rng.random() < 0.8,
     )
-    after = {file.name: file.read_bytes() for file in partition.iterdir()}
+    after = contents(partition)
     status = report.partitions[0].status
     assert not (report.partitions[0].is_keyless and status is not Status.SKIPPED)
     if status in (Status.DAMAGED, Status.SKIPPED, Status.UNCHANGED):

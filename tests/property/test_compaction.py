@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from lastwrite.model.work import Limits
 from tests.support.engine import compact
+from tests.support.files import contents
 from tests.support.kafka import reference
 from tests.support.kafka.logs import (
     NAME,
@@ -113,10 +114,6 @@ def keyless(offset: int) -> ModelBatch:
     return ModelBatch(
         offset, offset, (ModelRecord(offset, START_MS, None, b"1"),), max_timestamp_ms=START_MS
     )
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
 @given(lives(codecs=(0,)))
@@ -215,7 +212,7 @@ def test_however_small_the_pieces_it_leaves_the_same_files(
                     root, life.config, phase.now_ms, like_broker=True, exact=exact
                 ).partitions
             assert not told.problems
-            assert files_of(root / NAME) == files_of(twin / NAME)
+            assert contents(root / NAME) == contents(twin / NAME)
 
 
 @given(lives(), st.booleans())
@@ -299,9 +296,9 @@ def test_once_more_changes_nothing(life: Life, like_broker: bool) -> None:
         for phase in life.phases:
             grow(root, phase, life)
             compact(root, life.config, phase.now_ms, like_broker=like_broker)
-            before = files_of(root / NAME)
+            before = contents(root / NAME)
             compact(root, life.config, phase.now_ms + 10**12, like_broker=like_broker)
-            assert files_of(root / NAME) == before
+            assert contents(root / NAME) == before
 
 
 @given(lives())
@@ -312,7 +309,7 @@ def test_whole_keys_and_fingerprints_agree(life: Life) -> None:
             twin = twin_of(root)
             compact(root, life.config, phase.now_ms, like_broker=True)
             compact(twin, life.config, phase.now_ms, like_broker=True, exact=True)
-            assert files_of(root / NAME) == files_of(twin / NAME)
+            assert contents(root / NAME) == contents(twin / NAME)
 
 
 @given(lives(), st.booleans())
@@ -320,9 +317,9 @@ def test_a_copy_is_what_the_place_would_be(life: Life, like_broker: bool) -> Non
     with empty_root() as root:
         for phase in life.phases:
             grow(root, phase, life)
-            before, target = files_of(root / NAME), root.with_name("copy")
+            before, target = contents(root / NAME), root.with_name("copy")
             shutil.rmtree(target, ignore_errors=True)
             compact(root, life.config, phase.now_ms, like_broker=like_broker, to=str(target))
-            assert files_of(root / NAME) == before
+            assert contents(root / NAME) == before
             compact(root, life.config, phase.now_ms, like_broker=like_broker)
-            assert files_of(target / NAME) == files_of(root / NAME)
+            assert contents(target / NAME) == contents(root / NAME)

@@ -24,6 +24,7 @@ from lastwrite.pulsar.format.position import Position
 from lastwrite.pulsar.store.manifest import read_manifest
 from lastwrite.reports.compaction import CompactionReport, Status
 from lastwrite.spark.inline import INLINE
+from tests.support.files import contents
 from tests.support.kafka.logs import SCRATCH
 from tests.support.pulsar.model import START_MS, Author, ModelTopic, Rules, content
 from tests.support.pulsar.topics import put_ledger, read_compacted, topic_folder
@@ -183,11 +184,11 @@ def test_a_copy_is_what_the_place_would_be(seed: int, rules: Rules) -> None:
     with life(seed) as topic:
         for _ in range(2):
             topic.grow()
-            before = {path.name: path.read_bytes() for path in topic.folder.iterdir()}
+            before = contents(topic.folder)
             target = topic.folder.parents[3].with_name("copy")
             shutil.rmtree(target, ignore_errors=True)
             copied = run(topic.folder, rules, to=str(target))
-            assert {path.name: path.read_bytes() for path in topic.folder.iterdir()} == before
+            assert contents(topic.folder) == before
             moved = topic.model.compact(rules)
             copy = target / topic.folder.relative_to(topic.folder.parents[3])
             if topic.model.horizon is not None:
@@ -204,9 +205,9 @@ def test_a_copy_is_what_the_place_would_be(seed: int, rules: Rules) -> None:
 def test_a_plan_tells_what_a_round_does(seed: int, rules: Rules) -> None:
     with life(seed) as topic:
         topic.grow()
-        before = {path.name: path.read_bytes() for path in topic.folder.iterdir()}
+        before = contents(topic.folder)
         planned = run(topic.folder, rules, call=lastwrite.plan).partitions
-        assert {path.name: path.read_bytes() for path in topic.folder.iterdir()} == before
+        assert contents(topic.folder) == before
         done = run(topic.folder, rules).partitions
         for plan, report in zip(planned, done, strict=True):
             for name in (

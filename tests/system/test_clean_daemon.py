@@ -29,6 +29,7 @@ from lastwrite.kafka.store.checkpoints import read_offsets, write_offset
 from lastwrite.kafka.store.watching import NOTES
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage.quarantine import read_quarantine
+from tests.support.files import contents
 from tests.support.sample import some
 
 pytestmark = pytest.mark.spark
@@ -271,7 +272,7 @@ def test_a_life(tmp_path: Path) -> None:
 @pytest.mark.parametrize("whom", some(["SIGTERM to Spark's processes too", "SIGTERM", "SIGINT"], 1))
 def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
     folder = write(tmp_path, "big", records=6000, value_bytes=1000)  # 6 MB
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = contents(folder)
     limit = [
         "--config",
         "log.cleaner.io.max.bytes.per.second=3000000",
@@ -286,7 +287,7 @@ def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
             assert running.process.returncode == 0
         else:
             assert running.stop(signal.Signals[whom]) < 8
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert contents(folder) == before
     assert (
         read_offsets(str(tmp_path), CLEANER_OFFSETS) == {}
         and read_quarantine(str(tmp_path), NOTES) == {}
@@ -297,7 +298,7 @@ def test_a_stop_in_the_middle_of_a_round(tmp_path: Path, whom: str) -> None:
 
 def test_when_spark_dies_the_log_is_as_it_was_and_the_daemon_says_so(tmp_path: Path) -> None:
     folder = write(tmp_path, "big", records=6000, value_bytes=1000)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = contents(folder)
     with daemon(
         tmp_path,
         "--config",
@@ -314,7 +315,7 @@ def test_when_spark_dies_the_log_is_as_it_was_and_the_daemon_says_so(tmp_path: P
         java.kill()
         _, errors = running.process.communicate(timeout=60)
         assert running.process.returncode == 1 and "Spark has died" in errors
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert contents(folder) == before
     assert read_quarantine(str(tmp_path), NOTES) == {}, "the partition is not to blame"
 
 

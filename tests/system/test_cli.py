@@ -17,6 +17,7 @@ from lastwrite.demo.topic_writer import TopicWriter
 from lastwrite.kafka.store import lock
 from lastwrite.model.log import TopicPartition
 from tests.support.engine import compact
+from tests.support.files import contents
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "kafka-4.4.0"
 COMPACTED = ("--config", "cleanup.policy=compact")
@@ -357,7 +358,7 @@ def test_plan_then_compact_then_verify(tmp_path: Path) -> None:
     hurt = write(root, "hurt")
     path, _ = damage(hurt)
     shutil.copytree(root, tmp_path / "before")
-    told = {file.name: file.read_bytes() for file in hurt.iterdir()}
+    told = contents(hurt)
 
     done = lastwrite("plan", root, *COMPACTED, "--json", "--master", "local[2]")
     planned = one_document(done)
@@ -376,7 +377,7 @@ def test_plan_then_compact_then_verify(tmp_path: Path) -> None:
     for before, after in zip(planned["partitions"], cleaned["partitions"], strict=True):
         for field in ("status", "records_before", "records_after", "bytes_before", "bytes_after"):
             assert before[field] == after[field]
-    assert {file.name: file.read_bytes() for file in hurt.iterdir()} == told
+    assert contents(hurt) == told
     assert str(path) in json.dumps(cleaned["partitions"][1]["problems"])
 
     done = lastwrite("compact", tmp_path / "before", "--to", tmp_path / "copy", "--topic", "first")

@@ -21,6 +21,7 @@ import pytest
 
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
+from tests.support.files import contents
 from tests.support.kafka.crashing import run_until
 from tests.support.kafka.logs import SCRATCH
 from tests.support.pulsar.rounds import compact, held, lay_out, raw_files, shape
@@ -101,14 +102,12 @@ def test_a_disk_that_fails_leaves_the_topic_as_it_was(place: Path, seed: int) ->
 
 def test_wherever_a_copy_is_killed_the_topic_is_as_it_was(place: Path) -> None:
     old, new = lay_out(SEEDS[1], place / "old")
-    before = {path.name: path.read_bytes() for path in topic_folder(place / "old").iterdir()}
+    before = contents(topic_folder(place / "old"))
     operations = operations_of(place / "old", to=str(place / "copy"))
     assert held(place / "copy") == new
     for point in range(1, operations + 1):
         shutil.rmtree(place / "copy", ignore_errors=True)
         assert run_until(point, lambda: compact(place / "old", to=str(place / "copy"))), point
-        assert {
-            path.name: path.read_bytes() for path in topic_folder(place / "old").iterdir()
-        } == before
+        assert contents(topic_folder(place / "old")) == before
         assert held(place / "copy") in ((None, []), new, old), point
     assert held(place / "old") == old

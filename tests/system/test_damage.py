@@ -16,6 +16,7 @@ from lastwrite.kafka.format.batch import encode_batch
 from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
+from tests.support.files import contents
 from tests.support.kafka.logs import write_segment
 
 NOW = 1_700_000_000_000
@@ -147,10 +148,6 @@ DAMAGES: list[Callable[[Path], Path]] = [
     offsets_that_fall,
 ]
 HAVE_NO_BYTE = {missing_index, missing_time_index, foreign_file}
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)

@@ -20,6 +20,7 @@ from lastwrite.kafka.store.checkpoints import read_offsets
 from lastwrite.kafka.store.log_dir import read_partition
 from lastwrite.model.log import ProblemKind, TopicPartition
 from lastwrite.spark.inline import INLINE
+from tests.support.files import contents
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import Sent, bounds, create_topic, produce
 from tests.support.kafka.logs import bases, headers_of
@@ -94,7 +95,7 @@ def test_a_killed_brokers_log_that_lost_a_part(tmp_path: Path) -> None:
     cut = folder / f"{found[1]:020d}.log"
     position, header = headers_of(cut)[2]
     os.truncate(cut, position + 30)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = contents(folder)
     lost = f"offsets {header.base_offset} to {found[2] - 1} are missing"
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
     for report in (

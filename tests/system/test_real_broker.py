@@ -24,6 +24,7 @@ import lastwrite
 from lastwrite.errors import LogHeld
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
+from tests.support.files import contents
 from tests.support.kafka.broker import Broker, Unavailable, kafka_home
 from tests.support.kafka.clients import (
     CODECS,
@@ -335,7 +336,7 @@ def check_that_keyless_records_stay(root: Path, copy: Path) -> None:
     they may go.
     """
     shutil.copytree(root, copy)
-    before = {path.name: path.read_bytes() for path in (copy / "keyless-0").iterdir()}
+    before = contents(copy / "keyless-0")
     report = lastwrite.compact(
         str(copy), config=CONFIG, now_ms=NOW_MS, topic="keyless", spark=INLINE
     )
@@ -346,7 +347,7 @@ def check_that_keyless_records_stay(root: Path, copy: Path) -> None:
         and "of " in str(one.reason)
         and "--drop-keyless" in str(one.reason)
     )
-    assert {path.name: path.read_bytes() for path in (copy / "keyless-0").iterdir()} == before
+    assert contents(copy / "keyless-0") == before
     lastwrite.compact(
         str(copy), config=CONFIG, now_ms=NOW_MS, topic="keyless", spark=INLINE, drop_keyless=True
     )

@@ -18,6 +18,7 @@ from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.session import spark_session
+from tests.support.files import contents
 from tests.support.kafka.logs import read_files, write_segment
 from tests.support.kafka.model import ModelAborted
 from tests.support.kafka.single import encode_control_record
@@ -93,14 +94,6 @@ def make_root(root: Path, seed: int = 7, *, keyless: bool = False) -> Path:
     return root
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {
-        str(file.relative_to(root)): file.read_bytes()
-        for file in sorted(root.rglob("*"))
-        if file.is_file()
-    }
-
-
 @pytest.mark.parametrize("strategy", ["offset", "timestamp"])
 @pytest.mark.parametrize("exact", [False, True])
 def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(
@@ -120,10 +113,10 @@ def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(
             "drop_keyless": True,
         }
         planned = lastwrite.plan(str(root), spark=spark, **arguments)
-        before = files(root)
+        before = contents(root)
         report = lastwrite.compact(str(root), spark=spark, **arguments)
         again = lastwrite.compact(str(twin), spark=INLINE, **arguments)
-        assert files(root) == files(twin)
+        assert contents(root) == contents(twin)
         assert [p.status for p in report.partitions] == [p.status for p in planned.partitions]
         for one, other, third in zip(
             report.partitions, again.partitions, planned.partitions, strict=True
@@ -139,7 +132,7 @@ def test_spark_leaves_the_bytes_that_the_inline_engine_leaves(
                 third.segments_after,
             )
         if now_ms == NOW:
-            assert before != files(root) and all(
+            assert before != contents(root) and all(
                 p.status is Status.CLEANED for p in report.partitions
             )
             assert all(p.verdicts["aborted"] for p in report.partitions)
@@ -162,11 +155,11 @@ def test_one_damaged_partition_leaves_the_others_alone(tmp_path: Path, spark: An
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 1
     victim.write_bytes(data)
-    before = files(root / "t-1")
+    before = contents(root / "t-1")
     report = lastwrite.compact(str(root), topic="t", spark=spark, now_ms=NOW)
     assert [p.status for p in report.partitions] == [Status.CLEANED, Status.DAMAGED, Status.CLEANED]
     assert victim.name in (report.partitions[1].reason or "") and report.exit_status == 3
-    assert files(root / "t-1") == before
+    assert contents(root / "t-1") == before
 
 
 def test_a_large_segment_is_rewritten_in_parts(
@@ -180,7 +173,7 @@ def test_a_large_segment_is_rewritten_in_parts(
     lastwrite.compact(str(root), topic="t", spark=spark, now_ms=NOW)
     monkeypatch.undo()
     lastwrite.compact(str(twin), topic="t", spark=INLINE, now_ms=NOW)
-    assert files(root) == files(twin)
+    assert contents(root) == contents(twin)
     assert read_files(root / "t-0", 0) == read_files(twin / "t-0", 0)
 
 

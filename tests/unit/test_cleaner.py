@@ -25,6 +25,7 @@ from lastwrite.model.log import TopicPartition
 from lastwrite.model.progress import NoProgress
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage.quarantine import FILE, read_quarantine, set_aside
+from tests.support.files import contents
 
 COMPACT = {"cleanup.policy": "compact", "log.cleaner.backoff.ms": 50}
 
@@ -235,7 +236,7 @@ def test_a_daemon_sees_new_data_and_stops_when_asked(tmp_path: Path) -> None:
 
 def test_a_stop_in_the_middle_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     folder = write(tmp_path, name("a"), records=5000)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = contents(folder)
     cleaners: list[Cleaner] = []
     events: list[Event] = []
     config = {**COMPACT, "log.cleaner.io.max.bytes.per.second": 300_000}
@@ -251,7 +252,7 @@ def test_a_stop_in_the_middle_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     thread.join(120)
     assert not thread.is_alive()
     assert not rounds(events) and "in the middle of a round of a-0" in str(events[-1])
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert contents(folder) == before
     assert not (tmp_path / FILE).exists(), "to be stopped is no failure"
     assert rounds(clean(tmp_path)[1]) == ["a-0"]
 

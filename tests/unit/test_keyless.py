@@ -25,6 +25,7 @@ from lastwrite.kafka.format.batch_layout import Record
 from lastwrite.reports.compaction import PartitionReport, Status
 from lastwrite.reports.explanation import Rule
 from lastwrite.spark.inline import INLINE
+from tests.support.files import contents
 from tests.support.kafka.logs import write_segment
 from tests.support.kafka.old_entries import encode_message, encode_wrapper
 from tests.support.kafka.single import encode_control_record
@@ -52,10 +53,6 @@ def partition(root: Path, *segments: list[bytes], end: int = 10**6) -> Path:
     return folder
 
 
-def bytes_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
 def compact(folder: Path, **arguments: Any) -> PartitionReport:
     return lastwrite.compact(str(folder), now_ms=NOW, spark=INLINE, **arguments).partitions[0]
 
@@ -66,14 +63,14 @@ def plan(folder: Path, **arguments: Any) -> PartitionReport:
 
 def test_a_partition_with_a_record_without_key_is_left_as_it_is(tmp_path: Path) -> None:
     folder = partition(tmp_path, [encode_batch(keyed(10, [4, 7, 8]))])
-    before = bytes_of(folder)
+    before = contents(folder)
     for told in (plan(folder), compact(folder)):
         assert told.status is Status.SKIPPED and told.is_keyless
         assert (told.keyless_records, told.first_keyless_offset) == (3, 4)
         assert "3 of 10 records in range have no key, the first at offset 4" in (told.reason or "")
         assert "--drop-keyless" in (told.reason or "")
         assert told.records_after == told.records_before == 10
-    assert bytes_of(folder) == before
+    assert contents(folder) == before
     copied = compact(folder, to=str(tmp_path / "copy"))
     assert copied.is_keyless
     assert [path.read_bytes() for path in sorted((tmp_path / "copy" / "t-0").glob("*.log"))][
@@ -162,7 +159,7 @@ def test_counts_are_those_of_the_model(
             offset += 3
         batches.append(encode_batch(records, codec=codec))
     folder = partition(root, *([batch] for batch in batches))
-    before = bytes_of(folder)
+    before = contents(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lastwrite.engine.pieces._PIECE_BYTES", piece_bytes)
         told = compact(folder, config={"max.keyless.ratio": most})
@@ -171,7 +168,7 @@ def test_counts_are_those_of_the_model(
     assert told.first_keyless_offset == (missing[0] if missing else None)
     assert told.is_keyless == (len(missing) > most * data) == is_refused(len(missing), data, most)
     if told.is_keyless:
-        assert bytes_of(folder) == before
+        assert contents(folder) == before
     else:
         assert told.verdicts["keyless"] == len(missing)
     shutil.rmtree(root)
@@ -191,7 +188,7 @@ def test_explain_says_so(tmp_path: Path) -> None:
 
 def test_the_daemon_sets_it_aside_and_does_not_read_it_at_every_look(tmp_path: Path) -> None:
     folder = partition(tmp_path, [encode_batch(keyed(10, [4]))])
-    before = bytes_of(folder)
+    before = contents(folder)
     events: list[Event] = []
     config = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
     assert (
@@ -199,7 +196,7 @@ def test_the_daemon_sets_it_aside_and_does_not_read_it_at_every_look(tmp_path: P
     )
     (staged,) = [event for event in events if isinstance(event, SetAside)]
     assert "1 of 10 records in range have no key" in event_line(staged)
-    assert bytes_of(folder) == before
+    assert contents(folder) == before
     lastwrite.release(str(tmp_path))
     events.clear()
     lastwrite.clean(

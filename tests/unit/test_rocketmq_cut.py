@@ -28,6 +28,7 @@ from lastwrite.rocketmq.store import cutting, lock
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import files
 from lastwrite.storage.files import FaultPoints
+from tests.support.files import contents
 from tests.support.rocketmq.dispatch import (
     BATCHED,
     COMPACTED,
@@ -73,10 +74,7 @@ def stored(folder: Path, broker: Broker) -> Path:
 
 
 def everything(root: Path) -> Files:
-    found = {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
-    }
-    return {name: data for name, data in found.items() if name != "lock"}
+    return contents(root, but=("lock",))
 
 
 def served(root: Path) -> Files:

@@ -26,6 +26,7 @@ from lastwrite.kafka.store.outputs import NewSegment, check_outputs, check_uncha
 from lastwrite.model.log import PartitionLog, ProblemKind
 from lastwrite.spark.inline import INLINE
 from lastwrite.storage import files
+from tests.support.files import contents
 from tests.support.kafka.killed import (
     ACTIVE,
     EACH,
@@ -69,10 +70,6 @@ def kinds(log: PartitionLog) -> set[ProblemKind]:
     return {problem.kind for problem in log.problems}
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
 # ---------------------------------------------------------------------- was it killed?
 
 
@@ -109,11 +106,11 @@ def test_where_records_are_lost_nothing_is_mended(folder: Path) -> None:
     (folder / name(0, "index")).unlink()
     for point in (EACH + 10, EACH + 9, 0):
         write_checkpoint(folder.parent, "recovery-point-offset-checkpoint", {"t-0": point})
-        before = files_of(folder)
+        before = contents(folder)
         log = log_dir.read_partition(str(folder))
         assert ProblemKind.DAMAGED in kinds(log)
         log_dir.recover(str(folder))
-        assert files_of(folder) == before
+        assert contents(folder) == before
 
 
 def test_a_recovery_point_that_cannot_be_read_says_nothing(folder: Path) -> None:
@@ -137,7 +134,7 @@ def test_every_command_names_the_offsets_that_are_lost(
     tmp_path: Path, loss: Loss, recovery_point: int
 ) -> None:
     folder = left_by_crash(tmp_path / "root", loss, recovery_point)
-    before = files_of(folder)
+    before = contents(folder)
     log = log_dir.read_partition(str(folder))
     (damage,) = [problem for problem in log.problems if problem.kind is ProblemKind.DAMAGED]
     if loss.missing is not None:
@@ -171,7 +168,7 @@ def test_every_command_names_the_offsets_that_are_lost(
     with pytest.raises(CorruptLog) as caught:
         list(lastwrite.dump(str(folder)))
     assert damage.message in caught.value.problem
-    assert files_of(folder) == before
+    assert contents(folder) == before
     # A copy of what is damaged is damaged, too.
     assert lastwrite.verify(str(tmp_path / "to"), spark=INLINE).exit_status == 3
 
@@ -285,7 +282,7 @@ def test_an_emptied_segment_is_damage_after_an_orderly_shutdown_too(
 def test_indexes_of_a_segment_whose_file_is_lost_stay(folder: Path, base: int) -> None:
     (folder.parent / ".kafka_cleanshutdown").touch()
     (folder / name(base)).unlink()
-    before = files_of(folder)
+    before = contents(folder)
     (damage,) = log_dir.read_partition(str(folder)).problems
     assert (damage.path, damage.remedy) == (str(folder / name(base)), RESTORE)
     assert (
@@ -293,7 +290,7 @@ def test_indexes_of_a_segment_whose_file_is_lost_stay(folder: Path, base: int) -
         in damage.message
     )
     log_dir.recover(str(folder))
-    assert files_of(folder) == before
+    assert contents(folder) == before
 
 
 def test_indexes_of_a_segment_on_its_way_out_go_before_what_tells_of_it(
@@ -372,9 +369,9 @@ def test_a_copy_has_no_trace_of_the_kill(folder: Path, tmp_path: Path) -> None:
     (folder / name(EACH, "timeindex")).unlink()
     (folder / name(2 * EACH, "index")).unlink()
     (folder / name(7, "index")).touch()
-    before = files_of(folder)
+    before = contents(folder)
     report = lastwrite.compact(str(folder), to=str(tmp_path / "to"), now_ms=LATER_MS, spark=INLINE)
-    assert report.exit_status == 0 and files_of(folder) == before
+    assert report.exit_status == 0 and contents(folder) == before
     copied = log_dir.read_partition(str(tmp_path / "to" / "t-0"))
     assert not copied.problems and copied.end_offset == ACTIVE + 8
     assert read_segments(tmp_path / "to" / "t-0")[-1].batches[-1].base_offset == ACTIVE + 7
@@ -403,12 +400,12 @@ def test_nobody_looks_into_an_index_that_lies_and_recovery_makes_it_anew(folder:
 
 
 def test_recovery_leaves_what_is_true(folder: Path) -> None:
-    before = files_of(folder)
+    before = contents(folder)
     log_dir.recover(str(folder))
-    assert files_of(folder) == before
+    assert contents(folder) == before
     (folder / name(2 * EACH, "timeindex")).unlink()
     log_dir.recover(str(folder))
-    assert files_of(folder) == before
+    assert contents(folder) == before
 
 
 def test_indexes_without_their_segment_never_count_and_are_removed(tmp_path: Path) -> None:
@@ -439,12 +436,12 @@ def test_out_of_order_where_a_broker_notices_nothing_is_damage(folder: Path) -> 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
 def test_no_state_is_damage_and_looking_changes_nothing(tmp_path: Path, state: State) -> None:
     folder = left_by_crash(tmp_path / "root", state, state.recovery_points[0])
-    before = files_of(folder)
+    before = contents(folder)
     log = log_dir.read_partition(str(folder))
     assert kinds(log) <= {ProblemKind.RECOVERED}
     assert lastwrite.inspect(str(folder), now_ms=LATER_MS).exit_status == 0
     assert lastwrite.plan(str(folder), now_ms=LATER_MS, spark=INLINE).exit_status == 0
-    assert files_of(folder) == before
+    assert contents(folder) == before
 
 
 # ---------------------------------------------------------------------- the walk

@@ -20,6 +20,7 @@ from lastwrite.reports.compaction import Status
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.work import InlineRunner
 from tests.golden.commands import CORPUS
+from tests.support.files import contents
 
 PARTITIONS = 7
 
@@ -71,10 +72,6 @@ def compacted(root: Path) -> Any:
     )
 
 
-def files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.*")}
-
-
 def test_the_driver_works_while_workers_do(tmp_path: Path, told: list[str]) -> None:
     root = make(tmp_path / "one")
     report = compacted(root)
@@ -90,7 +87,7 @@ def test_the_driver_works_while_workers_do(tmp_path: Path, told: list[str]) -> N
     other = make(tmp_path / "other")
     with patch.object(round, "fits_one_stage", lambda *_: False):
         compacted(other)
-    assert files(root) == files(other)
+    assert contents(root) == contents(other)
 
 
 def test_the_next_wave_is_planned_while_one_is_committed(

@@ -14,6 +14,7 @@ from lastwrite.kafka.format.batch import iter_batches
 from lastwrite.kafka.format.batch_layout import Batch, Record
 from lastwrite.model.log import TopicPartition
 from lastwrite.storage import files
+from tests.support.files import contents
 from tests.support.kafka.logs import plain_index
 
 T0 = TopicPartition("t", 0)
@@ -153,9 +154,7 @@ def test_the_same_records_give_the_same_bytes(tmp_path: Path) -> None:
     one, two = (
         write(tmp_path / name, 100, segment_bytes=1500, batch_bytes=300) for name in ("one", "two")
     )
-    assert {path.name: path.read_bytes() for path in one.iterdir()} == {
-        path.name: path.read_bytes() for path in two.iterdir()
-    }
+    assert contents(one) == contents(two)
 
 
 def test_a_partition_that_is_there_is_left_alone(tmp_path: Path) -> None:
