@@ -29,6 +29,7 @@ from __future__ import annotations
 import google_crc32c
 import msgspec
 
+from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, LogError, UnsupportedFormat
 
 VERSION = 2
@@ -118,14 +119,14 @@ def decode(data: bytes, address: str) -> Manifest:
     if said != b'%08x"}' % google_crc32c.value(text):
         raise CorruptLog("the manifest's checksum does not match", len(text), address, _REMEDY)
     try:
-        version = msgspec.json.decode(text + b"}", type=_Version).version
+        version = decode_struct(text + b"}", _Version).version
         if version > VERSION:
             raise UnsupportedFormat(
                 f"a manifest of version {version}; this release knows {VERSION}",
                 path=address,
                 remedy="upgrade lastwrite",
             )
-        manifest = msgspec.json.decode(text + b"}", type=Manifest)
+        manifest = decode_struct(text + b"}", Manifest)
     except msgspec.MsgspecError as error:
         raise CorruptLog(f"no manifest: {error}", 0, address, _REMEDY) from error
     # By these keys objects are removed.

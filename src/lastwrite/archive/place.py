@@ -35,6 +35,7 @@ from lastwrite.archive.manifest import (
     decode,
     encode,
 )
+from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import (
     CommitConflict,
     CorruptLog,
@@ -528,7 +529,7 @@ class Place:
     def _read_journal(self, key: str) -> Journal | None:
         found = self.store.get(key)
         try:
-            return None if found is None else msgspec.json.decode(found[0], type=Journal)
+            return None if found is None else decode_struct(found[0], Journal)
         except msgspec.MsgspecError:
             return None
 

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from lastwrite.encoding.compression import Codec, decompress
+from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget, UnsupportedFormat
 from lastwrite.storage.encryption import Encryption, SegmentCipher
 
@@ -107,7 +108,7 @@ def decode_manifest(data: bytes, path: str) -> ChunkManifest:
         UnsupportedFormat: of another version.
     """
     try:
-        found = msgspec.json.decode(data, type=ChunkManifest)
+        found = decode_struct(data, ChunkManifest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CorruptLog(f"not the manifest of a segment: {error}", 0, path) from error
     if found.version != _VERSION:

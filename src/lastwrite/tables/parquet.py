@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import pyarrow as pa
 
+from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, UnsupportedFormat
 from lastwrite.model.columns import Int64Array
 from lastwrite.storage.objects.store import Found
@@ -179,7 +180,7 @@ class ParquetTable:
             return None
         where = self._place.path(name)
         try:
-            made = msgspec.json.decode(found[0], type=_Manifest)
+            made = decode_struct(found[0], _Manifest)
         except msgspec.MsgspecError as error:
             raise CorruptLog(
                 f"no manifest of a table: {error}",

@@ -27,6 +27,7 @@ import numpy as np
 from msgspec import structs
 
 from lastwrite.archive.place import read_seen
+from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, LogError, located
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.format.outgoing import Outgoing, Sender
@@ -191,7 +192,7 @@ class Partition:
         if not text:
             return None
         try:
-            given = msgspec.json.decode(text, type=Given)
+            given = decode_struct(text, Given)
         except msgspec.MsgspecError as error:
             raise CorruptLog(f"a note that is none of ours: {error}", 0, self._path) from error
         if given.topic_id != self._topic_id:

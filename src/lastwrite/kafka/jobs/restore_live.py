@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, LogError
 from lastwrite.kafka.cluster.internal_topics import GROUPS_TOPIC
 from lastwrite.kafka.jobs.giving import PREFIX, Giving, Partition
@@ -219,7 +220,7 @@ class _Run:
         if not text:
             return None
         try:
-            before = msgspec.json.decode(text, type=_Before)
+            before = decode_struct(text, _Before)
         except msgspec.MsgspecError as error:
             raise CorruptLog(f"a note that is none of ours: {error}", 0) from error
         return before if before.topic_id == self._cluster.topic(name).id_text else None

@@ -31,8 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
+from lastwrite.encoding.json_structs import convert_struct
 from lastwrite.kafka.format.names import (
     SEGMENT_KINDS,
     FileKind,
@@ -90,7 +89,7 @@ def decode_intent(text: bytes, folder_name: str) -> Intent | None:
         if version not in (_ONE, _MANY):
             return None
         fields = fields["folders"][folder_name] if version == _MANY else fields
-        return msgspec.convert(fields, Intent)
+        return convert_struct(fields, Intent)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

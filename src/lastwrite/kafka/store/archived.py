@@ -47,6 +47,7 @@ from msgspec import structs
 from lastwrite.archive.layout import manifests_at, partition_address, partitions_at
 from lastwrite.archive.manifest import DataObject, Manifest
 from lastwrite.archive.place import MANIFEST, read_seen
+from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog
 from lastwrite.kafka.format.names import (
     LEADER_EPOCHS,
@@ -276,7 +277,7 @@ def contents_of(manifest: Manifest, folder: str) -> ArchivedLog:
         CorruptLog: it is not one of Kafka's.
     """
     try:
-        return msgspec.json.decode(manifest.log, type=ArchivedLog)
+        return decode_struct(manifest.log, ArchivedLog)
     except msgspec.MsgspecError as error:
         raise CorruptLog(f"not the manifest of a partition of Kafka: {error}", 0, folder) from error
 

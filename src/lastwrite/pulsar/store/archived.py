@@ -30,6 +30,7 @@ from lastwrite.archive.layout import partitions_at, systems_at
 from lastwrite.archive.manifest import DataObject
 from lastwrite.archive.manifest import Manifest as ArchiveManifest
 from lastwrite.archive.place import MANIFEST
+from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog, InvalidConfig
 from lastwrite.pulsar.format.names import INDEX_SUFFIX, SURVEY_SUFFIX, TopicName
 from lastwrite.pulsar.format.position import Position
@@ -186,7 +187,7 @@ def contents_of(manifest: ArchiveManifest, folder: str) -> ArchivedTopic:
         CorruptLog: it is not one of Pulsar's.
     """
     try:
-        found = msgspec.json.decode(manifest.log, type=ArchivedTopic)
+        found = decode_struct(manifest.log, ArchivedTopic)
         if found.compacted is not None:
             found.compacted.told(manifest.topic)
     except (msgspec.MsgspecError, InvalidConfig) as error:

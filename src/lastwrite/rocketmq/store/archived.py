@@ -39,6 +39,7 @@ from lastwrite.archive.layout import (
 )
 from lastwrite.archive.manifest import DataObject, Manifest
 from lastwrite.archive.place import Seen, read_seen
+from lastwrite.encoding.json_structs import decode_struct
 from lastwrite.errors import CorruptLog
 from lastwrite.model.log import PartitionLog, Segment, TopicPartition
 from lastwrite.rocketmq.format.names import file_name
@@ -156,7 +157,7 @@ def contents_of(manifest: Manifest, folder: str) -> ArchivedQueue:
         CorruptLog: it is not one of RocketMQ's.
     """
     try:
-        return msgspec.json.decode(manifest.log, type=ArchivedQueue)
+        return decode_struct(manifest.log, ArchivedQueue)
     except msgspec.MsgspecError as error:
         raise CorruptLog(f"not the manifest of a queue of RocketMQ: {error}", 0, folder) from error
 
