@@ -32,6 +32,7 @@ from bench import generate
 from lastwrite.encoding.compression import Codec, Codecs
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.work import InlineRunner
+from lastwrite.storage import run_folder
 from tests.support.kafka.logs import encode_model, write_checkpoint, write_segment
 from tests.support.kafka.model import ModelBatch, ModelRecord
 
@@ -173,8 +174,25 @@ def _noting(owner: Any, method: str, name: Callable[..., tuple[str, int]]) -> No
     setattr(owner, method, noting)
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Scratch folders lie where no other run has any: it would be looked for, and swept if dead."""
+    before = tempfile.tempdir, run_folder._MEMORY_HOME
+    with tempfile.TemporaryDirectory(prefix="lastwrite-counts-") as folder:
+        tempfile.tempdir, run_folder._MEMORY_HOME = folder, Path(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir, run_folder._MEMORY_HOME = before
+
+
 def measured() -> dict[str, Counts]:
     """The counts of every row."""
+    with _alone():
+        return _measured()
+
+
+def _measured() -> dict[str, Counts]:
     sys.addaudithook(_note)
     _noting(Codecs, "decompress_into", lambda *_: ("decompressed", 1))
     _noting(Codecs, "compress", lambda *_: ("compressed", 1))
