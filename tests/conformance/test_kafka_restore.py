@@ -39,11 +39,11 @@ from tests.conformance.test_kafka_archive import (
     copy,
     replicated,
     split,
-    tree,
     write_log,
 )
 from tests.property.test_compaction import empty_root
 from tests.support.engine import compact
+from tests.support.files import contents
 from tests.support.kafka import metadata
 from tests.support.kafka.logs import (
     NAME,
@@ -401,10 +401,10 @@ def test_what_a_broker_would_not_take_is_not_written(
 ) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target")
     change(target)
-    before = tree(target)
+    before = contents(target)
     found = restore(archive.to, target)
     assert found.reason is not None and words in found.reason and " — " in found.reason
-    assert tree(target) == before
+    assert contents(target) == before
 
 
 def test_a_topic_that_the_cluster_has_not_is_told_how_to_make(tmp_path: Path) -> None:
@@ -418,14 +418,14 @@ def test_a_topic_that_the_cluster_has_not_is_told_how_to_make(tmp_path: Path) ->
     metadata.write_identity(new, "c")
     metadata.write_records(new, f"{0:020d}.log", 0)
     for target in (log_root(tmp_path / "target"), new):
-        before = tree(target)
+        before = contents(target)
         with pytest.raises(InvalidConfig) as refused:
             lastwrite.restore(str(archive.to), to=str(target), partition=1)
         assert (
             "kafka-topics.sh --bootstrap-server HOST:PORT --create --topic orders --partitions 3 "
             "--config cleanup.policy=compact,delete;" in f"{refused.value.remedy};"
         )
-        assert tree(target) == before
+        assert contents(target) == before
 
 
 def test_without_a_metadata_log_the_brokers_own_folder_tells_the_id(tmp_path: Path) -> None:
@@ -498,11 +498,11 @@ def test_an_open_transaction_is_refused_or_left_out(tmp_path: Path) -> None:
     brought(root, archive.to, include_active=True)
     for topic_id in (metadata.TOPIC_ID, OTHER_ID):
         target = log_root(tmp_path / f"target-{topic_id[0]}", topic_id=topic_id)
-        before = tree(target)
+        before = contents(target)
         found = restore(archive.to, target)
         assert found.reason is not None
         assert "a transaction of producer 7 is open since offset 1" in found.reason
-        assert tree(target) == before
+        assert contents(target) == before
         restored(archive.to, target, drop_open=True)
         assert [offset for offset, _ in held(target)] == [0, 2]
 
@@ -522,16 +522,16 @@ def test_a_restore_that_is_killed_anywhere_is_done_again(tmp_path: Path) -> None
         log_root(target)
 
     begin()
-    empty = tree(target / NAME)
+    empty = contents(target / NAME)
     seen = set()
     for point in all_killed(lambda: void(restored(archive.to, target)), begin):
-        there = tree(target / NAME)
-        assert there in (empty, tree(whole / NAME)), point
+        there = contents(target / NAME)
+        assert there in (empty, contents(whole / NAME)), point
         seen.add(there == empty)
         beside = {path.name for path in target.glob(f"{NAME}.*")}
         assert all(name.endswith("-delete") for name in beside), "a broker removes it"
         restored(archive.to, target)
-        assert tree(target) == tree(whole)
+        assert contents(target) == contents(whole)
     assert seen == {True, False}
 
 
@@ -541,7 +541,7 @@ def void(_: object) -> None:
 
 def test_a_damaged_archive_leaves_the_target_as_it_was(tmp_path: Path) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target")
-    before = tree(target)
+    before = contents(target)
     _, stem = list(archive.segments())[1]
     whole = stem.with_suffix(".log").read_bytes()
     for spoilt, is_damaged in ((whole[:-3] + b"\0\0\0", True), (whole[:-3], False), (None, False)):
@@ -552,7 +552,7 @@ def test_a_damaged_archive_leaves_the_target_as_it_was(tmp_path: Path) -> None:
         found = restore(archive.to, target)
         assert found.reason is not None and " — " in found.reason
         assert found.is_damaged or not is_damaged
-        assert tree(target) == before
+        assert contents(target) == before
 
 
 def test_whoever_holds_the_partition_is_not_disturbed(tmp_path: Path) -> None:
@@ -579,11 +579,11 @@ def test_wrong_addresses_are_named(tmp_path: Path) -> None:
 
 def test_a_copy_into_a_log_root_is_told_to_be_restore(tmp_path: Path) -> None:
     archive, target = written(tmp_path), log_root(tmp_path / "target")
-    before = tree(target)
+    before = contents(target)
     with pytest.raises(InvalidConfig) as refused:
         compact(archive.to, {}, START_MS, to=str(target))
     assert f"lastwrite restore {archive.to} --to {target}" in (refused.value.remedy or "")
-    assert tree(target) == before
+    assert contents(target) == before
 
 
 def test_the_command_shows_a_table_and_prints_json(

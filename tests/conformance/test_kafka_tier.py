@@ -535,7 +535,7 @@ def test_a_tier_in_chunks(kind: str, tmp_path: Path) -> None:
     assert found.size_bytes == 0 and found.segments == 9
     named = {each["key"]: each["bytes"] for each in manifest(Path(archive), "orders")["objects"]}
     assert {key: size for key, size in named.items() if not key.startswith("data/")} == {
-        path: len(content) for path, content in before.items()
+        str(source / path): len(content) for path, content in before.items()
     }
     assert dict(lastwrite.latest(archive, config=config)) == table
     lastwrite.compact(archive, topic_config={"*": COMPACT}, spark=INLINE, config=config)

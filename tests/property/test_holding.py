@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from lastwrite.kafka.cluster.commits import Commit, Place
 from lastwrite.server.offsets import Offsets
-from tests.property.test_compaction import assert_same_batches, empty_root, files_of, grow, twin_of
+from tests.property.test_compaction import assert_same_batches, empty_root, grow, twin_of
 from tests.support.engine import compact
+from tests.support.files import contents
 from tests.support.kafka import reference
 from tests.support.kafka.logs import NAME, bases, read_segments
 from tests.support.kafka.model import Held, aborted_offsets, fold, readable
@@ -110,4 +111,4 @@ def test_for_groups_that_have_read_all_it_is_as_without(life: Life) -> None:
             assert not report.held_for
             compact(twin, life.config, phase.now_ms)
             assert bases(root / NAME) == bases(twin / NAME)
-            assert files_of(root / NAME) == files_of(twin / NAME)
+            assert contents(root / NAME) == contents(twin / NAME)

@@ -22,9 +22,9 @@ from lastwrite.spark import folder_exchange, shuffle_exchange
 from lastwrite.spark.inline import INLINE
 from lastwrite.spark.launcher.jvm import Jvm
 from lastwrite.spark.session import _end_launched, _forget, spark_session
+from tests.support.files import contents
 from tests.support.sample import some
 from tests.system.test_spark import NOW, make_root
-from tests.system.test_spark import files as all_files
 
 pytestmark = pytest.mark.spark
 EXCHANGES = {
@@ -64,7 +64,7 @@ def session(request: pytest.FixtureRequest) -> Iterator[tuple[Any, str]]:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    return {name: data for name, data in all_files(root).items() if name != ".lock"}
+    return contents(root, but=(".lock",))
 
 
 @pytest.fixture
