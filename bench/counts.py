@@ -186,13 +186,9 @@ def _alone() -> Iterator[None]:
             tempfile.tempdir, run_folder._MEMORY_HOME = before
 
 
+@_alone()
 def measured() -> dict[str, Counts]:
     """The counts of every row."""
-    with _alone():
-        return _measured()
-
-
-def _measured() -> dict[str, Counts]:
     sys.addaudithook(_note)
     _noting(Codecs, "decompress_into", lambda *_: ("decompressed", 1))
     _noting(Codecs, "compress", lambda *_: ("compressed", 1))

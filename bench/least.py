@@ -1,7 +1,7 @@
 """What a row costs whoever compacts in two passes, beside deciding: the input read twice from the
 page cache, its compressed batches opened twice, the output's compressed once, written and synced,
-the old files removed. By as many processes as there are workers, with this project's own codecs and
-writer, each step for itself.
+and the new files removed again. By as many processes as there are workers, with this project's own
+codecs and writer, each step for itself.
 
 A row that is near the sum can only come nearer to its goal by a quicker codec or disk.
 """
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import struct
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lastwrite.encoding.compression import Codec, Codecs
+from lastwrite.storage.files import fsync_file
 from lastwrite.storage.new_file import NewFile
 
 _READ_BYTES = 2 << 20
@@ -37,23 +40,17 @@ class _Share(NamedTuple):
 def least(source: Path, result: Path, workers: int) -> dict[str, float]:
     """Seconds by step, of two passes over ``source`` that end in ``result``."""
     inputs, outputs = sorted(source.glob("*.log")), sorted(result.glob("*.log"))
-    aside = result.parent / "least"
-    aside.mkdir()
-    try:
+    with tempfile.TemporaryDirectory(prefix="least-", dir=result.parent) as aside:
         steps = {
             "read twice": 2 * _by_all(_read, inputs, workers),
             "opened twice": 2 * _by_all(_opened, inputs, workers),
             "packed": _by_all(_packed, outputs, workers),
-            "written": _by_all(_Written(aside), outputs, workers),
+            "written": _by_all(partial(_written, aside), outputs, workers),
         }
         begin = time.perf_counter()
-        for path in aside.iterdir():
+        for path in Path(aside).iterdir():
             path.unlink()
         steps["removed"] = time.perf_counter() - begin
-    finally:
-        for path in aside.iterdir():
-            path.unlink()
-        aside.rmdir()
     return {step: round(seconds, 3) for step, seconds in steps.items()}
 
 
@@ -105,28 +102,21 @@ def _packed(share: _Share) -> float:
     return seconds
 
 
-class _Written:
+def _written(aside: str, share: _Share) -> float:
     """Through our own writer, whole files; the bytes are in memory before the clock starts."""
+    paths = share.paths[share.nth :: share.of]
+    contents = [Path(path).read_bytes() for path in paths]
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def step() -> None:
+        for path, data in zip(paths, contents, strict=True):
+            to = str(Path(aside, Path(path).name))
+            file = NewFile(to, None)
+            for at in range(0, len(data), _READ_BYTES):
+                file.append(memoryview(data)[at : at + _READ_BYTES])
+            file.close()
+            fsync_file(to)
 
-    def __call__(self, share: _Share) -> float:
-        paths = share.paths[share.nth :: share.of]
-        contents = [Path(path).read_bytes() for path in paths]
-
-        def step() -> None:
-            for path, data in zip(paths, contents, strict=True):
-                to = self._folder / Path(path).name
-                file = NewFile(str(to), None)
-                for at in range(0, len(data), _READ_BYTES):
-                    file.append(memoryview(data)[at : at + _READ_BYTES])
-                file.close()
-                descriptor = os.open(to, os.O_RDONLY)
-                os.fsync(descriptor)
-                os.close(descriptor)
-
-        return _timed(step)
+    return _timed(step)
 
 
 def _compressed(share: _Share) -> Iterator[tuple[Codec, memoryview]]:

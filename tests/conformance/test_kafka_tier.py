@@ -182,14 +182,14 @@ def test_damage_is_named_by_file_and_byte(tier: Path) -> None:
 
 
 def test_a_tier_is_only_read(tier: Path) -> None:
-    before = {each: each.read_bytes() for each in tier.rglob("*") if each.is_file()}
+    before = contents(tier)
     for path in (tier, folder("orders", tier)):
         with pytest.raises(InvalidConfig, match="fetch .* --to ARCHIVE"):
             lastwrite.compact(str(path), spark=INLINE)
     with pytest.raises(InvalidConfig, match="fetch .* --to ARCHIVE"):
         lastwrite.clean([str(tier)], once=True)
     assert lastwrite.plan(str(tier), topic="orders", spark=INLINE).exit_status == 0
-    assert {each: each.read_bytes() for each in tier.rglob("*") if each.is_file()} == before
+    assert contents(tier) == before
 
 
 def test_a_topic_that_was_made_anew(tier: Path) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 
 def contents(folder: Path, but: tuple[str, ...] = ()) -> dict[str, bytes]:
-    """The bytes of every file below ``folder``, by its path from there; ``but``: of all whose names
-    do not end so.
-    """
-    return {
+    """The bytes of every file below ``folder``, by its path from there; ``but`` those paths."""
+    found = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.endswith(but)
+        if path.is_file()
     }
+    return {name: data for name, data in found.items() if name not in but}

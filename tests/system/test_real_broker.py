@@ -37,7 +37,6 @@ from tests.support.kafka.clients import (
     produce,
     set_topic,
 )
-from tests.support.sample import LONG
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
@@ -136,15 +135,13 @@ class Trial:
             assert bounds(self.broker, topic) == (0, model.end), topic
         for topic in ("client-none", "broker-zstd"):
             records = self.models[topic].records
-            for offset in range(0, self.models[topic].end, 17 if LONG else 53):
+            for offset in range(0, self.models[topic].end, 17):
                 found = consume(self.broker, topic, start=offset, limit=1)
                 assert found == [record for record in records if record.offset >= offset][:1], (
                     topic,
                     offset,
                 )
-            for timestamp_ms in sorted({record.timestamp_ms for record in records})[
-                :: 9 if LONG else 31
-            ]:
+            for timestamp_ms in sorted({record.timestamp_ms for record in records})[::9]:
                 first = next(
                     record.offset for record in records if record.timestamp_ms >= timestamp_ms
                 )

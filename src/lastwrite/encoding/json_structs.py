@@ -23,17 +23,17 @@ def decode_struct(text: bytes | bytearray | memoryview | str, kind: type[T]) -> 
     Raises:
         msgspec.MsgspecError: it is no JSON, or of another form.
     """
-    decoded: T = decoder_of(kind).decode(text)
+    decoded: T = _decoder_of(kind).decode(text)
     return decoded
 
 
 def convert_struct(fields: object, kind: type[T]) -> T:
     """The same of what JSON has become already: dicts, lists, strings and numbers."""
-    decoder_of(kind)
+    _decoder_of(kind)
     return msgspec.convert(fields, kind)  # noqa: TID251
 
 
-def decoder_of(kind: type[T]) -> msgspec.json.Decoder[T]:
+def _decoder_of(kind: type[T]) -> msgspec.json.Decoder[T]:
     """A decoder that any thread may use; ``kind`` and the classes of its fields are known then."""
     known = _decoders.get(kind)
     if known is None:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.storage.run_folder import make_folder as make_folder
 from lastwrite.storage.run_folder import memory_home as memory_home
 from lastwrite.storage.run_folder import remove_folder as remove_folder
+
+A = TypeVar("A", bound="np.ndarray[Any, Any]")
 
 
 class ScratchShare(NamedTuple):
@@ -199,11 +201,15 @@ class ScratchMap:
 
 def read_states(path: str, position: int, records: int) -> ByteArray:
     """The state bytes of a piece."""
-    states = np.empty(records, dtype=np.uint8)
-    if records:
+    return filled(np.empty(records, dtype=np.uint8), path, position)
+
+
+def filled(array: A, path: str, position: int) -> A:
+    """``array``, read from a scratch file; for an empty one none is opened."""
+    if array.size:
         reader = ScratchReader(path)
         try:
-            reader.read_into(states, position)
+            reader.read_into(array, position)
         finally:
             reader.close()
-    return states
+    return array

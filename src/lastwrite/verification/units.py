@@ -13,7 +13,7 @@ import numpy as np
 from lastwrite.model.columns import Int64Array
 from lastwrite.model.log import Problem
 from lastwrite.model.work import Limits, Piece
-from lastwrite.storage.scratch import ScratchReader
+from lastwrite.storage.scratch import filled
 from lastwrite.verification.rows import BY_OFFSET, FACT_WORDS, ROW_BYTES, TALLIES
 
 _NO_TIME = np.iinfo(np.int64).min
@@ -64,14 +64,7 @@ class Lookups:
 
 def read_numbers(path: str, position: int, rows: int, columns: int) -> Int64Array:
     """Rows of int64 from a scratch file."""
-    numbers: Int64Array = np.empty((rows, columns), dtype=np.int64)
-    if numbers.size:
-        reader = ScratchReader(path)
-        try:
-            reader.read_into(numbers, position)
-        finally:
-            reader.close()
-    return numbers
+    return filled(np.empty((rows, columns), dtype=np.int64), path, position)
 
 
 class Rules(NamedTuple):

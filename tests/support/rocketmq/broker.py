@@ -298,7 +298,7 @@ class Broker:
             process = self._running.pop(name, None)
             if process is None:
                 continue
-            # that one has nothing to keep
+            # a name server has nothing to keep
             process.send_signal(signal_number if name == "broker" else signal.SIGKILL)
             try:
                 process.wait(seconds)
