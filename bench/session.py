@@ -16,18 +16,19 @@ import json
 import os
 import sys
 import time
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
-
-from pyspark.sql import SparkSession
 
 import lastwrite
 from bench.peer import REPOSITORY
-from lastwrite.spark.inline import INLINE, Inline
+from lastwrite.spark.inline import INLINE
 from lastwrite.spark.memory import plan_memory
-from lastwrite.spark.session import spark_session
+from lastwrite.spark.session import local_workers
 
 
-def compact(session: SparkSession | Inline, request: dict[str, Any]) -> dict[str, Any]:
+def compact(master: str | None, request: dict[str, Any]) -> dict[str, Any]:
+    """``master`` None: without Spark."""
     begin = time.perf_counter()
     report = lastwrite.compact(
         request["path"],
@@ -35,7 +36,8 @@ def compact(session: SparkSession | Inline, request: dict[str, Any]) -> dict[str
         now_ms=request["now_ms"],
         memory=request.get("memory"),
         keep_scans=request.get("keep_scans", False),
-        spark=session,
+        spark=INLINE if master is None else None,
+        master=master or "",
     )
     seconds = time.perf_counter() - begin
     return {
@@ -56,32 +58,24 @@ def main() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
-    begin = time.perf_counter()
-    if kind == "naive":
-        from bench import naive  # with Arrow, which would count as ours
+    memory_bytes = 0
+    with ExitStack() as held:
+        if kind == "naive":
+            from bench import naive  # with Arrow, which would count as ours
 
-        session = naive.session(master)
-        serve = naive.compact
-        start = {"start_seconds": time.perf_counter() - begin, "memory_bytes": 0}
-        print(json.dumps(start), file=answers, flush=True)
+            session = naive.session(master)
+            held.callback(session.stop)
+            serve = partial(naive.compact, session)
+        elif kind == "inline":
+            serve = partial(compact, None)
+        else:
+            workers = local_workers(master)
+            assert workers, "a peer cleans on this machine"
+            memory_bytes = plan_memory(None, workers).total_bytes
+            serve = partial(compact, master)
+        print(json.dumps({"memory_bytes": memory_bytes}), file=answers, flush=True)
         for line in sys.stdin:
-            print(json.dumps(serve(session, json.loads(line))), file=answers, flush=True)
-        session.stop()
-        return
-    if kind == "inline":
-        print(json.dumps({"start_seconds": 0.0, "memory_bytes": 0}), file=answers, flush=True)
-        for line in sys.stdin:
-            print(json.dumps(compact(INLINE, json.loads(line))), file=answers, flush=True)
-        return
-    with spark_session(master, {}) as session:
-        workers = int(session.sparkContext.defaultParallelism)
-        start = {
-            "start_seconds": time.perf_counter() - begin,
-            "memory_bytes": plan_memory(None, workers).total_bytes,
-        }
-        print(json.dumps(start), file=answers, flush=True)
-        for line in sys.stdin:
-            print(json.dumps(compact(session, json.loads(line))), file=answers, flush=True)
+            print(json.dumps(serve(json.loads(line))), file=answers, flush=True)
 
 
 if __name__ == "__main__":

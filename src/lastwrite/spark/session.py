@@ -344,7 +344,8 @@ class OwnSpark:
         """
         context: Any = self._context
         try:
-            context._jsc.stop()
+            if context._jsc is not None:  # a caller may have stopped it
+                context._jsc.stop()
         except Exception:
             return False
         finally:
