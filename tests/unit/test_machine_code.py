@@ -43,6 +43,14 @@ def summed(data, matrix, table, pair, factor, share, turned):  # type: ignore[no
 
 
 @njit(cache=False, nogil=True)
+def mixed(data, step, turned=False):  # type: ignore[no-untyped-def]
+    total = np.int64(0)
+    for i in range(0, len(data), step):
+        total += data[i]
+    return -total if turned else total
+
+
+@njit(cache=False, nogil=True)
 def answered(which):  # type: ignore[no-untyped-def]
     return which > 3
 
@@ -147,7 +155,30 @@ def test_code_is_kept_beside_the_source(tmp_path: Path) -> None:
     keep_code("lastwrite.not_there.at_all", "a-test", b"nowhere to keep it")
 
 
-def test_commands_that_look_load_no_numba_once_their_kernels_are_kept() -> None:
+def test_the_usual_arguments_and_then_others(
+    kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kinds that come first have a way of their own; others, fewer and more find theirs."""
+    code = CodeOf(mixed)
+    data, wide = np.arange(9, dtype=np.uint8), np.arange(9, dtype=np.int64)
+    read_only = data.copy()
+    read_only.flags.writeable = False
+    given = [(data, 2, True), (wide, 2, True), (read_only, 2, False), (data[:4], 2)]
+    given += [(data[::2], 1, True), (wide, np.int64(2), np.bool_(True)), (data.reshape(3, 3)[1], 1)]
+    assert code(data, 2, True) == code(data, 2, True)
+    for each in given:
+        assert code(*each) == mixed.for_numba(*each)
+    assert code(data, 2, turned=True) == mixed.for_numba(data, 2, True)
+    with pytest.raises(TypeError):
+        code(data)
+    with pytest.raises(TypeError):
+        code(data, 2, True, 4)
+    with pytest.raises(OverflowError):
+        code(data, 1 << 80, True)
+
+
+def test_no_numba_is_loaded_once_kernels_are_kept(tmp_path: Path) -> None:
+    """Not by commands that look, and not by a round."""
     code = (
         "import sys, lastwrite.cli\n"
         "try:\n"
@@ -157,8 +188,17 @@ def test_commands_that_look_load_no_numba_once_their_kernels_are_kept() -> None:
         "heavy = {'numba', 'pydantic', 'pyspark', 'pyarrow', 'psutil'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
-    for look in (["inspect"], ["dump", "--limit", "1"]):
-        command = [sys.executable, "-c", code, *look, str(CORPUS)]
-        subprocess.run(command, capture_output=True, check=False)
-        done = subprocess.run(command, capture_output=True, check=False)
+    round_here = (
+        "import sys, lastwrite\n"
+        "from lastwrite.spark.inline import INLINE\n"
+        "config = {'cleanup.policy': 'compact'}\n"
+        "lastwrite.compact(sys.argv[1], to=sys.argv[2], config=config, spark=INLINE)\n"
+        "sys.exit('numba' in sys.modules)"
+    )
+    looks = [[code, *look, str(CORPUS)] for look in (["inspect"], ["dump", "--limit", "1"])]
+    for words in (*looks, [round_here, str(CORPUS)]):
+        for run in ("first", "second"):
+            to = [] if words[0] is code else [str(tmp_path / run)]
+            command = [sys.executable, "-c", *words, *to]
+            done = subprocess.run(command, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from lastwrite.encoding.checksum import crc32c
 from lastwrite.encoding.compression import Codec
+from lastwrite.encoding.kernel_cache import code_files, may_keep_code
 from lastwrite.errors import CorruptLog, OutOfMemoryBudget
 from lastwrite.kafka import warm_up
 from lastwrite.kafka.format import packed_kernels
@@ -151,13 +152,16 @@ def test_the_limit_is_a_batchs(codec: Codec) -> None:
     assert caught.value.at == int(table["position"][1])
 
 
+@pytest.mark.skipif(not may_keep_code(), reason="Numba is told where to keep things")
 def test_a_first_run_compiles_what_compressed_batches_need() -> None:
     """No kernel meets other types later: it would be compiled once more, while a scan waits."""
     warm_up.compile_kernels()
-    needed = (packed_kernels.open_lz4, packed_kernels.thin_many, packed_kernels.seal_many)
-    before = [kernel.for_numba.signatures for kernel in needed]
+    needed = [
+        f"{packed_kernels.__name__}:{name}" for name in ("open_lz4", "thin_many", "seal_many")
+    ]
+    before = list(map(code_files, needed))
     data = log(MIXED, SIZES)
     records = int(KafkaFormat().split(data, 0, len(data), 0).table["records"].sum())
     keep = np.arange(records, dtype=np.uint8) % 2
     rebuilt(data, np.full(len(MIXED), REBUILD, np.uint8), keep, 64 << 20)
-    assert before == [kernel.for_numba.signatures for kernel in needed] and all(before)
+    assert before == list(map(code_files, needed)) and all(before)

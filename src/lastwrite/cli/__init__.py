@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sys import UnraisableHookArgs
     from types import FrameType
 
-_LOOKS = ("inspect", "dump", "read")  # they end soon, or wait for a terminal
 _INTERRUPTED = 130  # what Typer makes of Ctrl-C
 _AGAIN_S = 0.05
 # In the names of files: where an exception is dropped, or leaves a lock that all threads need.
@@ -34,10 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     status.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    if any(name in _LOOKS for name in arguments[:1]):
-        from lastwrite.encoding.kernel import without_numba
-
-        without_numba()
     status, was_interrupted = _run(arguments)
     # the interpreter need not look through all that was imported before it goes: a quarter second
     gc.freeze()

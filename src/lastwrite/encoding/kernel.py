@@ -1,9 +1,8 @@
 """``njit``: a kernel that Numba compiles when it is first called, not when its module is imported.
 
-Numba costs a third of a second of processor time to import and as much again before the first
-kernel runs, more than most looks at a log. So a module with kernels imports no Numba; and a process
-that calls few of them may ask for their machine code alone (``without_numba``), which
-``machine_code`` keeps beside Numba's own cache.
+Numba costs a third of a second of processor time to import, as much again before the first kernel
+runs, and 45 MiB in each process. So a module with kernels imports no Numba, and what runs is their
+machine code, which ``machine_code`` keeps beside Numba's own cache.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
-_is_numba_left_out = False
 # Whoever makes a kernel is alone: another thread would call it before it knows what it calls. Its
 # own thread comes again, where a kernel calls itself.
 making = RLock()
@@ -31,15 +29,6 @@ def njit(**options: Any) -> Callable[[Any], Any]:
 def intrinsic(function: Any) -> Any:
     """Numba's ``numba.extending.intrinsic``: made when the first kernel that uses it is."""
     return Intrinsic(function)
-
-
-def without_numba() -> None:
-    """From now on take kernels as machine code where it is kept, and keep it where it is not.
-
-    A call costs some microseconds more than by Numba: for a process that looks, and ends.
-    """
-    global _is_numba_left_out
-    _is_numba_left_out = True
 
 
 class Late:
@@ -102,10 +91,7 @@ class Kernel:
             return self._made
 
     def _first(self, *arguments: Any, **named: Any) -> Any:
-        if _is_numba_left_out:
-            self._run = import_module("lastwrite.encoding.machine_code").CodeOf(self)
-        else:
-            self._run = self.for_numba
+        self._run = import_module("lastwrite.encoding.machine_code").CodeOf(self)
         return self._run(*arguments, **named)
 
 

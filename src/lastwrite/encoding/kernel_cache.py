@@ -97,12 +97,24 @@ def maker() -> str:
     return f"{_digest()} {made} {written_ns} {sys.version}"
 
 
+@cache
 def may_keep_code() -> bool:
-    """Whether machine code is kept beside the sources: not where Numba is told how to compile or
-    where to keep it, nor by a Python whose objects look otherwise.
+    """Whether machine code is kept beside the sources: not where that folder cannot be written, nor
+    where Numba is told how to compile or where to keep it, nor by a Python whose objects look
+    otherwise.
     """
     is_told = any(name.startswith("NUMBA_") for name in os.environ)
-    return not is_told and sys.implementation.name == "cpython" and object.__basicsize__ == 16
+    is_known = sys.implementation.name == "cpython" and object.__basicsize__ == 16
+    return is_known and not is_told and os.access(_PACKAGE, os.W_OK)
+
+
+def code_files(kernel: str) -> list[Path]:
+    """What ``keep_code`` kept of a kernel, given as ``lastwrite.module:name``, whether it is of use
+    here or not.
+    """
+    module, name = kernel.split(":")
+    any_of_it = _code_file(module, f"{name}-*")
+    return sorted(any_of_it.parent.glob(any_of_it.name))
 
 
 def kept_code(module: str, name: str) -> bytes:
@@ -127,19 +139,16 @@ def _code_file(module: str, name: str) -> Path:
 
 
 def is_compiled(kernel: str) -> bool:
-    """Whether Numba's cache has the kernel, given as ``lastwrite.module:name``, as it is now; its
-    module is loaded only where that cannot be seen from what lies beside the source.
+    """Whether the kernel, given as ``lastwrite.module:name``, is compiled; its module is loaded only
+    where that is Numba's affair.
     """
+    if may_keep_code():
+        return bool(code_files(kernel))
     module, name = kernel.split(":")
-    source = _PACKAGE.joinpath(*module.split(".")[1:])
-    is_beside = "NUMBA_CACHE_DIR" not in os.environ
-    index = f"{source.name}.{name}-*.py{sys.version_info.major}{sys.version_info.minor}*.nbi"
-    if is_beside and any((source.parent / "__pycache__").glob(index)):
-        return True
-    return is_kept(getattr(import_module(module), name))
+    return is_in_numbas_cache(getattr(import_module(module), name))
 
 
-def is_kept(kernel: Any) -> bool:
+def is_in_numbas_cache(kernel: Any) -> bool:
     """Whether Numba's cache has the jitted function as it is now; also where it cannot be kept
     anywhere.
     """

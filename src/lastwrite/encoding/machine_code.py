@@ -26,7 +26,14 @@ import numpy as np
 from llvmlite import binding
 
 from lastwrite.encoding.kernel import Kernel, making
-from lastwrite.encoding.kernel_cache import keep_code, kept_code, maker, may_keep_code
+from lastwrite.encoding.kernel_cache import (
+    code_files,
+    is_in_numbas_cache,
+    keep_code,
+    kept_code,
+    maker,
+    may_keep_code,
+)
 
 # NumPy's flags: contiguous as in C, aligned, writable; where an array's fields lie, by its ABI.
 _CONTIGUOUS, _LAYOUT = 0x1, 0x1 | 0x100 | 0x400
@@ -64,26 +71,57 @@ class _NotKept(Exception):
     """This is Numba's to do."""
 
 
+def is_kept(kernel: Kernel) -> bool:
+    """Whether the kernel is compiled, for whatever arguments, by what is here and for this
+    processor.
+    """
+    if not may_keep_code():
+        return is_in_numbas_cache(kernel)
+    files = code_files(f"{kernel.function.__module__}:{kernel.function.__qualname__}")
+    return any(_parted(file.read_bytes()) is not None for file in files)
+
+
 class CodeOf:
     """A kernel's machine code, by the kinds of its arguments."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._found: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
+        self._usual: Callable[..., Any] = _not_these
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if not named:
+            found = self._usual(*arguments)
+            if found is not NotImplemented:
+                return found
         try:
-            kinds = tuple(map(_kind, arguments))
             if named:
                 raise _NotKept
+            arguments = self._whole(arguments)
+            kinds = tuple(map(_kind, arguments))
             code = self._found.get(kinds)
             if code is None:
                 with making:  # the loader takes each symbol once
                     code = self._found.get(kinds) or self._code_or_numba(arguments, kinds)
                     self._found[kinds] = code
+                    if self._usual is _not_these and isinstance(code, _Code):
+                        self._usual = code.usual(kinds)
             return code(arguments)
         except _NotKept:
             return self._kernel.for_numba(*arguments, **named)
+
+    def _whole(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments with the defaults of those that are left out.
+
+        Raises:
+            _NotKept: too few or too many: Numba has the words for it.
+        """
+        function = self._kernel.function
+        missing = function.__code__.co_argcount - len(arguments)
+        defaults = function.__defaults__ or ()
+        if not 0 <= missing <= len(defaults):
+            raise _NotKept
+        return arguments + defaults[len(defaults) - missing :] if missing else arguments
 
     def _code_or_numba(
         self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]
@@ -101,13 +139,27 @@ class CodeOf:
         module = function.__module__
         digest = hashlib.blake2b(repr(kinds).encode(), digest_size=8).hexdigest()
         name = f"{function.__qualname__}-{digest}"
-        head, _, machine_code = kept_code(module, name).partition(b"\n")
-        proof, _, result = head.decode("latin-1").partition(" ")
-        if proof != _proof(result, machine_code):
-            result, machine_code = _compiled(self._kernel, arguments, kinds, f"{module}.{name}")
+        parted = _parted(kept_code(module, name))
+        if parted is None:
+            parted = _compiled(self._kernel, arguments, kinds, f"{module}.{name}")
+            result, machine_code = parted
             head = f"{_proof(result, machine_code)} {result}".encode()
             keep_code(module, name, head + b"\n" + machine_code)
+        result, machine_code = parted
         return _Code(f"{module}.{name}", machine_code, kinds, result)
+
+
+def _parted(kept: bytes) -> tuple[str, bytes] | None:
+    """What the kernel gives, and its machine code, out of what is kept; None: it is not whole, or
+    another's.
+    """
+    head, _, machine_code = kept.partition(b"\n")
+    proof, _, result = head.decode("latin-1").partition(" ")
+    return (result, machine_code) if proof == _proof(result, machine_code) else None
+
+
+def _not_these(*_: Any) -> Any:
+    return NotImplemented
 
 
 class _Code:
@@ -134,6 +186,44 @@ class _Code:
             raise _NotKept
         found = self._result.unpack_from(room)
         return found if self._is_tuple else found[0] if found else None
+
+    def usual(self, kinds: tuple[Any, ...]) -> Callable[..., Any]:
+        """The call for arguments of exactly these kinds, which answers NotImplemented to others:
+        spelled out, since to find out what each of a dozen arguments is takes as long as a call.
+        """
+        names = [f"a{number}" for number in range(len(kinds))]
+        known: dict[str, Any] = {
+            "array": np.ndarray,
+            "call": self._call,
+            "room_of": self._room,
+            "unpack": self._result.unpack_from,
+        }
+        asked: list[str] = []
+        for name, kind in zip(names, kinds, strict=True):
+            if kind == "q":
+                asked.append(f"type({name}) is int and {_LEAST} <= {name} < {_END}")
+            elif kind == "?":
+                asked.append(f"type({name}) is bool")
+            elif _is_array(kind):
+                known[f"{name}_type"], dimensions, layout = kind
+                asked.append(
+                    f"type({name}) is array and {name}.dtype is {name}_type "
+                    f"and {name}.ndim == {dimensions} and {name}.flags.num & {_LAYOUT} == {layout}"
+                )
+            else:
+                return _not_these
+        found = "found" if self._is_tuple else "found[0] if found else None"
+        lines = [
+            f"def usual({''.join(f'{name}=None, ' for name in names)}*more):",
+            f" if more or not ({' and '.join(asked) or 'True'}): return NotImplemented",
+            " room = room_of()",
+            f" if call({', '.join(['room', *names])}): return NotImplemented",
+            " found = unpack(room)",
+            f" return {found}",
+        ]
+        exec("\n".join(lines), known)
+        usual: Callable[..., Any] = known["usual"]
+        return usual
 
 
 def _kind(value: Any) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 import lastwrite.spark.folder_exchange  # noqa: F401  what a task of Spark unpickles
 from lastwrite.encoding.compression import Codec
 from lastwrite.encoding.fingerprint import SECRET_WORDS, secret_from
-from lastwrite.encoding.kernel_cache import is_kept
+from lastwrite.encoding.machine_code import is_kept
 from lastwrite.engine.elect import NO_KEYS, losers_among
 from lastwrite.engine.rules import election, verdict
 from lastwrite.engine.rules.transactions import aborted_table, flag_aborted
@@ -20,7 +20,7 @@ from lastwrite.model.policy import Policy, Strategy
 
 
 def is_compiled() -> bool:
-    """Whether Numba's cache has the largest kernels, as they are now."""
+    """Whether the largest kernels are kept, as they are now."""
     each = (kernels.split, kernels.walk, kernels.rebuild, election.elect, verdict._judge)
     return all(map(is_kept, each))
 

@@ -262,13 +262,12 @@ class SegmentIndexer:
         if not len(positions):
             return
         self._check(positions, sizes, last_offsets)
+        # columns of a table, often: machine code takes what lies together
+        columns = map(np.ascontiguousarray, (positions, sizes, last_offsets, max_timestamps_ms))
         offset_rows = np.empty((len(positions), 2), np.int64)
         time_rows = np.empty((len(positions), 2), np.int64)
         offset_count, time_count = _mark(
-            positions,
-            sizes,
-            last_offsets,
-            max_timestamps_ms,
+            *columns,
             self._interval_bytes,
             self._state,
             offset_rows,
