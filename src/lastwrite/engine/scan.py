@@ -368,14 +368,13 @@ class _KeyBytes:
 
     def take(self, plain: ByteArray, first: int, last: int) -> None:
         """Copy the keys of entries ``first`` to ``last`` out of the run's bytes."""
-        place = self._place[first:last]
-        lengths = place[:, 1]
+        starts, lengths = map(np.ascontiguousarray, self._place[first:last].T)
         ends = np.cumsum(lengths)
         self._lengths[first:last] = lengths
         self._starts[first:last] = self._size + ends - lengths
         total = int(ends[-1]) if len(ends) else 0
         part = np.empty(total, dtype=np.uint8)
-        election.gather(plain, place[:, 0], lengths, part)
+        election.gather(plain, starts, lengths, part)
         self._parts.append(part)
         self._size += total
 

@@ -58,7 +58,7 @@ class MemoryPlan:
             # 32 bytes each; where a key repeats, 100
             block_entries=min(1 << 20, max(1 << 14, share // 128)),
             # and what the system maps around them
-            slice_bytes=min(96 * MIB, max(1 * MIB, share * 3 // 8)),
+            slice_bytes=min(16 * MIB, max(1 * MIB, share * 3 // 8)),
             piece_bytes=min(32 * MIB, max(4 * MIB, share * 3 // 4)),
             # a byte each, and more where they turn out to be more than estimated
             piece_records=share // 6,

@@ -82,7 +82,7 @@ def jvm_options() -> tuple[str, ...]:
         "-XX:ReservedCodeCacheSize=64m",
         "-Xss512k",
         "-Xms96m",
-        "-XX:MaxNewSize=64m",
+        "-XX:MaxNewSize=20m",
         "-XX:MaxDirectMemorySize=64m",
         "-XX:-UsePerfData",
         f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
