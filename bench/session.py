@@ -27,8 +27,8 @@ from lastwrite.spark.memory import plan_memory
 from lastwrite.spark.session import local_workers
 
 
-def compact(master: str | None, request: dict[str, Any]) -> dict[str, Any]:
-    """``master`` None: without Spark."""
+def compact(how: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+    """``how``: by which session, as arguments of ``lastwrite.compact``."""
     begin = time.perf_counter()
     report = lastwrite.compact(
         request["path"],
@@ -36,8 +36,7 @@ def compact(master: str | None, request: dict[str, Any]) -> dict[str, Any]:
         now_ms=request["now_ms"],
         memory=request.get("memory"),
         keep_scans=request.get("keep_scans", False),
-        spark=INLINE if master is None else None,
-        master=master or "",
+        **how,
     )
     seconds = time.perf_counter() - begin
     return {
@@ -67,12 +66,12 @@ def main() -> None:
             held.callback(session.stop)
             serve = partial(naive.compact, session)
         elif kind == "inline":
-            serve = partial(compact, None)
+            serve = partial(compact, {"spark": INLINE})
         else:
             workers = local_workers(master)
             assert workers, "a peer cleans on this machine"
             memory_bytes = plan_memory(None, workers).total_bytes
-            serve = partial(compact, master)
+            serve = partial(compact, {"master": master})
         print(json.dumps({"memory_bytes": memory_bytes}), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps(serve(json.loads(line))), file=answers, flush=True)

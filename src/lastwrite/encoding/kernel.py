@@ -13,6 +13,8 @@ from threading import RLock
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from lastwrite.encoding.kernel_cache import may_keep_code
+
 _PACKAGE = __name__.partition(".")[0]
 # Whoever makes a kernel is alone: another thread would call it before it knows what it calls. Its
 # own thread comes again, where a kernel calls itself.
@@ -91,7 +93,10 @@ class Kernel:
             return self._made
 
     def _first(self, *arguments: Any, **named: Any) -> Any:
-        self._run = import_module("lastwrite.encoding.machine_code").CodeOf(self)
+        if may_keep_code():
+            self._run = import_module("lastwrite.encoding.machine_code").CodeOf(self)
+        else:
+            self._run = self.for_numba
         return self._run(*arguments, **named)
 
 

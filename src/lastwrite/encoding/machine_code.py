@@ -90,13 +90,12 @@ class CodeOf:
         self._usual: Callable[..., Any] = _not_these
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        if not named:
-            found = self._usual(*arguments)
-            if found is not NotImplemented:
-                return found
+        if named:
+            return self._kernel.for_numba(*arguments, **named)
+        found = self._usual(*arguments)
+        if found is not NotImplemented:
+            return found
         try:
-            if named:
-                raise _NotKept
             arguments = self._whole(arguments)
             kinds = tuple(map(_kind, arguments))
             code = self._found.get(kinds)
@@ -108,7 +107,7 @@ class CodeOf:
                         self._usual = code.usual(kinds)
             return code(arguments)
         except _NotKept:
-            return self._kernel.for_numba(*arguments, **named)
+            return self._kernel.for_numba(*arguments)
 
     def _whole(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments with the defaults of those that are left out.
@@ -133,8 +132,6 @@ class CodeOf:
 
     def _code(self, arguments: tuple[Any, ...], kinds: tuple[Any, ...]) -> _Code:
         """Load it, or have it compiled and keep it."""
-        if not may_keep_code():
-            raise _NotKept
         function = self._kernel.function
         module = function.__module__
         digest = hashlib.blake2b(repr(kinds).encode(), digest_size=8).hexdigest()
