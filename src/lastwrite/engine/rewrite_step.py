@@ -36,7 +36,10 @@ def rewrite_partitions(
     are given up.
     """
     chosen = [_choose_runs(context, each) for each in partitions]
-    shares = Shares(sum(map(_cost_of, partitions, chosen)), context.workers)
+    costs = [
+        cost for each, runs in zip(partitions, chosen, strict=True) for cost in _costs(each, runs)
+    ]
+    shares = Shares(costs, context.workers)
     if context.writes:
         written = [each.plan.log for each, runs in zip(partitions, chosen, strict=True) if runs]
         to = context.options.to
@@ -104,11 +107,12 @@ def _changes(context: Context, partition: ElectedPartition) -> list[int]:
     return changes
 
 
-def _cost_of(partition: ElectedPartition, runs: Sequence[tuple[int, ...]]) -> int:
-    """What rewriting the ``runs`` costs."""
-    rewritten = {place for run in runs for place in run}
-    pairs = zip(partition.plan.pieces, partition.scans, strict=True)
-    return sum(rewrite_cost(piece, scan) for piece, scan in pairs if piece.segment in rewritten)
+def _costs(partition: ElectedPartition, runs: Sequence[tuple[int, ...]]) -> list[int]:
+    """What rewriting each of the ``runs`` costs."""
+    costs = [0] * len(partition.plan.log.segments)
+    for piece, scan in zip(partition.plan.pieces, partition.scans, strict=True):
+        costs[piece.segment] += rewrite_cost(piece, scan)
+    return [sum(costs[place] for place in run) for run in runs]
 
 
 def _units(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import heapq
+from collections.abc import Mapping, Sequence
 
 from lastwrite.model.work import Piece, PieceScan
 
 _LEAST_PART_BYTES = 8 << 20
+# How much longer than its share the busiest worker may work before a segment is cut: parts are read
+# and written once more when they are joined, by one processor.
+_UNEVEN = 1.15
 
 
 def rewrite_cost(piece: Piece, scan: PieceScan) -> int:
@@ -21,19 +25,21 @@ def rewrite_cost(piece: Piece, scan: PieceScan) -> int:
 
 
 class Shares:
-    """Equal shares of what rewriting costs, one a worker: filled one after the other, so that few
-    segments are cut.
+    """About equal shares of what rewriting costs, one a worker.
 
-    A segment that lies across the end of a share is cut there, at the next piece: of two workers'
-    seven segments one. The parts of a cut segment have to be joined; those of all others are whole.
+    ``costs``: of each new segment. Where whole segments make shares that are equal enough none is
+    cut. Else shares are filled one after the other, and a segment that lies across the end of one is
+    cut there, at the next piece; its parts have to be joined.
     """
 
-    def __init__(self, total: int, workers: int) -> None:
-        self._share = max(1.0, total / workers)
+    def __init__(self, costs: Sequence[int], workers: int) -> None:
+        self._share = max(1.0, sum(costs) / workers)
+        self._cuts = _longest(costs, workers) > _UNEVEN * self._share
         self._filled = 0.0  # of the share that is being filled
 
     def take(self, costs: Mapping[Piece, int], may_cut: bool) -> list[list[Piece]]:
         """The pieces of the next new segment, of these costs, in one list a part."""
+        may_cut = may_cut and self._cuts
         parts: list[list[Piece]] = [[]]
         left = sum(piece.bytes for piece in costs)
         part = 0
@@ -49,3 +55,11 @@ class Shares:
             part += piece.bytes
             left -= piece.bytes
         return parts
+
+
+def _longest(costs: Sequence[int], workers: int) -> int:
+    """What the busiest of the workers does where each takes the costliest segment that is left."""
+    loads = [0] * workers
+    for cost in sorted(costs, reverse=True):
+        heapq.heapreplace(loads, loads[0] + cost)
+    return max(loads)

@@ -1,0 +1,70 @@
+"""Shares of a rewrite: whole segments where these are equal enough, else cut ones."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lastwrite.engine.shares import Shares
+from lastwrite.model.work import Piece
+
+MIB = 1 << 20
+
+
+def pieces(costs: list[int]) -> dict[Piece, int]:
+    """Pieces of 32 MiB, one for each of these costs."""
+    size = 32 * MIB
+    return {
+        Piece(
+            number=n,
+            segment=0,
+            path="0.log",
+            start=n * size,
+            end=(n + 1) * size,
+            size_bytes=len(costs) * size,
+            mtime_ns=0,
+            lowest_offset=0,
+            end_offset=1,
+            keyed=True,
+        ): cost
+        for n, cost in enumerate(costs)
+    }
+
+
+def parts(segments: list[list[int]], workers: int) -> list[list[int]]:
+    """What the parts of each segment cost."""
+    shares = Shares([sum(costs) for costs in segments], workers)
+    made = []
+    for costs in segments:
+        by_piece = pieces(costs)
+        taken = shares.take(by_piece, may_cut=True)
+        assert [piece for part in taken for piece in part] == list(by_piece)
+        made.append([sum(by_piece[piece] for piece in part) for part in taken])
+    return made
+
+
+def test_segments_that_make_equal_shares_stay_whole() -> None:
+    assert parts([[100] * 8, [105] * 8], 2) == [[800], [840]]
+    assert parts([[40] * 4, [60] * 4, [100] * 4], 2) == [[160], [240], [400]]
+
+
+def test_one_large_segment_is_cut_for_each_worker() -> None:
+    assert parts([[100] * 8], 2) == [[400, 400]]
+    assert parts([[100] * 8, [10]], 2) == [[400, 400], [10]]
+
+
+@given(
+    segments=st.lists(st.lists(st.integers(MIB, 128 * MIB), min_size=1, max_size=8), max_size=9),
+    workers=st.integers(1, 9),
+)
+def test_what_is_cut_would_have_kept_others_waiting(
+    segments: list[list[int]], workers: int
+) -> None:
+    made = parts(segments, workers)
+    if all(len(each) == 1 for each in made):
+        return
+    costs = sorted((sum(costs) for costs in segments), reverse=True)
+    loads = [0] * workers
+    for cost in costs:
+        loads[loads.index(min(loads))] += cost
+    assert max(loads) > 1.15 * sum(costs) / workers
