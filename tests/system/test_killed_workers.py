@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 EXCHANGES = {
     "folder": (
         folder_exchange,
-        {"scan": "scan_to_folder", "elect": "elect", "rewrite": "rewrite_staged"},
+        {"scan": "scan_to_folder", "elect": "elect_and_mark", "rewrite": "rewrite_staged"},
     ),
     "shuffle": (
         shuffle_exchange,
@@ -113,7 +113,7 @@ def kill_in(
             kill()
             yield answer
 
-    gives_one = (way, stage) in {("folder", "elect"), ("shuffle", "rewrite")}
+    gives_one = (way, stage) == ("shuffle", "rewrite")
     monkeypatch.setattr(module, names[stage], one if gives_one else many)
 
 

@@ -196,25 +196,32 @@ class _Code:
             "unpack": self._result.unpack_from,
         }
         asked: list[str] = []
+        given: list[str] = []
         for name, kind in zip(names, kinds, strict=True):
-            if kind == "q":
-                asked.append(f"type({name}) is int and {_LEAST} <= {name} < {_END}")
-            elif kind == "?":
-                asked.append(f"type({name}) is bool")
-            elif _is_array(kind):
-                known[f"{name}_type"], dimensions, layout = kind
-                asked.append(
-                    f"type({name}) is array and {name}.dtype is {name}_type "
-                    f"and {name}.ndim == {dimensions} and {name}.flags.num & {_LAYOUT} == {layout}"
-                )
-            else:
-                return _not_these
+            parts = [(name, kind)]
+            if isinstance(kind, tuple) and not _is_array(kind):
+                asked.append(f"type({name}) is tuple and len({name}) == {len(kind)}")
+                parts = [(f"{name}[{n}]", part) for n, part in enumerate(kind)]
+            for place, part in parts:
+                if part == "q":
+                    asked.append(f"type({place}) is int and {_LEAST} <= {place} < {_END}")
+                elif part == "?":
+                    asked.append(f"type({place}) is bool")
+                elif _is_array(part):
+                    known[f"type{len(given)}"], dimensions, layout = part
+                    asked.append(
+                        f"type({place}) is array and {place}.dtype is type{len(given)} and "
+                        f"{place}.ndim == {dimensions} and {place}.flags.num & {_LAYOUT} == {layout}"
+                    )
+                else:
+                    return _not_these
+                given.append(place)
         found = "found" if self._is_tuple else "found[0] if found else None"
         lines = [
             f"def usual({''.join(f'{name}=None, ' for name in names)}*more):",
             f" if more or not ({' and '.join(asked) or 'True'}): return NotImplemented",
             " room = room_of()",
-            f" if call({', '.join(['room', *names])}): return NotImplemented",
+            f" if call({', '.join(['room', *given])}): return NotImplemented",
             " found = unpack(room)",
             f" return {found}",
         ]

@@ -20,38 +20,84 @@ from lastwrite.engine.profile import step
 from lastwrite.engine.rules import election
 from lastwrite.model.columns import ByteArray, Int64Array
 from lastwrite.model.policy import Strategy
-from lastwrite.model.work import Block, Elected, ElectUnit
-from lastwrite.storage.scratch import ScratchMap
+from lastwrite.model.work import Block, Elected, ElectUnit, Limits
+from lastwrite.storage.scratch import PAGE_BYTES, ScratchMap
 
 _AROUND_BYTES = 128 << 10  # mapped beyond a stretch, at its two ends
 
 NO_KEYS: tuple[Int64Array, ByteArray] = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8)
 
 
-def elect(unit: ElectUnit) -> Elected:
-    """Elect in the unit's buckets and mark the losers in the pieces' state files."""
+class Marks:
+    """The scratch files of a task's units, each mapped once, and the losers that are to be marked.
+
+    Losers are spread over all states, and each page of these costs a fault. So they are marked when
+    there are many, piece for piece. ``close`` ends the maps.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._stack = ExitStack()
+        self._slice_bytes = limits.slice_bytes
+        # nothing is decompressed meanwhile
+        self._most_bytes = max(limits.slice_bytes, limits.plain_bytes // 4)
+        self._states: dict[str, ScratchMap] = {}
+        # by the place of a piece's states: how many there are, and the losers' ordinals
+        self._lost: dict[tuple[str, int], tuple[int, list[np.ndarray]]] = {}
+        self._held_bytes = 0
+        self.entries: dict[str, ScratchMap] = {}
+
+    def map(self, unit: ElectUnit) -> None:
+        """Map what the unit needs."""
+        for block, (path, _) in zip(unit.blocks, unit.states, strict=True):
+            if block.path not in self.entries:
+                self.entries[block.path] = self._map(block.path)
+            if path not in self._states:
+                self._states[path] = self._map(path, writable=True)
+
+    def _map(self, path: str, writable: bool = False) -> ScratchMap:
+        return self._stack.enter_context(closing(ScratchMap(path, writable)))
+
+    def add(self, unit: ElectUnit, losers: Sequence[np.ndarray]) -> None:
+        """The losers of a unit, by block."""
+        for place, last, lost in zip(unit.states, unit.last_records, losers, strict=True):
+            if len(lost):
+                self._lost.setdefault(place, (last + 1, []))[1].append(lost)
+        self._held_bytes += unit.entry_bytes // 4  # four bytes for each that might have lost
+        if self._held_bytes > self._most_bytes:
+            self.mark()
+
+    def mark(self) -> None:
+        """Mark those that are not marked yet."""
+        touched = 0
+        for (path, at), (records, losers) in self._lost.items():
+            states = self._states[path]
+            if PAGE_BYTES * sum(map(len, losers)) > records:  # one a page, or more
+                states.populate(at, records)
+            for lost in losers:
+                election.mark(states.bytes[at:], lost)
+            touched += records + _AROUND_BYTES
+            if touched > self._slice_bytes:
+                touched = _let_go(self._states)
+        _let_go(self._states)
+        self._lost.clear()
+        self._held_bytes = 0
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def elect(marks: Marks, unit: ElectUnit) -> Elected:
+    """Elect in the unit's buckets; the losers are to be marked by ``marks`` when all is elected."""
     if not unit.blocks:
         return Elected(unit.partition, 0, {})
-    with ExitStack() as stack:
-        entries: dict[str, ScratchMap] = {}
-        states: dict[str, ScratchMap] = {}
-        for block, (path, _) in zip(unit.blocks, unit.states, strict=True):
-            if block.path not in entries:
-                entries[block.path] = stack.enter_context(closing(ScratchMap(block.path)))
-            if path not in states:
-                states[path] = stack.enter_context(closing(ScratchMap(path, writable=True)))
-        with step("elect"):
-            winners, losers = _elect(unit, entries)
-        with step("mark"):
-            touched = 0
-            for block, (path, at), lost in zip(unit.blocks, unit.states, losers, strict=True):
-                election.mark(states[path].bytes[at:], lost)
-                touched += block.count + _AROUND_BYTES
-                if touched > unit.limits.slice_bytes:
-                    touched = _let_go(states)
-        pieces = [block.piece for block in unit.blocks]
-        of = (unit.partition, unit.strategy)
-        return tally(of, winners, pieces, unit.last_records, losers)
+    marks.map(unit)
+    with step("elect"):
+        winners, losers = _elect(unit, marks.entries)
+        _let_go(marks.entries)
+    with step("mark"):
+        marks.add(unit, losers)
+    pieces = [block.piece for block in unit.blocks]
+    return tally((unit.partition, unit.strategy), winners, pieces, unit.last_records, losers)
 
 
 def tally(

@@ -13,13 +13,14 @@ Both exchanges give the same results; tests hold them against each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from lastwrite.engine.buffers import Buffers
 from lastwrite.engine.context import WholeWork
-from lastwrite.engine.elect import elect
+from lastwrite.engine.elect import Marks, elect
 from lastwrite.engine.partition import Ended, PartitionPlan, RewrittenPartition
 from lastwrite.engine.profile import step
 from lastwrite.engine.rewrite import fsync_outputs, rewrite
@@ -89,6 +90,16 @@ def _scan_unit(
         blocks = []
         results.append(result)
     return results
+
+
+def elect_and_mark(units: Sequence[ElectUnit]) -> Iterator[Elected | Failed[ElectUnit]]:
+    """Elect in units, and mark their losers in the state files."""
+    if units:
+        with closing(Marks(units[0].limits)) as marks:
+            found = list(each(partial(elect, marks))(units))
+            with step("mark"):
+                marks.mark()
+        yield from found
 
 
 def rewrite_staged(units: Sequence[RewriteUnit]) -> Iterator[SegmentOutput | Failed[RewriteUnit]]:
@@ -188,7 +199,8 @@ class FolderExchange:
         self, units: Sequence[ElectUnit], progress: Progress
     ) -> list[Elected | Failed[ElectUnit]]:
         weights = [unit.entry_bytes for unit in units]
-        return self._runner.run("elect", elect, units, weights, progress)
+        begun = self._runner.begin_tasks("elect", elect_and_mark, units, weights, progress)
+        return begun.result()
 
     def rewrite(
         self, units: Sequence[RewriteUnit], progress: Progress

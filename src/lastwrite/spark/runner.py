@@ -17,16 +17,18 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from lastwrite.engine.partition import Ended, failed
 from lastwrite.errors import CommitConflict, LogError
-from lastwrite.model.progress import Progress
+from lastwrite.model.progress import NoProgress, Progress
 from lastwrite.model.work import Begun, Failed
 from lastwrite.spark.executors import Executors
 from lastwrite.spark.profile import StageProfile, TaskClock, TaskProfile
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.spark_errors import SAME_PATH, spark_error
+from lastwrite.spark.standing_job import StandingJob
 from lastwrite.spark.work import R, Runner, Task, U
 from lastwrite.spark.worker import settle
 from lastwrite.storage.machine import memory_kill_since, memory_kills
@@ -42,6 +44,8 @@ _SECONDS_A_LOOK = 0.5
 _STOPPED = "the log is as it was; start again when you like"
 
 T = TypeVar("T")
+_Answer: TypeAlias = tuple[list[Any], TaskProfile]  # a batch's results
+_Run: TypeAlias = Callable[[list[Any]], _Answer]
 
 
 def seen_from_here(answer: T) -> T:
@@ -88,6 +92,7 @@ class SparkRunner(Runner):
         self.has_failed = False  # a job, whose tasks may still run
         self._lock = threading.Lock()
         self._groups: set[str] = set()  # of jobs that run now
+        self._standing: StandingJob | None = None
         self.is_cancelled = False
 
     @property
@@ -111,32 +116,90 @@ class SparkRunner(Runner):
         if not units:
             return Begun(list)  # of nothing
         tasks = pack(weights, self.workers)
-        batches = [[(i, units[i]) for i in places] for places in tasks]
+        batches = [[units[i] for i in places] for places in tasks]
+        sizes = [sum(weights[i] for i in places) for places in tasks]
 
-        def run_batch(batch: list[tuple[int, U]]) -> tuple[list[tuple[int, Any]], TaskProfile]:
-            clock = TaskClock()
-            done = [
-                (i, result)
-                for (i, _), result in zip(batch, task([unit for _, unit in batch]), strict=True)
-            ]
-            settle()
-            return done, clock.taken()
-
-        def act(context: SparkContext) -> list[tuple[list[tuple[int, Any]], TaskProfile]]:
-            found: list[Any] = context.parallelize(batches, len(batches)).map(run_batch).collect()
-            return found
-
-        def made(answers: list[tuple[list[tuple[int, Any]], TaskProfile]]) -> list[R | Failed[U]]:
-            self.profile.setdefault(name, StageProfile()).add(
-                job.seconds, self.workers, [taken for _, taken in answers]
-            )
-            found = dict(answer for batch, _ in answers for answer in batch)
+        def made(answered: tuple[float, list[_Answer]]) -> list[R | Failed[U]]:
+            seconds, answers = answered
+            profiles = [taken for _, taken in answers]
+            self.profile.setdefault(name, StageProfile()).add(seconds, self.workers, profiles)
+            found: dict[int, R | Failed[U]] = {}
+            for places, (results, _) in zip(tasks, answers, strict=True):
+                found.update(zip(places, results, strict=True))
             results = [found[i] for i in range(len(units))]
             return results if self.is_here else list(map(seen_from_here, results))
 
-        sizes = [sum(weights[i] for i in places) for places in tasks]
+        run: _Run = partial(_run_batch, task)
+        if self.spark.is_ours and self.is_here:
+            return self._begin_standing(name, run, batches, sizes, progress).then(made)
+        return self._begin_batches(name, run, batches, sizes, progress).then(made)
+
+    def _begin_batches(
+        self,
+        name: str,
+        run: _Run,
+        batches: list[Any],
+        sizes: list[int],
+        progress: Progress,
+    ) -> Begun[tuple[float, list[_Answer]]]:
+        """A task a batch; the answers, and the seconds that they took."""
+
+        def act(context: SparkContext) -> list[_Answer]:
+            found: list[Any] = context.parallelize(batches, len(batches)).map(run).collect()
+            return found
+
         job = self._begin_job(name, act, progress, sizes)
-        return Begun(job.result, job.cancel).then(made)
+        return Begun(job.result, job.cancel).then(lambda answers: (job.seconds, answers))
+
+    def _begin_standing(
+        self,
+        name: str,
+        run: _Run,
+        batches: list[Any],
+        sizes: list[int],
+        progress: Progress,
+    ) -> Begun[tuple[float, list[_Answer]]]:
+        """The same, by the tasks of the standing job."""
+        from pyspark import cloudpickle
+
+        began = time.perf_counter()
+        standing = self._stand()
+        pack_up: Callable[[Any], bytes] = cloudpickle.dumps
+        calls = [pack_up(partial(run, batch)) for batch in batches]
+        names = standing.lay_out(name, calls)
+
+        def result() -> tuple[float, list[_Answer]]:
+            answers = standing.wait(name, names, sizes, progress)
+            return max(ended for ended, _ in answers) - began, [answer for _, answer in answers]
+
+        def cancel() -> None:
+            standing.cancel()
+            self.end()
+
+        return Begun(result, cancel)
+
+    def _stand(self) -> StandingJob:
+        numbers = list(range(self.workers))
+
+        def begin(serve: Callable[[int], None]) -> _Job[Any]:
+            return self._begin_job(
+                "serve",
+                lambda context: context.parallelize(numbers, len(numbers)).map(serve).collect(),
+                NoProgress(),
+                (),
+            )
+
+        with self._lock:
+            if self._standing is None:
+                self._standing = StandingJob(begin)
+            return self._standing
+
+    def end(self) -> None:
+        """Nothing more comes: let what waits for it end."""
+        with self._lock:
+            standing, self._standing = self._standing, None
+        if standing is not None:
+            standing.end()
 
     def run_job(
         self,
@@ -152,6 +215,7 @@ class SparkRunner(Runner):
             LogError: Spark could not do it, or ``cancel`` was called.
             EnvironmentUnfit: Spark does not start, or a cluster gave no executor.
         """
+        self.end()  # its tasks stand where others are to
         return self._begin_job(name, act, progress, task_bytes).result()
 
     def _begin_job(
@@ -259,7 +323,7 @@ class _Job(Generic[T]):
     """A job that Spark is at."""
 
     def __init__(self, runner: SparkRunner, name: str, group: str, executors: Executors) -> None:
-        self._runner, self._name, self._group = runner, name, group
+        self._runner, self.name, self._group = runner, name, group
         self._executors = executors
         self._kills = memory_kills()
         self._begin = time.perf_counter()
@@ -267,6 +331,10 @@ class _Job(Generic[T]):
         self.watch: threading.Thread | None = None
         self.outcome: Future[T] = Future()
         self.outcome.add_done_callback(self._note_end)
+
+    @property
+    def has_ended(self) -> bool:
+        return self.outcome.done()
 
     def _note_end(self, _: object) -> None:
         self.seconds = time.perf_counter() - self._begin
@@ -293,7 +361,7 @@ class _Job(Generic[T]):
             if runner.is_cancelled:
                 raise LogError("the work was stopped", remedy=_STOPPED) from error
             raise spark_error(
-                self._name, error, runner.spark.death(error), memory_kill_since(self._kills)
+                self.name, error, runner.spark.death(error), memory_kill_since(self._kills)
             ) from error
         finally:
             runner.forget(self._group)
@@ -306,6 +374,14 @@ class _Job(Generic[T]):
         runner.cancel_groups([self._group], seconds)
         wait([self.outcome], seconds)
         runner.forget(self._group)
+
+
+def _run_batch(task: Task[U, R], units: Sequence[U]) -> _Answer:
+    """What a worker does."""
+    clock = TaskClock()
+    done = list(task(units))
+    settle()
+    return done, clock.taken()
 
 
 def _run_in_group(

@@ -141,6 +141,7 @@ def runner_for(
             progress.note("starting Spark")
             own = OwnSpark(master, conf, system)
         is_done = is_idle = False
+        runner = None
         try:
             each = workers
             if not workers:
@@ -150,6 +151,8 @@ def runner_for(
             yield runner, memory_plan
             is_done, is_idle = True, not runner.has_failed
         finally:
+            if runner is not None:
+                runner.end()
             if not is_idle or not park(own, master, conf):
                 own.close(at_once=not is_done)
 

@@ -105,6 +105,20 @@ def judge(
     ``counts`` (records by Verdict). Returns the batches that change; that an old batch would be
     converted is no change by itself.
     """
+    numbers = _numbers_of(policy, file_ms)
+    producers = policy.last_offsets, policy.marker_producers
+    return int(_judge(table, states, numbers, producers, keep, actions, horizons, counts))
+
+
+_last: tuple[Policy, int, np.ndarray] | None = None  # what ``_numbers_of`` gave
+
+
+def _numbers_of(policy: Policy, file_ms: int) -> np.ndarray:
+    """The row of ``_NUMBERS``; chunk for chunk it is the same."""
+    global _last
+    last = _last
+    if last is not None and last[0] is policy and last[1] == file_ms:
+        return last[2]
     numbers = np.empty(1, dtype=_NUMBERS)
     for name in _OF_POLICY:
         numbers[name] = getattr(policy, name)
@@ -114,8 +128,8 @@ def judge(
     written_ms = policy.tombstone_retention_ms if policy.ages_by_write_time else 0
     numbers["due_ms"] = policy.now_ms - written_ms
     numbers["held_due_ms"] = numbers["due_ms"] - policy.hold_ms
-    producers = policy.last_offsets, policy.marker_producers
-    return int(_judge(table, states, numbers, producers, keep, actions, horizons, counts))
+    _last = policy, file_ms, numbers
+    return numbers
 
 
 def last_held_ms(table: BatchTable, states: ByteArray, policy: Policy) -> int:
