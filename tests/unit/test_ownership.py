@@ -79,9 +79,7 @@ def test_a_segment_that_is_joined_of_parts_has_it_too(place: Path) -> None:
         patch("lastwrite.engine.pieces._PIECE_BYTES", 200),
         patch("lastwrite.engine.shares._LEAST_PART_BYTES", 1),
         patch("lastwrite.spark.work.InlineRunner.workers", 4, create=True),
-        patch.object(
-            StagedSegment, "take_parts", autospec=True, side_effect=StagedSegment.take_parts
-        ) as joined,
+        patch.object(StagedSegment, "continued", side_effect=StagedSegment.continued) as joined,
     ):
         compact(root)
     assert joined.called

@@ -18,6 +18,7 @@ from lastwrite.spark.executors import wanted_executors
 from lastwrite.spark.launcher.jvm import Death
 from lastwrite.spark.runner import SparkRunner, seen_from_here
 from lastwrite.spark.spark_errors import last_trace_line, spark_error
+from lastwrite.spark.standing_job import StandingJob
 from lastwrite.storage.files import to_log_error
 
 TRACE = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
@@ -181,15 +182,17 @@ def test_a_message_that_begins_on_the_next_line() -> None:
     assert "SparkException: Bad data in x" in str(spark_error("scan", RuntimeError(text)))
 
 
-def test_a_jvm_that_went_between_two_stages_is_an_error_in_words() -> None:
+def test_a_jvm_that_went_between_two_stages_is_an_error_in_words(tmp_path: Path) -> None:
     def gone() -> None:
         raise ConnectionError("refused")
 
+    standing = StandingJob(tmp_path)
     spark = SimpleNamespace(
         master="local[2]",
         is_ours=True,
         context=SimpleNamespace(_jsc=SimpleNamespace(sc=gone)),
         death=lambda error: None,
+        stand=lambda: standing,
     )
     runner = SparkRunner(cast(Any, spark), 2)
     with pytest.raises(LogError, match="refused"):

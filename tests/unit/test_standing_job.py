@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from lastwrite.errors import LogError
 from lastwrite.model.progress import NoProgress
 from lastwrite.spark import standing_job
-from lastwrite.spark.standing_job import StandingJob
+from lastwrite.spark.standing_job import Job, StandingJob
 from lastwrite.storage.meeting import Tasks
 
 WORKERS = 2
@@ -26,32 +27,41 @@ class Threads:
     """A job of so many threads."""
 
     def __init__(self, serve: Callable[[int], None]) -> None:
-        self.name = ""
+        self.stage = ""
         self._pool = ThreadPoolExecutor(WORKERS)
-        self._done: list[Future[None]] = [self._pool.submit(serve, n) for n in range(WORKERS)]
+        self.tasks: list[Future[None]] = [self._pool.submit(serve, n) for n in range(WORKERS)]
 
     @property
     def has_ended(self) -> bool:
-        return all(each.done() for each in self._done)
+        return all(each.done() for each in self.tasks)
 
     def result(self) -> Any:
-        for each in self._done:
+        for each in self.tasks:
             if each.exception() is not None:
-                raise LogError(f"stage {self.name}: {each.exception()}")
+                raise LogError(f"stage {self.stage}: {each.exception()}")
 
     def cancel(self) -> None:
         """A thread goes on."""
 
 
-class Begun:
-    """Begins jobs, and keeps them."""
+class Threading:
+    """Begins jobs, and keeps them. ``around``: what a task calls with ``serve`` and its number."""
 
-    def __init__(self) -> None:
+    workers = WORKERS
+
+    def __init__(
+        self, around: Callable[[Callable[[int], None], int], None] = lambda serve, n: serve(n)
+    ) -> None:
         self.jobs: list[Threads] = []
+        self._around = around
 
-    def __call__(self, serve: Callable[[int], None]) -> Threads:
-        self.jobs.append(Threads(serve))
+    def begin_serving(self, serve: Callable[[int], None]) -> Job:
+        self.jobs.append(Threads(partial(self._around, serve)))
         return self.jobs[-1]
+
+    def take_over(self, job: Job, stage: str) -> None:
+        assert isinstance(job, Threads)
+        job.stage = stage
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +70,11 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def made(job: StandingJob, calls: list[Callable[[], Any]], stage: str = "scan") -> list[Any]:
-    names = job.lay_out(stage, [pickle.dumps(call) for call in calls])
-    answers = job.wait(stage, names, [1] * len(calls), NoProgress())
+def made(
+    job: StandingJob, owner: Threading, calls: list[Callable[[], Any]], stage: str = "scan"
+) -> list[Any]:
+    names = job.lay_out(owner, stage, [pickle.dumps(call) for call in calls])
+    answers = job.wait(owner, stage, names, [1] * len(calls), NoProgress())
     return [answer for _, answer in answers]
 
 
@@ -77,61 +89,68 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_one_job_serves_many_stages(scratch: Path) -> None:
-    begin = Begun()
-    job = StandingJob(begin)
+def test_one_job_serves_many_stages_and_owners(scratch: Path) -> None:
+    owner, job = Threading(), StandingJob()
     for stage in range(5):
-        assert made(job, [partial(square, n) for n in range(stage, 9)]) == [
-            n * n for n in range(stage, 9)
-        ]
-    assert len(begin.jobs) == 1 and not begin.jobs[0].has_ended
+        numbers = range(stage, 9)
+        assert made(job, owner, [partial(square, n) for n in numbers]) == [n * n for n in numbers]
+    assert len(owner.jobs) == 1 and not owner.jobs[0].has_ended
+    second = Threading()
+    assert made(job, second, [partial(square, 5)], "elect") == [25]
+    assert not second.jobs and owner.jobs[0].stage == "elect"
     job.end()
-    until(lambda: begin.jobs[0].has_ended)
-    begin.jobs[0].result()
+    until(lambda: owner.jobs[0].has_ended)
+    owner.jobs[0].result()
     assert list(scratch.iterdir()) == []
 
 
-def test_whoever_is_free_takes_the_next() -> None:
-    job = StandingJob(Begun())
-    first = threading.Event()
-    standing_job_events[0] = first
-
-    assert made(job, [wait_for_first, *[set_first] * 5]) == ["waited", *["set"] * 5]
+def test_in_a_folder_of_others_its_own_alone_goes(tmp_path: Path) -> None:
+    (tmp_path / "else").touch()
+    owner, job = Threading(), StandingJob(tmp_path)
+    assert made(job, owner, [partial(square, 2)]) == [4]
     job.end()
+    until(lambda: owner.jobs[0].has_ended)
+    assert [each.name for each in tmp_path.iterdir()] == ["else"]
 
 
-standing_job_events: dict[int, threading.Event] = {}
+first = threading.Event()
 
 
 def wait_for_first() -> str:
-    assert standing_job_events[0].wait(30)
+    assert first.wait(30)
     return "waited"
 
 
 def set_first() -> str:
-    standing_job_events[0].set()
+    first.set()
     return "set"
+
+
+def test_whoever_is_free_takes_the_next() -> None:
+    job = StandingJob()
+    assert made(job, Threading(), [wait_for_first, *[set_first] * 5]) == ["waited", *["set"] * 5]
+    job.end()
 
 
 def test_tasks_end_when_nobody_comes_and_another_job_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(standing_job, "_IDLE_SECONDS", 0.05)
-    begin = Begun()
-    job = StandingJob(begin)
-    assert made(job, [partial(square, 3)]) == [9]
-    until(lambda: begin.jobs[0].has_ended)
-    assert made(job, [partial(square, 4)] * 3) == [16] * 3
-    assert len(begin.jobs) == 2
+    owner, job = Threading(), StandingJob()
+    assert made(job, owner, [partial(square, 3)]) == [9]
+    until(lambda: owner.jobs[0].has_ended)
+    assert made(job, owner, [partial(square, 4)] * 3) == [16] * 3
+    assert len(owner.jobs) == 2
     job.end()
 
 
 def test_none_ends_while_another_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standing_job, "_IDLE_SECONDS", 0.05)
-    begin = Begun()
-    job = StandingJob(begin)
-    assert made(job, [partial(time.sleep, 0.5)]) == [None]
-    assert not begin.jobs[0]._done[0].done() and not begin.jobs[0]._done[1].done()
+    monkeypatch.setattr(standing_job, "_IDLE_SECONDS", 0.1)
+    owner, job = Threading(), StandingJob()
+    names = job.lay_out(owner, "scan", [pickle.dumps(partial(time.sleep, 1))])
+    time.sleep(0.8)
+    assert not any(each.done() for each in owner.jobs[0].tasks)
+    assert job.wait(owner, "scan", names, [1], NoProgress())[0][1] is None
     job.end()
 
 
@@ -141,40 +160,41 @@ def test_what_a_dead_task_was_at_is_done_anew(
     """Spark begins the task again, with its number."""
     died: list[int] = []
 
-    def begin(serve: Callable[[int], None]) -> Threads:
-        def serving(number: int) -> None:
-            tasks = Tasks(str(next(scratch.glob("*/meeting"))))
-            until(lambda: bool(tasks.look()))
-            if not died and tasks.take(tasks.look() or [], number):  # and dies
-                died.append(number)
-            if died == [number]:
-                monkeypatch.setattr(standing_job, "is_repeated", lambda: True)
-            serve(number)
+    def around(serve: Callable[[int], None], number: int) -> None:
+        if number == 0:  # takes one, dies, and is begun again
+            tasks = Tasks(str(next(scratch.glob("*/meeting"))), number)
+            until(lambda: tasks.take(tasks.look() or []) is not None)
+            tasks.close()
+            died.append(number)
+            monkeypatch.setattr(standing_job, "is_repeated", lambda: True)
+        else:
+            until(lambda: bool(died))
+        serve(number)
 
-        return Threads(serving)
-
-    job = StandingJob(begin)
-    assert made(job, [partial(square, n) for n in range(6)]) == [0, 1, 4, 9, 16, 25]
+    job = StandingJob()
+    numbers = range(6)
+    assert made(job, Threading(around), [partial(square, n) for n in numbers]) == [
+        n * n for n in numbers
+    ]
     assert died
     job.end()
 
 
 def test_a_job_that_fails_says_of_which_stage() -> None:
-    def begin(serve: Callable[[int], None]) -> Threads:
-        def fail(number: int) -> None:
-            raise RuntimeError("no worker lives")
+    def fail(serve: Callable[[int], None], number: int) -> None:
+        raise RuntimeError("no worker lives")
 
-        return Threads(fail)
-
-    job = StandingJob(begin)
+    job = StandingJob()
     with pytest.raises(LogError, match="stage elect: no worker lives"):
-        made(job, [partial(square, 1)], "elect")
+        made(job, Threading(fail), [partial(square, 1)], "elect")
     job.end()
 
 
-def test_without_its_folder_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = StandingJob(Begun())
-    names = job.lay_out("scan", [pickle.dumps(partial(time.sleep, 0.2))])
+def test_without_its_folder_nothing_is_begun(scratch: Path) -> None:
+    owner, job = Threading(), StandingJob()
+    assert made(job, owner, [partial(square, 1)]) == [1]
+    shutil.rmtree(next(scratch.glob("*/meeting")))
+    until(lambda: owner.jobs[0].has_ended)
+    with pytest.raises((LogError, OSError)):
+        made(job, owner, [partial(square, 1)])
     job.end()
-    with pytest.raises(LogError, match="has gone"):
-        job.wait("scan", names, [1], NoProgress())

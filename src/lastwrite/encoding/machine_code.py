@@ -208,10 +208,11 @@ class _Code:
                 elif part == "?":
                     asked.append(f"type({place}) is bool")
                 elif _is_array(part):
-                    known[f"type{len(given)}"], dimensions, layout = part
+                    dtype, axes, layout = part
+                    known[f"type{len(given)}"] = dtype
                     asked.append(
-                        f"type({place}) is array and {place}.dtype is type{len(given)} and "
-                        f"{place}.ndim == {dimensions} and {place}.flags.num & {_LAYOUT} == {layout}"
+                        f"type({place}) is array and {place}.dtype is type{len(given)} "
+                        f"and {place}.ndim == {axes} and {place}.flags.num & {_LAYOUT} == {layout}"
                     )
                 else:
                     return _not_these

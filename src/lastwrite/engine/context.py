@@ -37,8 +37,10 @@ class Exchange(Protocol):
     def scratch(self) -> str: ...
 
     @property
-    def takes_whole(self) -> bool:
-        """Whether a stage costs so much that small partitions are better taken whole."""
+    def whole_bytes(self) -> int:
+        """A partition of no more is better taken whole: two stages cost what sharing it would
+        spare. 0: none is taken so.
+        """
         ...
 
     def scan(

@@ -1,8 +1,9 @@
 """Small partitions: scan, elect and rewrite in one stage, each partition in one task.
 
-A stage costs Spark 25 to 40 ms whatever it does. Where no partition is more than a worker's share,
-or more than is scanned and rewritten in that time, a task takes its partitions through all three
-steps: what one worker found of them no other needs, so nothing is exchanged.
+A stage costs 40 ms whatever it does, or a few where tasks stay (``spark.standing_job``). Where no
+partition is more than a worker's share, or more than is scanned and rewritten in that time, a task
+takes its partitions through all three steps: what one worker found of them no other needs, so
+nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import Begun, Failed, Limits
 
-_SMALL_BYTES = 40 << 20  # of a partition: two workers with two stages more take longer
 _SHARES = 8  # of a worker: with so many partitions in each the last to end keeps none waiting
 
 
@@ -60,7 +60,7 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> 
     """Whether a wave is done in one stage."""
     open = [each for each in plans if isinstance(each, PartitionPlan)]
     system, options = context.system, context.options
-    if not open or not context.exchange.takes_whole:
+    if not open or not context.exchange.whole_bytes:
         return False
     # Kept scans are written from the exchange, later; a worker knows a system by its name.
     if options.keep_scans or type(system) is not type(system_named(system.name)):
@@ -71,7 +71,8 @@ def fits_one_stage(context: Context, plans: Sequence[PartitionPlan | Ended]) -> 
     ):
         return False
     sizes = [each.log.size_bytes for each in open]
-    return max(sizes) <= max(_SMALL_BYTES, sum(sizes) // (_SHARES * context.workers))
+    share = sum(sizes) // (_SHARES * context.workers)
+    return max(sizes) <= max(context.exchange.whole_bytes, share)
 
 
 def begin_whole(

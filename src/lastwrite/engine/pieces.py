@@ -12,6 +12,7 @@ from lastwrite.model.work import Limits, Piece
 
 _PIECE_BYTES = 32 << 20
 _LEAST_PIECE_BYTES = 64 << 10
+_LEAST_SHARED_BYTES = 4 << 20
 
 
 def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
@@ -22,6 +23,11 @@ def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
         _LEAST_PIECE_BYTES,
         min(limits.piece_bytes, log_bytes * limits.piece_records // max(1, records)),
     )
+
+
+def shared_piece_bytes(log_bytes: int, workers: int) -> int:
+    """How many bytes of a log may be one piece, if all workers are to have their share of it."""
+    return _PIECE_BYTES if workers == 1 else max(_LEAST_SHARED_BYTES, log_bytes // (2 * workers))
 
 
 def cut_into_pieces(

@@ -11,7 +11,7 @@ from msgspec import structs
 from lastwrite.encoding.fingerprint import SECRET_WORDS
 from lastwrite.engine.context import Context
 from lastwrite.engine.partition import Ended, PartitionPlan, failed
-from lastwrite.engine.pieces import cut_into_pieces, piece_bytes_of
+from lastwrite.engine.pieces import cut_into_pieces, piece_bytes_of, shared_piece_bytes
 from lastwrite.engine.rules.election import bucket_bits
 from lastwrite.engine.system import Decision
 from lastwrite.errors import LogError, UnsupportedFormat
@@ -133,7 +133,10 @@ def _plan(
     records = system.estimate_records(log)
     bits, cache = bucket_bits(records), context.scan_cache
     cached = None if cache is None else cache.open(context, place[0], log, decision, bits)
-    piece_bytes = piece_bytes_of(context.limits, log.size_bytes, records)
+    piece_bytes = min(
+        piece_bytes_of(context.limits, log.size_bytes, records),
+        shared_piece_bytes(log.size_bytes, context.workers),
+    )
     pieces = cut_into_pieces(system, log, decision.end, cached, piece_bytes)
     return PartitionPlan(
         number=place[0],

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lastwrite.model.work import Piece, PieceScan
 
-_LEAST_PART_BYTES = 8 << 20
+_LEAST_PART_BYTES = 32 << 20
 # How much longer than its share the busiest worker may work before a segment is cut: parts are read
 # and written once more when they are joined, by one processor.
 _UNEVEN = 1.15
@@ -28,8 +28,8 @@ class Shares:
     """About equal shares of what rewriting costs, one a worker.
 
     ``costs``: of each new segment. Where whole segments make shares that are equal enough none is
-    cut. Else shares are filled one after the other, and a segment that lies across the end of one is
-    cut there, at the next piece; its parts have to be joined.
+    cut. Else shares are filled one after the other, and a segment that lies across the end of one
+    is cut there, at the next piece; its parts have to be joined.
     """
 
     def __init__(self, costs: Sequence[int], workers: int) -> None:

@@ -414,8 +414,14 @@ class KafkaSystem(System):
             base = base_offset if unit.part == 0 else None
             stores = unit.limits.stores
             return ArchivedSegment(*place, base, unit.index_interval_bytes, stores)
-        interval_bytes = unit.index_interval_bytes if unit.parts == 1 else None
-        return StagedSegment(base_offset, unit.folder, interval_bytes, unit.source)
+        is_first = unit.part == 0
+        return StagedSegment(
+            base_offset,
+            unit.folder,
+            unit.index_interval_bytes if is_first else None,
+            unit.source,
+            is_first=is_first and unit.parts > 1,
+        )
 
     def join_parts(self, parts: Parts) -> SegmentOutput:
         if partition_and_round(parts.folder) is not None:

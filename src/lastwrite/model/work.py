@@ -364,6 +364,7 @@ class SegmentOutput:
     problem: Problem | None = None
     error: Exception | None = None
     left: tuple[PieceLeft, ...] = ()  # of each piece
+    indexer: Any = None  # of the first of several parts: what the others' batches are indexed by
     # of an archive: what its manifest will say of the segment; parts are segments there
     stored: object = None
 

@@ -171,11 +171,11 @@ class FolderExchange:
     """By scratch files on this machine."""
 
     def __init__(
-        self, runner: Runner, folders: ScratchFolders | ScratchShare, takes_whole: bool = False
+        self, runner: Runner, folders: ScratchFolders | ScratchShare, whole_bytes: int = 0
     ) -> None:
         self._runner = runner
         self._folders = folders
-        self.takes_whole = takes_whole
+        self.whole_bytes = whole_bytes
 
     @property
     def scratch(self) -> str:

@@ -28,7 +28,7 @@ from lastwrite.spark.executors import Executors
 from lastwrite.spark.profile import StageProfile, TaskClock, TaskProfile
 from lastwrite.spark.session import local_workers
 from lastwrite.spark.spark_errors import SAME_PATH, spark_error
-from lastwrite.spark.standing_job import StandingJob
+from lastwrite.spark.standing_job import Job, StandingJob
 from lastwrite.spark.work import R, Runner, Task, U
 from lastwrite.spark.worker import settle
 from lastwrite.storage.machine import memory_kill_since, memory_kills
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from lastwrite.spark.session import Spark
 
 _TASK_BYTES = 1 << 30
+_WHOLE_BYTES, _WHOLE_STANDING_BYTES = 40 << 20, 8 << 20
 _SECONDS_TO_CANCEL = 5.0
 _SECONDS_A_LOOK = 0.5
 _STOPPED = "the log is as it was; start again when you like"
@@ -92,7 +93,6 @@ class SparkRunner(Runner):
         self.has_failed = False  # a job, whose tasks may still run
         self._lock = threading.Lock()
         self._groups: set[str] = set()  # of jobs that run now
-        self._standing: StandingJob | None = None
         self.is_cancelled = False
 
     @property
@@ -130,7 +130,8 @@ class SparkRunner(Runner):
             return results if self.is_here else list(map(seen_from_here, results))
 
         run: _Run = partial(_run_batch, task)
-        if self.spark.is_ours and self.is_here:
+        assert self.context is not None  # whose it is, is known when it is there
+        if self._stands:
             return self._begin_standing(name, run, batches, sizes, progress).then(made)
         return self._begin_batches(name, run, batches, sizes, progress).then(made)
 
@@ -163,43 +164,40 @@ class SparkRunner(Runner):
         from pyspark import cloudpickle
 
         began = time.perf_counter()
-        standing = self._stand()
+        standing: StandingJob = self.spark.stand()
         pack_up: Callable[[Any], bytes] = cloudpickle.dumps
         calls = [pack_up(partial(run, batch)) for batch in batches]
-        names = standing.lay_out(name, calls)
+        names = standing.lay_out(self, name, calls)
 
         def result() -> tuple[float, list[_Answer]]:
-            answers = standing.wait(name, names, sizes, progress)
+            answers = standing.wait(self, name, names, sizes, progress)
             return max(ended for ended, _ in answers) - began, [answer for _, answer in answers]
 
         def cancel() -> None:
             standing.cancel()
-            self.end()
+            self.spark.stand_down()
 
         return Begun(result, cancel)
 
-    def _stand(self) -> StandingJob:
+    def begin_serving(self, serve: Callable[[int], None]) -> Job:
         numbers = list(range(self.workers))
+        return self._begin_job(
+            "serve",
+            lambda context: context.parallelize(numbers, len(numbers)).map(serve).collect(),
+            NoProgress(),
+            is_watched=False,
+        )
 
-        def begin(serve: Callable[[int], None]) -> _Job[Any]:
-            return self._begin_job(
-                "serve",
-                lambda context: context.parallelize(numbers, len(numbers)).map(serve).collect(),
-                NoProgress(),
-                (),
-            )
-
+    def take_over(self, job: Job, stage: str) -> None:
+        assert isinstance(job, _Job)
         with self._lock:
-            if self._standing is None:
-                self._standing = StandingJob(begin)
-            return self._standing
+            self._refuse_cancelled()
+            job.runner, job.name = self, stage
+            self._groups.add(job.group)
 
-    def end(self) -> None:
-        """Nothing more comes: let what waits for it end."""
-        with self._lock:
-            standing, self._standing = self._standing, None
-        if standing is not None:
-            standing.end()
+    def _refuse_cancelled(self) -> None:
+        if self.is_cancelled:
+            raise LogError("the work was stopped", remedy=_STOPPED)
 
     def run_job(
         self,
@@ -215,7 +213,7 @@ class SparkRunner(Runner):
             LogError: Spark could not do it, or ``cancel`` was called.
             EnvironmentUnfit: Spark does not start, or a cluster gave no executor.
         """
-        self.end()  # its tasks stand where others are to
+        self.spark.stand_down()  # its tasks have the workers
         return self._begin_job(name, act, progress, task_bytes).result()
 
     def _begin_job(
@@ -223,7 +221,9 @@ class SparkRunner(Runner):
         name: str,
         act: Callable[[SparkContext], T],
         progress: Progress,
-        task_bytes: Sequence[int],
+        task_bytes: Sequence[int] = (),
+        *,
+        is_watched: bool = True,
     ) -> _Job[T]:
         """Its jobs are given by a thread of their own: the caller's job group, description and
         other properties stay as they are, and an interrupt does not come between a question to the
@@ -233,8 +233,7 @@ class SparkRunner(Runner):
         group = f"lastwrite: {name} {secrets.token_hex(4)}"
         executors = Executors(self.spark, context, progress, lambda: self.cancel_groups([group]))
         with self._lock:
-            if self.is_cancelled:
-                raise LogError("the work was stopped", remedy=_STOPPED)
+            self._refuse_cancelled()
             self._groups.add(group)
         job: _Job[T] = _Job(self, name, group, executors)
         try:
@@ -246,10 +245,21 @@ class SparkRunner(Runner):
         threading.Thread(
             target=_run_in_group, args=arguments, name="lastwrite-job", daemon=True
         ).start()
-        watched = (context, group, task_bytes, progress, job.outcome, executors)
-        job.watch = threading.Thread(target=self._watch, args=watched, daemon=True)
-        job.watch.start()
+        if is_watched:
+            watched = (context, group, task_bytes, progress, job.outcome, executors)
+            job.watch = threading.Thread(target=self._watch, args=watched, daemon=True)
+            job.watch.start()
         return job
+
+    @property
+    def _stands(self) -> bool:
+        """Whether one job serves all stages."""
+        return self.spark.is_ours and self.is_here
+
+    @property
+    def whole_bytes(self) -> int:
+        """As ``Exchange.whole_bytes``."""
+        return _WHOLE_STANDING_BYTES if self._stands else _WHOLE_BYTES
 
     @property
     def is_alive(self) -> bool:
@@ -323,7 +333,7 @@ class _Job(Generic[T]):
     """A job that Spark is at."""
 
     def __init__(self, runner: SparkRunner, name: str, group: str, executors: Executors) -> None:
-        self._runner, self.name, self._group = runner, name, group
+        self.runner, self.name, self.group = runner, name, group
         self._executors = executors
         self._kills = memory_kills()
         self._begin = time.perf_counter()
@@ -341,7 +351,7 @@ class _Job(Generic[T]):
 
     def result(self) -> T:
         """As ``SparkRunner.run_job``."""
-        runner = self._runner
+        runner = self.runner
         try:
             try:
                 # an interrupt may have come to another thread
@@ -364,16 +374,16 @@ class _Job(Generic[T]):
                 self.name, error, runner.spark.death(error), memory_kill_since(self._kills)
             ) from error
         finally:
-            runner.forget(self._group)
+            runner.forget(self.group)
 
     def cancel(self) -> None:
         """End its tasks; of a session of ours, which may be killed already, nobody waits for it."""
-        runner = self._runner
+        runner = self.runner
         runner.has_failed = True
         seconds = 0.0 if runner.spark.is_ours else _SECONDS_TO_CANCEL
-        runner.cancel_groups([self._group], seconds)
+        runner.cancel_groups([self.group], seconds)
         wait([self.outcome], seconds)
-        runner.forget(self._group)
+        runner.forget(self.group)
 
 
 def _run_batch(task: Task[U, R], units: Sequence[U]) -> _Answer:

@@ -25,6 +25,7 @@ from lastwrite.spark.launcher.gateway import quieten
 from lastwrite.spark.launcher.java import prepare_environment, set_local_defaults
 from lastwrite.spark.launcher.jvm import Death, jvm_options
 from lastwrite.spark.memory import HEAP_BYTES
+from lastwrite.spark.standing_job import StandingJob
 from lastwrite.storage.machine import core_count
 
 if TYPE_CHECKING:
@@ -115,6 +116,14 @@ class Spark(Protocol):
 
     def setting(self, name: str) -> str | None: ...
 
+    def stand(self) -> StandingJob:
+        """The job that serves all stages, of a Spark that is ours."""
+        ...
+
+    def stand_down(self) -> None:
+        """Let that job end, if there is one: other jobs need the workers."""
+        ...
+
     def death(self, error: Exception) -> Death | None:
         """How the JVM ended, where ``error`` says that it does not answer; None: it lives, or
         nobody knows.
@@ -142,6 +151,12 @@ class GivenSpark:
         found: str | None = self.context.getConf().get(name, None)
         return found
 
+    def stand(self) -> StandingJob:
+        raise NotImplementedError("others' jobs need the workers, too")
+
+    def stand_down(self) -> None:
+        """There is none."""
+
     def death(self, error: Exception) -> Death | None:
         return _SILENT if _is_silence(error) else None
 
@@ -158,6 +173,7 @@ class OwnSpark:
         self._gateway: Any = None  # to a JVM that nobody else uses
         self._is_ours = True
         self._error: EnvironmentUnfit | None = None
+        self._standing: StandingJob | None = None
         self._is_waited_for = threading.Event()
         self._starting = threading.Thread(target=self._start, name="lastwrite-spark", daemon=True)
         self._starting.start()
@@ -318,10 +334,21 @@ class OwnSpark:
             SparkContext._active_spark_context = self._context
         return True
 
+    def stand(self) -> StandingJob:
+        if self._standing is None:
+            self._standing = StandingJob(None if self._boot is None else self._boot.folder)
+        return self._standing
+
+    def stand_down(self) -> None:
+        standing, self._standing = self._standing, None
+        if standing is not None:
+            standing.end()
+
     def close(self, *, at_once: bool = False) -> None:
         """End it, waiting for nothing that has no result. ``at_once``: not even for the classes to
         be written.
         """
+        self.stand_down()
         if self._boot is None:
             self._starting.join()
             if self._is_ours and (self._context is not None or self._gateway is not None):

@@ -58,8 +58,8 @@ class ShuffleExchange:
 
     scratch = ""
 
-    def __init__(self, runner: SparkRunner, takes_whole: bool) -> None:
-        self.takes_whole = takes_whole
+    def __init__(self, runner: SparkRunner, whole_bytes: int) -> None:
+        self.whole_bytes = whole_bytes
         self._context = runner.context
         self._runner = runner
         self._kept: list[RDD[Any]] = []

@@ -2,11 +2,11 @@
 
 To begin a job and to end it costs Spark 40 ms, which its JVM spends in code that it has hardly
 compiled yet, and a round has three stages. Where Spark is ours and all workers are on this machine,
-one job serves them all. Driver and tasks meet in a folder (``storage.meeting``): whoever is free
-takes the next batch of units, the heaviest of a stage first.
+one job serves them all, and the next call's too. Driver and tasks meet in a folder
+(``storage.meeting``): whoever is free takes the next batch of units, the heaviest of a stage first.
 
 The tasks are Spark's: one whose worker dies is begun again, and does anew what its predecessor was
-at. They end when the driver removes the folder, or when they have had nothing to do for a second;
+at. They end when the driver removes the folder, or when they have had nothing to do for a minute;
 if more comes after all, there is another job.
 """
 
@@ -14,22 +14,21 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Protocol
 
 from lastwrite.model.progress import Progress
 from lastwrite.spark.work import is_repeated
-from lastwrite.storage.meeting import Meeting, Tasks, is_any_taken, is_closed
+from lastwrite.storage.meeting import Meeting, Tasks, is_any_taken, is_shut
 
-_IDLE_SECONDS = 1.0
-_LEAST_SLEEP, _MOST_SLEEP = 0.0005, 0.02  # seconds between two looks
-_SLEEPS = 50  # in a wait a sleep is one part of so many
+_IDLE_SECONDS = 60.0
+_SECONDS_A_LOOK = 0.25  # without being called
 
 
 class Job(Protocol):
     """A job that Spark is at."""
-
-    name: str  # of the stage, for errors
 
     @property
     def has_ended(self) -> bool: ...
@@ -45,28 +44,47 @@ class Job(Protocol):
     def cancel(self) -> None: ...
 
 
-class StandingJob:
-    """The driver's side. ``begin`` gives Spark a job of as many tasks as there are workers, each of
-    which calls what it is given with its number.
-    """
+class Owner(Protocol):
+    """Whose stages the job serves now."""
 
-    def __init__(self, begin: Callable[[Callable[[int], None]], Job]) -> None:
-        self._begin = begin
-        self._meeting = Meeting()
+    workers: int
+
+    def begin_serving(self, serve: Callable[[int], None]) -> Job:
+        """Give Spark a job of as many tasks as there are workers: each calls ``serve`` with its
+        number.
+        """
+        ...
+
+    def take_over(self, job: Job, stage: str) -> None:
+        """From now on the job's errors are this owner's, and of this stage."""
+        ...
+
+
+class StandingJob:
+    """The driver's side; ``parent``: where it may make a folder."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        self._meeting = Meeting(parent)
         self._stages = 0
+        self._tasks = 0
         self._job: Job | None = None
 
-    def lay_out(self, stage: str, calls: Sequence[bytes]) -> list[str]:
+    def lay_out(self, owner: Owner, stage: str, calls: Sequence[bytes]) -> list[str]:
         """Let tasks make these pickled calls, the first ones first; returns what each is called."""
         self._stages += 1
         names = [f"{self._stages:08d}-{n:04d}" for n in range(len(calls))]
         for name, call in zip(names, calls, strict=True):
             self._meeting.lay_out(name, call)
-        self._see_to_job(stage)
+        self._see_to_job(owner, stage)
         return names
 
     def wait(
-        self, stage: str, names: Sequence[str], weights: Sequence[int], progress: Progress
+        self,
+        owner: Owner,
+        stage: str,
+        names: Sequence[str],
+        weights: Sequence[int],
+        progress: Progress,
     ) -> list[tuple[float, Any]]:
         """Of each of these calls when it had ended (as ``time.perf_counter`` tells it) and what it
         gave.
@@ -75,29 +93,30 @@ class StandingJob:
             LogError: Spark could not do it, or was told to stop.
         """
         answers: dict[str, tuple[float, Any]] = {}
-        sleeps = _sleeps()
         while True:
             for name, weight in zip(names, weights, strict=True):
                 answer = None if name in answers else self._meeting.answer(name)
                 if answer is not None:
                     answers[name] = pickle.loads(answer)
                     progress.advance(weight)
-                    sleeps = _sleeps()
             if len(answers) == len(names):
                 return [answers[name] for name in names]
-            self._see_to_job(stage)
-            time.sleep(next(sleeps))
+            self._see_to_job(owner, stage)
+            self._meeting.wait(_SECONDS_A_LOOK)
 
-    def _see_to_job(self, stage: str) -> None:
+    def _see_to_job(self, owner: Owner, stage: str) -> None:
         """That there is one: the last may have ended since nobody came, or failed."""
-        if self._job is not None and self._job.has_ended:
-            self._job.result()
-            self._job = None
+        if self._job is not None:
+            owner.take_over(self._job, stage)
+            if self._job.has_ended:
+                self._job.result()
+                self._job = None
         if self._job is None:
             self._meeting.open()
             folder = self._meeting.folder
-            self._job = self._begin(lambda number: serve(folder, number))
-        self._job.name = stage
+            self._job = owner.begin_serving(lambda number: serve(folder, number))
+            self._tasks = owner.workers
+            owner.take_over(self._job, stage)
 
     def cancel(self) -> None:
         """End the tasks where they stand."""
@@ -106,38 +125,32 @@ class StandingJob:
 
     def end(self) -> None:
         """Let the tasks end; nobody waits for that."""
-        self._meeting.end()
+        self._meeting.end(self._tasks)
 
 
 def serve(folder: str, number: int) -> None:
     """Task ``number`` of the job: do what is laid out, as long as something is."""
-    tasks = Tasks(folder)
-    for name in tasks.look() or [] if is_repeated() else []:
-        if name.endswith(f".{number}"):
+    try:
+        tasks = Tasks(folder, number)
+    except FileNotFoundError:
+        return
+    with closing(tasks):
+        for name in tasks.own(tasks.look() or []) if is_repeated() else []:
             _do(tasks, name)
-    sleeps, last = _sleeps(), time.monotonic()
-    while (names := tasks.look()) is not None and not is_closed(names):
-        taken = tasks.take(names, number)
-        if taken is not None:
-            _do(tasks, taken)
-            sleeps = _sleeps()
-        if taken is not None or is_any_taken(names):
-            last = time.monotonic()
-        if time.monotonic() - last > _IDLE_SECONDS:
-            tasks.close()
-        elif taken is None:
-            time.sleep(next(sleeps))
+        last = time.monotonic()
+        while (names := tasks.look()) is not None and not is_shut(names):
+            taken = tasks.take(names)
+            if taken is not None:
+                _do(tasks, taken)
+            if taken is not None or is_any_taken(names):
+                last = time.monotonic()
+            if time.monotonic() - last > _IDLE_SECONDS:
+                tasks.shut()
+            elif taken is None:
+                tasks.wait(min(1.0, _IDLE_SECONDS))
 
 
 def _do(tasks: Tasks, taken: str) -> None:
     answer = pickle.loads(tasks.read(taken))()
     done = (time.perf_counter(), answer)
     tasks.finish(taken, pickle.dumps(done, protocol=pickle.HIGHEST_PROTOCOL))
-
-
-def _sleeps() -> Iterator[float]:
-    """How long to sleep, look for look: the longer the wait, the longer."""
-    begin = time.monotonic()
-    while True:
-        waited = time.monotonic() - begin
-        yield min(_MOST_SLEEP, max(_LEAST_SLEEP, waited / _SLEEPS))

@@ -70,14 +70,14 @@ def exchange_for(runner: Runner, memory_bytes: int = 0) -> FolderExchange | Shuf
     runner = cast("SparkRunner", runner)
     usual = "folder" if local_workers(runner.spark.master) else "shuffle"
     asked = runner.spark.setting("spark.lastwrite.exchange")
-    chosen, takes_whole = asked or usual, asked is None
+    chosen, whole_bytes = asked or usual, 0 if asked else runner.whole_bytes
     if chosen == "shuffle":
-        return ShuffleExchange(runner, takes_whole)
+        return ShuffleExchange(runner, whole_bytes)
     if chosen == "folder":
         folder = runner.spark.setting("spark.lastwrite.scratch")
         is_here = folder is None and runner.is_here
         folders = ScratchFolders(folder, memory_bytes if is_here else 0)
-        return FolderExchange(runner, folders, takes_whole)
+        return FolderExchange(runner, folders, whole_bytes)
     raise InvalidConfig(f"spark.lastwrite.exchange is {chosen!r}", remedy="folder or shuffle")
 
 
@@ -141,7 +141,6 @@ def runner_for(
             progress.note("starting Spark")
             own = OwnSpark(master, conf, system)
         is_done = is_idle = False
-        runner = None
         try:
             each = workers
             if not workers:
@@ -151,8 +150,6 @@ def runner_for(
             yield runner, memory_plan
             is_done, is_idle = True, not runner.has_failed
         finally:
-            if runner is not None:
-                runner.end()
             if not is_idle or not park(own, master, conf):
                 own.close(at_once=not is_done)
 
@@ -175,6 +172,7 @@ def sql_session(
     with turn(progress):
         own = take(master, conf) or OwnSpark(master, conf)
         try:
+            own.stand_down()
             context = own.context
             from pyspark.sql import SparkSession
 

@@ -4,6 +4,7 @@
     00000002-001.1       the same, since task 1 has taken it
     00000002-001.done    what came of it
     closed               none takes more
+    to-tasks, to-driver  pipes: a byte says that there is something new
 
 A file is written under another name and then renamed, so it is there whole or not at all, and what
 several tasks reach for is taken by one.
@@ -13,19 +14,54 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
+import shutil
+import tempfile
 from pathlib import Path
 
 from lastwrite.errors import LogError
 from lastwrite.storage.run_folder import make_folder, remove_folder
 
 _CLOSED = "closed"
+_TO_TASKS, _TO_DRIVER = "to-tasks", "to-driver"
+
+
+class _Bell:
+    """A pipe that all sides hold open: who waits sleeps until somebody rings."""
+
+    def __init__(self, path: Path) -> None:
+        self._handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._poll = select.poll()
+        self._poll.register(self._handle, select.POLLIN)
+
+    def ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is full: nobody will oversleep
+            os.write(self._handle, b".")
+
+    def wait(self, seconds: float) -> None:
+        """Until it rings, ``seconds`` at most. One who waits is woken, sometimes for nothing."""
+        if self._poll.poll(1000 * seconds):
+            with contextlib.suppress(BlockingIOError):  # another was quicker
+                os.read(self._handle, 1)
+
+    def close(self) -> None:
+        os.close(self._handle)
 
 
 class Tasks:
-    """The tasks' side; ``folder``: where they meet."""
+    """The side of task ``number``; ``folder``: where they meet.
 
-    def __init__(self, folder: str) -> None:
+    Raises:
+        FileNotFoundError: the driver has gone.
+    """
+
+    def __init__(self, folder: str, number: int) -> None:
         self._folder = Path(folder)
+        self._number = number
+        self._bell, self._drivers = (
+            _Bell(self._folder / _TO_TASKS),
+            _Bell(self._folder / _TO_DRIVER),
+        )
 
     def look(self) -> list[str] | None:
         """What lies there, the first to be taken first; None: the driver has gone."""
@@ -34,14 +70,18 @@ class Tasks:
         except FileNotFoundError:
             return None
 
-    def take(self, names: list[str], number: int) -> str | None:
+    def own(self, names: list[str]) -> list[str]:
+        """Those of ``names`` that this task, or one before it with its number, has taken."""
+        return [name for name in names if name.endswith(f".{self._number}")]
+
+    def take(self, names: list[str]) -> str | None:
         """Take the first of ``names`` that is to be had; returns what it is called since."""
         for name in names:
             stem, _, state = name.rpartition(".")
             if state == "work":
                 with contextlib.suppress(FileNotFoundError):  # another task was quicker
-                    os.rename(self._folder / name, self._folder / f"{stem}.{number}")
-                    return f"{stem}.{number}"
+                    os.rename(self._folder / name, self._folder / f"{stem}.{self._number}")
+                    return f"{stem}.{self._number}"
         return None
 
     def read(self, taken: str) -> bytes:
@@ -55,14 +95,23 @@ class Tasks:
         except FileNotFoundError:
             if self._folder.exists():
                 raise
+        self._drivers.ring()
 
-    def close(self) -> None:
+    def wait(self, seconds: float) -> None:
+        """Until there may be something new, ``seconds`` at most."""
+        self._bell.wait(seconds)
+
+    def shut(self) -> None:
         """Let no task take more."""
         with contextlib.suppress(FileNotFoundError):
             _write(self._folder / _CLOSED, b"")
 
+    def close(self) -> None:
+        self._bell.close()
+        self._drivers.close()
 
-def is_closed(names: list[str]) -> bool:
+
+def is_shut(names: list[str]) -> bool:
     """Whether what ``look`` gave says that no task takes more."""
     return _CLOSED in names
 
@@ -73,12 +122,15 @@ def is_any_taken(names: list[str]) -> bool:
 
 
 class Meeting:
-    """The driver's side."""
+    """The driver's side; the folder is made in ``parent``, or as a run's own."""
 
-    def __init__(self) -> None:
-        self._parent = make_folder()
+    def __init__(self, parent: Path | None = None) -> None:
+        self._parent = make_folder() if parent is None else Path(tempfile.mkdtemp(dir=parent))
         self._folder = self._parent / "meeting"
         self._folder.mkdir()
+        for name in (_TO_TASKS, _TO_DRIVER):
+            os.mkfifo(self._folder / name)
+        self._tasks, self._bell = _Bell(self._folder / _TO_TASKS), _Bell(self._folder / _TO_DRIVER)
 
     @property
     def folder(self) -> str:
@@ -96,6 +148,7 @@ class Meeting:
 
     def lay_out(self, name: str, content: bytes) -> None:
         _write(self._folder / f"{name}.work", content)
+        self._tasks.ring()
 
     def answer(self, name: str) -> bytes | None:
         """What came of it; None: nothing yet."""
@@ -106,11 +159,20 @@ class Meeting:
         done.unlink()
         return answer
 
-    def end(self) -> None:
-        """Remove the folder, so that the tasks go."""
+    def wait(self, seconds: float) -> None:
+        """Until there may be an answer, ``seconds`` at most."""
+        self._bell.wait(seconds)
+
+    def end(self, tasks: int) -> None:
+        """Remove the folder, so that the tasks go; there are so many."""
         # at once: a file that a task writes meanwhile would keep it
         with contextlib.suppress(OSError):
             self._folder.rename(self._parent / "over")
+        for _ in range(tasks):
+            self._tasks.ring()
+        self._tasks.close()
+        self._bell.close()
+        shutil.rmtree(self._parent / "over", ignore_errors=True)
         remove_folder(self._parent)
 
 

@@ -53,6 +53,15 @@ class NewFile:
         self._may_be_direct = bool(_DIRECT) and not is_read_soon
         self._direct: _DirectWriter | None = None
 
+    @classmethod
+    def continued(cls, path: str) -> NewFile:
+        """One that was closed, to write on at its end."""
+        new = cls.__new__(cls)
+        new._file = open(path, "r+b", buffering=0)
+        new._size = new._begun = new._file.seek(0, os.SEEK_END)
+        new._may_be_direct, new._direct = bool(_DIRECT), None
+        return new
+
     def append(self, data: memoryview) -> None:
         """Write at the end; ``data``, of bytes, are the caller's again when it returns."""
         self._size += len(data)

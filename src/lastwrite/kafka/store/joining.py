@@ -12,33 +12,39 @@ from lastwrite.engine.system import Parts
 from lastwrite.kafka.format.chunk import KafkaFormat
 from lastwrite.kafka.store.staging import StagedSegment
 from lastwrite.model.work import Piece, SegmentOutput
+from lastwrite.storage import files
 from lastwrite.storage.staging import remove_staged
+
+_COLUMNS = ("size", "next_offset", "max_timestamp")  # behind the position, as in ROW_COLUMNS
 
 
 def join_parts(joined: Parts) -> SegmentOutput:
     """One segment of its parts; a single part is the segment already.
 
-    The parts are whole batches, so their bytes are joined as they are; the indexes come of a
-    walk over the whole, which proves every batch by its checksum once more.
+    The parts are whole batches, so their bytes are joined as they are: the others' are appended to
+    the first, which brings its indexes with it. Each batch that is appended is proven once more by
+    its checksum.
     """
-    parts = joined.parts
-    if len(parts) == 1:
-        return parts[0]
-    base_offset, interval = joined.base_offset, joined.index_interval_bytes
-    appender = StagedSegment(base_offset, joined.folder, interval, joined.sources[0].path)
-    whole = SegmentOutput(parts[0].partition, parts[0].group, 0, base_offset=base_offset)
+    first, *others = joined.parts
+    if not others:
+        return first
+    source = joined.sources[0].path
+    whole = SegmentOutput(first.partition, first.group, 0, base_offset=joined.base_offset)
+    appender = StagedSegment.continued(first, joined.folder, source)
     try:
-        piece = _as_piece(appender.take_parts([part.log_path for part in parts]), base_offset)
-        limits = joined.limits
-        for chunk in Chunks(limits).of(KafkaFormat(limits.plain_bytes), piece):
-            columns = [
-                chunk.table[name] for name in ("origin", "size", "next_offset", "max_timestamp")
-            ]
-            appender.index(np.stack(columns, axis=1).astype(np.int64), chunk.shift)
+        for part in others:
+            for chunk in Chunks(joined.limits).of(
+                KafkaFormat(joined.limits.plain_bytes), _as_piece(part.log_path, joined.base_offset)
+            ):
+                table = chunk.table
+                begin, end = int(table["origin"][0]), int(table["origin"][-1] + table["size"][-1])
+                columns = [table["origin"] - begin, *(table[name] for name in _COLUMNS)]
+                appender.append(chunk.buffer[begin:end], np.stack(columns, axis=1).astype(np.int64))
+            files.unlink(part.log_path)
         appender.finish(whole, joined.mtime_ns, joined.aborted)
     except BaseException:
         appender.abandon()
-        for part in parts:
+        for part in joined.parts:
             remove_staged(part.paths)
         raise
     fsync_outputs([whole])

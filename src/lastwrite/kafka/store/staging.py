@@ -33,9 +33,9 @@ class StagedSegment:
     """Appends batches to ``<folder>/<base offset>.log.<attempt>.cleaned`` and indexes them.
 
     ``folder`` None: nothing is written, only counted. ``index_interval_bytes`` None: a part of a
-    segment, whose indexes are made when the parts are joined. ``source``: the ``.log`` that is
-    replaced; the new files take owner and rights of its files, in another folder as far as the
-    caller may.
+    segment that is appended to the first one. ``source``: the ``.log`` that is replaced; the new
+    files take owner and rights of its files, in another folder as far as the caller may.
+    ``is_first``: the others follow, so it has no indexes yet.
     """
 
     def __init__(
@@ -44,8 +44,11 @@ class StagedSegment:
         folder: str | None,
         index_interval_bytes: int | None,
         source: str | None = None,
+        *,
+        is_first: bool = False,
     ) -> None:
         self._source = source
+        self._is_first = is_first
         self._indexer = (
             None
             if index_interval_bytes is None
@@ -95,27 +98,19 @@ class StagedSegment:
                 rows[:, ROW_MAX_TIMESTAMP],
             )
 
-    def take_parts(self, paths: Sequence[str]) -> str:
-        """Make the segment of files that were written aside as its parts: the first becomes it, the
-        others' bytes are appended, by the system where it can. Returns the segment's path; its
-        batches must still be given to ``index``.
-        """
-        assert self._file is not None
-        whole = self._path("log")
-        self._file.close()
-        files.rename(paths[0], whole)
-        with changing("append", whole), open(whole, "r+b", buffering=0) as file:
-            like = self._like("log")
-            if like is not None:
-                ownership.give(file.fileno(), like)
-            self._size = file.seek(0, os.SEEK_END)
-            for path in paths[1:]:
-                with changing("append", whole):
-                    size = files.append_file(path, file.fileno())
-                files.start_writeback(file.fileno(), self._size, size)
-                self._size += size
-                files.unlink(path)
-        return whole
+    @classmethod
+    def continued(cls, first: SegmentOutput, folder: str, source: str) -> StagedSegment:
+        """The segment whose first part was finished as ``first``, to append the others to."""
+        staged = cls(first.base_offset, None, None, source)
+        staged._indexer = first.indexer
+        assert staged._indexer is not None
+        staged._attempt = first.log_path.split(".")[-2]
+        staged._stem = os.path.join(folder, f"{first.base_offset:020d}")
+        staged._size = first.bytes_written
+        staged._largest_timestamp_ms = first.largest_timestamp_ms
+        with changing("append", first.log_path):
+            staged._file = NewFile.continued(first.log_path)
+        return staged
 
     def finish(
         self, result: SegmentOutput, mtime_ns: int, aborted: Sequence[AbortedTransaction] = ()
@@ -124,7 +119,7 @@ class StagedSegment:
         durable.
 
         ``aborted`` are the entries of the new transaction index, by their last offset; without any
-        there is none. A part of a segment has no index.
+        there is none. A part of a segment has no index: the first gives its indexer.
         """
         result.bytes_written = self._size
         result.largest_timestamp_ms = self._largest_timestamp_ms
@@ -133,7 +128,8 @@ class StagedSegment:
         with changing("append", self._path("log")):
             self._file.close()
         result.log_path = self._path("log")
-        if self._indexer is None:
+        if self._indexer is None or self._is_first:
+            result.indexer = self._indexer
             return
         offsets, times = self._indexer.finish()
         result.index_path, result.time_index_path = self._path("index"), self._path("timeindex")
