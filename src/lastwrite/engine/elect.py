@@ -38,8 +38,7 @@ class Marks:
     def __init__(self, limits: Limits) -> None:
         self._stack = ExitStack()
         self._slice_bytes = limits.slice_bytes
-        # nothing is decompressed meanwhile
-        self._most_bytes = max(limits.slice_bytes, limits.plain_bytes // 4)
+        self._most_bytes = limits.plain_bytes // 4  # nothing is decompressed meanwhile
         self._states: dict[str, ScratchMap] = {}
         # by the place of a piece's states: how many there are, and the losers' ordinals
         self._lost: dict[tuple[str, int], tuple[int, list[np.ndarray]]] = {}
