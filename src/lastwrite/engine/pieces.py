@@ -26,8 +26,8 @@ def piece_bytes_of(limits: Limits, log_bytes: int, records: int) -> int:
 
 
 def shared_piece_bytes(log_bytes: int, workers: int) -> int:
-    """How many bytes of a log may be one piece, if all workers are to have their share of it."""
-    return _PIECE_BYTES if workers == 1 else max(_LEAST_SHARED_BYTES, log_bytes // (2 * workers))
+    """How many bytes of a log may be one piece, if workers are to have equal shares of it."""
+    return _PIECE_BYTES if workers == 1 else max(_LEAST_SHARED_BYTES, log_bytes // (16 * workers))
 
 
 def cut_into_pieces(

@@ -14,14 +14,14 @@ _UNEVEN = 1.15
 
 
 def rewrite_cost(piece: Piece, scan: PieceScan) -> int:
-    """What rewriting a piece costs, in bytes read: a byte that stays costs two and a half more than
-    one that goes.
+    """What rewriting a piece costs, in bytes read: a byte that stays costs four more than one
+    that goes.
 
     It is compressed or written, and a batch of which nothing stays is not even decompressed. Later
     segments keep more.
     """
     left = scan.records - scan.losers
-    return piece.bytes + piece.bytes * 5 * left // (2 * max(1, scan.records))
+    return piece.bytes + piece.bytes * 4 * left // max(1, scan.records)
 
 
 class Shares:

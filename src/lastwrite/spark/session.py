@@ -48,6 +48,7 @@ _OURS = "spark.lastwrite."
 _LAUNCHER = "spark.lastwrite.launcher"
 _SECONDS_TO_END = 10
 _ATTEMPTS = 4  # as spark.task.maxFailures on clusters
+_SECONDS_TO_STAND_DOWN = 2.0
 _DAEMON, _OUR_DAEMON = "spark.python.daemon.module", "lastwrite.spark.launcher.attach"
 
 
@@ -339,16 +340,17 @@ class OwnSpark:
             self._standing = StandingJob(None if self._boot is None else self._boot.folder)
         return self._standing
 
-    def stand_down(self) -> None:
+    def stand_down(self, patience_seconds: float = 0.0) -> None:
         standing, self._standing = self._standing, None
         if standing is not None:
-            standing.end()
+            standing.end(patience_seconds)
 
     def close(self, *, at_once: bool = False) -> None:
         """End it, waiting for nothing that has no result. ``at_once``: not even for the classes to
         be written.
         """
-        self.stand_down()
+        # a scheduler that is stopped while tasks end says so
+        self.stand_down(0.0 if at_once else _SECONDS_TO_STAND_DOWN)
         if self._boot is None:
             self._starting.join()
             if self._is_ours and (self._context is not None or self._gateway is not None):

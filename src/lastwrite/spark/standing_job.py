@@ -25,6 +25,7 @@ from lastwrite.storage.meeting import Meeting, Tasks, is_any_taken, is_shut
 
 _IDLE_SECONDS = 60.0
 _SECONDS_A_LOOK = 0.25  # without being called
+_SECONDS_TO_END = 0.002
 
 
 class Job(Protocol):
@@ -123,9 +124,12 @@ class StandingJob:
         if self._job is not None:
             self._job.cancel()
 
-    def end(self) -> None:
-        """Let the tasks end; nobody waits for that."""
+    def end(self, patience_seconds: float = 0.0) -> None:
+        """Let the tasks end, and wait so long for it."""
         self._meeting.end(self._tasks)
+        give_up = time.monotonic() + patience_seconds
+        while self._job and not self._job.has_ended and time.monotonic() < give_up:
+            time.sleep(_SECONDS_TO_END)
 
 
 def serve(folder: str, number: int) -> None:
