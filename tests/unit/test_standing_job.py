@@ -18,7 +18,7 @@ from lastwrite.errors import LogError
 from lastwrite.model.progress import NoProgress
 from lastwrite.spark import standing_job
 from lastwrite.spark.standing_job import Job, StandingJob
-from lastwrite.storage.meeting import Tasks
+from lastwrite.storage.meeting import Meeting, Tasks
 
 WORKERS = 2
 
@@ -198,3 +198,22 @@ def test_without_its_folder_nothing_is_begun(scratch: Path) -> None:
     with pytest.raises((LogError, OSError)):
         made(job, owner, [partial(square, 1)])
     job.end()
+
+
+def test_a_call_that_the_wrong_one_heard_is_passed_on() -> None:
+    meeting = Meeting()
+    one, two = Tasks(meeting.folder, 0), Tasks(meeting.folder, 1)
+    meeting.lay_out("1", b"")
+    two.wait(0)
+    seen = two.look()  # before the second is there
+    meeting.lay_out("2", b"")
+    one.wait(0)  # hears of the second, and takes the first
+    assert one.take(one.look() or []) == "1.0"
+    assert seen is not None and two.take(seen) is None
+    begin = time.monotonic()
+    two.wait(30)
+    assert time.monotonic() - begin < 10
+    assert two.take(two.look() or []) == "2.1"
+    one.close()
+    two.close()
+    meeting.end(0)

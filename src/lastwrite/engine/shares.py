@@ -10,18 +10,18 @@ from lastwrite.model.work import Piece, PieceScan
 _LEAST_PART_BYTES = 32 << 20
 # How much longer than its share the busiest worker may work before a segment is cut: parts are read
 # and written once more when they are joined, by one processor.
-_UNEVEN = 1.15
+_UNEVEN = 1.1
 
 
 def rewrite_cost(piece: Piece, scan: PieceScan) -> int:
-    """What rewriting a piece costs, in bytes read: a byte that stays costs four more than one
-    that goes.
+    """What rewriting a piece costs, in bytes read: a byte that stays costs two and a half more than
+    one that goes.
 
     It is compressed or written, and a batch of which nothing stays is not even decompressed. Later
     segments keep more.
     """
     left = scan.records - scan.losers
-    return piece.bytes + piece.bytes * 4 * left // max(1, scan.records)
+    return piece.bytes + piece.bytes * 5 * left // (2 * max(1, scan.records))
 
 
 class Shares:

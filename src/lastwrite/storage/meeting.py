@@ -22,7 +22,7 @@ from pathlib import Path
 from lastwrite.errors import LogError
 from lastwrite.storage.run_folder import make_folder, remove_folder
 
-_CLOSED = "closed"
+_WORK, _CLOSED = ".work", "closed"
 _TO_TASKS, _TO_DRIVER = "to-tasks", "to-driver"
 
 
@@ -76,12 +76,16 @@ class Tasks:
 
     def take(self, names: list[str]) -> str | None:
         """Take the first of ``names`` that is to be had; returns what it is called since."""
-        for name in names:
-            stem, _, state = name.rpartition(".")
-            if state == "work":
-                with contextlib.suppress(FileNotFoundError):  # another task was quicker
-                    os.rename(self._folder / name, self._folder / f"{stem}.{self._number}")
-                    return f"{stem}.{self._number}"
+        there = [name.removesuffix(_WORK) for name in names if name.endswith(_WORK)]
+        for n, stem in enumerate(there, 1):
+            taken = f"{stem}.{self._number}"
+            with contextlib.suppress(FileNotFoundError):  # another task was quicker
+                os.rename(self._folder / f"{stem}{_WORK}", self._folder / taken)
+                if n < len(there):
+                    # Who was called for these may have looked before they were there, and one who
+                    # was called for what is taken now has heard their call.
+                    self._bell.ring()
+                return taken
         return None
 
     def read(self, taken: str) -> bytes:
@@ -147,7 +151,7 @@ class Meeting:
             raise LogError("the folder of this run has gone", path=self.folder)
 
     def lay_out(self, name: str, content: bytes) -> None:
-        _write(self._folder / f"{name}.work", content)
+        _write(self._folder / f"{name}{_WORK}", content)
         self._tasks.ring()
 
     def answer(self, name: str) -> bytes | None:
