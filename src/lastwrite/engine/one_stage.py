@@ -21,7 +21,7 @@ from lastwrite.engine.system import system_named
 from lastwrite.model.progress import NoProgress
 from lastwrite.model.work import Begun, Failed, Limits
 
-_SHARES = 8  # of a worker: with so many partitions in each the last to end keeps none waiting
+_SHARES = 4  # of a worker: with so many partitions in each the last to end keeps few waiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,11 +96,15 @@ class _Rewriter:
         self.counts: Int64Array = np.zeros(len(Verdict), dtype=np.int64)
         self._out: ByteArray = buffers.room("out", 0, np.uint8)
         self._keep: ByteArray = buffers.room("keep", 0, np.uint8)
-        self._rows: Int64Array = buffers.room("rows", 4096, np.int64, ROW_COLUMNS)
-        self._actions: ByteArray = buffers.room("actions", 4096, np.uint8)
-        self._horizons: Int64Array = buffers.room("horizons", 4096, np.int64)
+        self._hold(4096)
         self._size = 0  # of what was written
         self.left = PieceLeft(-1, 0, 0)
+
+    def _hold(self, batches: int) -> None:
+        """Make room for what is said of so many batches at once."""
+        self._rows: Int64Array = self._buffers.room("rows", batches, np.int64, ROW_COLUMNS)
+        self._actions: ByteArray = self._buffers.room("actions", batches, np.uint8)
+        self._horizons: Int64Array = self._buffers.room("horizons", batches, np.int64)
 
     def rewrite_piece(self, piece: Piece, states: ByteArray, result: SegmentOutput) -> None:
         at = 0
@@ -113,6 +117,8 @@ class _Rewriter:
                 raise CorruptLog("more records than the scan saw", chunk.shift, piece.path)
             if records > len(self._keep):
                 self._keep = self._buffers.room("keep", 2 * records, np.uint8)
+            if batches > len(self._actions):
+                self._hold(batches)
             keep = self._keep[:records]
             actions, horizons = self._actions[:batches], self._horizons[:batches]
             with step("judge"):

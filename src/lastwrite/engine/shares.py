@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from lastwrite.model.work import Piece, PieceScan
 
-_LEAST_PART_BYTES = 32 << 20
+_LEAST_PART_BYTES = 16 << 20
 # How much longer than its share the busiest worker may work before a segment is cut: parts are read
 # and written once more when they are joined, by one processor.
 _UNEVEN = 1.1
@@ -29,7 +29,8 @@ class Shares:
 
     ``costs``: of each new segment. Where whole segments make shares that are equal enough none is
     cut. Else shares are filled one after the other, and a segment that lies across the end of one
-    is cut there, at the next piece; its parts have to be joined.
+    is cut there, at the next piece; its parts have to be joined. What fills a share is the end of
+    a segment: all but its first part are copied when they are joined.
     """
 
     def __init__(self, costs: Sequence[int], workers: int) -> None:
@@ -43,7 +44,7 @@ class Shares:
         parts: list[list[Piece]] = [[]]
         left = sum(piece.bytes for piece in costs)
         part = 0
-        for piece, cost in costs.items():
+        for piece, cost in reversed(list(costs.items())):
             over = self._filled + cost / 2 > self._share
             if over and may_cut and min(part, left) >= _LEAST_PART_BYTES:
                 parts.append([])
@@ -54,7 +55,7 @@ class Shares:
             self._filled += cost
             part += piece.bytes
             left -= piece.bytes
-        return parts
+        return [part[::-1] for part in reversed(parts)]
 
 
 def _longest(costs: Sequence[int], workers: int) -> int:

@@ -50,6 +50,8 @@ _WORDS = {
 }
 _CODECS = tuple(Codec)
 _NO_KEYS = np.empty((0, 2), dtype=np.int64)
+_FACTS = 16  # batches: what a run of usual ones takes
+_FACT_NAMES = ("position", "size", "records", "codec")
 _PLAIN_BYTES = 1 << 20  # of the buffer for decompressed batches, until one needs more
 _RUN_BYTES = (
     1 << 19
@@ -163,32 +165,45 @@ class KafkaFormat:
         if not len(self._plain):
             self._plain = np.empty(min(self._limit, _PLAIN_BYTES), dtype=np.uint8)
         b, used = first, 0
+        facts: list[tuple[int, ...]] = []  # of the batches from ``seen`` on, as Python's numbers
+        seen = b
         while b < last and used < _RUN_BYTES:
-            b, used = packed_kernels.open_lz4(buffer, table, b, last, self._plain, used, _RUN_BYTES)
-            if b == last or used >= _RUN_BYTES:
-                break
+            if b >= seen + len(facts):
+                seen, some = b, table[b : min(last, b + _FACTS)]
+                facts = list(zip(*(some[name].tolist() for name in _FACT_NAMES), strict=True))
+            position, size, records, codec = facts[b - seen]
+            if codec == Codec.LZ4:
+                before = b
+                b, used = packed_kernels.open_lz4(
+                    buffer, table, b, last, self._plain, used, _RUN_BYTES
+                )
+                if b > before:
+                    continue
             try:
-                size = self._decompress(buffer, table[b], used)
+                opened = self._decompress(buffer, position, size, records, codec, used)
             except LogError:
                 if b > first:
                     break
                 raise
-            if size < 0:  # the buffer is full: hand out what is there
+            if opened < 0:  # the buffer is full: hand out what is there
                 break
-            used += size
+            table["plain_start"][b], table["plain_end"][b] = used, used + opened
+            used += opened
             b += 1
         return int(b)
 
-    def _decompress(self, buffer: ByteArray, row: np.void, used: int) -> int:
-        start, end = int(row["position"]) + kernels.HEADER_BYTES, int(row["position"] + row["size"])
-        if start == end and not row["records"]:  # a bare header, whatever codec it names
-            row["plain_start"] = row["plain_end"] = used
+    def _decompress(
+        self, buffer: ByteArray, position: int, size: int, records: int, codec: int, used: int
+    ) -> int:
+        """Decompress a batch to ``used`` in the buffer; its bytes, or -1 where they do not fit."""
+        start, end = position + kernels.HEADER_BYTES, position + size
+        if start == end and not records:  # a bare header, whatever codec it names
             return 0
-        size = 0
+        opened = 0
         while True:
             try:
-                size = self._codecs.decompress_into(
-                    Codec(int(row["codec"])), buffer[start:end], self._plain[used:]
+                opened = self._codecs.decompress_into(
+                    _CODECS[codec], buffer[start:end], self._plain[used:]
                 )
                 break
             except OutputTooSmall:
@@ -197,20 +212,17 @@ class KafkaFormat:
                 if len(self._plain) >= self._limit:
                     raise OutOfMemoryBudget(
                         f"a batch decompresses to more than {self._limit} bytes",
-                        int(row["position"]),
+                        position,
                         remedy="raise --memory",
                     ) from None
                 self._plain = np.empty(
                     min(self._limit, max(_PLAIN_BYTES, 4 * len(self._plain))), dtype=np.uint8
                 )
             except LogError as error:
-                raise CorruptLog(
-                    error.problem, int(row["position"]), remedy=remedy.RESTORE
-                ) from error
-        if int(row["records"]) * kernels.SMALLEST_RECORD > size:
-            raise _error(kernels.BAD_COUNT, int(row["position"]) + 57)
-        row["plain_start"], row["plain_end"] = used, used + size
-        return size
+                raise CorruptLog(error.problem, position, remedy=remedy.RESTORE) from error
+        if records * kernels.SMALLEST_RECORD > opened:
+            raise _error(kernels.BAD_COUNT, position + 57)
+        return opened
 
     def walk(
         self,
