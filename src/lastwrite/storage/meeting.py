@@ -151,7 +151,19 @@ class Meeting:
             raise LogError("the folder of this run has gone", path=self.folder)
 
     def lay_out(self, name: str, content: bytes) -> None:
-        _write(self._folder / f"{name}{_WORK}", content)
+        """Let a task take this.
+
+        Raises:
+            LogError: it cannot be written.
+        """
+        try:
+            _write(self._folder / f"{name}{_WORK}", content)
+        except OSError as error:
+            raise LogError(
+                f"could not write a scratch file: {error.strerror}",
+                path=self.folder,
+                remedy="the log is unchanged; free some space there, or set TMPDIR",
+            ) from error
         self._tasks.ring()
 
     def answer(self, name: str) -> bytes | None:
