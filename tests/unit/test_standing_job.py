@@ -73,9 +73,9 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def made(
     job: StandingJob, owner: Threading, calls: list[Callable[[], Any]], stage: str = "scan"
 ) -> list[Any]:
-    names = job.lay_out(owner, stage, [pickle.dumps(call) for call in calls])
-    answers = job.wait(owner, stage, names, [1] * len(calls), NoProgress())
-    return [answer for _, answer in answers]
+    pickled = [pickle.dumps(call) for call in calls]
+    begun = job.begin(owner, stage, pickled, [1] * len(calls), NoProgress())
+    return [answer for _, answer in begun.result()]
 
 
 def square(number: int) -> int:
@@ -147,10 +147,10 @@ def test_tasks_end_when_nobody_comes_and_another_job_begins(
 def test_none_ends_while_another_is_at_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standing_job, "_IDLE_SECONDS", 0.1)
     owner, job = Threading(), StandingJob()
-    names = job.lay_out(owner, "scan", [pickle.dumps(partial(time.sleep, 1))])
+    begun = job.begin(owner, "scan", [pickle.dumps(partial(time.sleep, 1))], [1], NoProgress())
     time.sleep(0.8)
     assert not any(each.done() for each in owner.jobs[0].tasks)
-    assert job.wait(owner, "scan", names, [1], NoProgress())[0][1] is None
+    assert begun.result()[0][1] is None
     job.end()
 
 

@@ -167,14 +167,14 @@ class SparkRunner(Runner):
         standing: StandingJob = self.spark.stand()
         pack_up: Callable[[Any], bytes] = cloudpickle.dumps
         calls = [pack_up(partial(run, batch)) for batch in batches]
-        names = standing.lay_out(self, name, calls)
+        begun = standing.begin(self, name, calls, sizes, progress)
 
         def result() -> tuple[float, list[_Answer]]:
-            answers = standing.wait(self, name, names, sizes, progress)
+            answers = begun.result()
             return max(ended for ended, _ in answers) - began, [answer for _, answer in answers]
 
         def cancel() -> None:
-            standing.cancel()
+            begun.cancel()
             self.spark.stand_down()
 
         return Begun(result, cancel)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lastwrite.model.progress import Progress
+from lastwrite.model.work import Begun
 from lastwrite.spark.work import is_repeated
 from lastwrite.storage.meeting import Meeting, Tasks, is_any_taken, is_shut
 
@@ -70,40 +71,38 @@ class StandingJob:
         self._tasks = 0
         self._job: Job | None = None
 
-    def lay_out(self, owner: Owner, stage: str, calls: Sequence[bytes]) -> list[str]:
-        """Let tasks make these pickled calls, the first ones first; returns what each is called."""
+    def begin(
+        self,
+        owner: Owner,
+        stage: str,
+        calls: Sequence[bytes],
+        weights: Sequence[int],
+        progress: Progress,
+    ) -> Begun[list[tuple[float, Any]]]:
+        """Let tasks make these pickled calls, the first ones first. The result is of each when it
+        had ended (as ``time.perf_counter`` tells it) and what it gave; to ask for it raises a
+        LogError where Spark could not do it, or was told to stop.
+        """
         self._stages += 1
         names = [f"{self._stages:08d}-{n:04d}" for n in range(len(calls))]
         for name, call in zip(names, calls, strict=True):
             self._meeting.lay_out(name, call)
         self._see_to_job(owner, stage)
-        return names
 
-    def wait(
-        self,
-        owner: Owner,
-        stage: str,
-        names: Sequence[str],
-        weights: Sequence[int],
-        progress: Progress,
-    ) -> list[tuple[float, Any]]:
-        """Of each of these calls when it had ended (as ``time.perf_counter`` tells it) and what it
-        gave.
+        def result() -> list[tuple[float, Any]]:
+            answers: dict[str, tuple[float, Any]] = {}
+            while True:
+                for name, weight in zip(names, weights, strict=True):
+                    answer = None if name in answers else self._meeting.answer(name)
+                    if answer is not None:
+                        answers[name] = pickle.loads(answer)
+                        progress.advance(weight)
+                if len(answers) == len(names):
+                    return [answers[name] for name in names]
+                self._see_to_job(owner, stage)
+                self._meeting.wait(_SECONDS_A_LOOK)
 
-        Raises:
-            LogError: Spark could not do it, or was told to stop.
-        """
-        answers: dict[str, tuple[float, Any]] = {}
-        while True:
-            for name, weight in zip(names, weights, strict=True):
-                answer = None if name in answers else self._meeting.answer(name)
-                if answer is not None:
-                    answers[name] = pickle.loads(answer)
-                    progress.advance(weight)
-            if len(answers) == len(names):
-                return [answers[name] for name in names]
-            self._see_to_job(owner, stage)
-            self._meeting.wait(_SECONDS_A_LOOK)
+        return Begun(result, self._cancel)
 
     def _see_to_job(self, owner: Owner, stage: str) -> None:
         """That there is one: the last may have ended since nobody came, or failed."""
@@ -119,7 +118,7 @@ class StandingJob:
             self._tasks = owner.workers
             owner.take_over(self._job, stage)
 
-    def cancel(self) -> None:
+    def _cancel(self) -> None:
         """End the tasks where they stand."""
         if self._job is not None:
             self._job.cancel()

@@ -15,12 +15,11 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import tempfile
 from pathlib import Path
 
 from lastwrite.errors import LogError
-from lastwrite.storage.run_folder import make_folder, remove_folder
+from lastwrite.storage.run_folder import make_folder, remove_folder, unwritten
 
 _WORK, _CLOSED = ".work", "closed"
 _TO_TASKS, _TO_DRIVER = "to-tasks", "to-driver"
@@ -159,11 +158,7 @@ class Meeting:
         try:
             _write(self._folder / f"{name}{_WORK}", content)
         except OSError as error:
-            raise LogError(
-                f"could not write a scratch file: {error.strerror}",
-                path=self.folder,
-                remedy="the log is unchanged; free some space there, or set TMPDIR",
-            ) from error
+            raise unwritten(error, self.folder) from error
         self._tasks.ring()
 
     def answer(self, name: str) -> bytes | None:
@@ -188,7 +183,6 @@ class Meeting:
             self._tasks.ring()
         self._tasks.close()
         self._bell.close()
-        shutil.rmtree(self._parent / "over", ignore_errors=True)
         remove_folder(self._parent)
 
 

@@ -39,28 +39,30 @@ _NO_DIRECT = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}
 class NewFile:
     """A file of ``files.create``, and where its next byte goes.
 
-    ``is_read_soon``: all of it goes through the page cache. Nothing is synced. The caller passes
-    the fault points.
+    ``is_read_soon``: all of it goes through the page cache. ``continues``: it was closed, and is
+    written on at its end. Nothing is synced. The caller passes the fault points.
 
     Raises (every method):
         OSError: what the system refused, perhaps of bytes that were given before.
     """
 
-    def __init__(self, path: str, like: Ownership | None, *, is_read_soon: bool = False) -> None:
-        self._file = files.create(path, like)
-        self._size = 0
-        self._begun = 0  # up to here the disk was told to write
+    def __init__(
+        self,
+        path: str,
+        like: Ownership | None,
+        *,
+        is_read_soon: bool = False,
+        continues: bool = False,
+    ) -> None:
+        if continues:
+            self._file = open(path, "r+b", buffering=0)
+            self._size = self._file.seek(0, os.SEEK_END)
+        else:
+            self._file = files.create(path, like)
+            self._size = 0
+        self._begun = self._size  # up to here the disk was told to write
         self._may_be_direct = bool(_DIRECT) and not is_read_soon
         self._direct: _DirectWriter | None = None
-
-    @classmethod
-    def continued(cls, path: str) -> NewFile:
-        """One that was closed, to write on at its end."""
-        new = cls.__new__(cls)
-        new._file = open(path, "r+b", buffering=0)
-        new._size = new._begun = new._file.seek(0, os.SEEK_END)
-        new._may_be_direct, new._direct = bool(_DIRECT), None
-        return new
 
     def append(self, data: memoryview) -> None:
         """Write at the end; ``data``, of bytes, are the caller's again when it returns."""

@@ -65,6 +65,15 @@ def _remove_all(process: int) -> None:
             remove_folder(folder)
 
 
+def unwritten(error: OSError, path: str) -> LogError:
+    """A file of a run could not be written."""
+    return LogError(
+        f"could not write a scratch file: {error.strerror}",
+        path=path,
+        remedy="the log is unchanged; free some space there, or set TMPDIR to a roomier folder",
+    )
+
+
 def hold_of(folder: Path) -> int | None:
     """The open file that says that somebody is in ``folder``, to be handed on to a process that
     outlives this one.

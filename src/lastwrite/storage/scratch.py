@@ -23,6 +23,7 @@ from lastwrite.model.columns import ByteArray
 from lastwrite.storage.run_folder import make_folder as make_folder
 from lastwrite.storage.run_folder import memory_home as memory_home
 from lastwrite.storage.run_folder import remove_folder as remove_folder
+from lastwrite.storage.run_folder import unwritten
 
 PAGE_BYTES = mmap.PAGESIZE
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, of Linux since 5.14
@@ -144,11 +145,7 @@ class _Appended:
                     view = view[written:]
                     self.size += written
         except OSError as error:
-            raise LogError(
-                f"could not write a scratch file: {error.strerror}",
-                path=self.path,
-                remedy="the log is unchanged; free some space there, or set TMPDIR to a roomier folder",
-            ) from error
+            raise unwritten(error, self.path) from error
         return start
 
     def close(self) -> None:

@@ -109,7 +109,7 @@ class StagedSegment:
         staged._size = first.bytes_written
         staged._largest_timestamp_ms = first.largest_timestamp_ms
         with changing("append", first.log_path):
-            staged._file = NewFile.continued(first.log_path)
+            staged._file = NewFile(first.log_path, None, continues=True)
         return staged
 
     def finish(
