@@ -27,12 +27,6 @@ from tests.support.pulsar.driver import Driver
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
-def fresh(driver: Driver, name: str, partitions: int = 0) -> str:
-    topic = f"persistent://public/default/clean-{name}"
-    driver.create(topic, partitions)
-    return topic
-
-
 def send(driver: Driver, topic: str, count: int, size: int = 100, keys: int = 5) -> None:
     values = [base64.b64encode(b"%0*d" % (size, n)).decode() for n in range(count)]
     driver.send(
@@ -66,7 +60,11 @@ def view(driver: Driver, topic: str) -> dict[object, object]:
 def test_topics_with_more_than_the_threshold_to_compact_are_compacted(
     pulsar: Broker, driver: Driver
 ) -> None:
-    much, little, parts = fresh(driver, "much"), fresh(driver, "little"), fresh(driver, "parts", 2)
+    much, little, parts = (
+        driver.fresh("clean-much"),
+        driver.fresh("clean-little"),
+        driver.fresh("clean-parts", 2),
+    )
     send(driver, much, 40)
     send(driver, little, 3)
     send(driver, f"{parts}-partition-1", 30)
@@ -99,7 +97,7 @@ def test_topics_with_more_than_the_threshold_to_compact_are_compacted(
 def test_the_daemon_sees_what_comes_and_stops_when_asked(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
-    topic = fresh(driver, "daemon")
+    topic = driver.fresh("clean-daemon")
     events: list[Event] = []
     cleaners: list[Cleaner | LiveCleaner] = []
     config = settings(
@@ -131,7 +129,7 @@ def test_the_daemon_sees_what_comes_and_stops_when_asked(
 
 
 def test_a_stop_in_the_middle_of_a_round_publishes_nothing(pulsar: Broker, driver: Driver) -> None:
-    topic = fresh(driver, "stopped")
+    topic = driver.fresh("clean-stopped")
     send(driver, topic, 400, keys=100)
     events: list[Event] = []
     cleaners: list[Cleaner | LiveCleaner] = []
@@ -157,7 +155,7 @@ def test_a_stop_in_the_middle_of_a_round_publishes_nothing(pulsar: Broker, drive
 
 
 def test_what_somebody_else_compacts_is_passed_by(pulsar: Broker, driver: Driver) -> None:
-    topic = fresh(driver, "held")
+    topic = driver.fresh("clean-held")
     send(driver, topic, 30)
     config = settings(pulsar, compactionThreshold="1K")
     with (
@@ -170,7 +168,7 @@ def test_what_somebody_else_compacts_is_passed_by(pulsar: Broker, driver: Driver
 
 
 def test_a_topic_that_is_not_there_is_told(pulsar: Broker, driver: Driver) -> None:
-    topic = fresh(driver, "there")
+    topic = driver.fresh("clean-there")
     send(driver, topic, 30)
     config = settings(pulsar, compactionThreshold="1K")
     status, events = clean(config, "persistent://public/default/clean-nowhere", topic)
@@ -180,7 +178,7 @@ def test_a_topic_that_is_not_there_is_told(pulsar: Broker, driver: Driver) -> No
 
 
 def test_the_clusters_own_policies_say_from_when_on(pulsar: Broker, driver: Driver) -> None:
-    topic = fresh(driver, "policy")
+    topic = driver.fresh("clean-policy")
     send(driver, topic, 30)
     status, events = clean(settings(pulsar), topic)
     assert (status, compacted(events)) == (0, []), "by the brokers' setting, 0, never"

@@ -44,12 +44,6 @@ def settings(broker: Broker, **other: object) -> dict[str, object]:
     return {"metadataStoreUrl": f"zk:{broker.metadata_store}", **other}
 
 
-def fresh(driver: Driver, partitions: int = 0) -> str:
-    url = f"persistent://public/default/followed-{uuid.uuid4().hex[:8]}"
-    driver.create(url, partitions)
-    return url
-
-
 def table(driver: Driver, url: str) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for each in driver.read(url, compacted=True):
@@ -71,7 +65,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 120) -> None:
 
 
 def test_only_what_is_new_travels_into_a_bucket(pulsar: Broker, driver: Driver, s3: S3) -> None:
-    url = fresh(driver)
+    url = driver.fresh("followed")
     to = f"s3://{BUCKET}/{uuid.uuid4().hex}"
     config = settings(pulsar, **s3.config)
     driver.send(url, messages(0, 20))
@@ -105,7 +99,7 @@ def test_whatever_ends_it_leaves_the_old_archive_or_the_new(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     """The disk fails at each operation in turn, and stays so until the next run."""
-    url, to = fresh(driver), str(tmp_path)
+    url, to = driver.fresh("followed"), str(tmp_path)
     driver.send(url, messages(0, 4))
     fetched(url, to, settings(pulsar))
     driver.send(url, messages(4, 4))
@@ -144,7 +138,7 @@ def test_whatever_ends_it_leaves_the_old_archive_or_the_new(
 def test_an_archive_follows_a_namespace_and_is_kept_clean(
     pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
-    first = fresh(driver)
+    first = driver.fresh("followed")
     driver.send(first, messages(0, 50))
     to, events, stop = str(tmp_path / "archive"), list[Event](), list[Any]()
     follow = Follow(sources=["persistent://public/default"], topic=["followed-*"], every_s=0.3)
@@ -159,7 +153,7 @@ def test_an_archive_follows_a_namespace_and_is_kept_clean(
     thread.start()
     try:
         wait_for(lambda: any(isinstance(each, RoundEnded) for each in list(events)))
-        second = fresh(driver, partitions=2)  # one that comes later
+        second = driver.fresh("followed", 2)  # one that comes later
         driver.send(second, messages(0, 50))
         driver.send(first, messages(50, 7))
 
@@ -182,7 +176,7 @@ def test_an_archive_follows_a_namespace_and_is_kept_clean(
 
 
 def test_what_cannot_be_followed_is_said(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
-    url, other = fresh(driver), fresh(driver)
+    url, other = driver.fresh("followed"), driver.fresh("followed")
     driver.send(url, messages(0, 5))
     driver.send(other, messages(0, 5))
     to, config = str(tmp_path), settings(pulsar, compactionThreshold=1)

@@ -36,12 +36,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 CODECS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 
-def fresh(driver: Driver, request: pytest.FixtureRequest, partitions: int = 0) -> str:
-    name = f"persistent://public/default/{request.node.name.replace('[', '-').rstrip(']')}"
-    driver.create(name, partitions)
-    return name
-
-
 def line(*pairs: str, **other: object) -> dict[str, Any]:
     """A line of the driver: ``k=v`` each, ``k=`` deletes, ``=v`` has no key."""
     messages = []
@@ -114,10 +108,10 @@ def every_shape(round_: int) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_rounds_give_what_the_brokers_own_rounds_give(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+    pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     """Two topics with the same messages, one compacted by the broker and one by us, round by round."""
-    ours = fresh(driver, request)
+    ours = driver.fresh()
     theirs = ours + "-theirs"
     driver.create(theirs)
     for round_ in range(2):
@@ -138,12 +132,10 @@ def test_rounds_give_what_the_brokers_own_rounds_give(
     assert (skipped["status"], skipped["published"]) == (Status.SKIPPED, None)
 
 
-def test_both_clients_read_it_before_and_after_a_restart(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
-) -> None:
+def test_both_clients_read_it_before_and_after_a_restart(pulsar: Broker, driver: Driver) -> None:
     import pulsar as cpp
 
-    topic = fresh(driver, request)
+    topic = driver.fresh()
     driver.send(
         topic,
         [line(*(f"k{n % 5}={n}" for n in range(40)), batch=True, codec="LZ4"), line("k1=", "k9=9")],
@@ -188,14 +180,14 @@ def test_both_clients_read_it_before_and_after_a_restart(
 
 @pytest.mark.long
 def test_nothing_is_lost_while_a_producer_goes_on(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+    pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
     """Rounds over a ledger that grows, also across reloads of the topic: its readers end with the
     last of every key.
     """
     import pulsar as cpp
 
-    topic = fresh(driver, request)
+    topic = driver.fresh()
     client = cpp.Client(
         pulsar.service_url, logger=cpp.FileLogger(cpp.LoggerLevel.Error, os.devnull)
     )
@@ -240,10 +232,8 @@ def test_nothing_is_lost_while_a_producer_goes_on(
     assert len(leftovers(pulsar, topic)[0]) == 1
 
 
-def test_partitions_are_topics_of_their_own(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    topic = fresh(driver, request, partitions=3)
+def test_partitions_are_topics_of_their_own(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+    topic = driver.fresh(partitions=3)
     for n in (0, 2):  # nothing was ever sent to the second
         driver.send(f"{topic}-partition-{n}", [line(f"a={n}", f"b={n}", "a=2")])
     driver.send(f"{topic}-partition-1", [])
@@ -264,10 +254,8 @@ def test_partitions_are_topics_of_their_own(
         compact(pulsar, topic, partition=3)
 
 
-def test_a_plan_and_a_copy_change_nothing(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    topic = fresh(driver, request)
+def test_a_plan_and_a_copy_change_nothing(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
+    topic = driver.fresh()
     driver.send(topic, [line("a=1", "a=2", "b=1")])
     with CursorHold(
         cluster := Cluster(Access(metadata_store=pulsar.metadata_store)), TopicName.parse(topic)
@@ -288,19 +276,15 @@ def test_a_plan_and_a_copy_change_nothing(
     assert leftovers(pulsar, topic) == ([], [])
 
 
-def test_a_plan_leaves_no_subscription(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
-) -> None:
-    topic = fresh(driver, request)
+def test_a_plan_leaves_no_subscription(pulsar: Broker, driver: Driver) -> None:
+    topic = driver.fresh()
     driver.send(topic, [line("a=1", "a=2")])
     lastwrite.plan(topic, config=settings(pulsar), spark=INLINE)
     assert compaction(pulsar, topic) is None
 
 
-def test_who_holds_the_topic_is_said(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
-) -> None:
-    topic = fresh(driver, request)
+def test_who_holds_the_topic_is_said(pulsar: Broker, driver: Driver) -> None:
+    topic = driver.fresh()
     driver.send(topic, [line("a=1")])
     with Cluster(Access(metadata_store=pulsar.metadata_store)) as cluster:
         with (
@@ -333,9 +317,9 @@ def test_what_is_wrong_is_said_before_anything_is_done(pulsar: Broker, tmp_path:
 
 @pytest.mark.long
 def test_a_lost_compacted_ledger_is_said_and_gone_over_when_asked(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+    pulsar: Broker, driver: Driver
 ) -> None:
-    topic = fresh(driver, request)
+    topic = driver.fresh()
     driver.send(topic, [line("a=1", "b=1", "a=2")])
     first = compact(pulsar, topic)["published"]
     driver.send(topic, [line("b=2")])
@@ -353,10 +337,10 @@ def test_a_lost_compacted_ledger_is_said_and_gone_over_when_asked(
 
 
 def test_a_topic_that_moves_while_we_work_is_published_all_the_same(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
+    pulsar: Broker, driver: Driver
 ) -> None:
     """Its broker lets go of it, and with it of our subscription, just before the commit."""
-    topic = fresh(driver, request)
+    topic = driver.fresh()
     driver.send(topic, [line("a=1", "b=1", "a=2")])
     told: list[str] = []
 
@@ -374,9 +358,9 @@ def test_a_topic_that_moves_while_we_work_is_published_all_the_same(
 
 
 def test_an_archive_of_another_topic_of_that_name_is_refused(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
+    pulsar: Broker, driver: Driver, tmp_path: Path
 ) -> None:
-    topic = fresh(driver, request)
+    topic = driver.fresh()
     driver.send(topic, [line("a=1", "a=2")])
     lastwrite.plan(topic, config=settings(pulsar), spark=INLINE, archive=str(tmp_path))
     driver.ask("delete", topic=topic)
@@ -387,10 +371,8 @@ def test_an_archive_of_another_topic_of_that_name_is_refused(
     assert leftovers(pulsar, topic) == ([], [])
 
 
-def test_reading_and_writing_are_throttled(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
-) -> None:
-    topic = fresh(driver, request)
+def test_reading_and_writing_are_throttled(pulsar: Broker, driver: Driver) -> None:
+    topic = driver.fresh()
     driver.send(topic, [line(*(f"k{n}={'v' * 1000}" for n in range(10)))])
     begun = time.monotonic()
     compact(pulsar, topic, config={"compactionWriteMaxBytesPerSecond": "15000"})
@@ -401,10 +383,8 @@ def test_reading_and_writing_are_throttled(
     assert first > 0.5 and time.monotonic() - begun > 0.5
 
 
-def test_the_backlog_is_estimated_by_metadata(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest
-) -> None:
-    topic = fresh(driver, request)
+def test_the_backlog_is_estimated_by_metadata(pulsar: Broker, driver: Driver) -> None:
+    topic = driver.fresh()
     driver.send(topic, [line(*(f"k{n}={'v' * 100}" for n in range(20)))])
     whole = backlog_bytes(topic, settings(pulsar))
     assert 20 * 100 < whole < 20 * 300
@@ -421,9 +401,9 @@ STEPS = ("write", "acknowledge", "look", "clear")
     "step", [pytest.param(s, marks=[pytest.mark.long] if s != "acknowledge" else []) for s in STEPS]
 )
 def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path, step: str
+    pulsar: Broker, driver: Driver, tmp_path: Path, step: str
 ) -> None:
-    topic = fresh(driver, request)
+    topic = driver.fresh()
     driver.send(topic, [line("a=1", "b=1", "a=2")])
     compact(pulsar, topic, archive=str(tmp_path / "archive"))
     driver.send(topic, [line("b=2", "c=1")])
@@ -463,11 +443,9 @@ def test_a_run_that_is_killed_leaves_the_old_round_or_the_new(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_the_command(
-    pulsar: Broker, driver: Driver, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_the_command(pulsar: Broker, driver: Driver, tmp_path: Path) -> None:
     """With a broker's own configuration file, as an operator has it."""
-    topic = fresh(driver, request)
+    topic = driver.fresh()
     conf = tmp_path / "broker.conf"
     conf.write_text(
         f"metadataStoreUrl=zk:{pulsar.metadata_store}\nmanagedLedgerDefaultEnsembleSize=1\n"

@@ -10,6 +10,7 @@ import base64
 import json
 import shutil
 import subprocess
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -56,6 +57,7 @@ class Driver:
             raise Unavailable("Pulsar's clients need a JDK: no javac on PATH")
         log4j = broker.data / "driver-log4j2.xml"
         log4j.write_text(LOG4J)
+        self._broker = broker
         self._said: IO[bytes] = (broker.data / "driver.out").open("wb")
         self._process = subprocess.Popen(
             [
@@ -91,11 +93,20 @@ class Driver:
         self._process.stdin.flush()
         answer = self._read()
         if "error" in answer:
-            raise RuntimeError(f"{do} {request.get('topic', '')}: {answer['error']}")
+            raise RuntimeError(
+                f"{do} {request.get('topic', '')}: {answer['error']}\n"
+                f"the broker said:\n{self._broker.said()[-3000:]}"
+            )
         return answer
 
     def create(self, topic: str, partitions: int = 0) -> None:
         self.ask("create", topic=topic, partitions=partitions)
+
+    def fresh(self, name: str = "topic", partitions: int = 0) -> str:
+        """A topic that no test has used, nor an earlier try of one."""
+        topic = f"persistent://public/default/{name}-{uuid.uuid4().hex[:8]}"
+        self.create(topic, partitions)
+        return topic
 
     def send(self, topic: str, lines: Sequence[Line]) -> list[str]:
         """Send what the lines say, in this order; the id of each message."""
